@@ -1,0 +1,165 @@
+"""Every error that osd raises on purpose, as one tree.
+
+    OsdError
+    ├── BadInput                 what the caller gave cannot be used; nothing was changed
+    │   ├── BadRequest             a prompt or its sampling settings
+    │   ├── BadPromptFile          a file of prompts, or a line in one
+    │   └── BadSetting             osd.toml, OSD_… or a command's option
+    ├── NotFound                 a thing asked for by name is not there
+    │   ├── UnknownVersion
+    │   ├── UnknownDraft
+    │   ├── UnknownRoute
+    │   └── UnknownRequest
+    ├── PairError                the two models cannot serve together
+    │   ├── ModelNotLoaded
+    │   ├── VocabularyMismatch
+    │   └── CannotServeRagged
+    ├── StoreError               what is kept cannot be reached or trusted
+    │   ├── DatabaseUnreachable
+    │   ├── SchemaOutdated
+    │   ├── StoreWriteFailed
+    │   ├── SegmentDamaged
+    │   ├── WeightsDamaged
+    │   └── WrongState
+    ├── LeaseError               somebody else is training this draft
+    │   ├── LeaseHeld
+    │   └── LeaseLost
+    └── TrainingFailed           a training run ended without a candidate
+
+A class's docstring is its message: the sentence says what was wrong and what would be right, and its
+``{names}`` are filled from the keyword arguments, which stay readable as ``error.facts``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, ClassVar
+
+
+class OsdError(Exception):
+    """{reason}"""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts = facts
+        template = " ".join(inspect.cleandoc(type(self).__doc__ or "{reason}").split())
+        super().__init__(template.format_map(facts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.facts)
+
+
+def _rebuild(cls: type[OsdError], facts: dict[str, Any]) -> OsdError:
+    return cls(**facts)
+
+
+class BadInput(OsdError):
+    """{reason}"""
+
+    exit_code = 2
+
+
+class BadRequest(BadInput):
+    """{field}: {reason}"""
+
+
+class BadPromptFile(BadInput):
+    """{path}: {reason}"""
+
+
+class BadSetting(BadInput):
+    """{source}: {key}: {reason}"""
+
+
+class NotFound(OsdError):
+    """{reason}"""
+
+    exit_code = 3
+
+
+class UnknownVersion(NotFound):
+    """There is no draft version {version!r}; `osd drafts list` shows those there are."""
+
+
+class UnknownDraft(NotFound):
+    """There is no draft named {draft!r}; known: {known}."""
+
+
+class UnknownRoute(NotFound):
+    """There is no route named {route!r}; known: {known}."""
+
+
+class UnknownRequest(NotFound):
+    """There is no request {request_id!r} in the replay store."""
+
+
+class PairError(OsdError):
+    """{reason}"""
+
+    exit_code = 4
+
+
+class ModelNotLoaded(PairError):
+    """{path}: {reason} Give a Hugging Face folder (config.json, model.safetensors, tokenizer.json) or a hub name."""
+
+
+class VocabularyMismatch(PairError):
+    """The draft {draft} and the target {target} do not share a vocabulary ({reason}). Speculative
+    decoding compares them token by token, so choose a draft with the target's own tokenizer."""
+
+
+class CannotServeRagged(PairError):
+    """{model}: {reason} osd serves rows of different length in one batch, which this model cannot do."""
+
+
+class StoreError(OsdError):
+    """{reason}"""
+
+    exit_code = 5
+
+
+class DatabaseUnreachable(StoreError):
+    """The database {url} does not answer ({reason}). Check that it runs, and storage.url in osd.toml or OSD_STORAGE__URL."""
+
+
+class SchemaOutdated(StoreError):
+    """The database {url} has schema {found}, this osd needs {needed}. Run `osd db upgrade`."""
+
+
+class StoreWriteFailed(StoreError):
+    """{path} could not be written ({reason}). Nothing was published; free space or mend the permissions and run it again."""
+
+
+class SegmentDamaged(StoreError):
+    """The sample segment {path} cannot be read ({reason}). `osd replay purge --segment {segment}` drops it."""
+
+
+class WeightsDamaged(StoreError):
+    """The weights of {version} are not what was published ({reason}). They were refused; the version that
+    serves goes on serving. `osd drafts rollback` returns to its parent."""
+
+
+class WrongState(StoreError):
+    """{version} is {state}, and {action} needs {needed}."""
+
+
+class LeaseError(OsdError):
+    """{reason}"""
+
+    exit_code = 6
+
+
+class LeaseHeld(LeaseError):
+    """The draft {draft} is being trained by {holder} until {until}. One worker trains a draft at a time;
+    a dead worker's lease ends by itself."""
+
+
+class LeaseLost(LeaseError):
+    """The lease on the draft {draft} is no longer held by {holder}: another worker took over. This run's result is thrown away."""
+
+
+class TrainingFailed(OsdError):
+    """Training run {run} of the draft {draft} failed: {reason}"""
+
+    exit_code = 7

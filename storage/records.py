@@ -1,0 +1,291 @@
+"""The nouns of osd: what travels between decoding, keeping and learning.
+
+Records are frozen, carry no tensors, and remember the draft version that made them. Times are Unix
+seconds, durations milliseconds, token ids those of the target's tokenizer.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+DEFAULT_ROUTE = "default"
+DEFAULT_DRAFT = "default"
+DEFAULT_TENANT = "default"
+
+
+def new_id() -> str:
+    """A fresh id for a request or a run: 32 hexadecimal digits."""
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen from the target's distribution."""
+
+    temperature: float = 0.0
+    """Divides the logits; 0 means greedy."""
+    top_k: int | None = None
+    """Keep the k likeliest tokens; None keeps all."""
+    top_p: float | None = None
+    """Keep the smallest set of likeliest tokens whose mass reaches p, in (0, 1]; None keeps all."""
+    seed: int | None = None
+    """Makes sampling repeatable for this request; None draws a fresh one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt to complete."""
+
+    prompt_tokens: tuple[int, ...]
+    max_new_tokens: int = 128
+    """At most so many tokens come back, the end token included."""
+    sampling: Sampling = Sampling()
+    stop: tuple[str, ...] = ()
+    """Generation ends when the text contains one of these; the text returned ends before it."""
+    ignore_eos: bool = False
+    """Go on past the end token (for benchmarks of fixed length)."""
+    route: str | None = None
+    """A route asked for by name; None lets the router choose."""
+    tenant: str = DEFAULT_TENANT
+    learn: bool = True
+    """Whether this request may be kept for learning."""
+    id: str = field(default_factory=new_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One draft-then-verify round of one request."""
+
+    gamma: int
+    """Tokens that the controller asked for; 0 means no speculation."""
+    drafted: int
+    """Tokens that were in fact drafted (less than gamma near a length limit or after an early stop)."""
+    accepted: int
+    """Drafted tokens that the target accepted."""
+    emitted: int
+    """Tokens that came out, the target's own included."""
+    draft_ms: float
+    """Milliseconds that the batch spent drafting."""
+    verify_ms: float
+    """Milliseconds that the batch spent in the target's pass and in accepting."""
+    draft_version: str
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the round ended because the target refused a drafted token."""
+        return self.accepted < self.drafted
+
+
+class TokenKind(IntEnum):
+    """How a token of the output came about."""
+
+    ACCEPTED = 0  # the draft proposed it and the target agreed
+    REJECTED = 1  # the draft proposed another token, the target corrected it
+    UNDRAFTED = 2  # the target's own: after a fully accepted draft, or without speculation
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One position kept for learning."""
+
+    request_id: str
+    position: int
+    """Index in the request's tokens of the token predicted: the distribution is p(· | tokens[:position])."""
+    kind: TokenKind
+    drafted: int
+    """The token that the draft proposed here; the emitted token where kind is UNDRAFTED."""
+    topk_ids: npt.NDArray[np.int32]
+    """(k,) the target's likeliest tokens, likeliest first."""
+    topk_logprobs: npt.NDArray[np.float16]
+    """(k,) their natural log-probabilities at temperature 1, before any warping."""
+    outside: float
+    """The target's probability mass outside those k."""
+    draft_version: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestSamples:
+    """Everything that one finished request leaves for learning: its tokens and m sampled positions."""
+
+    request_id: str
+    route: str
+    tenant: str
+    draft_version: str
+    """The version that served the request's last round."""
+    created_at: float
+    prompt_len: int
+    tokens: npt.NDArray[np.int32]
+    """(n,) prompt and output."""
+    positions: npt.NDArray[np.int32]
+    """(m,) see Sample.position; ascending, each ≥ prompt_len."""
+    kinds: npt.NDArray[np.uint8]
+    """(m,) TokenKind."""
+    drafted: npt.NDArray[np.int32]
+    """(m,) see Sample.drafted."""
+    topk_ids: npt.NDArray[np.int32]
+    """(m, k)"""
+    topk_logprobs: npt.NDArray[np.float16]
+    """(m, k)"""
+    outside: npt.NDArray[np.float32]
+    """(m,)"""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for i in range(len(self)):
+            yield Sample(
+                self.request_id, int(self.positions[i]), TokenKind(int(self.kinds[i])), int(self.drafted[i]),
+                self.topk_ids[i], self.topk_logprobs[i], float(self.outside[i]), self.draft_version,
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Totals of one finished request under one draft version.
+
+    A request that lived through a swap leaves one outcome a version; ``requests`` is 1 on the last.
+    """
+
+    request_id: str
+    route: str
+    tenant: str
+    draft_version: str
+    controller: str
+    """The gamma controller's name."""
+    finished_at: float
+    requests: int
+    """1, or 0 for the earlier parts of a request that lived through a swap."""
+    rounds: int
+    drafted: int
+    accepted: int
+    rejections: int
+    """Rounds that ended with a drafted token refused."""
+    emitted: int
+    prompt_tokens: int
+    draft_ms: float
+    """This request's share of the batch's drafting time."""
+    verify_ms: float
+    """This request's share of the batch's verifying time."""
+
+    @property
+    def alpha(self) -> float | None:
+        """Token acceptance rate α: accepted ÷ (accepted + rejections), Eq. 2 of on-the-fly adaptation."""
+        return ratio(self.accepted, self.accepted + self.rejections)
+
+    @property
+    def draft_acceptance_rate(self) -> float | None:
+        """Accepted ÷ drafted: what vLLM calls the acceptance rate."""
+        return ratio(self.accepted, self.drafted)
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """τ: emitted ÷ rounds, the target's own token included."""
+        return ratio(self.emitted, self.rounds)
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """part ÷ whole, or None where there is nothing to divide by."""
+    return part / whole if whole else None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A kind of traffic and the draft that serves it."""
+
+    name: str = DEFAULT_ROUTE
+    draft: str = DEFAULT_DRAFT
+    matches: Mapping[str, Any] = field(default_factory=dict)
+    """What sends a request here (language, topic, …); empty matches everything."""
+
+
+class VersionState(str, Enum):
+    """The life of a draft version.
+
+        CANDIDATE ──> READY ──> SERVING ──> RETIRED
+            │           │          │
+         REJECTED  QUARANTINED  ROLLED_BACK
+    """
+
+    CANDIDATE = "candidate"  # written, not yet judged by the gate
+    READY = "ready"  # the gate found it better; servers may load it
+    SERVING = "serving"  # a server has loaded it and drafts with it
+    RETIRED = "retired"  # a newer version took its place
+    REJECTED = "rejected"  # the gate found it no better; never served
+    ROLLED_BACK = "rolled_back"  # served, then taken back because live acceptance fell or an admin said so
+    QUARANTINED = "quarantined"  # its files are not what was published; refused
+
+
+@dataclass(frozen=True, slots=True)
+class DraftVersion:
+    """One version of one draft's weights."""
+
+    id: str
+    """The draft's name, a running number, and the digest's first 8 digits: ``default-000003-9f2c01ab``."""
+    draft: str
+    number: int
+    """0 for the weights that osd started with, then counting up."""
+    parent: str | None
+    """The version it was trained from; None for number 0."""
+    digest: str
+    """SHA-256 of the folder's files (names and contents), hexadecimal."""
+    kind: str
+    """``full`` or ``lora``."""
+    state: VersionState
+    created_at: float
+    path: str
+    """Folder below the weights directory."""
+    run_id: str | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """What the gate measured; see trainer.gate."""
+
+    def evolve(self, **changes: Any) -> DraftVersion:
+        """A changed copy."""
+        return replace(self, **changes)
+
+
+class RunState(str, Enum):
+    """The life of a training run."""
+
+    CLAIMED = "claimed"  # a worker holds the lease and trains
+    PUBLISHED = "published"  # its candidate passed the gate
+    REJECTED = "rejected"  # its candidate did not
+    FAILED = "failed"  # it ended with an error; what it claimed is free again
+    LOST = "lost"  # its lease ran out; what it claimed is free again
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """What one run claimed, with which settings, and what came of it."""
+
+    id: str
+    draft: str
+    holder: str
+    """The worker: host, process id and a nonce."""
+    state: RunState
+    started_at: float
+    heartbeat_at: float
+    lease_until: float
+    parent: str
+    """The draft version trained from."""
+    request_ids: tuple[str, ...]
+    """Requests claimed (held-out ones are never claimed)."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    finished_at: float | None = None
+    version: str | None = None
+    """The draft version that came of it."""
+    result: Mapping[str, Any] = field(default_factory=dict)
+    """Losses, evidence, durations, or the reason of a failure."""
+
+
+def now() -> float:
+    """Unix seconds."""
+    return time.time()

@@ -1,0 +1,240 @@
+"""The one configuration of osd: ``osd.toml``, overridden by ``OSD_…`` variables, frozen once read.
+
+A section a part, a sentence under each setting. A misspelt key or a value out of range is a
+:class:`~storage.errors.BadSetting` that names the key and what would be right.
+
+    [learn]                         OSD_LEARN__INTERVAL_REQUESTS=8
+    interval_requests = 8
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from platformdirs import user_data_path
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from storage.errors import BadSetting
+
+CONFIG_NAME = "osd.toml"
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, and closed to keys that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class StorageSettings(Section):
+    url: str | None = None
+    """SQLAlchemy URL of the metadata; None is a SQLite file in the data directory."""
+    directory: Path | None = None
+    """Where segments, weights and the SQLite file live; None is the XDG data directory."""
+    top_k: int = Field(default=64, ge=1, le=4096)
+    """How many of the target's log-probabilities are kept at a position."""
+    flush_requests: int = Field(default=8, ge=1)
+    """Finished requests that make a segment."""
+    flush_seconds: float = Field(default=2.0, gt=0)
+    """A segment is written at the latest after so many seconds, however few requests it holds."""
+    holdout: float = Field(default=0.1, ge=0, lt=1)
+    """Share of prompts that are never trained on and only judge candidates (chosen by a hash of the prompt)."""
+
+    def data_directory(self) -> Path:
+        """The data directory: set, or the XDG one."""
+        return self.directory or user_data_path("osd")
+
+    def database_url(self) -> str:
+        """The database's URL: set, or the SQLite file in the data directory."""
+        return self.url or f"sqlite:///{self.data_directory() / 'osd.db'}"
+
+
+class ServeSettings(Section):
+    target: str | None = None
+    """Hugging Face folder or hub name of the target."""
+    draft: str | None = None
+    """Hugging Face folder or hub name of the draft that learning starts from."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto is float32 on the CPU and the checkpoint's own on a GPU."""
+    max_batch: int = Field(default=8, ge=1)
+    """Rows that decode together."""
+    max_length: int = Field(default=2048, ge=8)
+    """Prompt and output tokens of a row at most (the models' own limit, if that is less)."""
+    threads: int | None = Field(default=None, ge=1)
+    """Torch threads for decoding on the CPU; None leaves torch's own choice."""
+    gamma: Literal["fixed", "analytic", "gammatune"] = "analytic"
+    """The controller that sizes the drafts."""
+    gamma_initial: int = Field(default=4, ge=0)
+    """Drafted tokens of a request's first round (every round, for fixed)."""
+    gamma_max: int = Field(default=12, ge=1)
+    """Drafted tokens of a round at most."""
+    record: Literal["off", "rejected", "verified"] = "verified"
+    """What is kept for learning: nothing, the positions the draft got wrong (as the OSD paper), or every verified position."""
+    record_queue_mb: int = Field(default=256, ge=1)
+    """Memory for positions that wait to be kept; when it is full, more are dropped and counted."""
+    swap_poll_seconds: float = Field(default=0.5, gt=0)
+    """How often a server looks for a newer draft version."""
+
+
+class LearnSettings(Section):
+    loss: Literal["forward_kl", "reverse_kl", "jsd", "total_variation"] = "forward_kl"
+    """What distillation minimises (OSD Eq. 3; total variation is 1 − acceptance itself)."""
+    jsd_beta: float = Field(default=0.5, gt=0, lt=1)
+    """β of the generalised Jensen-Shannon divergence."""
+    temperature: float = Field(default=1.0, gt=0)
+    """τ: both distributions are softened by it before they are compared."""
+    positions: Literal["rejected", "verified"] = "verified"
+    """Train where the draft was wrong (as the OSD paper), or at every verified position."""
+    interval_requests: int = Field(default=8, ge=1)
+    """I: a run starts when so many new requests wait."""
+    max_age_seconds: float = Field(default=60.0, gt=0)
+    """A run starts with fewer, if the oldest has waited so long."""
+    replay_requests: int = Field(default=64, ge=0)
+    """Requests of earlier runs, newest first, that are trained on again beside the new ones."""
+    epochs: int = Field(default=2, ge=1)
+    """Passes over new and replayed requests."""
+    batch_tokens: int = Field(default=2048, ge=16)
+    """Tokens of a training batch at most, padding included."""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """Peak step size of AdamW."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's weight decay."""
+    clip_norm: float = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this norm."""
+    method: Literal["full", "lora"] = "full"
+    """Train all weights, or a LoRA adapter over the starting draft (PEFT)."""
+    lora_rank: int = Field(default=16, ge=1)
+    """Rank of the adapter."""
+    seed: int = 0
+    """Seeds batch order and adapter initialisation."""
+
+
+class GateSettings(Section):
+    requests: int = Field(default=48, ge=1)
+    """Newest held-out requests that judge a candidate, at most."""
+    min_requests: int = Field(default=4, ge=2)
+    """With fewer held-out requests than this, newest training requests judge as well, and the evidence says so."""
+    confidence: float = Field(default=0.9, gt=0.5, lt=1)
+    """One-sided confidence that the candidate's acceptance is higher."""
+    min_gain: float = Field(default=0.0, ge=0)
+    """Expected acceptance that it must gain at least."""
+    watch_requests: int = Field(default=40, ge=2)
+    """Live requests after a publication on which a fall of acceptance is judged."""
+    watch_confidence: float = Field(default=0.999, gt=0.5, lt=1)
+    """One-sided confidence of a fall that rolls a version back."""
+
+
+class WorkerSettings(Section):
+    broker: str | None = None
+    """Celery broker URL; None is kombu's filesystem transport in the data directory."""
+    poll_seconds: float = Field(default=1.0, gt=0)
+    """How often the worker looks in the database for work that is due."""
+    lease_seconds: float = Field(default=60.0, gt=0)
+    """A worker that has not been heard of for so long has lost its claim."""
+    nice: int = Field(default=10, ge=0, le=19)
+    """Priority of training on a shared machine: 0 as serving, 19 last."""
+    threads: int = Field(default=1, ge=1)
+    """Torch threads for training on the CPU."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+
+
+class Settings(BaseSettings):
+    """All of it. Read with :func:`load_settings`, not by hand."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix="OSD_", env_nested_delimiter="__", use_attribute_docstrings=True
+    )
+
+    storage: StorageSettings = StorageSettings()
+    serve: ServeSettings = ServeSettings()
+    learn: LearnSettings = LearnSettings()
+    gate: GateSettings = GateSettings()
+    worker: WorkerSettings = WorkerSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings  # the environment overrides the file, which arrives as arguments
+
+
+def load_settings(path: Path | None = None, **overrides: dict[str, Any]) -> Settings:
+    """The settings from a file, the environment, and ``overrides`` (section → {key: value}), the last strongest.
+
+    ``path`` defaults to ``$OSD_CONFIG``, then ``./osd.toml``, then no file. Raises BadSetting.
+    """
+    path = path or _default_path()
+    _refuse_unknown_variables()
+    values = _read_toml(path) if path else {}
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        raise _explain(error, str(path or "environment"), []) from None
+    for section, changes in overrides.items():
+        settings = settings.model_copy(update={section: _changed(section, getattr(settings, section), changes)})
+    return settings
+
+
+def _changed(name: str, section: Section, changes: dict[str, Any]) -> Section:
+    try:
+        return type(section)(**{**section.model_dump(), **changes})
+    except ValidationError as error:
+        raise _explain(error, "option", [name]) from None
+
+
+def _default_path() -> Path | None:
+    if named := os.environ.get("OSD_CONFIG"):
+        return Path(named)
+    return Path(CONFIG_NAME) if Path(CONFIG_NAME).exists() else None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadSetting(source=path, key="file", reason=f"cannot be read ({error.strerror})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadSetting(source=path, key="syntax", reason=str(error)) from None
+
+
+def _refuse_unknown_variables() -> None:
+    """pydantic ignores an unknown OSD_… variable; a misspelt one is an error here like a misspelt key."""
+    for name in os.environ:
+        if name.startswith("OSD_") and name != "OSD_CONFIG":
+            section = name.removeprefix("OSD_").lower().split("__")[0]
+            if section not in Settings.model_fields:
+                raise _unknown("environment", name, section, list(Settings.model_fields))
+
+
+def _explain(error: ValidationError, source: str, inside: list[str]) -> BadSetting:
+    problem = error.errors()[0]
+    path = inside + [str(part) for part in problem["loc"]]
+    key = ".".join(path)
+    if problem["type"] == "extra_forbidden":
+        return _unknown(source, key, path[-1], _known_beside(path))
+    return BadSetting(source=source, key=key, reason=f"{problem['msg']} (got {problem['input']!r})")
+
+
+def _known_beside(path: list[str]) -> list[str]:
+    if len(path) < 2:
+        return list(Settings.model_fields)
+    section = Settings.model_fields[path[0]].annotation
+    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []
+
+
+def _unknown(source: str, key: str, word: str, known: list[str]) -> BadSetting:
+    near = difflib.get_close_matches(word, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return BadSetting(source=source, key=key, reason=f"there is no such setting; {hint}")
