@@ -1,0 +1,1 @@
+"""Choosing a route for a request. Small, and without torch."""
