@@ -42,4 +42,4 @@ def test_no_route_or_two_of_one_name_is_refused(routes: tuple[Route, ...]) -> No
 
 def test_the_router_loads_without_torch() -> None:
     code = "import sys, router.fixed; sys.exit(any(m.split('.')[0] in ('torch', 'celery') for m in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,21 @@
+"""What every test starts from: no settings from outside, no hub, a data directory of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+@pytest.fixture(autouse=True)
+def own_surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No OSD_… variable reaches a test, and what it leaves in the default data directory is its own."""
+    for name in [name for name in os.environ if name.startswith("OSD_")]:
+        monkeypatch.delenv(name)
+    home = tmp_path_factory.mktemp("data", numbered=True)
+    monkeypatch.setenv("XDG_DATA_HOME", str(home))
+    return home
