@@ -1,0 +1,126 @@
+"""Printing: answers go to stdout as a table, JSON or CSV; everything else goes to stderr."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+Row = Mapping[str, Any]
+NOTHING = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: the row's key, the heading, and how a value is shown."""
+
+    key: str
+    heading: str
+    show: Callable[[Any], str] = str
+    right: bool = False
+
+
+def note(text: str) -> None:
+    """A line for the person at the terminal, kept out of stdout."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
+
+
+def say(text: str) -> None:
+    """A plain line of the answer itself."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON."""
+    say(json.dumps(plain(value), ensure_ascii=False, allow_nan=False))
+
+
+def print_csv(rows: Sequence[Row]) -> None:
+    """Rows as CSV with a heading; nothing when there are none."""
+    if rows:
+        writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(plain(row) for row in rows)
+
+
+def print_table(rows: Iterable[Row], columns: Sequence[Column], *, title: str | None = None, empty: str = "") -> None:
+    """Rows as a table; ``empty`` goes to stderr when there are none."""
+    rows = list(rows)
+    if not rows:
+        note(empty)
+        return
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column.heading, justify="right" if column.right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(row.get(column.key), column.show) for column in columns))
+    Console().print(table)
+
+
+def print_facts(facts: Row) -> None:
+    """One thing as two columns, name and value."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for key, value in facts.items():
+        table.add_row(f"[bold]{escape(key)}[/bold]", cell(value))
+    Console().print(table)
+
+
+def cell(value: Any, show: Callable[[Any], str] = str) -> str:
+    """A value as a table shows it."""
+    if value is None or value == "":
+        return NOTHING
+    return escape(show(value))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it: enums by value, paths as text, no NaN (null instead)."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def when(seconds: float) -> str:
+    """Unix seconds as local date and time."""
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def share(value: float) -> str:
+    """A rate with three decimals."""
+    return f"{value:.3f}"
+
+
+def count(value: float) -> str:
+    """A whole number with separators."""
+    return f"{value:,.0f}"
+
+
+def size(value: float) -> str:
+    """Bytes, in the unit that suits."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def state(value: Any) -> str:
+    """An enum's value."""
+    return str(value.value if isinstance(value, Enum) else value)

@@ -1,0 +1,74 @@
+"""Reading files of prompts: JSON lines, plain or gzipped, a ``prompt`` field in each.
+
+A broken line does not end the file: it comes out as a BadPromptFile that names its number, and the
+lines after it go on.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from storage.errors import BadPromptFile
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One line of a file of prompts."""
+
+    text: str
+    """The prompt; where the line has a ``context``, that stands before it, an empty line between."""
+    line: int
+    """Counting from 1."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """The line's other fields (``id``, ``route``, ``tenant``, …) as they stand in the file."""
+
+
+def read_prompts(path: Path) -> Iterator[Prompt | BadPromptFile]:
+    """The prompts of a .jsonl or .jsonl.gz file, in order; a line that cannot be used comes out as its error.
+
+    Raises BadPromptFile when the file cannot be read at all.
+    """
+    number = 0
+    try:
+        with open_bytes(path) as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield read_line(path, number, line)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadPromptFile(path=path, reason=f"cannot be read after line {number} ({reason})") from None
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """The file's bytes, through gzip when its name ends in .gz."""
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def read_line(path: Path, number: int, line: bytes) -> Prompt | BadPromptFile:
+    """One line: a prompt, or what is wrong with it."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        return broken(path, number, f"is not JSON: {error}")
+    if not isinstance(fields, dict):
+        return broken(path, number, "is not a JSON object")
+    if not isinstance(fields.get("prompt"), str) or not fields["prompt"].strip():
+        return broken(path, number, 'has no "prompt" with text in it')
+    rest = {name: value for name, value in fields.items() if name not in ("prompt", "context")}
+    return Prompt(join(fields.get("context"), fields["prompt"]), number, rest)
+
+
+def join(context: Any, prompt: str) -> str:
+    """Context and prompt as one text."""
+    return f"{context}\n\n{prompt}" if isinstance(context, str) and context else prompt
+
+
+def broken(path: Path, number: int, reason: str) -> BadPromptFile:
+    """The error for a line."""
+    return BadPromptFile(path=path, line=number, reason=f"line {number} {reason}")
