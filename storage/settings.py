@@ -68,12 +68,22 @@ class ServeSettings(Section):
     """Prompt and output tokens of a row at most (the models' own limit, if that is less)."""
     threads: int | None = Field(default=None, ge=1)
     """Torch threads for decoding on the CPU; None leaves torch's own choice."""
-    gamma: Literal["fixed", "analytic", "gammatune"] = "analytic"
+    gamma: Literal["fixed", "analytic", "gammatune", "gammatune_plus"] = "analytic"
     """The controller that sizes the drafts."""
     gamma_initial: int = Field(default=4, ge=0)
     """Drafted tokens of a request's first round (every round, for fixed)."""
     gamma_max: int = Field(default=12, ge=1)
     """Drafted tokens of a round at most."""
+    gamma_history: int = Field(default=6, ge=1)
+    """h: rounds of a request from which analytic estimates acceptance."""
+    gamma_estimator: Literal["ratio", "truncated"] = "ratio"
+    """How analytic estimates it: Eq. 2 of on-the-fly adaptation, or the root of its Eq. 11."""
+    gamma_eta: float = Field(default=0.5, gt=0, le=1)
+    """η: weight of the newest round in GammaTune's moving average."""
+    gamma_delta: int = Field(default=2, ge=1)
+    """δ: tokens by which GammaTune lengthens a window that was accepted whole."""
+    gamma_confidence: float = Field(default=0.4, ge=0, le=1)
+    """τ: gammatune_plus stops drafting after a token that the draft gave less probability than this."""
     record: Literal["off", "rejected", "verified"] = "verified"
     """What is kept for learning: nothing, the positions the draft got wrong (as the OSD paper), or every verified position."""
     record_queue_mb: int = Field(default=256, ge=1)
