@@ -1,0 +1,102 @@
+"""How likely is one drafted token to be accepted? Estimates of Acc(x_t | X_<t) from recent rounds.
+
+Pure arithmetic; equation numbers are those of on-the-fly adaptation. A round is (drafted, accepted).
+
+Decoding stops a round at its first rejection, so a round of γ tokens with V accepted has the likelihood
+β^V (1 − β)^[V < γ]. Its maximum over several rounds is Eq. 2, :func:`ratio`. Eq. 10 instead reads y = V + 1 as
+a geometric variable truncated at γ + 1, whose maximum, Eq. 11, is :func:`truncated`: it takes a fully accepted
+round for weaker evidence of length and comes out higher. Eq. 11 is written for one γ; here windows may differ
+from round to round, and the root sought is that of Σ y_j = Σ E[y | γ_j, β], which for one γ is Eq. 12 with the
+first term of its numerator read as (γ + 1) β^(γ+2) (as Eq. 11 has it; the γ printed in Eq. 12 does not follow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+Rounds = Sequence[tuple[int, int]]
+"""(drafted, accepted), drafted ≥ 1."""
+
+_GRID = 128
+
+
+def expected_tokens(beta: float, gamma: int) -> float:
+    """Σ_{i=0..γ} β^i: tokens that a round emits on average, the target's own included (Eq. 9)."""
+    power = total = 1.0
+    for _ in range(gamma):
+        power *= beta
+        total += power
+    return total
+
+
+def ratio(accepted: int, rejections: int) -> float | None:
+    """Eq. 2: ΣV ÷ (ΣV + number of rounds with V < γ). None when nothing was drafted."""
+    trials = accepted + rejections
+    return accepted / trials if trials else None
+
+
+def truncated_mean(beta: float, gamma: int) -> float:
+    """E[y] under Eq. 10, which is Eq. 12: from 1 at β = 0 up to (γ + 2) / 2 at β = 1."""
+    weight = total = mean = 1.0
+    for y in range(2, gamma + 2):
+        weight *= beta
+        total += weight
+        mean += y * weight
+    return mean / total
+
+
+def _truncated_slope(beta: float, gamma: int) -> float:
+    """dE[y]/dβ = Var[y] ÷ β (an exponential family), β > 0."""
+    weight = total = 1.0
+    first = second = 1.0
+    for y in range(2, gamma + 2):
+        weight *= beta
+        total, first, second = total + weight, first + y * weight, second + y * y * weight
+    return (second / total - (first / total) ** 2) / beta
+
+
+def truncated_newton(rounds: Rounds, tolerance: float = 1e-12) -> float | None:
+    """The root of Eq. 11 in [0, 1] by Newton's method kept inside a bracket.
+
+    1.0 when there is none below 1: when the mean of y exceeds (γ + 2) / 2. None without rounds.
+    """
+    if not rounds:
+        return None
+    wanted = sum(accepted + 1 for _, accepted in rounds)
+    if wanted <= len(rounds):
+        return 0.0
+    if wanted >= sum((drafted + 2) / 2 for drafted, _ in rounds):
+        return 1.0
+    low, high, beta = 0.0, 1.0, 0.5
+    for _ in range(100):
+        excess = sum(truncated_mean(beta, drafted) for drafted, _ in rounds) - wanted
+        low, high = (low, beta) if excess > 0 else (beta, high)
+        step = beta - excess / sum(_truncated_slope(beta, drafted) for drafted, _ in rounds)
+        following = step if low < step < high else (low + high) / 2
+        if abs(following - beta) < tolerance:
+            return following
+        beta = following
+    return beta
+
+
+@lru_cache(maxsize=256)
+def _table(gamma: int) -> tuple[float, ...]:
+    return tuple(truncated_mean(i / _GRID, gamma) for i in range(_GRID + 1))
+
+
+def truncated(rounds: Rounds) -> float | None:
+    """As :func:`truncated_newton`, from the tables of Eq. 12 (a search, then a straight line between entries)."""
+    if not rounds:
+        return None
+    wanted = float(sum(accepted + 1 for _, accepted in rounds))
+    tables = [_table(drafted) for drafted, _ in rounds]
+    low, high = 0, _GRID
+    at_low, at_high = float(len(rounds)), sum(table[_GRID] for table in tables)
+    if wanted >= at_high:
+        return 1.0
+    while high - low > 1:
+        middle = (low + high) // 2
+        value = sum([table[middle] for table in tables])
+        low, at_low, high, at_high = (low, at_low, middle, value) if value > wanted else (middle, value, high, at_high)
+    return (low + (wanted - at_low) / (at_high - at_low)) / _GRID

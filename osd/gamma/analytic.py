@@ -1,0 +1,191 @@
+"""The gamma with the most expected tokens a millisecond (on-the-fly adaptation, Eqs. 1 and 2).
+
+    rows' recent acceptance β_i ──┐
+                                  ├─> argmax over γ of  Σ_i (1 + β_i + … + β_i^γ) ÷ (γ·a(B) + b(B, γ + 1))
+    costs a(B), b(B, tokens) ─────┘
+
+A batch drafts and verifies together, so its rows share one γ and the numerator is summed over them; for one
+row it is Eq. 1. γ = 0 competes like every other γ. What a choice leaves unmeasured, :mod:`osd.gamma.probing`
+goes and measures for less than 1 % of decoding time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from osd.gamma.acceptance_rate import truncated
+from osd.gamma.base import CostModel, Observation
+from osd.gamma.probing import Prober
+
+ACCEPTANCE_MAX = 0.98
+"""Acc_max: an estimate near 1 is never believed (section 4.1)."""
+PRIOR_TRIALS = 4.0
+"""Drafted tokens that the engine's recent acceptance weighs beside a request's own history."""
+SHARED_ROUNDS = 64
+"""Rounds, of any request, that make up the engine's recent acceptance."""
+FIRST_TRIALS = 8
+"""Judged tokens, of any request, before acceptance is believed at all; until then gamma_initial."""
+_REFRESH = 8
+"""Rounds for which a batch size's costs are used before they are looked up again."""
+
+Estimator = Literal["ratio", "truncated"]
+
+
+class History:
+    """The last rounds that drafted something, and their sums."""
+
+    __slots__ = ("accepted", "rejections", "rounds")
+
+    def __init__(self, length: int) -> None:
+        self.rounds: deque[tuple[int, int]] = deque(maxlen=length)
+        self.accepted = 0
+        self.rejections = 0
+
+    @property
+    def trials(self) -> int:
+        """Tokens judged: accepted and rejected."""
+        return self.accepted + self.rejections
+
+    def add(self, drafted: int, accepted: int) -> None:
+        """A round; the oldest is forgotten."""
+        if len(self.rounds) == self.rounds.maxlen:
+            old_drafted, old_accepted = self.rounds[0]
+            self.accepted -= old_accepted
+            self.rejections -= old_accepted < old_drafted
+        self.rounds.append((drafted, accepted))
+        self.accepted += accepted
+        self.rejections += accepted < drafted
+
+
+def best_gamma(betas: Iterable[float], costs: Sequence[float]) -> tuple[int, float]:
+    """argmax over γ of Eq. 1, its numerator summed over the rows; the least γ where several are equal.
+
+    betas: one acceptance a row; costs[γ]: milliseconds of a round with γ drafted tokens. Also gives how many
+    times the tokens a millisecond of γ = 0 that is.
+    """
+    totals = [0.0] * len(costs)
+    for beta in betas:
+        power, tokens = 1.0, 0.0
+        for gamma in range(len(costs)):
+            tokens += power
+            totals[gamma] += tokens
+            power *= beta
+    best, best_rate = 0, totals[0] / costs[0]
+    plain_rate = best_rate
+    for gamma in range(1, len(costs)):
+        rate = totals[gamma] / costs[gamma]
+        if rate > best_rate:
+            best, best_rate = gamma, rate
+    return best, best_rate / plain_rate
+
+
+class AnalyticRow:
+    """One request: its last h rounds."""
+
+    __slots__ = ("_controller", "_history", "acceptance")
+    wants_confidence: bool = False
+
+    def __init__(self, controller: AnalyticController) -> None:
+        self._controller = controller
+        self._history = History(controller.history)
+        self.acceptance = controller.estimate(self._history)
+        """β: the request's acceptance, blended with the engine's."""
+
+    def next_gamma(self, batch: int) -> int:
+        """The γ of this round; every row of the batch gets the same."""
+        return self._controller.choose(self, batch)
+
+    def keep_drafting(self, confidence: float) -> bool:
+        """Always: γ is settled before the round."""
+        return True
+
+    def observe(self, seen: Observation) -> None:
+        """A round without drafted tokens says nothing about acceptance."""
+        if seen.drafted:
+            self._history.add(seen.drafted, seen.accepted)
+            self._controller.shared.add(seen.drafted, seen.accepted)
+            self.acceptance = self._controller.estimate(self._history)
+
+
+class AnalyticController:
+    """See the module. ``history`` is the paper's h."""
+
+    name: str = "analytic"
+
+    def __init__(
+        self,
+        costs: CostModel,
+        *,
+        initial: int,
+        maximum: int,
+        history: int = 6,
+        estimator: Estimator = "ratio",
+        acceptance_max: float = ACCEPTANCE_MAX,
+        prior_trials: float = PRIOR_TRIALS,
+    ) -> None:
+        self.history = history
+        self.shared = History(SHARED_ROUNDS)
+        self._costs = costs
+        self._initial = initial
+        self._maximum = maximum
+        self._estimator = estimator
+        self._acceptance_max = acceptance_max
+        self._prior_trials = prior_trials
+        self._prober = Prober(costs)
+        self._tables: dict[int, tuple[int, list[float]]] = {}
+        self._round = -1
+        self._choice: int | None = None
+        self._rows: list[AnalyticRow] = []
+        self._rows_before: list[AnalyticRow] = []
+
+    def start(self) -> AnalyticRow:
+        """A new request, which begins with the engine's recent acceptance."""
+        return AnalyticRow(self)
+
+    def estimate(self, own: History) -> float:
+        """β: Eq. 2 (or 11) over the request's last h rounds, and the engine's recent acceptance as
+        ``prior_trials`` further trials; at most Acc_max."""
+        shared = self.shared
+        prior = (shared.accepted + 1) / (shared.trials + 2)  # one of each: a single round must not say 0 or 1
+        trials = own.trials
+        accepted = float(own.accepted)
+        if self._estimator == "truncated" and trials:
+            accepted = trials * (truncated(own.rounds) or 0.0)
+        beta = (accepted + self._prior_trials * prior) / (trials + self._prior_trials)
+        return min(beta, self._acceptance_max)
+
+    def choose(self, row: AnalyticRow, batch: int) -> int:
+        """One answer a round: the first row that asks settles it for the rows that were in the round before.
+
+        A round ends when the engine times a target pass, or when a row asks again.
+        """
+        if self._round != self._costs.rounds or row in self._rows:
+            self._round = self._costs.rounds
+            self._rows_before, self._rows = self._rows, []
+            self._choice = None
+        self._rows.append(row)
+        if self._choice is None:
+            self._choice = self._decide(row, batch)
+        return self._choice
+
+    def _decide(self, row: AnalyticRow, batch: int) -> int:
+        table = self._table(batch)
+        if table is None or self.shared.trials < FIRST_TRIALS:
+            return self._initial
+        rows = [row] if batch == 1 else [row, *(other for other in self._rows_before if other is not row)]
+        gamma, gain = best_gamma([each.acceptance for each in rows], table)
+        return self._prober.instead(gamma, gain, batch, table)
+
+    def _table(self, batch: int) -> list[float] | None:
+        """Milliseconds of a round for each γ from 0 to gamma_max."""
+        rounds, table = self._tables.get(batch, (0, None))
+        if table is not None and rounds + _REFRESH > self._costs.rounds > 4 * _REFRESH:
+            return table
+        fresh = [self._costs.round_ms(batch, gamma) for gamma in range(self._maximum + 1)]
+        known = [ms for ms in fresh if ms is not None]
+        if len(known) < len(fresh):
+            return None
+        self._tables[batch] = (self._costs.rounds, known)
+        return known

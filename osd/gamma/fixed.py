@@ -1,0 +1,39 @@
+"""The same gamma every round."""
+
+from __future__ import annotations
+
+from osd.gamma.base import Observation
+
+
+class FixedRow:
+    """One request; nothing to remember."""
+
+    __slots__ = ("_gamma",)
+    wants_confidence: bool = False
+
+    def __init__(self, gamma: int) -> None:
+        self._gamma = gamma
+
+    def next_gamma(self, batch: int) -> int:
+        """See :class:`~osd.gamma.base.RowGamma`."""
+        return self._gamma
+
+    def keep_drafting(self, confidence: float) -> bool:
+        """Always."""
+        return True
+
+    def observe(self, seen: Observation) -> None:
+        """Nothing is learned."""
+
+
+class FixedController:
+    """Drafts ``gamma`` tokens every round; 0 is plain decoding with the target alone."""
+
+    name: str = "fixed"
+
+    def __init__(self, gamma: int) -> None:
+        self._gamma = gamma
+
+    def start(self) -> FixedRow:
+        """The state of a new request."""
+        return FixedRow(self._gamma)
