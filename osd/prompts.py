@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from storage.errors import BadPromptFile
+from storage.errors import BadPromptFile, BadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +72,16 @@ def join(context: Any, prompt: str) -> str:
 def broken(path: Path, number: int, reason: str) -> BadPromptFile:
     """The error for a line."""
     return BadPromptFile(path=path, line=number, reason=f"line {number} {reason}")
+
+
+def encode(tokenizer: Any, text: str, *, raw: bool = False) -> tuple[int, ...]:
+    """A prompt's tokens, in the target's chat template unless ``raw`` or it has none. Raises BadRequest."""
+    if tokenizer is None:
+        raise BadRequest(field="prompt", reason="the target has no tokenizer, so it cannot read text")
+    if not text.strip():
+        raise BadRequest(field="prompt", reason="it is empty")
+    if raw or not tokenizer.chat_template:
+        return tuple(tokenizer.encode(text))
+    chat = [{"role": "user", "content": text}]
+    framed = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    return tuple(tokenizer.encode(framed, add_special_tokens=False))

@@ -1,0 +1,60 @@
+"""The acceptance rule, as pure functions.
+
+Leviathan et al. (2023) and Appendix A.1 of Online Speculative Decoding: a token y drafted from q is kept with
+probability min(1, p(y) / q(y)); at the first refusal the target's own token is drawn from
+norm(max(0, p − q)), and after a fully kept draft from p (Eq. 5). What comes out is distributed exactly as p.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from osd.warp import draw
+
+
+def accept_greedy(choices: Tensor, drafted: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Temperature 0: keep drafted tokens as long as they are the target's own first choice.
+
+    choices (B, G + 1): the target's argmax at each position; drafted (B, G); lengths (B,): how many of
+    them count. Returns accepted (B,) and the target's token that follows (B,).
+    """
+    kept = _leading(choices[:, :-1] == drafted, lengths)
+    return kept, choices.gather(1, kept.unsqueeze(1)).squeeze(1)
+
+
+def accept_sampled(
+    p: Tensor, q: Tensor, drafted: Tensor, lengths: Tensor, chance: Tensor, last_chance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rejection sampling (Eq. 5 of OSD).
+
+    p (B, G + 1, V) and q (B, G, V): probabilities after warping; drafted (B, G) ~ q; lengths (B,);
+    chance (B, G) and last_chance (B,): independent uniforms in [0, 1). Returns accepted (B,) and the
+    token that follows (B,).
+    """
+    index = drafted.unsqueeze(-1)
+    likely, proposed = p[:, :-1].gather(2, index).squeeze(2), q.gather(2, index).squeeze(2)
+    kept = _leading(chance * proposed < likely, lengths)
+    rows = torch.arange(len(kept), device=kept.device)
+    p_next = p[rows, kept]
+    return kept, draw(_after(p_next, q, kept, lengths, rows), last_chance)
+
+
+def expected_acceptance(p: Tensor, q: Tensor) -> Tensor:
+    """Σ_v min(p(v), q(v)) over the last dimension: the chance that a token drafted from q is accepted (1 − total variation)."""
+    return torch.minimum(p, q).sum(-1)
+
+
+def _leading(good: Tensor, lengths: Tensor) -> Tensor:
+    """(B, G) bool → (B,): how many tokens from the first on are good, at most lengths."""
+    counts = torch.arange(good.shape[1], device=good.device) < lengths.unsqueeze(1)
+    return (good & counts).long().cumprod(1).sum(1)
+
+
+def _after(p_next: Tensor, q: Tensor, kept: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
+    """The distribution of the token after the kept ones, unnormalised: (B, V)."""
+    if q.shape[1] == 0:
+        return p_next
+    residual = (p_next - q[rows, kept.clamp(max=q.shape[1] - 1)]).clamp_(min=0)
+    refused = (kept < lengths) & (residual.sum(-1) > 0)  # p = q up to rounding leaves nothing: then p itself
+    return torch.where(refused.unsqueeze(1), residual, p_next)

@@ -1,0 +1,112 @@
+"""A key-value cache for rows of different length, on unmodified Hugging Face models.
+
+One preallocated tensor a layer; a forward pass scatters its new keys and values to (row, position)
+and attends over the first ``span`` positions. Which positions a query may see stands in an explicit
+mask (key position ≤ query position), so a row is rolled back by shortening a number: what lies
+beyond a row's length is garbage that no query sees and the next pass overwrites.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Where one forward pass reads and writes: rows ``first`` … ``first + B − 1``, T tokens each."""
+
+    first: int
+    positions: torch.Tensor
+    """(B, T) int64: position of each token fed; consecutive within a row."""
+    slots: torch.Tensor
+    """(B · T,) int64: the same as row · length + position, where keys and values are written."""
+    mask: torch.Tensor
+    """(B, 1, T, span) additive: 0 where the query may see the key, the dtype's minimum elsewhere."""
+    span: int
+    """Positions that are read: the longest row, this pass included."""
+
+
+class RaggedLayer(CacheLayerMixin):
+    """Keys and values of one layer: (rows · length, heads, head_dim) each, allocated on first use."""
+
+    is_sliding = False
+
+    def __init__(self, cache: RaggedCache) -> None:
+        super().__init__()
+        self.cache = cache
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        """Allocate for the shapes seen: (B, heads, T, head_dim)."""
+        slots = self.cache.rows * self.cache.length
+        self.keys = key_states.new_zeros(slots, key_states.shape[1], key_states.shape[3])
+        self.values = value_states.new_zeros(slots, value_states.shape[1], value_states.shape[3])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write (B, heads, T, head_dim) at the feed's slots; return the rows' first ``span`` positions
+        as (B, heads, span, head_dim) views."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        feed = self.cache.feed
+        return self._scatter(self.keys, key_states, feed), self._scatter(self.values, value_states, feed)
+
+    def _scatter(self, kept: torch.Tensor, new: torch.Tensor, feed: Feed) -> torch.Tensor:
+        rows, heads, count, width = new.shape
+        kept.index_copy_(0, feed.slots, new.transpose(1, 2).reshape(rows * count, heads, width))
+        length = self.cache.length
+        window = kept.view(-1, length, heads, width)[feed.first : feed.first + rows, : feed.span]
+        return window.transpose(1, 2)
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` positions of one row over another."""
+        if self.is_initialized:
+            for kept in (self.keys, self.values):
+                begin, end = source * self.cache.length, target * self.cache.length
+                kept[end : end + length] = kept[begin : begin + length]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.cache.feed.span, 0
+
+    def get_seq_length(self) -> int:
+        return 0  # positions are always explicit, so nothing is derived from a length
+
+    def get_max_length(self) -> int:
+        return self.cache.length
+
+
+class RaggedCache(Cache):
+    """The cache of one model: ``rows`` rows of ``length`` positions."""
+
+    def __init__(
+        self, layers: int, rows: int, length: int, device: torch.device, dtype: torch.dtype, limit: int
+    ) -> None:
+        """``limit`` is the first position that the model does not know; only padding is ever fed there."""
+        self.rows, self.length, self.limit = rows, length, limit
+        self._ramp = torch.arange(length, device=device)
+        self._row_base = torch.arange(rows, device=device).unsqueeze(1) * length
+        self._seen = torch.zeros((), dtype=dtype, device=device)
+        self._hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
+        self.feed: Feed
+        super().__init__(layers=[RaggedLayer(self) for _ in range(layers)])
+
+    def aim(self, first: int, starts: torch.Tensor, count: int, span: int) -> Feed:
+        """Point the next forward pass at B rows from ``first``: row i takes ``count`` tokens at
+        positions ``starts[i]`` …; starts is (B, 1) int64 on the device, span > every position fed."""
+        positions = starts + self._ramp[:count]
+        slots = positions + self._row_base[first : first + len(starts)]
+        visible = self._ramp[:span] <= positions.unsqueeze(-1)
+        mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)
+        if span > self.limit:
+            positions = positions.clamp(max=self.limit - 1)
+        self.feed = Feed(first, positions, slots.view(-1), mask, span)
+        return self.feed
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Copy a row's first ``length`` positions over another row (closes the gap that a leaving row makes)."""
+        for layer in self.layers:
+            layer.move_row(source, target, length)

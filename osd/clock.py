@@ -1,0 +1,42 @@
+"""Times the two halves of a round, also where the device runs behind the host."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+import torch
+
+
+class Clock:
+    """``with clock: draft; clock.split(); verify`` and then ``first_ms`` and ``second_ms``."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(3)] if device.type == "cuda" else []
+        self._times = [0.0, 0.0, 0.0]
+        self.first_ms = 0.0
+        """Milliseconds before the split."""
+        self.second_ms = 0.0
+        """Milliseconds after it."""
+
+    def __enter__(self) -> Clock:
+        self._mark(0)
+        return self
+
+    def split(self) -> None:
+        """The first half ends."""
+        self._mark(1)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._mark(2)
+        if self._events:
+            self._events[2].synchronize()
+            self.first_ms, self.second_ms = (self._events[i].elapsed_time(self._events[i + 1]) for i in (0, 1))
+        else:
+            self.first_ms, self.second_ms = (1e3 * (self._times[i + 1] - self._times[i]) for i in (0, 1))
+
+    def _mark(self, index: int) -> None:
+        if self._events:
+            self._events[index].record()
+        else:
+            self._times[index] = time.perf_counter()

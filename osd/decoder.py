@@ -1,0 +1,121 @@
+"""Tokens in, logits out, for rows of different length: one model with a ragged cache of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from osd.cache import Feed, RaggedCache
+from osd.lean import lean_forward
+from storage.errors import CannotServeRagged
+
+CHUNK = 512
+"""Prompt tokens of one prefill pass: bounds the mask's memory on long prompts."""
+
+Forward = Callable[[torch.Tensor, RaggedCache, torch.Tensor | None], torch.Tensor]
+"""Tokens (B, T), a cache that was aimed, and which token of each row to score (None: all) → logits."""
+Builder = Callable[[PreTrainedModel], Forward | None]
+
+
+class Decoder:
+    """One model with its cache. Rows are numbered from 0; the caller knows their lengths."""
+
+    def __init__(self, module: PreTrainedModel, forward: Forward, rows: int, length: int, limit: int) -> None:
+        """``length`` positions a row, of which the model knows the first ``limit`` (only padding goes beyond)."""
+        weight = next(module.parameters())
+        layers = module.config.get_text_config().num_hidden_layers
+        self.cache = RaggedCache(layers, rows, length, weight.device, weight.dtype, limit)
+        self.device = weight.device
+        self.forward = forward
+        """May be replaced by that of other weights between two calls; what is cached is then only stale."""
+
+    def logits(
+        self, tokens: torch.Tensor, starts: Sequence[int], *, first: int = 0, last: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Feed tokens (B, T) to rows ``first`` … at positions ``starts[i]`` … and return the logits (B, T, V).
+
+        With ``last`` (B,) int64 only each row's logits after its token ``last[i]`` are computed: (B, 1, V).
+        """
+        count = tokens.shape[1]
+        span = max(starts) + count
+        begin = torch.tensor(starts, device=self.device).unsqueeze(1)
+        self.cache.aim(first, begin, count, span)
+        return self.forward(tokens, self.cache, last)
+
+    def prefill(self, row: int, tokens: Sequence[int], start: int = 0) -> None:
+        """Fill a row's cache with tokens from position ``start`` on, in chunks."""
+        for offset in range(0, len(tokens), CHUNK):
+            chunk = torch.tensor([tokens[offset : offset + CHUNK]], device=self.device)
+            self.logits(chunk, [start + offset], first=row, last=torch.zeros(1, dtype=torch.long, device=self.device))
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Copy a row's first ``length`` positions over another row."""
+        self.cache.move_row(source, target, length)
+
+
+def hugging_face_forward(module: PreTrainedModel) -> Forward:
+    """The model's own forward pass, aimed at a ragged cache."""
+
+    def forward(tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
+        feed: Feed = cache.feed
+        logits = module(
+            input_ids=tokens,
+            attention_mask=feed.mask,
+            position_ids=feed.positions,
+            past_key_values=cache,
+            use_cache=True,
+        ).logits
+        if last is None:
+            return logits
+        return logits.gather(1, last.view(-1, 1, 1).expand(-1, 1, logits.shape[-1]))
+
+    return forward
+
+
+@torch.inference_mode()
+def choose_forward(module: PreTrainedModel, name: str, tolerance: float = 2e-3) -> Builder:
+    """The fastest forward pass that computes, in a ragged batch with rolled-back garbage, what the plain one does.
+
+    Two rows of different length, wrong tokens fed and rolled back, then the right ones: the logits must be
+    those of the module's own pass over each row. Tried in turn: the lean pass, the module's own, the module's
+    own with eager attention. Raises CannotServeRagged when none will do.
+    """
+    reasons: list[str] = []
+    for attention, build in ((None, lean_forward), (None, hugging_face_forward), ("eager", hugging_face_forward)):
+        try:
+            if attention:
+                module.set_attn_implementation(attention)
+            forward = build(module)
+            if forward is None:
+                continue
+            difference = _ragged_difference(module, forward)
+        except Exception as error:  # whatever fails inside a model that is not ours means the same here
+            reasons.append(f"its forward pass fails with a ragged cache ({type(error).__name__}: {str(error)[:120]})")
+            continue
+        if difference <= tolerance * _unit(module):
+            return build
+        reasons.append(f"its logits differ by {difference:.2g} from a plain forward pass")
+    raise CannotServeRagged(model=name, reason=reasons[-1][:1].upper() + reasons[-1][1:] + ".")
+
+
+def _unit(module: PreTrainedModel) -> float:
+    """Rounding of the model's dtype relative to float32's, at most 64-fold."""
+    return 1.0 if next(module.parameters()).dtype == torch.float32 else 64.0
+
+
+def _ragged_difference(module: PreTrainedModel, forward: Forward) -> float:
+    device = next(module.parameters()).device
+    vocabulary = module.get_output_embeddings().weight.shape[0]
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(0, vocabulary, (n,), generator=generator).to(device) for n in (11, 7)]
+    decoder = Decoder(module, forward, rows=2, length=24, limit=24)
+    for row, tokens in enumerate(rows):
+        decoder.prefill(row, tokens[:-3].tolist())
+    starts = [len(tokens) - 3 for tokens in rows]
+    decoder.logits(torch.randint(0, vocabulary, (2, 5), generator=generator).to(device), starts)
+    ragged = decoder.logits(torch.stack([tokens[-3:] for tokens in rows]), starts)
+    plain = torch.stack([module(input_ids=tokens[None], use_cache=False).logits[0, -3:] for tokens in rows])
+    scale = plain.float().abs().max().clamp(min=1.0)
+    return float(((ragged - plain).float().abs().max() / scale).item())

@@ -1,0 +1,48 @@
+"""What a drafter is: it proposes tokens, each with a parent, and the probabilities it drew them from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from osd.row import Row
+from osd.warp import Warp
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposals for B rows, G tokens each at most."""
+
+    tokens: Tensor
+    """(B, G) int64; beyond a row's length they mean nothing."""
+    parents: tuple[int, ...]
+    """For each of the G tokens, the node that it follows: 0 is the row's last token, i the i-th drafted
+    one. A chain is (0, 1, …, G − 1)."""
+    lengths: tuple[int, ...]
+    """Tokens that count, a row."""
+    q: Tensor | None
+    """(B, G, V) the distributions drawn from, after warping; None in a batch that is all greedy."""
+
+    @property
+    def size(self) -> int:
+        """G."""
+        return self.tokens.shape[1]
+
+
+class Drafter(Protocol):
+    """Proposes tokens. Row i of the batch is row i of its cache."""
+
+    def propose(self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp, chance: Tensor | None) -> Draft:
+        """Up to ``gammas[i]`` tokens for row i; ``chance`` (B, G) uniforms where the batch samples."""
+        ...
+
+    def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
+        """The target accepted so many of the row's drafted tokens."""
+        ...
+
+    def move_row(self, source: int, target: int, row: Row) -> None:
+        """The row takes another place in the batch."""
+        ...

@@ -1,0 +1,92 @@
+"""A second, smaller causal language model as the drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from osd.decoder import Decoder
+from osd.drafters.base import Draft
+from osd.row import Row
+from osd.warp import Warp, draw
+
+LAG = 4
+"""Tokens by which a row may lag behind its text and still share the batch's first draft pass."""
+
+
+class CausalDrafter:
+    """Drafts a chain, one pass a token; all rows of the batch share the passes."""
+
+    def __init__(self, decoder: Decoder, vocabulary: int) -> None:
+        """``vocabulary`` is the width of the target's logits: the draft's are cut or filled up to it."""
+        self.decoder, self.vocabulary = decoder, vocabulary
+
+    def propose(self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp, chance: Tensor | None) -> Draft:
+        """See :meth:`osd.drafters.base.Drafter.propose`."""
+        lengths = list(gammas)
+        tokens: list[Tensor] = []
+        q: list[Tensor] = []
+        starts = [row.length for row in rows]
+        while len(tokens) < max(lengths):
+            logits = self._next(rows, tokens, starts)
+            chosen, probabilities = self._choose(logits, warp, chance, len(tokens))
+            tokens.append(chosen)
+            if probabilities is not None:
+                q.append(probabilities)
+            self._stop_unsure(rows, lengths, len(tokens), chosen, logits)
+        stacked = torch.stack(tokens, dim=1) if tokens else torch.zeros(len(rows), 0, dtype=torch.long, device=self.decoder.device)
+        return Draft(stacked, tuple(range(len(tokens))), tuple(lengths), torch.stack(q, dim=1) if q else None)
+
+    def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
+        """See :meth:`osd.drafters.base.Drafter.commit`. The last drafted token was never fed back."""
+        if draft.size:
+            row.drafter_seen = length_before + min(accepted, draft.size - 1)
+
+    def move_row(self, source: int, target: int, row: Row) -> None:
+        """See :meth:`osd.drafters.base.Drafter.move_row`."""
+        self.decoder.move_row(source, target, row.drafter_seen)
+
+    def _next(self, rows: Sequence[Row], tokens: list[Tensor], starts: list[int]) -> Tensor:
+        """Logits (B, 1, V) after the last drafted token, or after the rows' own text."""
+        if not tokens:
+            logits = self._after_text(rows)
+        else:
+            begin = [start + len(tokens) - 1 for start in starts]
+            logits = self.decoder.logits(tokens[-1].unsqueeze(1), begin)
+        missing = self.vocabulary - logits.shape[-1]
+        return F.pad(logits, (0, missing), value=float("-inf")) if missing else logits
+
+    def _after_text(self, rows: Sequence[Row]) -> Tensor:
+        """One pass that feeds every row what its cache lacks (the widest lag for all: feeding a token
+        again writes what is there already)."""
+        for index, row in enumerate(rows):
+            if row.length - row.drafter_seen > LAG:
+                self.decoder.prefill(index, row.tokens[row.drafter_seen : -1], row.drafter_seen)
+                row.drafter_seen = row.length - 1
+        lag = max(row.length - row.drafter_seen for row in rows)
+        starts = [max(0, row.length - lag) for row in rows]
+        fed = [(row.tokens[start:] + [0] * lag)[:lag] for row, start in zip(rows, starts, strict=True)]
+        last = [row.length - 1 - start for row, start in zip(rows, starts, strict=True)]
+        device = self.decoder.device
+        return self.decoder.logits(torch.tensor(fed, device=device), starts, last=torch.tensor(last, device=device))
+
+    def _choose(self, logits: Tensor, warp: Warp, chance: Tensor | None, step: int) -> tuple[Tensor, Tensor | None]:
+        if chance is None:
+            return logits[:, 0].argmax(-1), None
+        probabilities = warp(logits)[:, 0]
+        return draw(probabilities, chance[:, step]), probabilities
+
+    def _stop_unsure(
+        self, rows: Sequence[Row], lengths: list[int], drafted: int, chosen: Tensor, logits: Tensor
+    ) -> None:
+        """Ask the controllers that want to know how sure the draft was whether to go on."""
+        asked = [i for i, row in enumerate(rows) if row.gamma.wants_confidence and lengths[i] > drafted]
+        if not asked:
+            return
+        confidence = logits[:, 0].float().softmax(-1).gather(1, chosen.unsqueeze(1)).squeeze(1).tolist()
+        for i in asked:
+            if not rows[i].gamma.keep_drafting(confidence[i]):
+                lengths[i] = drafted

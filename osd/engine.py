@@ -1,0 +1,243 @@
+"""The decoding loop: rows join and leave between steps, and every step is one draft-then-verify round.
+
+    admit → draft → verify → accept → commit → record
+
+Offline generation, the benches and the server run this same loop. A batch is ragged: its rows accept
+different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
+osd.intake (refuses), router (chooses a route), osd.gamma (how far), osd.drafters (proposes),
+osd.decoder (the target's pass), osd.warp and osd.acceptance (what is kept), osd.recorder, osd.swap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from osd.acceptance import accept_greedy, accept_sampled
+from osd.clock import Clock
+from osd.drafters import CausalDrafter, Draft
+from osd.gamma import CostModel, Observation, make_controller
+from osd.intake import check_request
+from osd.models import Pair
+from osd.recorder import Recorder
+from osd.row import Completion, Progress, Row
+from osd.swap import Swap
+from osd.text import Ending
+from osd.warp import Warp
+from router.base import Router
+from router.fixed import FixedRouter
+from storage.errors import BadRequest
+from storage.records import Request, Round
+from storage.settings import ServeSettings
+
+UNVERSIONED = "unversioned"
+"""The draft version of an engine that no store stands behind."""
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """What the engine measured of itself."""
+
+    steps: int = 0
+    round_ms: deque[float] = field(default_factory=lambda: deque(maxlen=100_000))
+    """Milliseconds of each round, newest last."""
+    swap_pause_ms: list[float] = field(default_factory=list)
+    """Milliseconds for which decoding stood still at each swap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the target made of a draft."""
+
+    accepted: list[int]
+    """Drafted tokens kept, a row."""
+    drafted: list[list[int]]
+    """(B, G) the drafted tokens."""
+    follows: list[int]
+    """The target's own token after them, a row."""
+
+
+class Engine:
+    """Decodes many requests together. Not thread-safe: one thread steps it."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        settings: ServeSettings,
+        *,
+        router: Router | None = None,
+        recorder: Recorder | None = None,
+        swap: Swap | None = None,
+    ) -> None:
+        """Raises BadSetting when the gamma controller's settings do not fit together."""
+        self.pair, self.settings = pair, settings
+        self.limit = min(settings.max_length, pair.limit)
+        self.router = router or FixedRouter()
+        self.recorder, self.swap = recorder, swap
+        self.costs = CostModel()
+        self.controller = make_controller(settings, self.costs)
+        self.stats = EngineStats()
+        length = self.limit + settings.gamma_max + 1  # a row's padding may stand beyond its own end
+        self.target = pair.target.decoder(settings.max_batch, length)
+        self.drafter = CausalDrafter(pair.draft.decoder(settings.max_batch, length), pair.vocab_size)
+        self.ending = Ending(pair.tokenizer, pair.eos_ids)
+        self.rows: list[Row] = []
+        self.waiting: deque[Row] = deque()
+        self._ended: list[Progress] = []
+        self._clock = Clock(pair.device)
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self.rows or self.waiting or self._ended)
+
+    @property
+    def draft_version(self) -> str:
+        """The version of the draft's weights that drafts now."""
+        return self.swap.version if self.swap else UNVERSIONED
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises BadRequest or UnknownRoute; nothing is queued then."""
+        check_request(request, self.pair, self.limit)
+        if self._find(request.id):
+            raise BadRequest(field="id", reason=f"request {request.id!r} is already being served")
+        route = self.router.route(request)
+        self.waiting.append(Row(request, route.name, self.controller.start(), self.limit))
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request early; its completion comes with the next step. False if it is not here."""
+        row = self._find(request_id)
+        if row is None:
+            return False
+        if row in self.rows:
+            self._leave(self.rows.index(row))
+        else:
+            self.waiting.remove(row)
+        self._ended.append(Progress(request_id, (), self._finish(row, "cancelled")))
+        return True
+
+    def run(self, requests: Iterable[Request]) -> Iterator[Completion]:
+        """Serve requests to the end, at most ``max_batch`` at a time, pulling them as there is room."""
+        source = iter(requests)
+        while True:
+            while len(self.rows) + len(self.waiting) < self.settings.max_batch and (request := next(source, None)):
+                self.submit(request)
+            if not self.busy:
+                return
+            yield from (progress.completion for progress in self.step() if progress.completion)
+
+    @torch.inference_mode()
+    def step(self) -> list[Progress]:
+        """One round over the batch; what it brought to each request."""
+        self._swap()
+        self._admit()
+        progress, self._ended = self._ended, []
+        if self.rows:
+            progress += self._round()
+        return progress
+
+    def _round(self) -> list[Progress]:
+        with self._clock as clock:
+            gammas = [min(row.gamma.next_gamma(len(self.rows)), row.room()) for row in self.rows]
+            warp = Warp.of([row.request.sampling for row in self.rows], self.pair.vocab_size, self.pair.device)
+            chance = self._chance(gammas) if warp.sampled else None
+            draft = self.drafter.propose(self.rows, gammas, warp, chance)
+            clock.split()
+            logits = self._verify(draft)
+            verdict = self._accept(logits, draft, warp, chance)
+        self._measure(draft, clock)
+        return self._commit(gammas, draft, verdict, logits, clock)
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.rows) < self.settings.max_batch:
+            row = self.waiting.popleft()
+            self.target.prefill(len(self.rows), row.tokens[:-1])
+            self.rows.append(row)
+
+    def _chance(self, gammas: Sequence[int]) -> Tensor:
+        """(B, 2 G + 1) uniforms: to draw each drafted token, to accept it, and for the token that follows.
+
+        A row uses as many as its own gamma asks for, so that its text does not hang on its neighbours'.
+        """
+        lines = []
+        for row, gamma in zip(self.rows, gammas, strict=True):
+            chances, unused = row.chances(2 * gamma + 1), [0.0] * (max(gammas) - gamma)
+            lines.append(chances[:gamma] + unused + chances[gamma:-1] + unused + chances[-1:])
+        return torch.tensor(lines, dtype=torch.float64, device=self.pair.device)
+
+    def _verify(self, draft: Draft) -> Tensor:
+        """One target pass over each row's last token and its draft: logits (B, G + 1, V)."""
+        last = torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.pair.device)
+        return self.target.logits(torch.cat([last, draft.tokens], dim=1), [row.length - 1 for row in self.rows])
+
+    def _accept(self, logits: Tensor, draft: Draft, warp: Warp, chance: Tensor | None) -> Verdict:
+        lengths = torch.tensor(draft.lengths, device=self.pair.device)
+        if chance is None:
+            accepted, follows = accept_greedy(logits.argmax(-1), draft.tokens, lengths)
+        else:
+            p = warp(logits)
+            q = p[:, :0] if draft.q is None else draft.q
+            used = chance.shape[1] // 2
+            tests, last = chance[:, used : used + draft.size], chance[:, -1]
+            accepted, follows = accept_sampled(p, q, draft.tokens, lengths, tests, last)
+        table = torch.cat([accepted.unsqueeze(1), follows.unsqueeze(1), draft.tokens], dim=1).tolist()  # the one sync
+        return Verdict([line[0] for line in table], [line[2:] for line in table], [line[1] for line in table])
+
+    def _measure(self, draft: Draft, clock: Clock) -> None:
+        rows = len(self.rows)
+        self.stats.steps += 1
+        self.stats.round_ms.append(clock.first_ms + clock.second_ms)
+        if draft.size:
+            self.costs.observe_draft(rows, draft.size, clock.first_ms)
+        self.costs.observe_verify(rows, draft.size + 1, clock.second_ms)
+
+    def _commit(
+        self, gammas: Sequence[int], draft: Draft, verdict: Verdict, logits: Tensor, clock: Clock
+    ) -> list[Progress]:
+        """Append what was accepted, tell the controllers, keep what can be learned from, let rows go."""
+        progress: list[Progress] = []
+        share = 1 / len(self.rows)
+        for index, row in enumerate(self.rows):
+            accepted, drafted, before = verdict.accepted[index], draft.lengths[index], row.length
+            tokens, reason = self.ending.cut(row, verdict.drafted[index][:accepted] + [verdict.follows[index]])
+            row.tokens += tokens
+            self.drafter.commit(row, before, accepted, draft)
+            row.gamma.observe(Observation(gammas[index], drafted, accepted))
+            times = (clock.first_ms * share, clock.second_ms * share)
+            row.rounds.append(Round(gammas[index], drafted, accepted, len(tokens), *times, self.draft_version))
+            progress.append(Progress(row.request.id, tuple(tokens), self._finish(row, reason) if reason else None))
+        if self.recorder:
+            self.recorder.take(self.rows, progress, draft, verdict.accepted, verdict.drafted, logits)
+        for index in reversed([i for i, p in enumerate(progress) if p.completion]):
+            self._leave(index)
+        return progress
+
+    def _finish(self, row: Row, reason: str) -> Completion:
+        return row.complete(reason, self.ending.text(row), self.controller.name)
+
+    def _leave(self, index: int) -> None:
+        """Take a row out; the last one takes its place, so that rows stay together in the caches."""
+        last = len(self.rows) - 1
+        if index < last:
+            row = self.rows[last]
+            self.target.move_row(last, index, row.length - 1)
+            self.drafter.move_row(last, index, row)
+            self.rows[index] = row
+        self.rows.pop()
+
+    def _swap(self) -> None:
+        """Take newer draft weights if they are ready: an exchange of references between two steps."""
+        if self.swap and self.swap.ready:
+            with self._clock as clock:
+                self.drafter.decoder.forward = self.swap.take()
+                clock.split()
+            self.stats.swap_pause_ms.append(clock.first_ms)
+
+    def _find(self, request_id: str) -> Row | None:
+        return next((row for row in [*self.rows, *self.waiting] if row.request.id == request_id), None)

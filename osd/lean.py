@@ -1,0 +1,135 @@
+"""A forward pass with little between the matrix products, for Llama-type models.
+
+At the sizes where drafts live most of a step is spent in Python and in many small operations. This
+pass computes what the Hugging Face module computes (RMSNorm, rotary positions, grouped-query attention,
+SwiGLU; query/key norms and biases where the model has them) with one product for q, k and v, one for
+gate and up, rotary tables computed once, and weights packed for the CPU where PyTorch can. It reads the
+module's own weights and is used only where its logits agree with the module's (checked at load).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from osd.cache import RaggedCache
+
+MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
+Product = Callable[[Tensor], Tensor]
+
+
+def lean_forward(module: PreTrainedModel) -> Callable[[Tensor, RaggedCache, Tensor | None], Tensor] | None:
+    """A lean pass over this module's weights, or None where the module's own pass must do."""
+    config = module.config
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if config.model_type not in MODEL_TYPES or rope not in ROPE_TYPES or config.hidden_act != "silu":
+        return None
+    if getattr(config, "mlp_bias", False) or hasattr(module, "peft_config"):
+        return None
+    return LeanDecoder(module)
+
+
+class LeanDecoder:
+    """The pass. Tokens (B, T) and an aimed cache in, logits (B, T, V) or (B, 1, V) out."""
+
+    def __init__(self, module: PreTrainedModel) -> None:
+        model: Any = module.model
+        self.embedding = model.embed_tokens.weight
+        self.layers = [_Layer(layer) for layer in model.layers]
+        self.norm, self.eps = model.norm.weight, model.norm.variance_epsilon
+        self.head = _product(module.lm_head.weight, module.lm_head.bias)
+        self.rotary = model.rotary_emb
+        self.cos = self.sin = self.embedding.new_empty(0)
+
+    def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
+        rows, count = tokens.shape
+        self._extend_rotary(cache.length)
+        cos, sin = self.cos[cache.feed.positions].unsqueeze(2), self.sin[cache.feed.positions].unsqueeze(2)
+        hidden = F.embedding(tokens, self.embedding)
+        for index, layer in enumerate(self.layers):
+            hidden = hidden + layer.attend(hidden, index, cache, cos, sin)
+            hidden = hidden + layer.transform(hidden)
+        if last is not None:
+            hidden = hidden.gather(1, last.view(rows, 1, 1).expand(-1, 1, hidden.shape[2]))
+        return self.head(F.rms_norm(hidden, (hidden.shape[2],), self.norm, self.eps))
+
+    def _extend_rotary(self, length: int) -> None:
+        """Rotary tables (length, head_dim); the sine's first half is negated, so that a roll does the rotation."""
+        if len(self.cos) >= length:
+            return
+        positions = torch.arange(length, device=self.embedding.device).unsqueeze(0)
+        cos, sin = self.rotary(self.embedding[:1], positions)
+        sin = sin.clone()
+        sin[..., : sin.shape[-1] // 2].neg_()
+        self.cos, self.sin = cos[0], sin[0]
+
+
+class _Layer:
+    """One decoder layer's weights, fused."""
+
+    def __init__(self, layer: Any) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        self.qkv = _product(_stack([p.weight for p in projections]), _stack([p.bias for p in projections]))
+        self.out = _product(attention.o_proj.weight, attention.o_proj.bias)
+        self.gate_up = _product(_stack([mlp.gate_proj.weight, mlp.up_proj.weight]), None)
+        self.down = _product(mlp.down_proj.weight, None)
+        self.width: int = attention.head_dim
+        self.queries = attention.q_proj.weight.shape[0] // self.width
+        self.keys = attention.k_proj.weight.shape[0] // self.width
+        self.scale: float = attention.scaling
+        self.before, self.after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+        self.eps: float = layer.input_layernorm.variance_epsilon
+        self.query_norm = getattr(attention, "q_norm", None)
+        self.key_norm = getattr(attention, "k_norm", None)
+
+    def attend(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor) -> Tensor:
+        """Attention over the aimed rows: (B, T, D) → (B, T, D)."""
+        rows, count, size = hidden.shape
+        mixed = self.qkv(F.rms_norm(hidden, (size,), self.before, self.eps)).view(rows, count, -1, self.width)
+        turned = self._normalise(mixed[:, :, : self.queries + self.keys])
+        turned = turned * cos + turned.roll(self.width // 2, -1) * sin
+        query = turned[:, :, : self.queries].transpose(1, 2)
+        key, value = turned[:, :, self.queries :].transpose(1, 2), mixed[:, :, self.queries + self.keys :].transpose(1, 2)
+        key, value = cache.layers[index].update(key, value)
+        seen = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=cache.feed.mask, scale=self.scale, enable_gqa=self.queries != self.keys
+        )
+        return self.out(seen.transpose(1, 2).reshape(rows, count, -1))
+
+    def _normalise(self, heads: Tensor) -> Tensor:
+        if self.query_norm is None or self.key_norm is None:
+            return heads
+        query, key = heads[:, :, : self.queries], heads[:, :, self.queries :]
+        return torch.cat([self.query_norm(query), self.key_norm(key)], dim=2)
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """The feed-forward half: (B, T, D) → (B, T, D)."""
+        normed = F.rms_norm(hidden, (hidden.shape[2],), self.after, self.eps)
+        gate, up = self.gate_up(normed).chunk(2, dim=-1)
+        return self.down(F.silu(gate) * up)
+
+
+def _stack(parts: list[Tensor | None]) -> Tensor | None:
+    kept = [part for part in parts if part is not None]
+    return torch.cat(kept).contiguous() if kept else None
+
+
+def _product(weight: Tensor | None, bias: Tensor | None) -> Product:
+    """x ↦ x Wᵀ + b, with the weight packed once where the CPU's library can (2 × faster at few tokens)."""
+    assert weight is not None
+    if weight.device.type == "cpu" and weight.dtype == torch.float32:
+        try:
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+            run = torch.ops.mkldnn._linear_pointwise
+            run(weight.new_zeros(1, weight.shape[1]), packed, bias, "none", [], "")
+            return lambda x: run(x, packed, bias, "none", [], "")
+        except (AttributeError, RuntimeError, NotImplementedError):
+            pass
+    return lambda x: F.linear(x, weight, bias)

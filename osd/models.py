@@ -1,0 +1,174 @@
+"""Loading a target and a draft, and refusing what cannot serve together.
+
+A pair is refused when it is loaded, with a sentence that helps, and never in the middle of a request:
+a missing file, vocabularies that differ, a model that computes something else in a ragged batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from osd.decoder import Builder, Decoder, choose_forward
+from storage.errors import ModelNotLoaded, VocabularyMismatch
+
+transformers_logging.disable_progress_bar()
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A causal language model in memory, ready to decode."""
+
+    name: str
+    """The folder or hub name it came from."""
+    module: PreTrainedModel
+    limit: int
+    """Positions that it can attend over exactly: its trained length, or its sliding window if that is shorter."""
+    build: Builder
+    """Makes the forward pass that was checked for this architecture; see osd.decoder.choose_forward."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of its logits."""
+        return int(self.module.get_output_embeddings().weight.shape[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.module.parameters()).device
+
+    def decoder(self, rows: int, length: int) -> Decoder:
+        """A decoder over this model with a cache for ``rows`` rows of ``length`` positions."""
+        forward = self.build(self.module)
+        assert forward is not None
+        return Decoder(self.module, forward, rows, length, self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A target, the draft that guesses for it, and what they share."""
+
+    target: Model
+    draft: Model
+    tokenizer: PreTrainedTokenizerBase | None
+    """The target's; None when its folder has none (then text, stop strings and chat are not to be had)."""
+    eos_ids: frozenset[int]
+    """Tokens that end a text."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return self.target.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where both models are."""
+        return self.target.device
+
+    @property
+    def limit(self) -> int:
+        """Positions that both models can attend over."""
+        return min(self.target.limit, self.draft.limit)
+
+
+def load_pair(target: str | Path, draft: str | Path, *, device: str = "auto", dtype: str = "auto") -> Pair:
+    """Load both models onto one device and check that they can serve together.
+
+    ``dtype`` auto is float32 on the CPU, where it is as fast and free of rounding that could flip a
+    greedy choice, and the checkpoint's own on a GPU. Raises ModelNotLoaded, VocabularyMismatch,
+    CannotServeRagged.
+    """
+    place = choose_device(device)
+    target_model, draft_model = (load_model(name, place, dtype) for name in (target, draft))
+    tokenizer = load_tokenizer(target)
+    _check_vocabularies(target_model, draft_model, tokenizer, load_tokenizer(draft))
+    return Pair(target_model, draft_model, tokenizer, _eos_ids(target_model.module))
+
+
+def choose_device(device: str) -> torch.device:
+    """``auto`` is the first GPU if there is one, else the CPU."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
+def load_model(name: str | Path, device: torch.device, dtype: str = "auto") -> Model:
+    """A model from a Hugging Face folder or hub name, in evaluation mode. Raises ModelNotLoaded, CannotServeRagged."""
+    folder = Path(name)
+    if folder.exists() or str(name).startswith((".", "/", "~")):
+        _check_folder(folder)
+    try:
+        module = AutoModelForCausalLM.from_pretrained(str(name), dtype=_dtype(dtype, device), use_safetensors=True)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ModelNotLoaded(path=name, reason=_first_line(error)) from None
+    module = module.to(device).eval().requires_grad_(False)
+    return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
+
+
+def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase | None:
+    """The folder's tokenizer, or None when it has none."""
+    try:
+        return AutoTokenizer.from_pretrained(str(name))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def position_limit(config: Any) -> int:
+    """Positions that the model can attend over exactly."""
+    limit = getattr(config, "max_position_embeddings", None) or 1 << 30
+    window = getattr(config, "sliding_window", None)
+    if window and getattr(config, "use_sliding_window", True):
+        return min(limit, window)
+    return int(limit)
+
+
+def _dtype(dtype: str, device: torch.device) -> Any:
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    return getattr(torch, dtype)
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ModelNotLoaded(path=folder, reason="There is no such folder.")
+    if not (folder / "config.json").is_file():
+        raise ModelNotLoaded(path=folder, reason="config.json is missing.")
+    if not any(folder.glob("*.safetensors")):
+        raise ModelNotLoaded(path=folder, reason="There is no .safetensors file (pickled weights are never loaded).")
+    try:
+        AutoConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelNotLoaded(path=folder, reason=_first_line(error)) from None
+
+
+def _check_vocabularies(
+    target: Model, draft: Model, ours: PreTrainedTokenizerBase | None, theirs: PreTrainedTokenizerBase | None
+) -> None:
+    if ours is None or theirs is None:
+        if target.vocab_size != draft.vocab_size:
+            reason = f"{draft.vocab_size} tokens against {target.vocab_size}, and no tokenizer to compare"
+            raise VocabularyMismatch(draft=draft.name, target=target.name, reason=reason)
+        return
+    mine, other = ours.get_vocab(), theirs.get_vocab()
+    if mine == other:
+        return
+    differing = sorted(token for token in mine.keys() | other.keys() if mine.get(token) != other.get(token))
+    reason = f"{len(differing)} tokens differ, for example {differing[0]!r}"
+    raise VocabularyMismatch(draft=draft.name, target=target.name, reason=reason)
+
+
+def _eos_ids(module: PreTrainedModel) -> frozenset[int]:
+    generation = getattr(module, "generation_config", None)
+    eos = getattr(generation, "eos_token_id", None)
+    eos = module.config.eos_token_id if eos is None else eos
+    return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".") + "."

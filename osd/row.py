@@ -1,0 +1,110 @@
+"""One request while it decodes, and what it looks like when it is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from osd.gamma import RowGamma
+from storage.records import Outcome, Request, Round, now
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished request."""
+
+    request: Request
+    route: str
+    tokens: tuple[int, ...]
+    """The output, the end token included."""
+    text: str | None
+    """The output as text, without special tokens and before any stop string; None without a tokenizer."""
+    finish_reason: str
+    """``stop`` (end token or stop string), ``length`` or ``cancelled``."""
+    rounds: tuple[Round, ...]
+    outcomes: tuple[Outcome, ...]
+    """Totals, one a draft version that served it."""
+    seconds: float
+    """From admission to the last token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a step brought one request."""
+
+    request_id: str
+    tokens: tuple[int, ...]
+    """New tokens; empty when a request is cancelled."""
+    completion: Completion | None = None
+    """Set when it is finished."""
+
+
+class Row:
+    """The state of one request in the batch."""
+
+    def __init__(self, request: Request, route: str, gamma: RowGamma, limit: int) -> None:
+        """``limit`` is the number of tokens, prompt included, at which the row must end."""
+        self.request, self.route, self.gamma = request, route, gamma
+        self.tokens = list(request.prompt_tokens)
+        self.prompt_len = len(self.tokens)
+        self.end = min(limit, self.prompt_len + request.max_new_tokens)
+        self.drafter_seen = 0
+        """Leading tokens whose keys and values the drafter's cache holds."""
+        self.rounds: list[Round] = []
+        self.started = time.perf_counter()
+        self._chance = np.random.Generator(np.random.Philox(request.sampling.seed))
+
+    @property
+    def length(self) -> int:
+        """Tokens so far, prompt included."""
+        return len(self.tokens)
+
+    @property
+    def output(self) -> list[int]:
+        """Tokens generated so far."""
+        return self.tokens[self.prompt_len :]
+
+    def room(self) -> int:
+        """Tokens that may be drafted: a round emits one more than it drafts."""
+        return self.end - self.length - 1
+
+    def chances(self, count: int) -> list[float]:
+        """The row's next uniform numbers in [0, 1): its own stream, whatever else is in the batch."""
+        chances: list[float] = self._chance.random(count).tolist()
+        return chances
+
+    def complete(self, reason: str, text: str | None, controller: str) -> Completion:
+        """The finished request."""
+        return Completion(
+            self.request, self.route, tuple(self.output), text, reason, tuple(self.rounds),
+            self._outcomes(controller), time.perf_counter() - self.started,
+        )  # fmt: skip
+
+    def _outcomes(self, controller: str) -> tuple[Outcome, ...]:
+        versions = list(dict.fromkeys(r.draft_version for r in self.rounds))
+        return tuple(
+            self._outcome(version, [r for r in self.rounds if r.draft_version == version], version == versions[-1], controller)
+            for version in versions
+        )
+
+    def _outcome(self, version: str, rounds: Sequence[Round], last: bool, controller: str) -> Outcome:
+        return Outcome(
+            request_id=self.request.id,
+            route=self.route,
+            tenant=self.request.tenant,
+            draft_version=version,
+            controller=controller,
+            finished_at=now(),
+            requests=int(last),
+            rounds=len(rounds),
+            drafted=sum(r.drafted for r in rounds),
+            accepted=sum(r.accepted for r in rounds),
+            rejections=sum(r.rejected for r in rounds),
+            emitted=sum(r.emitted for r in rounds),
+            prompt_tokens=self.prompt_len if last else 0,
+            draft_ms=sum(r.draft_ms for r in rounds),
+            verify_ms=sum(r.verify_ms for r in rounds),
+        )

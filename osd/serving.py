@@ -1,0 +1,45 @@
+"""An engine inside the circle: what it serves is kept, and newer versions of its draft are taken as they come."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from osd.engine import Engine
+from osd.models import Model, Pair
+from osd.recorder import Recorder
+from osd.swap import Swap
+from router.fixed import FixedRouter
+from storage.records import DEFAULT_DRAFT
+from storage.settings import Settings
+from storage.store import Store
+
+
+@contextmanager
+def serving(pair: Pair, settings: Settings, store: Store, *, draft: str = DEFAULT_DRAFT) -> Iterator[Engine]:
+    """An engine over the pair that keeps what it serves; at the end everything kept is on the disk.
+
+    Requests may name any route that this draft serves. Raises StoreError when the store's draft of that name
+    started from other weights.
+    """
+    worker = f"{socket.gethostname()}:{os.getpid()}"
+    with ExitStack() as stack:
+        swap = Swap(store, draft, in_folder(pair.draft), settings, worker)
+        stack.callback(swap.close)
+        recorder = Recorder(store, settings, worker)
+        stack.callback(recorder.close)
+        router = FixedRouter([route for route in store.routes.list() if route.draft == draft])
+        yield Engine(pair, settings.serve, router=router, recorder=recorder, swap=swap)
+
+
+def in_folder(model: Model) -> Model:
+    """The model, named by its folder on this machine even if it was loaded by a hub name."""
+    if Path(model.name).is_dir():
+        return model
+    from huggingface_hub import snapshot_download
+
+    return replace(model, name=snapshot_download(model.name, local_files_only=True))

@@ -1,0 +1,118 @@
+"""Newer draft weights for a running engine.
+
+A thread looks for the version that should serve, checks its digest, loads it aside and builds its forward
+pass; the engine takes it over between two steps by exchanging a reference. Damaged weights are refused
+and quarantined, and the version before goes on serving. Going back is the same way: the store's current
+version becomes the older one again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from osd.decoder import Forward
+from osd.models import Model
+from storage.errors import OsdError, StoreError, WeightsDamaged
+from storage.records import DraftVersion
+from storage.settings import Settings
+from storage.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Swap:
+    """Keeps one draft at the version that the store says should serve. Close it to stop looking."""
+
+    def __init__(self, store: Store, draft: str, model: Model, settings: Settings, worker: str) -> None:
+        """``model`` is the draft that learning starts from: version 0, registered if it is new.
+
+        A later version that already serves is loaded before this returns.
+        """
+        self.store, self.draft, self.model, self.worker = store, draft, model, worker
+        self._every = settings.serve.swap_poll_seconds
+        self._next: tuple[DraftVersion, Forward] | None = None
+        self._refused: set[str] = set()
+        self._stop = threading.Event()
+        self._serving = store.versions.register_root(draft, Path(model.name))
+        self._taken = self._serving
+        self._thread = threading.Thread(target=self._work, name="osd-swap", daemon=True)
+        self._look()
+        self._thread.start()
+
+    @property
+    def version(self) -> str:
+        """The version that drafts now."""
+        return self._serving.id
+
+    @property
+    def ready(self) -> bool:
+        """Whether another version waits to be taken."""
+        return self._next is not None
+
+    def take(self) -> Forward:
+        """The waiting version's forward pass; from now on it is the version that drafts."""
+        assert self._next is not None
+        (self._serving, forward), self._next = self._next, None
+        return forward
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._stop.wait(self._every):
+            try:
+                self._look()
+            except OsdError as error:
+                log.warning("no look at draft versions: %s", error, extra={"action": "swap_look_failed"})
+
+    def _look(self) -> None:
+        if self._serving.id != self._taken.id:
+            self._taken = self._serving
+            self.store.versions.mark_serving(self._serving.id, self.worker)
+        wanted = self.store.versions.current(self.draft)
+        waiting = self._next[0].id if self._next else self._serving.id
+        if wanted.id != waiting and wanted.id not in self._refused:
+            self._load(wanted)
+
+    def _load(self, wanted: DraftVersion) -> None:
+        try:
+            self.store.versions.verify(wanted)
+            forward = self.model.build(load_version(self.store, wanted, self.model))
+            assert forward is not None
+            self._next = (wanted, forward)
+        except WeightsDamaged as error:
+            self._refused.add(wanted.id)
+            log.error("%s", error, extra={"action": "swap_refused", "version": wanted.id})
+            self._quarantine(wanted, str(error))
+
+    def _quarantine(self, version: DraftVersion, reason: str) -> None:
+        try:
+            self.store.versions.quarantine(version.id, reason)
+        except StoreError as error:
+            log.warning("%s", error, extra={"action": "quarantine_failed"})
+
+
+def load_version(store: Store, version: DraftVersion, like: Model) -> PreTrainedModel:
+    """A version's weights as a module on the device and in the dtype of ``like``; a LoRA adapter is merged
+    into the weights that learning started from. Raises WeightsDamaged when the files do not load."""
+    weight = next(like.module.parameters())
+    try:
+        if version.kind == "lora":
+            root = store.versions.lineage(version.id)[-1]
+            base = AutoModelForCausalLM.from_pretrained(store.versions.folder(root), dtype=weight.dtype, use_safetensors=True)
+            module = PeftModel.from_pretrained(base, store.versions.folder(version)).merge_and_unload()
+        else:
+            module = AutoModelForCausalLM.from_pretrained(store.versions.folder(version), dtype=weight.dtype, use_safetensors=True)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise WeightsDamaged(version=version.id, reason=str(error).splitlines()[0]) from None
+    module.config._attn_implementation = like.module.config._attn_implementation
+    with torch.inference_mode(False):
+        return module.to(weight.device).eval().requires_grad_(False)

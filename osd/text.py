@@ -1,0 +1,49 @@
+"""Where a text ends, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from osd.row import Row
+
+SLACK = 16
+"""Tokens before the new ones that are decoded with them: a stop string may have begun there, and a
+character may be split over tokens."""
+
+
+class Ending:
+    """Decides which of a round's tokens still belong to the text."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None, eos_ids: frozenset[int]) -> None:
+        self.tokenizer, self.eos_ids = tokenizer, eos_ids
+
+    def cut(self, row: Row, tokens: Sequence[int]) -> tuple[list[int], str | None]:
+        """The new tokens up to the end of the text, and ``stop``, ``length`` or None for how it ended."""
+        kept = list(tokens[: row.end - row.length])
+        for count in range(1, len(kept) + 1):
+            if self._stops(row, kept[:count]):
+                return kept[:count], "stop"
+        return kept, "length" if row.length + len(kept) == row.end else None
+
+    def text(self, row: Row) -> str | None:
+        """The output without special tokens, up to the first stop string; None without a tokenizer."""
+        if self.tokenizer is None:
+            return None
+        text = self._decode(row.output)
+        found = [position for stop in row.request.stop if (position := text.find(stop)) >= 0]
+        return text[: min(found)] if found else text
+
+    def _stops(self, row: Row, tokens: list[int]) -> bool:
+        if tokens[-1] in self.eos_ids and not row.request.ignore_eos:
+            return True
+        if not row.request.stop:
+            return False
+        window = SLACK + max(len(stop.encode()) for stop in row.request.stop)
+        tail = self._decode((row.output + tokens)[-window:])
+        return any(stop in tail for stop in row.request.stop)
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        assert self.tokenizer is not None
+        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
