@@ -1,0 +1,157 @@
+"""The two databases: how each is opened, and what its errors mean in osd's own words."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, SQLAlchemyError, TimeoutError
+
+from storage.errors import BadSetting, DatabaseUnreachable, StoreError, StoreWriteFailed
+
+BUSY_SECONDS = 30
+"""How long a writer waits for another process's transaction on SQLite."""
+
+CONNECT_SECONDS = 10
+_FULL = ("disk is full", "disk i/o error", "readonly database")
+_GONE = ("08", "28", "3D", "57P")  # SQLSTATE classes: connection, authorisation, no such database, shutdown
+_SECRETS = ("password", "sslpassword", "passfile")
+
+
+def parse_url(text: str) -> URL:
+    """A SQLite file or a PostgreSQL database. Raises BadSetting, without repeating what may hold a password."""
+    try:
+        url = make_url("postgresql" + text.removeprefix("postgres") if text.startswith("postgres:") else text)
+    except (ArgumentError, ValueError):
+        raise _bad_url("it is not an SQLAlchemy URL such as sqlite:////var/lib/osd.db") from None
+    kind = url.get_backend_name()
+    if kind == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    if kind != "sqlite":
+        raise _bad_url(f"{kind!r} is not supported; give sqlite:///FILE or postgresql://USER@HOST/NAME")
+    if url.database in (None, "", ":memory:"):
+        raise _bad_url("threads and workers cannot share a database in memory; give sqlite:///FILE")
+    return url.set(drivername="sqlite")
+
+
+def _bad_url(reason: str) -> BadSetting:
+    return BadSetting(source="settings", key="storage.url", reason=reason)
+
+
+def show_url(url: URL) -> str:
+    """The URL with its passwords masked."""
+    masked = {name: "***" if name in _SECRETS else value for name, value in url.query.items()}
+    return url.set(query=masked).render_as_string(hide_password=True)
+
+
+def sqlite_file(url: URL) -> Path | None:
+    """The file of a SQLite database."""
+    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+
+
+def make_engine(url: URL) -> Engine:
+    """An engine whose connections are set up for durability; connects to nothing yet."""
+    options: dict[str, Any] = {"hide_parameters": True, "json_serializer": to_json}
+    if url.get_backend_name() == "postgresql":
+        options |= {"pool_pre_ping": True, "connect_args": {"connect_timeout": CONNECT_SECONDS}}
+    else:
+        options |= {"connect_args": {"timeout": BUSY_SECONDS}}
+    try:
+        engine = create_engine(url, **options)
+    except ModuleNotFoundError:
+        raise _bad_url("PostgreSQL needs psycopg; install osd[postgres]") from None
+    _forget_connections_of_a_parent(engine)
+    if url.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # transactions begin where _begin_sqlite says, not at the first INSERT
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A writer takes the lock at once: to read first and write later would fail when two do so."""
+    reading = connection.get_execution_options().get("osd_read_only", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def _forget_connections_of_a_parent(engine: Engine) -> None:
+    """A forked child must not talk on its parent's connections."""
+
+    def remember(_connection: Any, record: Any) -> None:
+        record.info["pid"] = os.getpid()
+
+    def compare(_connection: Any, record: Any, fairy: Any) -> None:
+        if record.info["pid"] != os.getpid():
+            record.dbapi_connection = fairy.dbapi_connection = None
+            raise DisconnectionError("the connection belongs to the parent process")
+
+    event.listen(engine, "connect", remember)
+    event.listen(engine, "checkout", compare)
+
+
+def translate(error: Exception, url: URL) -> StoreError:
+    """The driver's error as one of ours; only its first line is kept, and never the parameters."""
+    cause = getattr(error, "orig", None) or error
+    reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    shown = show_url(url)
+    if isinstance(error, TimeoutError):
+        return DatabaseUnreachable(url=shown, reason="no connection became free in time")
+    if not isinstance(error, DBAPIError):
+        return StoreError(reason=f"The database {shown} could not be used ({reason}).")
+    if url.get_backend_name() == "sqlite":
+        return _translate_sqlite(reason, shown, str(url.database))
+    return _translate_postgres(error, reason, shown)
+
+
+def _translate_sqlite(reason: str, shown: str, path: str) -> StoreError:
+    said = reason.lower()
+    if "locked" in said:
+        return StoreError(reason=f"The database {shown} is busy: somebody has written for {BUSY_SECONDS} seconds.")
+    if any(word in said for word in _FULL):
+        return StoreWriteFailed(path=path, reason=reason)
+    if "unable to open" in said or "not a database" in said:
+        return DatabaseUnreachable(url=shown, reason=reason)
+    return StoreError(reason=f"The database {shown} refused ({reason}).")
+
+
+def _translate_postgres(error: DBAPIError, reason: str, shown: str) -> StoreError:
+    state = getattr(error.orig, "sqlstate", None) or ""
+    broken = not state and type(error).__name__ in ("OperationalError", "InterfaceError")
+    if error.connection_invalidated or broken or state.startswith(_GONE):
+        return DatabaseUnreachable(url=shown, reason=reason)
+    if state.startswith("53"):  # insufficient resources: disk full, out of memory, too many connections
+        return StoreWriteFailed(path=shown, reason=reason)
+    return StoreError(reason=f"The database {shown} refused ({reason}).")
+
+
+DRIVER_ERRORS = (SQLAlchemyError, OverflowError, UnicodeError)
+"""What a statement may raise; the last two come from values that the driver cannot encode."""
+
+
+def to_json(value: Any) -> str:
+    """JSON text; numpy scalars become numbers, paths strings, and NaN or infinity null."""
+    return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's own types. Raises TypeError for what has none."""
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "items"):
+        return {str(key): plain(each) for key, each in value.items()}
+    return [plain(each) for each in value]

@@ -1,0 +1,177 @@
+"""Files that appear whole or not at all.
+
+What is written grows aside under a dotted name, is synced, and only then renamed. From its first byte until its
+owner lets go it is held by a lock that dies with the process, so that a sweep can tell the work of a live process
+from what a killed one left behind, without guessing from its age. POSIX only (``flock``, directory ``fsync``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from storage.errors import DatabaseUnreachable, OsdError, StoreWriteFailed
+
+ASIDE = ".aside"
+"""Ends the name of what is not yet whole."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn whatever goes wrong while writing ``path`` into StoreWriteFailed."""
+    try:
+        yield
+    except OsdError:
+        raise
+    except OSError as error:
+        raise StoreWriteFailed(path=path, reason=error.strerror or str(error)) from error
+    except Exception as error:  # writers of weights have error classes of their own
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise StoreWriteFailed(path=path, reason=f"{type(error).__name__}: {reason}") from error
+
+
+class Aside:
+    """A file or a folder that is being written beside where it will be.
+
+    Leaving the context lets go of it; leaving on an error before :meth:`rename` removes it.
+    """
+
+    def __init__(self, final_folder: Path, name: str, *, folder: bool = False) -> None:
+        self.path = final_folder / f".{name}{ASIDE}"
+        self.folder = folder
+        self.renamed = False
+        self._handle = -1
+
+    def __enter__(self) -> Aside:
+        with writing(self.path):
+            make_folder(self.path.parent)
+            while not self._create():
+                pass
+        return self
+
+    def _create(self) -> bool:
+        """False when a sweep took it in the instant before it was locked."""
+        if self.folder:
+            self.path.mkdir()
+            self._handle = os.open(self.path, os.O_RDONLY)
+        else:
+            self._handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.fstat(self._handle).st_ino == self.path.stat().st_ino:
+                return True
+        os.close(self._handle)
+        return False
+
+    def write(self, data: memoryview) -> None:
+        """Write a file's bytes and sync them."""
+        with writing(self.path):
+            while data:
+                data = data[os.write(self._handle, data) :]
+            sync(self._handle)
+
+    def rename(self, target: Path) -> None:
+        """Give it its name, durably. Replaces a folder that nothing refers to."""
+        with writing(target):
+            if self.folder and target.exists():
+                shutil.rmtree(target)
+            rename(self.path, target)
+            self.path, self.renamed = target, True
+
+    def remove(self) -> None:
+        """Take it back, after its rename too."""
+        with suppress(OSError):
+            remove(self.path)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and not self.renamed:
+            self.remove()
+        os.close(self._handle)
+
+
+@contextmanager
+def taken_back_on_error(aside: Aside) -> Iterator[None]:
+    """Remove what was renamed when the transaction that would have entered it failed.
+
+    Not when the database went away: the commit may have arrived, and only a sweep can tell later.
+    """
+    try:
+        yield
+    except DatabaseUnreachable:
+        raise
+    except OsdError:
+        aside.remove()
+        raise
+
+
+def sync(handle: int) -> None:
+    """Wait until the disk has it."""
+    os.fsync(handle)
+
+
+def sync_path(path: Path) -> None:
+    """Wait until the disk has a file's bytes, or a folder's names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        sync(handle)
+    finally:
+        os.close(handle)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Rename within a folder, durably."""
+    os.rename(source, target)
+    sync_path(target.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, durably."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_path(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, durably; nothing there is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=False)
+    else:
+        path.unlink(missing_ok=True)
+    sync_path(path.parent)
+
+
+@contextmanager
+def seized(path: Path) -> Iterator[bool]:
+    """Hold a file or folder that may be abandoned; False when it is gone or a live process holds it."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        yield _lock_at_once(handle)
+    finally:
+        os.close(handle)
+
+
+def _lock_at_once(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of everything in a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(each.lstat().st_size for each in files if not each.is_dir())

@@ -1,0 +1,217 @@
+"""How drafting went: sums by minute, hour and day, and the newest requests one by one.
+
+Sums are kept at three spans as they are written, so that a year is answered from a few hundred rows of days.
+Servers write rows of their own (``worker`` is part of the key), so they seldom wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Insert, and_, delete, func, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from storage.database import Database
+from storage.errors import BadInput
+from storage.records import Outcome, ratio
+from storage.spans import DAY, SPANS, cover, floor_to
+from storage.tables import CounterRow, OutcomeRow, VersionRow
+
+LOG_ROWS = 20_000
+"""Outcomes kept one by one."""
+
+KEYS = ("route", "draft_version", "controller", "tenant")
+COUNTS = (
+    "requests", "rounds", "drafted", "accepted", "rejections", "emitted", "prompt_tokens", "draft_ms", "verify_ms",
+)  # fmt: skip
+COLUMNS: dict[str, Any] = {
+    "route": CounterRow.route,
+    "version": CounterRow.draft_version,
+    "controller": CounterRow.controller,
+    "tenant": CounterRow.tenant,
+    "worker": CounterRow.worker,
+} | {name: CounterRow.start - CounterRow.start % span for name, span in SPANS.items()}
+"""What acceptance can be told apart by; a time is the Unix second at which it starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceRow:
+    """Sums of one group of outcomes, and the measures that follow from them."""
+
+    by: Mapping[str, Any]
+    """What the group has in common: route, version, controller, tenant, worker, or minute, hour, day (Unix seconds)."""
+    requests: int
+    rounds: int
+    drafted: int
+    accepted: int
+    rejections: int
+    emitted: int
+    prompt_tokens: int
+    draft_ms: float
+    verify_ms: float
+
+    @property
+    def alpha(self) -> float | None:
+        """Token acceptance rate α: accepted ÷ (accepted + rejections), Eq. 2 of on-the-fly adaptation."""
+        return ratio(self.accepted, self.accepted + self.rejections)
+
+    @property
+    def draft_acceptance_rate(self) -> float | None:
+        """Accepted ÷ drafted: what vLLM calls the acceptance rate."""
+        return ratio(self.accepted, self.drafted)
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """τ: emitted ÷ rounds, the target's own token included."""
+        return ratio(self.emitted, self.rounds)
+
+    @property
+    def discard_rate(self) -> float | None:
+        """(Drafted − accepted) ÷ emitted (SpecDec++)."""
+        return ratio(self.drafted - self.accepted, self.emitted)
+
+    @property
+    def verification_rate(self) -> float | None:
+        """Rounds ÷ emitted (SpecDec++)."""
+        return ratio(self.rounds, self.emitted)
+
+    def as_dict(self) -> dict[str, Any]:
+        """One flat dictionary: the group, the measures, the sums."""
+        sums = asdict(self)
+        return {**sums.pop("by"), **{name: getattr(self, name) for name in MEASURES}, **sums}
+
+
+MEASURES = ("alpha", "draft_acceptance_rate", "mean_acceptance_length", "discard_rate", "verification_rate")
+
+
+class OutcomeStore:
+    """Outcomes of finished requests."""
+
+    def __init__(self, db: Database, log_rows: int = LOG_ROWS) -> None:
+        self._db = db
+        self._log_rows = log_rows
+
+    def add(self, outcomes: Sequence[Outcome], worker: str) -> None:
+        """Add to the sums and to the log, in one transaction."""
+        if not outcomes:
+            return
+        sums, lines = _sums(outcomes, worker), [_line(outcome, worker) for outcome in outcomes]
+        with self._db.session() as session:
+            session.execute(_upsert(self._db.dialect), sums)
+            session.execute(_insert(self._db.dialect)(OutcomeRow), lines)
+            newest = select(func.max(OutcomeRow.id)).scalar_subquery()
+            session.execute(delete(OutcomeRow).where(OutcomeRow.id <= newest - self._log_rows))
+
+    def acceptance(
+        self,
+        by: Sequence[str] = (),
+        since: float | None = None,
+        until: float | None = None,
+        route: str | None = None,
+        draft: str | None = None,
+    ) -> list[AcceptanceRow]:
+        """Sums by any of route, version, controller, tenant, worker, and one of minute, hour, day.
+
+        ``since`` and ``until`` are Unix seconds, widened to whole minutes. Raises BadInput for another name.
+        """
+        names = (by,) if isinstance(by, str) else tuple(by)
+        if unknown := [name for name in names if name not in COLUMNS]:
+            raise BadInput(reason=f"Acceptance cannot be told apart by {unknown[0]!r}; known: {', '.join(COLUMNS)}.")
+        finest = min((SPANS[name] for name in names if name in SPANS), default=DAY)
+        groups = [COLUMNS[name] for name in names]
+        sums = [func.sum(getattr(CounterRow, name)) for name in COUNTS]
+        query = select(*groups, *sums).where(_within(since, until, finest)).group_by(*groups).order_by(*groups)
+        if route is not None:
+            query = query.where(CounterRow.route == route)
+        if draft is not None:
+            query = query.where(CounterRow.draft_version.in_(select(VersionRow.id).where(VersionRow.draft == draft)))
+        with self._db.session(read_only=True) as session:
+            rows = session.execute(query).all()
+        return [_to_acceptance(names, row) for row in rows if row[len(names)] is not None]
+
+    def recent(
+        self,
+        *,
+        version: str | None = None,
+        request_id: str | None = None,
+        since: float | None = None,
+        limit: int = 100,
+    ) -> list[Outcome]:
+        """The newest outcomes, newest first; there are as many as the log holds."""
+        query = select(OutcomeRow).order_by(OutcomeRow.id.desc()).limit(limit)
+        if version is not None:
+            query = query.where(OutcomeRow.draft_version == version)
+        if request_id is not None:
+            query = query.where(OutcomeRow.request_id == request_id)
+        if since is not None:
+            query = query.where(OutcomeRow.finished_at >= since)
+        with self._db.session(read_only=True) as session:
+            return [_to_outcome(row) for row in session.scalars(query)]
+
+    def recent_by_version(self, draft: str, limit: int) -> dict[str, list[Outcome]]:
+        """For each version of a draft that the log knows, its newest outcomes, newest first, ``limit`` at most."""
+        with self._db.session(read_only=True) as session:
+            query = select(VersionRow.id).where(VersionRow.draft == draft).order_by(VersionRow.number)
+            found = {version: _newest(session, version, limit) for version in session.scalars(query).all()}
+        return {version: outcomes for version, outcomes in found.items() if outcomes}
+
+
+def _newest(session: Session, version: str, limit: int) -> list[Outcome]:
+    query = select(OutcomeRow).where(OutcomeRow.draft_version == version).order_by(OutcomeRow.id.desc()).limit(limit)
+    return [_to_outcome(row) for row in session.scalars(query)]
+
+
+def _sums(outcomes: Sequence[Outcome], worker: str) -> list[dict[str, Any]]:
+    """Rows to add, one a key, always in the same order so that two writers cannot wait for each other in a circle."""
+    sums: dict[tuple[Any, ...], dict[str, float]] = defaultdict(lambda: dict.fromkeys(COUNTS, 0))
+    for outcome in outcomes:
+        for span in SPANS.values():
+            key = (span, floor_to(outcome.finished_at, span), *(getattr(outcome, name) for name in KEYS))
+            for name in COUNTS:
+                sums[key][name] += getattr(outcome, name)
+    names = ("span", "start", *KEYS)
+    return [{**dict(zip(names, key, strict=True)), "worker": worker, **counts} for key, counts in sorted(sums.items())]
+
+
+def _line(outcome: Outcome, worker: str) -> dict[str, Any]:
+    return {"worker": worker, **asdict(outcome)}
+
+
+def _insert(dialect: str) -> Any:
+    return sqlite.insert if dialect == "sqlite" else postgresql.insert
+
+
+def _upsert(dialect: str) -> Insert:
+    statement = _insert(dialect)(CounterRow)
+    added = {name: getattr(CounterRow, name) + statement.excluded[name] for name in COUNTS}
+    result: Insert = statement.on_conflict_do_update(index_elements=["span", "start", *KEYS, "worker"], set_=added)
+    return result
+
+
+def _within(since: float | None, until: float | None, finest: int) -> ColumnElement[bool]:
+    parts = []
+    for piece in cover(since, until, finest):
+        bounds = [CounterRow.span == piece.span]
+        if piece.start is not None:
+            bounds.append(CounterRow.start >= piece.start)
+        if piece.end is not None:
+            bounds.append(CounterRow.start < piece.end)
+        parts.append(and_(*bounds))
+    return or_(*parts)
+
+
+def _to_acceptance(names: tuple[str, ...], row: Any) -> AcceptanceRow:
+    counts = dict(zip(COUNTS, row[len(names) :], strict=True))
+    whole = {name: value if name.endswith("_ms") else int(value) for name, value in counts.items()}
+    return AcceptanceRow(by=dict(zip(names, row, strict=False)), **whole)
+
+
+def _to_outcome(row: OutcomeRow) -> Outcome:
+    return Outcome(
+        request_id=row.request_id, finished_at=row.finished_at,
+        **{name: getattr(row, name) for name in (*KEYS, *COUNTS)},
+    )  # fmt: skip

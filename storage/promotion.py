@@ -1,0 +1,77 @@
+"""Which version is current and which are served: the changes of state after a version is READY.
+
+Each function works within the caller's transaction and locks the draft first.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.leases import lock_draft
+from storage.ledger import get_row, note
+from storage.records import VersionState
+from storage.tables import DraftRow, ServingRow, VersionRow
+
+SOUND = (VersionState.READY, VersionState.SERVING, VersionState.RETIRED)
+"""States of versions that a draft may go back to by itself."""
+
+
+def mark_serving(session: Session, version_id: str, worker: str) -> VersionRow:
+    """A server has loaded a version: it is SERVING, and those that it replaces are RETIRED.
+
+    Only the current version becomes SERVING: a server that lags behind is noted and changes no state.
+    """
+    row, draft = _locked(session, version_id)
+    session.merge(ServingRow(worker=worker, version=row.id, since=records.now()))
+    if row.state == VersionState.READY.value and draft.current_version == row.id:
+        row.state = VersionState.SERVING.value
+        _retire_others(session, row)
+    return row
+
+
+def _retire_others(session: Session, row: VersionRow) -> None:
+    """Served versions, and those that a newer one overtook before any server loaded them."""
+    replaced = (VersionRow.state == VersionState.SERVING.value) | (
+        (VersionRow.state == VersionState.READY.value) & (VersionRow.number < row.number)
+    )
+    others = update(VersionRow).where(VersionRow.draft == row.draft, VersionRow.id != row.id, replaced)
+    session.execute(others.values(state=VersionState.RETIRED.value))
+
+
+def serving(session: Session, draft: str | None) -> dict[str, str]:
+    """Server -> version, for one draft or all."""
+    query = select(ServingRow.worker, ServingRow.version).order_by(ServingRow.worker)
+    if draft is not None:
+        query = query.join(VersionRow, VersionRow.id == ServingRow.version).where(VersionRow.draft == draft)
+    return dict(session.execute(query).tuples().all())
+
+
+def promote(session: Session, version_id: str) -> VersionRow:
+    """Make a version current; its files were verified."""
+    row, draft = _locked(session, version_id)
+    _make_current(draft, row)
+    return row
+
+
+def leave(session: Session, version_id: str, to: str | None, state: VersionState, reason: str) -> VersionRow:
+    """Put a version into ``state``; if it is current, ``to`` becomes current. Returns what is current then."""
+    row, draft = _locked(session, version_id)
+    if row.state != state.value:
+        row.state = state.value
+        note(row, state.value, reason)
+    if draft.current_version == row.id and to is not None:
+        _make_current(draft, get_row(session, to, lock=True))
+    return get_row(session, draft.current_version or row.id)
+
+
+def _make_current(draft: DraftRow, row: VersionRow) -> None:
+    if row.state != VersionState.SERVING.value:
+        row.state = VersionState.READY.value
+    draft.current_version = row.id
+
+
+def _locked(session: Session, version_id: str) -> tuple[VersionRow, DraftRow]:
+    draft = lock_draft(session, get_row(session, version_id).draft)
+    return get_row(session, version_id, lock=True), draft

@@ -1,0 +1,122 @@
+"""How weights enter the ledger and pass the gate. Files and rows change under one lock on the draft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from storage import records, weights
+from storage.database import Database
+from storage.drivers import plain
+from storage.errors import DatabaseUnreachable, StoreError, WrongState
+from storage.files import Aside, taken_back_on_error
+from storage.leases import lock_draft, require_lease
+from storage.ledger import get_row, next_row, require_same_root, require_state, root_of, to_record
+from storage.records import DraftVersion, RunState, TrainingRun, VersionState
+from storage.tables import DraftRow, RunRow, VersionRow
+
+OSD_FACTS = ("id", "draft", "number", "parent", "digest", "kind", "run_id", "created_at")
+"""Columns that osd.json repeats, so that a folder explains itself without the database."""
+
+
+def open_draft(db: Database, draft: str, digest: str) -> DraftVersion | None:
+    """Make sure that the draft exists; its root, if it has one. Raises StoreError for a root with other files."""
+    with db.session() as session:
+        if session.get(DraftRow, draft) is None:
+            session.add(DraftRow(name=draft, current_version=None, created_at=records.now()))
+        root = root_of(session, draft)
+        return None if root is None else require_same_root(root, digest)
+
+
+def enter(
+    db: Database, folder: Path, draft: str, aside: Aside, facts: Mapping[str, Any], provenance: Mapping[str, Any]
+) -> DraftVersion:
+    """Seal a folder that was written aside and give it its number, its name and its row.
+
+    Without a parent it is the draft's root: READY at once. Raises StoreWriteFailed, StoreError.
+    """
+    digest = weights.seal(aside.path)
+    is_root = facts["parent"] is None
+    with taken_back_on_error(aside), db.session() as session:
+        owner = lock_draft(session, draft)
+        if is_root and (root := root_of(session, draft)):  # another process was faster
+            aside.remove()
+            return require_same_root(root, digest)
+        row = next_row(session, draft, digest, VersionState.READY if is_root else VersionState.CANDIDATE, facts)
+        session.add(row)
+        session.flush()
+        _name(aside, row, folder, provenance)
+        if is_root and owner.current_version is None:
+            owner.current_version = row.id
+        return to_record(row)
+
+
+def _name(aside: Aside, row: VersionRow, folder: Path, provenance: Mapping[str, Any]) -> None:
+    facts = {name: getattr(row, name) for name in OSD_FACTS}
+    weights.write_provenance(aside.path, {**facts, "provenance": provenance})
+    if row.parent is None:
+        weights.mark_ready(aside.path)
+    aside.rename(folder / row.path)
+
+
+def publish(
+    db: Database, folder: Path, version_id: str, evidence: Mapping[str, Any], run: TrainingRun
+) -> DraftVersion:
+    """See :meth:`storage.versions.VersionLedger.publish`; the files in ``folder`` were verified."""
+    with _unmarked_on_error(folder), db.session() as session:
+        draft = lock_draft(session, run.draft)
+        row = get_row(session, version_id, lock=True)
+        if _is_published_by(session, row, run):
+            return to_record(row)
+        claimed = require_lease(session, run)
+        require_state(row, "publishing", VersionState.CANDIDATE)
+        _require_candidate_of(row, run, draft)
+        row.state, row.evidence = VersionState.READY.value, plain(evidence)
+        draft.current_version = row.id
+        claimed.state, claimed.version, claimed.finished_at = RunState.PUBLISHED.value, row.id, records.now()
+        session.flush()
+        weights.mark_ready(folder)
+        return to_record(row)
+
+
+def _is_published_by(session: Session, row: VersionRow, run: TrainingRun) -> bool:
+    known = session.get(RunRow, run.id)
+    return known is not None and known.state == RunState.PUBLISHED.value and known.version == row.id
+
+
+def _require_candidate_of(row: VersionRow, run: TrainingRun, draft: DraftRow) -> None:
+    if row.run_id != run.id:
+        needed = f"one of run {run.id}"
+        raise WrongState(version=row.id, state=f"of run {row.run_id}", action="publishing", needed=needed)
+    if row.parent != draft.current_version:
+        needed = f"a child of the current version {draft.current_version}"
+        raise WrongState(version=row.id, state=f"trained from {row.parent}", action="publishing", needed=needed)
+
+
+@contextmanager
+def _unmarked_on_error(folder: Path) -> Iterator[None]:
+    """Take the marker back when the transaction failed, unless the database went away in mid-commit."""
+    was_marked = (folder / weights.MARKER).exists()
+    try:
+        yield
+    except DatabaseUnreachable:
+        raise
+    except StoreError:
+        if not was_marked:
+            (folder / weights.MARKER).unlink(missing_ok=True)
+        raise
+
+
+def reject(db: Database, version_id: str, evidence: Mapping[str, Any]) -> DraftVersion:
+    """See :meth:`storage.versions.VersionLedger.reject`."""
+    with db.session() as session:
+        lock_draft(session, get_row(session, version_id).draft)
+        row = get_row(session, version_id, lock=True)
+        if row.state != VersionState.REJECTED.value:
+            require_state(row, "rejecting", VersionState.CANDIDATE)
+            row.state, row.evidence = VersionState.REJECTED.value, plain(evidence)
+        return to_record(row)

@@ -1,0 +1,171 @@
+"""Deleting samples for good: the bytes of the tokens go, not only their index.
+
+A segment of which everything is purged is dropped; of which a part is purged, the rest is written into a new one.
+Either happens in one transaction a segment, and the old file is deleted after it; should the process die between
+the two, the file is an orphan that the next purge or sweep deletes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import ColumnElement, delete, insert, select, update
+from sqlalchemy.orm import Session
+
+from storage.database import Database
+from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
+from storage.files import remove, writing
+from storage.segment_files import NewSegment, read_segment, write_segment
+from storage.sweep import sweep_segments
+from storage.tables import OutcomeRow, SampleRow, SegmentRow
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """What a purge deleted."""
+
+    requests: int
+    segments: int
+    """Dropped or rewritten."""
+    bytes: int
+    """Freed on the disk."""
+
+    def __add__(self, other: Purged) -> Purged:
+        return Purged(self.requests + other.requests, self.segments + other.segments, self.bytes + other.bytes)
+
+
+NOTHING = Purged(0, 0, 0)
+Conditions = list[ColumnElement[bool]]
+
+
+class Purger:
+    """Purges segments below ``folder``."""
+
+    def __init__(self, db: Database, folder: Path) -> None:
+        self._db = db
+        self._folder = folder
+
+    def purge(
+        self,
+        *,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        route: str | None = None,
+        before: float | None = None,
+        segment: str | None = None,
+        everything: bool = False,
+    ) -> Purged:
+        """Delete the requests that meet every condition given; ``everything`` needs no condition.
+
+        A request's or a tenant's lines in the log of recent outcomes go too; sums by minute stay. A damaged segment
+        can be dropped whole only: the others are purged, then SegmentDamaged says so. Raises BadInput when no
+        condition is given, UnknownRequest, NotFound for a segment that is not there.
+        """
+        wanted = _conditions(request_id, tenant, route, before, segment)
+        if bool(wanted) == everything:
+            raise BadInput(reason="Say what to purge: a request, tenant, route, time or segment, or else everything.")
+        whole_lives = route is None and before is None and segment is None
+        logged = self._forget_outcomes(request_id, tenant) if whole_lives else 0
+        purged = self._purge_all(wanted)
+        sweep_segments(self._db, self._folder)
+        if request_id is not None and not (purged.requests or logged):
+            raise UnknownRequest(request_id=request_id)
+        if segment is not None and not purged.segments:
+            raise NotFound(reason=f"There is no sample segment {segment!r} with such requests.")
+        return purged
+
+    def _purge_all(self, wanted: Conditions) -> Purged:
+        purged = NOTHING
+        damaged: dict[str, SegmentDamaged] = {}
+        while todo := [segment_id for segment_id in self._affected(wanted) if segment_id not in damaged]:
+            for segment_id in todo:
+                try:
+                    purged += self._purge_segment(segment_id, wanted)
+                except SegmentDamaged as error:
+                    damaged[segment_id] = error
+                except _Moved:
+                    continue  # the next round finds where its requests are now
+        for first in damaged.values():
+            raise first
+        return purged
+
+    def _affected(self, wanted: Conditions) -> list[str]:
+        with self._db.session(read_only=True) as session:
+            return list(session.scalars(select(SampleRow.segment_id).where(*wanted).distinct()))
+
+    def _purge_segment(self, segment_id: str, wanted: Conditions) -> Purged:
+        with self._db.session() as session:
+            old = _lock(session, segment_id)
+            query = select(SampleRow.request_id).where(SampleRow.segment_id == segment_id, *wanted)
+            doomed = set(session.scalars(query))
+            if whole := len(doomed) == old.requests:
+                _drop(session, old)
+        kept_bytes = 0 if whole else self._rewrite(old, doomed)
+        with writing(self._folder / old.path):
+            remove(self._folder / old.path)
+        return Purged(len(doomed), 1, old.bytes - kept_bytes)
+
+    def _rewrite(self, old: SegmentRow, doomed: set[str]) -> int:
+        """Move the rest into a new segment; returns its bytes."""
+        try:
+            everybody = read_segment(self._folder, old.id, old.path)
+        except FileNotFoundError:
+            raise self._missing(old) from None
+        sizes = []
+
+        def index(new: NewSegment) -> None:
+            sizes.append(new.segment["bytes"])
+            with self._db.session() as session:
+                _lock(session, old.id)
+                session.execute(insert(SegmentRow), new.segment)
+                session.execute(update(SampleRow), new.requests)
+                _drop(session, old)
+
+        write_segment(self._folder, [each for each in everybody if each.request_id not in doomed], index)
+        return int(sizes[0])
+
+    def _missing(self, old: SegmentRow) -> StoreError:
+        with self._db.session(read_only=True) as session:
+            if session.get(SegmentRow, old.id) is None:
+                return _Moved(reason="another purge was faster")
+        return SegmentDamaged(path=self._folder / old.path, reason="the file is missing", segment=old.id)
+
+    def _forget_outcomes(self, request_id: str | None, tenant: str | None) -> int:
+        statement = delete(OutcomeRow)
+        if request_id is not None:
+            statement = statement.where(OutcomeRow.request_id == request_id)
+        if tenant is not None:
+            statement = statement.where(OutcomeRow.tenant == tenant)
+        with self._db.session() as session:
+            return int(session.execute(statement).rowcount)  # type: ignore[attr-defined]
+
+
+class _Moved(StoreError):
+    """{reason}"""
+
+
+def _conditions(
+    request_id: str | None, tenant: str | None, route: str | None, before: float | None, segment: str | None
+) -> Conditions:
+    given = (
+        (request_id, SampleRow.request_id == request_id),
+        (tenant, SampleRow.tenant == tenant),
+        (route, SampleRow.route == route),
+        (segment, SampleRow.segment_id == segment),
+    )
+    conditions = [condition for value, condition in given if value is not None]
+    return conditions if before is None else [*conditions, SampleRow.created_at < before]
+
+
+def _lock(session: Session, segment_id: str) -> SegmentRow:
+    row = session.get(SegmentRow, segment_id, with_for_update=True)
+    if row is None:
+        raise _Moved(reason="another purge was faster")
+    return row
+
+
+def _drop(session: Session, segment: SegmentRow) -> None:
+    """Forget a segment and what is still indexed in it."""
+    session.execute(delete(SampleRow).where(SampleRow.segment_id == segment.id))
+    session.execute(delete(SegmentRow).where(SegmentRow.id == segment.id))

@@ -1,0 +1,149 @@
+"""The ledger of training runs: claims on waiting requests, leases on drafts, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.database import Database
+from storage.drivers import plain
+from storage.errors import NotFound, UnknownDraft, WrongState
+from storage.leases import end_expired, free_requests, known_drafts, lock_draft, require_lease
+from storage.records import RunState, TrainingRun
+from storage.samples import IS_WAITING, of_draft
+from storage.tables import LeaseRow, RunRow, SampleRow
+
+Runs = list[TrainingRun]
+
+
+class RunLedger:
+    """One worker trains a draft at a time; a dead worker's claim returns when its lease has run out."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def claim(
+        self,
+        draft: str,
+        holder: str,
+        *,
+        min_requests: int,
+        max_age_seconds: float,
+        lease_seconds: float,
+        settings: Mapping[str, Any] | None = None,
+        max_requests: int | None = None,
+    ) -> TrainingRun | None:
+        """Claim what waits for a draft, oldest first, and the lease on it, in one transaction.
+
+        None when nothing is due: fewer than ``min_requests`` wait and the oldest is younger than
+        ``max_age_seconds``. ``max_requests`` leaves the rest to the next run. Raises LeaseHeld while another
+        run's lease lives, UnknownDraft for a draft without weights.
+        """
+        with self._db.session() as session:
+            current = lock_draft(session, draft).current_version
+            if current is None:
+                raise UnknownDraft(draft=draft, known=known_drafts(session))
+            end_expired(session, draft)
+            if not _is_due(session, draft, min_requests, max_age_seconds):
+                return None
+            run = _new_run(draft, holder, current, lease_seconds, settings or {})
+            session.add(run)
+            session.flush()
+            run.request_ids = _claim_requests(session, run, max_requests)
+            session.add(LeaseRow(draft=draft, run_id=run.id))
+            return to_record(run)
+
+    def heartbeat(self, run: TrainingRun, lease_seconds: float) -> TrainingRun:
+        """Renew the lease. Raises LeaseLost when another run has the draft."""
+        with self._db.session() as session:
+            lock_draft(session, run.draft)
+            row = require_lease(session, run)
+            row.heartbeat_at = records.now()
+            row.lease_until = row.heartbeat_at + lease_seconds
+            return to_record(row)
+
+    def finish(
+        self, run: TrainingRun, state: RunState, version: str | None = None, result: Mapping[str, Any] | None = None
+    ) -> TrainingRun:
+        """End a run and its lease; a FAILED run's requests are free again. Doing it twice is fine.
+
+        A run that published is PUBLISHED already; finishing it adds the result and lets go of the lease. Raises
+        LeaseLost when another run has the draft, WrongState for a run that ended otherwise.
+        """
+        with self._db.session() as session:
+            lock_draft(session, run.draft)
+            row = _get(session, run.id)
+            if row.finished_at is None or row.state == RunState.LOST.value:
+                row = require_lease(session, run)
+            _end(session, row, state, version)
+            if result is not None:
+                row.result = plain(result)
+            return to_record(row)
+
+    def get(self, run_id: str) -> TrainingRun:
+        """Raises NotFound."""
+        with self._db.session(read_only=True) as session:
+            return to_record(_get(session, run_id))
+
+    def list(self, draft: str | None = None, limit: int = 50) -> Runs:
+        """The newest runs, newest first."""
+        query = select(RunRow).order_by(RunRow.started_at.desc(), RunRow.id).limit(limit)
+        if draft is not None:
+            query = query.where(RunRow.draft == draft)
+        with self._db.session(read_only=True) as session:
+            return [to_record(row) for row in session.scalars(query)]
+
+
+def _is_due(session: Session, draft: str, min_requests: int, max_age_seconds: float) -> bool:
+    query = select(func.count(), func.min(SampleRow.created_at)).where(of_draft(draft), *IS_WAITING)
+    count, oldest = session.execute(query).one()
+    return bool(count) and (count >= min_requests or records.now() - oldest >= max_age_seconds)
+
+
+def _new_run(draft: str, holder: str, parent: str, lease_seconds: float, settings: Mapping[str, Any]) -> RunRow:
+    now = records.now()
+    return RunRow(
+        id=records.new_id(), draft=draft, holder=holder, state=RunState.CLAIMED.value, started_at=now, heartbeat_at=now,
+        lease_until=now + lease_seconds, parent=parent, request_ids=[], settings=plain(settings), result={},
+    )  # fmt: skip
+
+
+def _claim_requests(session: Session, run: RunRow, max_requests: int | None) -> list[str]:
+    oldest = SampleRow.created_at, SampleRow.request_id
+    due = select(SampleRow.request_id).where(of_draft(run.draft), *IS_WAITING).order_by(*oldest).limit(max_requests)
+    session.execute(update(SampleRow).where(SampleRow.request_id.in_(due)).values(claimed_by=run.id))
+    return [*session.scalars(select(SampleRow.request_id).where(SampleRow.claimed_by == run.id).order_by(*oldest))]
+
+
+def _get(session: Session, run_id: str) -> RunRow:
+    if (row := session.get(RunRow, run_id)) is None:
+        raise NotFound(reason=f"There is no training run {run_id!r}.")
+    return row
+
+
+def _end(session: Session, row: RunRow, state: RunState, version: str | None) -> None:
+    if row.state not in (RunState.CLAIMED.value, state.value):
+        action = f"ending it as {state.value}"
+        raise WrongState(version=f"Training run {row.id}", state=row.state, action=action, needed="a claimed one")
+    if row.state == RunState.CLAIMED.value:
+        row.state, row.finished_at = state.value, records.now()
+    row.version = version or row.version
+    if state is RunState.FAILED:
+        free_requests(session, row.id)
+    lease = session.get(LeaseRow, row.draft)
+    if lease is not None and lease.run_id == row.id:
+        session.delete(lease)
+
+
+def to_record(row: RunRow) -> TrainingRun:
+    """The row as what travels."""
+    return TrainingRun(
+        id=row.id, draft=row.draft, holder=row.holder, state=RunState(row.state), started_at=row.started_at,
+        heartbeat_at=row.heartbeat_at, lease_until=row.lease_until, parent=row.parent,
+        request_ids=tuple(row.request_ids), settings=row.settings, finished_at=row.finished_at, version=row.version,
+        result=row.result,
+    )  # fmt: skip

@@ -1,0 +1,267 @@
+"""The replay store: what finished requests leave for learning.
+
+A batch is acknowledged once its segment is on the disk and its index is committed; a crash before that leaves
+files that nothing refers to, which :meth:`SampleStore.sweep` deletes. Kept samples never change; only the claim of
+a training run on them does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, case, cast, distinct, func, insert, select
+
+from storage import records
+from storage.database import Database
+from storage.errors import BadInput, SegmentDamaged
+from storage.exports import Exported, write_export
+from storage.purge import Purged, Purger
+from storage.records import RequestSamples
+from storage.segment_files import NewSegment, is_held_out, read_segment, write_segment
+from storage.sweep import Swept, sweep_segments
+from storage.tables import RouteRow, SampleRow, SegmentRow
+
+CHUNK = 5_000
+"""Ids in one statement; SQLite takes 32,766 parameters at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Requests that no training run has claimed, held-out ones aside."""
+
+    requests: int
+    oldest_age_seconds: float | None
+    """None when nothing waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStats:
+    """What is kept of one route."""
+
+    route: str
+    requests: int
+    positions: int
+    bytes: int
+    """On disk; of a segment that routes share, each request has its part."""
+    segments: int
+    oldest: float
+    newest: float
+    waiting: int
+    """Claimed by no training run yet."""
+    holdout: int
+    """Never trained on."""
+
+
+class SampleStore:
+    """Segments below ``folder`` and their index in the database."""
+
+    def __init__(self, db: Database, folder: Path, holdout: float) -> None:
+        self._db = db
+        self.folder = folder
+        self._holdout = holdout
+
+    def add(self, batch: Sequence[RequestSamples]) -> str:
+        """Keep a batch in one segment; returns the segment's id.
+
+        A request that is kept already is left as it is, so a batch may be added again after an error; when all of
+        it is, the id is that of the segment with the first. Raises BadInput, StoreError, StoreWriteFailed.
+        """
+        if not batch:
+            raise BadInput(reason="An empty batch makes no segment.")
+        kept = self._segments_of([samples.request_id for samples in batch])
+        fresh = list({samples.request_id: samples for samples in batch if samples.request_id not in kept}.values())
+        if not fresh:
+            return kept[batch[0].request_id]
+        return write_segment(self.folder, fresh, lambda new: self._index(new, fresh))
+
+    def _index(self, new: NewSegment, batch: list[RequestSamples]) -> None:
+        rows = [
+            {
+                **place,
+                "route": samples.route,
+                "tenant": samples.tenant,
+                "draft_version": samples.draft_version,
+                "created_at": samples.created_at,
+                "prompt_len": samples.prompt_len,
+                "tokens": len(samples.tokens),
+                "positions": len(samples),
+                "holdout": is_held_out(samples, self._holdout),
+            }
+            for place, samples in zip(new.requests, batch, strict=True)
+        ]
+        with self._db.session() as session:
+            session.execute(insert(SegmentRow), new.segment)
+            session.execute(insert(SampleRow), rows)
+
+    def read(self, request_ids: Sequence[str]) -> list[RequestSamples]:
+        """The samples of these requests, in the order asked; purged and unknown ones are skipped.
+
+        Raises SegmentDamaged for a segment that is not what was written.
+        """
+        found: dict[str, RequestSamples] = {}
+        gone = self._read_into(found, request_ids)
+        if gone and (still := self._read_into(found, list(gone)).items() & gone.items()):
+            raise self._missing(still.pop()[1])
+        return [found[request_id] for request_id in request_ids if request_id in found]
+
+    def _read_into(self, found: dict[str, RequestSamples], request_ids: Sequence[str]) -> dict[str, str]:
+        """Adds what can be read; returns request -> segment for files that a purge replaced in the meantime."""
+        gone: dict[str, str] = {}
+        for (segment_id, path), group in groupby(self._places(request_ids), key=lambda place: place[:2]):
+            places = list(group)
+            try:
+                rows = read_segment(self.folder, segment_id, path)
+                found.update({request_id: rows[row] for _, _, row, request_id in places})
+            except FileNotFoundError:
+                gone.update({request_id: segment_id for *_, request_id in places})
+        return gone
+
+    def _places(self, request_ids: Sequence[str]) -> Iterator[tuple[str, str, int, str]]:
+        """(segment id, path, row, request id), a segment's rows together."""
+        query = select(SegmentRow.id, SegmentRow.path, SampleRow.row, SampleRow.request_id).join_from(
+            SampleRow, SegmentRow, SampleRow.segment_id == SegmentRow.id
+        )
+        places: list[Any] = []
+        with self._db.session(read_only=True) as session:
+            for ids in chunks(request_ids):
+                places += session.execute(query.where(SampleRow.request_id.in_(ids)))
+        return iter(sorted(places))
+
+    def _missing(self, segment_id: str) -> SegmentDamaged:
+        with self._db.session(read_only=True) as session:
+            row = session.get(SegmentRow, segment_id)
+        path = self.folder / row.path if row else self.folder
+        return SegmentDamaged(path=path, reason="the file is missing", segment=segment_id)
+
+    def _segments_of(self, request_ids: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        with self._db.session(read_only=True) as session:
+            for ids in chunks(request_ids):
+                query = select(SampleRow.request_id, SampleRow.segment_id).where(SampleRow.request_id.in_(ids))
+                found.update(session.execute(query).tuples().all())
+        return found
+
+    def recent(
+        self,
+        draft: str | None = None,
+        *,
+        limit: int,
+        routes: Sequence[str] | None = None,
+        holdout: bool | None = None,
+        claimed: bool | None = None,
+        before: float | None = None,
+    ) -> list[str]:
+        """Ids of the newest requests, newest first.
+
+        ``draft`` takes those of its routes, ``routes`` those named; ``holdout`` and ``claimed`` take one side when
+        they are not None (claimed: a training run has taken it); ``before`` takes what was created earlier.
+        """
+        wanted: list[ColumnElement[bool]] = [] if draft is None else [of_draft(draft)]
+        if routes is not None:
+            wanted.append(SampleRow.route.in_(routes))
+        if holdout is not None:
+            wanted.append(SampleRow.holdout.is_(holdout))
+        if claimed is not None:
+            wanted.append(SampleRow.claimed_by.is_not(None) if claimed else SampleRow.claimed_by.is_(None))
+        if before is not None:
+            wanted.append(SampleRow.created_at < before)
+        newest = SampleRow.created_at.desc(), SampleRow.request_id
+        with self._db.session(read_only=True) as session:
+            return list(session.scalars(select(SampleRow.request_id).where(*wanted).order_by(*newest).limit(limit)))
+
+    def waiting(self, draft: str) -> Waiting:
+        """How much a training run of this draft would claim now."""
+        query = select(func.count(), func.min(SampleRow.created_at)).where(of_draft(draft), *IS_WAITING)
+        with self._db.session(read_only=True) as session:
+            count, oldest = session.execute(query).one()
+        return Waiting(count, None if oldest is None else max(0.0, records.now() - oldest))
+
+    def stats(self) -> list[ReplayStats]:
+        """What is kept, route by route."""
+        waiting = SampleRow.holdout.is_(False) & SampleRow.claimed_by.is_(None)
+        query = select(
+            SampleRow.route,
+            func.count(),
+            whole(SampleRow.positions),
+            whole(SampleRow.bytes),
+            func.count(distinct(SampleRow.segment_id)),
+            func.min(SampleRow.created_at),
+            func.max(SampleRow.created_at),
+            whole(case((waiting, 1), else_=0)),
+            whole(case((SampleRow.holdout.is_(True), 1), else_=0)),
+        ).group_by(SampleRow.route).order_by(SampleRow.route)  # fmt: skip
+        with self._db.session(read_only=True) as session:
+            return [ReplayStats(*row) for row in session.execute(query)]
+
+    def purge(
+        self,
+        *,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        route: str | None = None,
+        before: float | None = None,
+        segment: str | None = None,
+        everything: bool = False,
+    ) -> Purged:
+        """Delete samples for good: those that meet every condition given. See :class:`storage.purge.Purger`."""
+        purger = Purger(self._db, self.folder)
+        return purger.purge(
+            request_id=request_id, tenant=tenant, route=route, before=before, segment=segment, everything=everything
+        )
+
+    def export(
+        self,
+        path: Path,
+        *,
+        routes: Sequence[str] | None = None,
+        tenant: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        overwrite: bool = False,
+    ) -> Exported:
+        """Write what is kept into one Parquet file, in the format of :mod:`storage.segments`, oldest first.
+
+        Raises BadInput when the file exists and ``overwrite`` is not given.
+        """
+        wanted: list[ColumnElement[bool]] = []
+        if routes is not None:
+            wanted.append(SampleRow.route.in_(routes))
+        if tenant is not None:
+            wanted.append(SampleRow.tenant == tenant)
+        if since is not None:
+            wanted.append(SampleRow.created_at >= since)
+        if until is not None:
+            wanted.append(SampleRow.created_at < until)
+        query = select(SampleRow.request_id).where(*wanted).order_by(SampleRow.created_at, SampleRow.request_id)
+        with self._db.session(read_only=True) as session:
+            ids = list(session.scalars(query))
+        return write_export(Path(path), (self.read(some) for some in chunks(ids, 64)), overwrite=overwrite)
+
+    def sweep(self) -> list[Swept]:
+        """Delete what killed processes left behind and nothing refers to; returns what was removed."""
+        return sweep_segments(self._db, self.folder)
+
+
+def whole(column: Any) -> ColumnElement[int]:
+    """A sum as an integer; PostgreSQL sums integers to decimals."""
+    return cast(func.sum(column), BigInteger)
+
+
+def of_draft(draft: str) -> ColumnElement[bool]:
+    """Requests whose route is served by the draft."""
+    return SampleRow.route.in_(select(RouteRow.name).where(RouteRow.draft == draft))
+
+
+IS_WAITING = (SampleRow.holdout.is_(False), SampleRow.claimed_by.is_(None))
+"""Neither held out nor claimed."""
+
+
+def chunks(items: Sequence[str], size: int = CHUNK) -> Iterator[list[str]]:
+    """The items, some at a time."""
+    iterator = iter(items)
+    while some := list(islice(iterator, size)):
+        yield some

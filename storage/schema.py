@@ -1,0 +1,66 @@
+"""Which schema a database has, and the way to the newest. Alembic is imported only when there is work for it."""
+
+from __future__ import annotations
+
+import io
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, inspect, text
+
+from storage.errors import SchemaOutdated, StoreError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+HEAD = "0001"
+"""The newest revision in ``migrations/versions``; a test compares the two."""
+
+UPGRADE_LOCK = 0x6F7364  # "osd": any number will do, as long as every osd takes the same
+
+
+def found(connection: Connection) -> str | None:
+    """The database's revision; None when it has no schema of ours."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+
+
+def require_head(connection: Connection, url: str) -> None:
+    """Raises SchemaOutdated unless the database has the newest schema."""
+    if (have := found(connection)) != HEAD:
+        raise SchemaOutdated(url=url, found=have or "none", needed=HEAD)
+
+
+def migrate(connection: Connection, url: str) -> tuple[str | None, str | None]:
+    """Bring the schema to HEAD within the connection's transaction; (before, after). Never goes back.
+
+    Raises StoreError for a schema that a newer osd made.
+    """
+    from alembic import command
+
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": UPGRADE_LOCK})
+    before = found(connection)
+    config = alembic_config(connection)
+    if before is not None and before not in revisions(config):
+        raise StoreError(reason=f"The database {url} has schema {before}, newer than this osd's {HEAD}. Update osd.")
+    command.upgrade(config, "head")
+    return before, found(connection)
+
+
+def alembic_config(connection: Connection) -> Config:
+    """Alembic's configuration with the migrations wherever the package is installed; no alembic.ini."""
+    from alembic.config import Config
+
+    config = Config(stdout=io.StringIO())
+    config.set_main_option("script_location", str(files("migrations")).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def revisions(config: Config) -> list[str]:
+    """Every known revision, newest first."""
+    from alembic.script import ScriptDirectory
+
+    return [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]

@@ -1,0 +1,148 @@
+"""The format of a segment: one Parquet file (zstd), one row a request. No files are opened for writing here.
+
+=================  ==================  ====================================================================
+column             type                meaning (see :class:`storage.records.RequestSamples`)
+=================  ==================  ====================================================================
+request_id         string
+route, tenant      string
+draft_version      string
+created_at         double              Unix seconds
+prompt_len         int32
+k                  int32               log-probabilities kept at a position
+tokens             list<int32>         (n,) prompt and output
+positions          list<int32>         (m,)
+kinds              list<uint8>         (m,) 0 accepted, 1 rejected, 2 undrafted
+drafted            list<int32>         (m,)
+topk_ids           list<int32>         (m · k,) position after position, each likeliest first
+topk_logprobs      list<halffloat>     (m · k,) natural logarithms, in the same order
+outside            list<float>         (m,) probability outside the k
+=================  ==================  ====================================================================
+
+Values are split by byte before zstd and not by dictionary: 25 % smaller than a dictionary on measured
+log-probabilities, and no slower. Every page has a checksum, which reading verifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import BadInput
+from storage.records import RequestSamples
+
+Array = npt.NDArray[Any]
+
+LISTS: dict[str, type[np.generic]] = {
+    "tokens": np.int32,
+    "positions": np.int32,
+    "kinds": np.uint8,
+    "drafted": np.int32,
+    "topk_ids": np.int32,
+    "topk_logprobs": np.float16,
+    "outside": np.float32,
+}
+SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
+WRITE: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "use_dictionary": False,
+    "write_page_checksum": True,
+    "column_encoding": {
+        f"{name}.list.element": "BYTE_STREAM_SPLIT" for name, dtype in LISTS.items() if dtype is not np.uint8
+    },
+}
+"""Options of the Parquet writer."""
+
+
+def encode(batch: Sequence[RequestSamples]) -> memoryview:
+    """The bytes of a segment. Raises BadInput for arrays whose shapes do not fit together."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(table(batch), sink, **WRITE)
+    return memoryview(sink.getvalue())
+
+
+def schema() -> Any:
+    """The Arrow schema of a segment."""
+    import pyarrow as pa
+
+    fields = [(name, pa.string()) for name in SCALARS[:4]]
+    fields += [("created_at", pa.float64()), ("prompt_len", pa.int32()), ("k", pa.int32())]
+    fields += [(name, pa.list_(pa.from_numpy_dtype(dtype))) for name, dtype in LISTS.items()]
+    return pa.schema(fields, metadata={"osd.segment": "1"})
+
+
+def table(batch: Sequence[RequestSamples]) -> Any:
+    """The batch as an Arrow table. Raises BadInput."""
+    import pyarrow as pa
+
+    for samples in batch:
+        require_shapes(samples)
+    columns: list[Any] = [[getattr(samples, name) for samples in batch] for name in SCALARS]
+    columns.append([samples.topk_ids.shape[1] for samples in batch])
+    for name, dtype in LISTS.items():
+        columns.append(_list_column([np.asarray(getattr(samples, name), dtype).ravel() for samples in batch]))
+    fields = schema()
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    return pa.table(arrays, schema=fields)
+
+
+def _list_column(arrays: list[Array]) -> Any:
+    import pyarrow as pa
+
+    offsets = np.zeros(len(arrays) + 1, np.int32)
+    np.cumsum([len(array) for array in arrays], out=offsets[1:])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(arrays)))
+
+
+def require_shapes(samples: RequestSamples) -> None:
+    """Raises BadInput when a request's arrays do not fit together."""
+    m = len(samples.positions)
+    flat = all(getattr(samples, name).shape == (m,) for name in ("positions", "kinds", "drafted", "outside"))
+    wide = samples.topk_ids.ndim == 2 and len(samples.topk_ids) == m
+    if not (flat and wide and samples.topk_logprobs.shape == samples.topk_ids.shape and samples.tokens.ndim == 1):
+        shapes = {name: getattr(samples, name).shape for name in LISTS}
+        raise BadInput(reason=f"The samples of request {samples.request_id} have shapes that do not fit: {shapes}.")
+
+
+def decode(path: Path) -> list[RequestSamples]:
+    """Every row, in order. Raises OSError or Arrow's own errors for what is not a whole segment."""
+    import pyarrow.parquet as pq
+
+    whole = pq.read_table(path, page_checksum_verification=True, partitioning=None, use_threads=False).combine_chunks()
+    scalars = [whole[name].to_pylist() for name in SCALARS]
+    widths = whole["k"].to_pylist()
+    lists = {name: _split(whole[name]) for name in LISTS}
+    return [
+        _to_record(values, {name: arrays[row] for name, arrays in lists.items()}, widths[row])
+        for row, values in enumerate(zip(*scalars, strict=True))
+    ]
+
+
+def _split(column: Any) -> list[Array]:
+    """One array a row; they are views of one copy, so that they can be written to and outlive Arrow's buffers."""
+    if not column.num_chunks:
+        return []
+    chunk = column.chunk(0)
+    offsets = chunk.offsets.to_numpy()
+    values = chunk.values.to_numpy().copy()
+    return [values[start:end] for start, end in pairwise(offsets.tolist())]
+
+
+def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int) -> RequestSamples:
+    for name in ("topk_ids", "topk_logprobs"):
+        arrays[name] = arrays[name].reshape(len(arrays["positions"]), k)
+    return RequestSamples(*values, **arrays)
+
+
+def shares(batch: Sequence[RequestSamples]) -> Array:
+    """(requests,) each request's share of the segment's bytes, by its numbers before compression; sums to 1."""
+    raw = np.array([1 + sum(getattr(samples, name).nbytes for name in LISTS) for samples in batch], np.float64)
+    return np.asarray(raw / raw.sum())

@@ -1,0 +1,49 @@
+"""Time in whole minutes, hours and days (UTC), and how to cover a stretch of it with few of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MINUTE, HOUR, DAY = 60, 3_600, 86_400
+SPANS = {"minute": MINUTE, "hour": HOUR, "day": DAY}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """From ``start`` (None: ever) to before ``end`` (None: ever after), counted in ``span`` seconds."""
+
+    span: int
+    start: int | None
+    end: int | None
+
+
+def floor_to(seconds: float, span: int) -> int:
+    """The start of the span that ``seconds`` falls into."""
+    return int(seconds // span) * span
+
+
+def ceil_to(seconds: float, span: int) -> int:
+    """The first start of a span that is not before ``seconds``."""
+    return -floor_to(-seconds, span)
+
+
+def cover(since: float | None, until: float | None, coarsest: int = DAY) -> list[Piece]:
+    """Disjoint pieces that cover [since, until), widened to whole minutes: days inside, finer at the edges."""
+    start = None if since is None else floor_to(since, MINUTE)
+    end = None if until is None else ceil_to(until, MINUTE)
+    if start is not None and end is not None and start >= end:
+        return [Piece(MINUTE, start, start)]
+    return _cover(start, end, [span for span in (DAY, HOUR, MINUTE) if span <= coarsest])
+
+
+def _cover(start: int | None, end: int | None, spans: list[int]) -> list[Piece]:
+    if start is not None and start == end:
+        return []
+    span, finer = spans[0], spans[1:]
+    first = None if start is None else ceil_to(start, span)
+    last = None if end is None else floor_to(end, span)
+    if first is not None and last is not None and first >= last:
+        return _cover(start, end, finer)
+    before = [] if start is None else _cover(start, first, finer)
+    after = [] if end is None else _cover(last, end, finer)
+    return [*before, Piece(span, first, last), *after]

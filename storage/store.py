@@ -1,0 +1,76 @@
+"""Everything that osd keeps, behind one door.
+
+    store.samples    what requests leave for learning         storage.samples
+    store.versions   drafts' weights and their lives          storage.versions
+    store.runs       who trains what                          storage.runs
+    store.outcomes   how drafting went                        storage.outcomes
+    store.routes     which draft serves which traffic         storage.routes
+    store.db         the metadata database                    storage.database
+
+A data directory holds ``segments/``, ``weights/`` and, unless storage.url says otherwise, ``osd.db``. A store may
+be used by several threads, and a directory by several processes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+
+from storage.database import Database
+from storage.files import make_folder, writing
+from storage.outcomes import OutcomeStore
+from storage.routes import RouteTable
+from storage.runs import RunLedger
+from storage.samples import SampleStore
+from storage.settings import Settings
+from storage.sweep import Swept
+from storage.versions import VersionLedger
+
+
+class Store:
+    """The parts over one database and one data directory."""
+
+    def __init__(self, db: Database, directory: Path, holdout: float) -> None:
+        self.db = db
+        self.directory = directory
+        self.samples = SampleStore(db, directory / "segments", holdout)
+        self.versions = VersionLedger(db, directory / "weights")
+        self.runs = RunLedger(db)
+        self.outcomes = OutcomeStore(db)
+        self.routes = RouteTable(db)
+
+    def sweep(self) -> list[Swept]:
+        """Delete what killed processes left half-done; safe while others write. Returns what was removed."""
+        return self.samples.sweep() + self.versions.sweep()
+
+    def close(self) -> None:
+        """Return the database's connections; doing it twice is fine."""
+        self.db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_store(settings: Settings) -> Store:
+    """Open the store that the settings name.
+
+    A new SQLite file gets its schema; an existing database is never changed here. Raises DatabaseUnreachable,
+    SchemaOutdated, StoreWriteFailed, BadSetting.
+    """
+    kept = settings.storage
+    directory = kept.data_directory().expanduser().absolute()
+    with writing(directory):
+        make_folder(directory)
+    db = Database(kept.database_url())
+    try:
+        db.create_if_fresh()
+        db.require_current_schema()
+    except BaseException:
+        db.close()
+        raise
+    return Store(db, directory, kept.holdout)

@@ -1,0 +1,170 @@
+"""The tables. What a row means outside SQL is in :mod:`storage.records`; times are Unix seconds.
+
+No tokens and no prompts are kept here: those live in segments only, so purging a segment purges them.
+Migrations write the same schema by hand; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, MetaData, UniqueConstraint, false
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMES)
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        int: BigInteger().with_variant(Integer, "sqlite"),  # SQLite numbers rows by itself only for INTEGER
+        float: Double(),
+        dict[str, Any]: JSON(),
+        list[str]: JSON(),
+    }
+
+
+class DraftRow(Base):
+    """A draft, and which of its versions is current. Locking this row serialises whatever changes the draft."""
+
+    __tablename__ = "drafts"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    current_version: Mapped[str | None]
+    created_at: Mapped[float]
+
+
+class VersionRow(Base):
+    __tablename__ = "draft_versions"
+    __table_args__ = (UniqueConstraint("draft", "number"),)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"))
+    number: Mapped[int]
+    parent: Mapped[str | None] = mapped_column(ForeignKey("draft_versions.id"))
+    digest: Mapped[str]
+    kind: Mapped[str]
+    state: Mapped[str]
+    created_at: Mapped[float]
+    path: Mapped[str]
+    run_id: Mapped[str | None]
+    evidence: Mapped[dict[str, Any]]
+
+
+class ServingRow(Base):
+    """Which version a server drafts with."""
+
+    __tablename__ = "serving"
+    worker: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[str] = mapped_column(ForeignKey("draft_versions.id"))
+    since: Mapped[float]
+
+
+class RouteRow(Base):
+    __tablename__ = "routes"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"))
+    matches: Mapped[dict[str, Any]]
+
+
+class RunRow(Base):
+    __tablename__ = "training_runs"
+    __table_args__ = (Index(None, "draft", "started_at"),)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"))
+    holder: Mapped[str]
+    state: Mapped[str]
+    started_at: Mapped[float]
+    heartbeat_at: Mapped[float]
+    lease_until: Mapped[float]
+    parent: Mapped[str] = mapped_column(ForeignKey("draft_versions.id"))
+    request_ids: Mapped[list[str]]
+    settings: Mapped[dict[str, Any]]
+    finished_at: Mapped[float | None]
+    version: Mapped[str | None]
+    result: Mapped[dict[str, Any]]
+
+
+class LeaseRow(Base):
+    """The run that may train a draft now; holder and end of the lease stand in the run."""
+
+    __tablename__ = "training_leases"
+    draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"), primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("training_runs.id"))
+
+
+class SegmentRow(Base):
+    """One Parquet file; ``path`` is below the segments directory."""
+
+    __tablename__ = "segments"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    path: Mapped[str]
+    created_at: Mapped[float]
+    requests: Mapped[int]
+    positions: Mapped[int]
+    bytes: Mapped[int]
+
+
+class SampleRow(Base):
+    """Where one request's samples are, and whether a training run has taken them."""
+
+    __tablename__ = "sample_requests"
+    __table_args__ = (Index(None, "route", "holdout", "claimed_by", "created_at"),)
+    request_id: Mapped[str] = mapped_column(primary_key=True)
+    segment_id: Mapped[str] = mapped_column(ForeignKey("segments.id"), index=True)
+    row: Mapped[int]
+    route: Mapped[str]
+    tenant: Mapped[str] = mapped_column(index=True)
+    draft_version: Mapped[str]
+    created_at: Mapped[float] = mapped_column(index=True)
+    prompt_len: Mapped[int]
+    tokens: Mapped[int]
+    positions: Mapped[int]
+    bytes: Mapped[int]
+    holdout: Mapped[bool] = mapped_column(server_default=false())
+    claimed_by: Mapped[str | None] = mapped_column(ForeignKey("training_runs.id"), index=True)
+
+
+class Counters:
+    """What is summed of outcomes; the names are those of :class:`storage.records.Outcome`."""
+
+    requests: Mapped[int]
+    rounds: Mapped[int]
+    drafted: Mapped[int]
+    accepted: Mapped[int]
+    rejections: Mapped[int]
+    emitted: Mapped[int]
+    prompt_tokens: Mapped[int]
+    draft_ms: Mapped[float]
+    verify_ms: Mapped[float]
+
+
+class CounterRow(Counters, Base):
+    """Outcomes summed over ``span`` seconds (a minute, an hour, a day) from ``start`` on."""
+
+    __tablename__ = "outcome_counters"
+    span: Mapped[int] = mapped_column(primary_key=True)
+    start: Mapped[int] = mapped_column(primary_key=True)
+    route: Mapped[str] = mapped_column(primary_key=True)
+    draft_version: Mapped[str] = mapped_column(primary_key=True)
+    controller: Mapped[str] = mapped_column(primary_key=True)
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    worker: Mapped[str] = mapped_column(primary_key=True)
+
+
+class OutcomeRow(Counters, Base):
+    """The newest outcomes one by one; older ones are dropped as new ones come."""
+
+    __tablename__ = "outcome_log"
+    __table_args__ = (Index(None, "draft_version", "id"),)
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    request_id: Mapped[str] = mapped_column(index=True)
+    route: Mapped[str]
+    tenant: Mapped[str] = mapped_column(index=True)
+    draft_version: Mapped[str]
+    controller: Mapped[str]
+    worker: Mapped[str]
+    finished_at: Mapped[float]

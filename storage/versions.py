@@ -1,0 +1,217 @@
+"""The ledger of draft versions: what was trained from what, what the gate measured, which is current.
+
+Weights are written aside, digested, renamed and then entered as CANDIDATE. Publishing checks the files and the
+run's lease, writes the READY marker, and makes the version current, all under one lock on the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from storage import promotion, publication, weights
+from storage.database import Database
+from storage.errors import BadInput, UnknownDraft, WeightsDamaged, WrongState
+from storage.files import Aside, writing
+from storage.leases import known_drafts
+from storage.ledger import get_row, lineage_of, require_name, to_record
+from storage.records import DraftVersion, TrainingRun, VersionState, new_id
+from storage.sweep import Swept, sweep_weights
+from storage.tables import DraftRow, VersionRow
+
+Versions = list[DraftVersion]
+Removed = list[Swept]
+
+
+class VersionLedger:
+    """Draft versions, their folders below ``weights_folder``, and which is current."""
+
+    def __init__(self, db: Database, weights_folder: Path) -> None:
+        self._db = db
+        self.weights_folder = weights_folder
+
+    # what there is
+
+    def get(self, version_id: str) -> DraftVersion:
+        """Raises UnknownVersion."""
+        with self._db.session(read_only=True) as session:
+            return to_record(get_row(session, version_id))
+
+    def current(self, draft: str) -> DraftVersion:
+        """The version that servers should draft with. Raises UnknownDraft for a draft without weights."""
+        with self._db.session(read_only=True) as session:
+            row = session.get(DraftRow, draft)
+            if row is None or row.current_version is None:
+                raise UnknownDraft(draft=draft, known=known_drafts(session))
+            return to_record(get_row(session, row.current_version))
+
+    def list(self, draft: str | None = None) -> Versions:
+        """Every version, a draft's in the order of their numbers."""
+        query = select(VersionRow).order_by(VersionRow.draft, VersionRow.number)
+        if draft is not None:
+            query = query.where(VersionRow.draft == draft)
+        with self._db.session(read_only=True) as session:
+            return [to_record(row) for row in session.scalars(query)]
+
+    def lineage(self, version_id: str) -> Versions:
+        """The version, its parent, and so on up to number 0."""
+        with self._db.session(read_only=True) as session:
+            return [to_record(row) for row in lineage_of(session, get_row(session, version_id))]
+
+    def serving(self, draft: str | None = None) -> dict[str, str]:
+        """Server -> the version it last said that it drafts with."""
+        with self._db.session(read_only=True) as session:
+            return promotion.serving(session, draft)
+
+    def folder(self, version: DraftVersion) -> Path:
+        """Where its files are."""
+        return self.weights_folder / version.path
+
+    def provenance(self, version: DraftVersion) -> dict[str, Any]:
+        """What osd.json beside the weights says; empty when it is missing."""
+        return weights.read_provenance(self.folder(version))
+
+    def verify(self, version: DraftVersion) -> None:
+        """Raises WeightsDamaged when the files are not those that were published, or READY is missing."""
+        judged = version.state not in (VersionState.CANDIDATE, VersionState.REJECTED)
+        weights.verify(self.folder(version), version.id, version.digest, ready=judged)
+
+    def export(self, version_id: str, destination: Path) -> Path:
+        """Copy a version's sound files to a new folder that Hugging Face, vLLM and others can load.
+
+        Raises BadInput when the destination exists, UnknownVersion, WeightsDamaged, StoreWriteFailed.
+        """
+        version, destination = self.get(version_id), Path(destination)
+        self.verify(version)
+        if destination.exists():
+            raise BadInput(reason=f"{destination} exists; give the name of a new folder.")
+        with Aside(destination.absolute().parent, destination.name, folder=True) as aside:
+            source = self.folder(version)
+            with writing(aside.path):
+                weights.copy_files(source, [*weights.weight_files(source), source / weights.PROVENANCE], aside.path)
+            aside.rename(destination.absolute())
+        return destination
+
+    def sweep(self) -> Removed:
+        """Delete folders that killed processes left behind and no version refers to; returns what was removed."""
+        return sweep_weights(self._db, self.weights_folder)
+
+    # how a version comes to be
+
+    def register_root(self, draft: str, folder: Path) -> DraftVersion:
+        """Number 0 of a draft: a copy of a model folder, READY, and current if the draft has no other.
+
+        The same files again give the same version. Raises ModelNotLoaded for a folder without safetensors,
+        StoreError when the draft started from other files, BadInput for a name that cannot be a folder's.
+        """
+        require_name(draft)
+        source = Path(folder)
+        files = weights.servable_files(source)
+        if root := publication.open_draft(self._db, draft, weights.digest_of(source, files)):
+            return root
+        with Aside(self.weights_folder / draft, new_id(), folder=True) as aside:
+            with writing(aside.path):
+                weights.copy_files(source, files, aside.path)
+            facts = {"kind": weights.kind_of(aside.path), "parent": None, "run_id": None}
+            provenance = {"registered_from": source.name}
+            return publication.enter(self._db, self.weights_folder, draft, aside, facts, provenance)
+
+    def stage(
+        self,
+        draft: str,
+        parent: str,
+        kind: str,
+        write: Callable[[Path], object],
+        *,
+        run_id: str | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> DraftVersion:
+        """Enter new weights as CANDIDATE. ``write`` puts a Hugging Face or PEFT folder at the path it is given.
+
+        Raises StoreWriteFailed, with nothing left on the disk, when ``write`` fails or what it wrote is not whole;
+        UnknownVersion or WrongState when ``parent`` is not a version of the draft.
+        """
+        if (owner := self.get(parent).draft) != draft:
+            needed = "a version of its own"
+            raise WrongState(version=parent, state=f"of {owner}", action=f"training {draft}", needed=needed)
+        with Aside(self.weights_folder / draft, new_id(), folder=True) as aside:
+            with writing(aside.path):
+                write(aside.path)
+            facts = {"kind": kind, "parent": parent, "run_id": run_id}
+            return publication.enter(self._db, self.weights_folder, draft, aside, facts, provenance or {})
+
+    # what the gate decides
+
+    def publish(self, version_id: str, evidence: Mapping[str, Any], *, run: TrainingRun) -> DraftVersion:
+        """Make a candidate READY and current, and its run PUBLISHED; a second call changes nothing.
+
+        Raises LeaseLost when another run has the draft, WeightsDamaged, and WrongState for a version that is no
+        candidate of this run, or whose parent is no longer current: it was not compared with the one that is.
+        """
+        version = self.get(version_id)
+        if version.state is VersionState.CANDIDATE:
+            self.verify(version)  # before the lock is taken: reading all weights takes a while
+        return publication.publish(self._db, self.folder(version), version_id, evidence, run)
+
+    def reject(self, version_id: str, evidence: Mapping[str, Any]) -> DraftVersion:
+        """The gate found it no better. Doing it twice is fine; raises WrongState for anything but a candidate."""
+        return publication.reject(self._db, version_id, evidence)
+
+    # what happens to it later
+
+    def mark_serving(self, version_id: str, worker: str) -> DraftVersion:
+        """A server has loaded it. The current version becomes SERVING and those before it RETIRED.
+
+        A version that is no longer current keeps its state: the server lags behind, which is only noted.
+        """
+        with self._db.session() as session:
+            return to_record(promotion.mark_serving(session, version_id, worker))
+
+    def promote(self, version_id: str) -> DraftVersion:
+        """Make a version with sound files current, whatever the gate said. Raises UnknownVersion, WeightsDamaged."""
+        self._make_servable(self.get(version_id))
+        with self._db.session() as session:
+            return to_record(promotion.promote(session, version_id))
+
+    def rollback(self, draft: str, reason: str, to: str | None = None, *, of: str | None = None) -> DraftVersion:
+        """Leave the current version for ``to`` or its nearest sound ancestor; returns the version now current.
+
+        ``of`` is for watchers: nothing happens unless that version is still current. Raises WrongState when there
+        is nothing to go back to, UnknownVersion, UnknownDraft, and WeightsDamaged for ``to``.
+        """
+        current = self.current(draft)
+        if of not in (None, current.id):
+            return current
+        target = self._sound_ancestor(current) if to is None else self.get(to)
+        if target is None or target.draft != draft or target.id == current.id:
+            needed = "another sound version of the draft"
+            raise WrongState(version=current.id, state="current", action="rolling back", needed=needed)
+        self._make_servable(target)
+        return self._leave(current, target, VersionState.ROLLED_BACK, reason)
+
+    def quarantine(self, version_id: str, reason: str) -> DraftVersion:
+        """Refuse a version from now on; when it is current, its nearest sound ancestor becomes current."""
+        version = self.get(version_id)
+        self._leave(version, self._sound_ancestor(version), VersionState.QUARANTINED, reason)
+        return self.get(version_id)
+
+    def _leave(self, version: DraftVersion, to: DraftVersion | None, state: VersionState, reason: str) -> DraftVersion:
+        with self._db.session() as session:
+            return to_record(promotion.leave(session, version.id, None if to is None else to.id, state, reason))
+
+    def _make_servable(self, version: DraftVersion) -> None:
+        weights.verify(self.folder(version), version.id, version.digest, ready=False)
+        weights.mark_ready(self.folder(version))
+
+    def _sound_ancestor(self, version: DraftVersion) -> DraftVersion | None:
+        for ancestor in self.lineage(version.id)[1:]:
+            if ancestor.state in promotion.SOUND:
+                try:
+                    self.verify(ancestor)
+                    return ancestor
+                except WeightsDamaged:
+                    continue
+        return None
