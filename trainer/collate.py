@@ -1,0 +1,175 @@
+"""From kept samples to padded training batches. The one place in osd that shifts positions by one.
+
+A sample's ``position`` is the index of the token it predicts: its distribution is p(· | tokens[:position]).
+A causal model predicts that token with the logits at column ``position − 1``, the last token it has seen.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from storage.records import RequestSamples, TokenKind
+
+Positions = Literal["rejected", "verified"]
+
+LIKE_LENGTH = 16
+"""Requests whose lengths share a bucket of so many tokens may be batched in any order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """b requests padded on the right to t tokens, with m positions to predict among them."""
+
+    input_ids: Tensor
+    """(b, t) int64"""
+    attention_mask: Tensor
+    """(b, t) int64: 1 on tokens, 0 on padding."""
+    rows: Tensor
+    """(m,) the request's row in the batch."""
+    columns: Tensor
+    """(m,) the column whose logits predict the position: position − 1."""
+    requests: Tensor
+    """(m,) the request's index in the sequence that was collated."""
+    tokens: Tensor
+    """(m,) the token that was emitted at the position."""
+    topk_ids: Tensor
+    """(m, k)"""
+    topk_logprobs: Tensor
+    """(m, k) float32"""
+    outside: Tensor
+    """(m,) float32"""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on another device."""
+        return replace(self, **{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
+
+
+def select(samples: RequestSamples, positions: Positions) -> RequestSamples:
+    """Only the positions to learn from: where the draft was wrong (the OSD paper), or all that were verified.
+
+    A token that the target added after a fully accepted draft is not a mistake of the draft.
+    """
+    if positions == "verified":
+        return samples
+    return _take(samples, samples.kinds == TokenKind.REJECTED)
+
+
+def collate(samples: Sequence[RequestSamples], indices: Sequence[int] | None = None) -> Batch:
+    """One batch of requests that have at least one position each.
+
+    ``indices`` names them in ``Batch.requests``; by default 0, 1, … Requests kept with different k are cut
+    to the smallest: what is cut joins the mass outside, which is exact.
+    """
+    indices = range(len(samples)) if indices is None else indices
+    k = min(s.topk_ids.shape[1] for s in samples)
+    samples = [_cut(s, k) for s in samples]
+    lengths = [context_length(s) for s in samples]
+    input_ids = np.zeros((len(samples), max(lengths)), np.int64)
+    for row, (s, length) in enumerate(zip(samples, lengths, strict=True)):
+        input_ids[row, :length] = s.tokens[:length]
+    counts = [len(s) for s in samples]
+    positions = np.concatenate([s.positions for s in samples]).astype(np.int64)
+    return Batch(
+        input_ids=torch.from_numpy(input_ids),
+        attention_mask=(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long(),
+        rows=torch.repeat_interleave(torch.arange(len(samples)), torch.tensor(counts)),
+        columns=torch.from_numpy(positions - 1),
+        requests=torch.repeat_interleave(torch.tensor(list(indices)), torch.tensor(counts)),
+        tokens=torch.from_numpy(np.concatenate([s.tokens[s.positions] for s in samples]).astype(np.int64)),
+        topk_ids=torch.from_numpy(np.concatenate([s.topk_ids for s in samples]).astype(np.int64)),
+        topk_logprobs=torch.from_numpy(np.concatenate([s.topk_logprobs for s in samples]).astype(np.float32)),
+        outside=torch.from_numpy(np.concatenate([s.outside for s in samples]).astype(np.float32)),
+    )
+
+
+def plan(samples: Sequence[RequestSamples], batch_tokens: int, seed: int | None = None) -> list[list[int]]:
+    """Which requests go together: every one once, in batches of at most ``batch_tokens`` tokens, padding included.
+
+    Requests of like length go together; with a ``seed``, which of them and in which order is shuffled. A
+    request that is longer than the budget is a batch of its own. Requests without positions are left out.
+    """
+    chance = random.Random(seed)
+    lengths = {i: context_length(s) for i, s in enumerate(samples) if len(s)}
+    order = list(lengths)
+    if seed is not None:
+        chance.shuffle(order)
+    order.sort(key=lambda i: lengths[i] // LIKE_LENGTH)  # stable: requests of like length stay shuffled
+    chunks = list(_within(order, lengths, batch_tokens))
+    if seed is not None:
+        chance.shuffle(chunks)
+    return chunks
+
+
+def batches(samples: Sequence[RequestSamples], batch_tokens: int, seed: int | None = None) -> Iterator[Batch]:
+    """The batches of :func:`plan`, each collated when it is asked for."""
+    for chunk in plan(samples, batch_tokens, seed):
+        yield collate([samples[i] for i in chunk], chunk)
+
+
+def context_length(samples: RequestSamples) -> int:
+    """How many tokens the draft must see to predict the last position: nothing after it is fed."""
+    return int(samples.positions[-1])
+
+
+def predict(model: nn.Module, batch: Batch) -> Tensor:
+    """(m, v) float32 logits that predict the batch's positions.
+
+    The hidden states are picked before the output layer, by a hook on it, so that a vocabulary's worth of
+    logits is computed for m positions and not for b × t, and whatever the model does to logits still happens.
+    """
+    head = model.get_output_embeddings()  # type: ignore[operator]
+
+    def pick(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        hidden = args[0]
+        flat = batch.rows * hidden.shape[1] + batch.columns
+        return (hidden.flatten(0, 1).index_select(0, flat).unsqueeze(0), *args[1:])
+
+    handle = head.register_forward_pre_hook(pick)
+    try:
+        output = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
+    finally:
+        handle.remove()
+    logits: Tensor = output.logits[0]
+    return logits.float()
+
+
+def _within(order: list[int], lengths: dict[int, int], batch_tokens: int) -> Iterator[list[int]]:
+    """Runs of ``order`` whose padded size stays within the budget."""
+    chunk: list[int] = []
+    longest = 0
+    for i in order:
+        longest = max(longest, lengths[i])
+        if chunk and (len(chunk) + 1) * longest > batch_tokens:
+            yield chunk
+            chunk, longest = [], lengths[i]
+        chunk.append(i)
+    if chunk:
+        yield chunk
+
+
+def _take(samples: RequestSamples, which: npt.NDArray[np.bool_]) -> RequestSamples:
+    kept = ("positions", "kinds", "drafted", "topk_ids", "topk_logprobs", "outside")
+    return replace(samples, **{name: getattr(samples, name)[which] for name in kept})
+
+
+def _cut(samples: RequestSamples, k: int) -> RequestSamples:
+    if samples.topk_ids.shape[1] == k:
+        return samples
+    cut_off = np.exp(samples.topk_logprobs[:, k:].astype(np.float32)).sum(axis=1)
+    return replace(
+        samples,
+        topk_ids=samples.topk_ids[:, :k],
+        topk_logprobs=samples.topk_logprobs[:, :k],
+        outside=(samples.outside + cut_off).clip(0, 1),
+    )

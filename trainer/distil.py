@@ -1,0 +1,136 @@
+"""Distillation: a draft's weights, kept samples, and the loss that ``[learn]`` names. OSD Eqs. 2 and 4."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from storage.records import RequestSamples
+from storage.settings import LearnSettings
+from trainer.collate import Batch, collate, plan, predict, select
+from trainer.losses import Distance, distance, draft_log_probs, target_log_probs
+
+log = logging.getLogger("osd.trainer")
+
+WARMUP = 0.1
+"""Share of a run's steps in which the step size rises to its peak; it then falls to 0 along a cosine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a distillation stands."""
+
+    step: int
+    steps: int
+    loss: float
+    """Mean over the positions of the newest batch."""
+    positions_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """What a distillation did."""
+
+    steps: int
+    requests: int
+    positions: int
+    """Positions trained on, once for each epoch."""
+    loss_first: float
+    """Mean loss a position in the first epoch."""
+    loss_last: float
+    """Mean loss a position in the last epoch."""
+    seconds: float
+
+
+class NotFinite(Exception):
+    """The loss or the gradient stopped being a number."""
+
+
+Between = Callable[[Progress], None]
+"""Called between two batches: the place for a heartbeat, for letting others run, and for stopping by an exception."""
+
+
+def distil(
+    model: PreTrainedModel, samples: Sequence[RequestSamples], learn: LearnSettings, between: Between = lambda _: None
+) -> Distilled:
+    """Train ``model`` in place on ``samples`` for ``learn.epochs``; only parameters that ask for a gradient move.
+
+    At least one request must have positions of the kind that ``learn.positions`` names. The model's parameters
+    are float32; on a GPU the forward pass runs in bfloat16. Raises NotFinite, and whatever ``between``
+    raises; the model is then half trained and is to be thrown away.
+    """
+    started = time.perf_counter()
+    chosen = [s for s in (select(s, learn.positions) for s in samples) if len(s)]
+    epochs = [plan(chosen, learn.batch_tokens, seed=learn.seed + epoch) for epoch in range(learn.epochs)]
+    steps = sum(map(len, epochs))
+    optimizer, schedule = _optimizer(model, learn, steps)
+    measure = distance(learn.loss, learn.jsd_beta)
+    model.train()
+    means = []
+    step = positions = 0
+    for chunks in epochs:
+        total = 0.0
+        for chunk in chunks:
+            batch = collate([chosen[i] for i in chunk], chunk).to(model.device)
+            loss = _step(model, batch, measure, learn, optimizer)
+            schedule.step()
+            step, positions, total = step + 1, positions + len(batch), total + loss * len(batch)
+            between(Progress(step, steps, loss, positions / (time.perf_counter() - started)))
+        means.append(total / sum(map(len, chosen)))
+    model.train(False)
+    return Distilled(step, len(chosen), positions, means[0], means[-1], time.perf_counter() - started)
+
+
+def loss_of(model: nn.Module, batch: Batch, measure: Distance, temperature: float) -> Tensor:
+    """(m,) the distance at each of the batch's positions."""
+    logits = predict(model, batch)
+    log_p = target_log_probs(batch.topk_logprobs, batch.outside, logits.shape[1], temperature)
+    return measure(log_p, draft_log_probs(logits, batch.topk_ids, temperature))
+
+
+def _step(
+    model: PreTrainedModel, batch: Batch, measure: Distance, learn: LearnSettings, optimizer: torch.optim.Optimizer
+) -> float:
+    with _precision(model.device):
+        loss = loss_of(model, batch, measure, learn.temperature).mean()
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = nn.utils.clip_grad_norm_(_trained(model), learn.clip_norm)
+    value = float(loss.detach())
+    if not (math.isfinite(value) and math.isfinite(float(norm))):
+        raise NotFinite(f"the loss became {value} with a gradient of norm {float(norm)}")
+    optimizer.step()
+    return value
+
+
+def _optimizer(
+    model: nn.Module, learn: LearnSettings, steps: int
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    """AdamW, fresh for each run, and a step size that warms up and then falls along a cosine."""
+    optimizer = torch.optim.AdamW(
+        _trained(model), lr=learn.learning_rate, betas=(0.9, 0.99), weight_decay=learn.weight_decay, fused=True
+    )
+    warmup = max(1, round(WARMUP * steps))
+
+    def scale(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, scale)
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _precision(device: torch.device) -> AbstractContextManager[object]:
+    return torch.autocast(device.type, dtype=torch.bfloat16) if device.type == "cuda" else nullcontext()
