@@ -1,0 +1,188 @@
+"""Is the candidate better than what serves now? Not proven better, not published.
+
+Both are scored at the same positions of the same requests, with the acceptance rule of the engine. Positions of
+one request depend on each other, so requests are the unit of chance: the difference is a ratio of sums over
+requests, its standard error is clustered by request, and its lower limit is Student's t with n − 1 degrees.
+
+Only the target's top k and the mass outside are known. The two ends for Σ min(p, q) are: nothing outside
+overlaps, or min(p_out, q_out) does. Both models are scored at the lower end. A candidate that gathers its
+mass outside the target's likeliest tokens gains nothing by it; ``unknown`` in the evidence is the width.
+
+When only rejected positions were kept, they were chosen by the current draft's mistakes, and any other draft
+looks better there. Then the measure is how often the draft's first choice is the token that was emitted,
+over the whole output, which needs no distribution and is chosen by nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import stdtrit
+from transformers import PreTrainedModel
+
+from osd.acceptance import expected_acceptance
+from storage.records import RequestSamples, TokenKind
+from storage.settings import GateSettings
+from trainer.collate import batches, predict
+from trainer.losses import draft_log_probs, target_log_probs
+
+Array = npt.NDArray[np.float64]
+Measure = Literal["expected_acceptance", "agreement"]
+
+SCORING_TOKENS = 4096
+"""Tokens of a batch that is scored, padding included."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scores:
+    """What a draft would win, summed over each request's positions. (n,) each."""
+
+    positions: Array
+    expected: Array
+    """Σ_v min(p, q) over the kept tokens."""
+    unknown: Array
+    """min(p_out, q_out): how much more it may be."""
+    agreement: Array
+    """Positions where the draft's first choice is the token that was emitted."""
+
+    def of(self, measure: Measure) -> Array:
+        """The sums of one measure."""
+        return self.expected if measure == "expected_acceptance" else self.agreement
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A paired difference of means over positions, clustered by request."""
+
+    requests: int
+    positions: int
+    before: float
+    after: float
+    difference: float
+    standard_error: float
+    lower: float
+    """One-sided lower limit of the difference at ``confidence``; minus infinity with fewer than two requests."""
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the gate decided and why."""
+
+    better: bool
+    evidence: dict[str, Any]
+
+
+@torch.inference_mode()
+def score(
+    model: PreTrainedModel, samples: Sequence[RequestSamples], between: Callable[[], None] = lambda: None
+) -> Scores:
+    """Score a draft on requests that have positions."""
+    sums = np.zeros((4, len(samples)))
+    for batch in batches(samples, SCORING_TOKENS):
+        logits = predict(model, batch := batch.to(model.device))
+        p = target_log_probs(batch.topk_logprobs, batch.outside, logits.shape[1]).exp()
+        q = draft_log_probs(logits, batch.topk_ids).exp()
+        k = batch.topk_ids.shape[1]
+        columns = (
+            torch.ones_like(batch.outside),
+            expected_acceptance(p[:, :k], q[:, :k]),
+            expected_acceptance(p[:, k:], q[:, k:]),
+            logits.argmax(dim=1) == batch.tokens,
+        )
+        for row, column in zip(sums, columns, strict=True):
+            np.add.at(row, batch.requests.numpy(force=True), column.double().numpy(force=True))
+        between()
+    return Scores(*sums)
+
+
+def compare(positions: Array, before: Array, after: Array, confidence: float) -> Comparison:
+    """The difference of Σ after / Σ positions and Σ before / Σ positions, from (n,) sums by request.
+
+    A ratio estimator: with residuals e_r = (after_r − before_r) − D · positions_r, its variance is
+    n / (n − 1) · Σ e_r² / (Σ positions)².
+    """
+    n, total = len(positions), float(positions.sum())
+    means = float(before.sum()) / total, float(after.sum()) / total
+    difference = float((after - before).sum()) / total
+    error, lower = float("inf"), -float("inf")
+    if n > 1:
+        residuals = (after - before) - difference * positions
+        error = float(np.sqrt(n / (n - 1) * (residuals**2).sum())) / total
+        lower = difference - float(stdtrit(n - 1, confidence)) * error
+    return Comparison(n, int(total), *means, difference, error, lower, confidence)
+
+
+def judge(
+    current: PreTrainedModel,
+    candidate: PreTrainedModel,
+    judges: Sequence[RequestSamples],
+    gate: GateSettings,
+    between: Callable[[], None] = lambda: None,
+) -> Verdict:
+    """Whether the candidate's acceptance is higher by ``min_gain`` at least, with the confidence that is asked for."""
+    measure, judges = comparable(judges)
+    if not judges:
+        return Verdict(False, {"reason": "nothing to judge on"})
+    before, after = (score(model, judges, between) for model in (current, candidate))
+    result = compare(before.positions, before.of(measure), after.of(measure), gate.confidence)
+    better = result.lower > gate.min_gain
+    return Verdict(better, evidence_of(measure, result, before, after) | {"min_gain": gate.min_gain, "better": better})
+
+
+def evidence_of(measure: Measure, result: Comparison, before: Scores, after: Scores) -> dict[str, Any]:
+    """What is kept beside a version: plain numbers, ready for JSON."""
+    total = result.positions
+    return {
+        "measure": measure,
+        "requests": result.requests,
+        "positions": total,
+        "before": round(result.before, 6),
+        "after": round(result.after, 6),
+        "difference": round(result.difference, 6),
+        "lower": _finite(result.lower),
+        "standard_error": _finite(result.standard_error),
+        "confidence": result.confidence,
+        "agreement_before": round(float(before.agreement.sum() / total), 6),
+        "agreement_after": round(float(after.agreement.sum() / total), 6),
+        "unknown_before": round(float(before.unknown.sum() / total), 6),
+        "unknown_after": round(float(after.unknown.sum() / total), 6),
+    }
+
+
+def comparable(judges: Iterable[RequestSamples]) -> tuple[Measure, list[RequestSamples]]:
+    """The measure that is fair on these requests, and the positions it is taken at."""
+    kept = [s for s in judges if len(s.tokens) > s.prompt_len]
+    if any(only_mistakes(s) for s in kept):
+        return "agreement", [whole_output(s) for s in kept]
+    return "expected_acceptance", [s for s in kept if len(s)]
+
+
+def only_mistakes(samples: RequestSamples) -> bool:
+    """Whether only the positions that the draft got wrong were kept. The first token may be missing in any case."""
+    outputs = len(samples.tokens) - samples.prompt_len
+    return len(samples) < outputs - 1 and bool((samples.kinds == TokenKind.REJECTED).all())
+
+
+def whole_output(samples: RequestSamples) -> RequestSamples:
+    """Every token of the output as a position, with the emitted token for a distribution."""
+    tokens = samples.tokens[samples.prompt_len :]
+    m = len(tokens)
+    return replace(
+        samples,
+        positions=np.arange(samples.prompt_len, samples.prompt_len + m, dtype=np.int32),
+        kinds=np.full(m, TokenKind.UNDRAFTED, np.uint8),
+        drafted=tokens,
+        topk_ids=tokens[:, None],
+        topk_logprobs=np.zeros((m, 1), np.float16),
+        outside=np.zeros(m, np.float32),
+    )
+
+
+def _finite(number: float) -> float | None:
+    return round(number, 6) if np.isfinite(number) else None
