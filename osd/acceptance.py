@@ -41,7 +41,10 @@ def accept_sampled(
 
 
 def expected_acceptance(p: Tensor, q: Tensor) -> Tensor:
-    """Σ_v min(p(v), q(v)) over the last dimension: the chance that a token drafted from q is accepted (1 − total variation)."""
+    """Σ_v min(p(v), q(v)) over the last dimension: the chance that a token drafted from q is accepted.
+
+    It is 1 − the total variation between p and q.
+    """
     return torch.minimum(p, q).sum(-1)
 
 

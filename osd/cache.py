@@ -29,20 +29,21 @@ class Feed:
     """Positions that are read: the longest row, this pass included."""
 
 
-class RaggedLayer(CacheLayerMixin):
+class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers' own base is untyped
     """Keys and values of one layer: (rows · length, heads, head_dim) each, allocated on first use."""
 
     is_sliding = False
 
     def __init__(self, cache: RaggedCache) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.cache = cache
+        self._kept: list[torch.Tensor] = []
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate for the shapes seen: (B, heads, T, head_dim)."""
         slots = self.cache.rows * self.cache.length
-        self.keys = key_states.new_zeros(slots, key_states.shape[1], key_states.shape[3])
-        self.values = value_states.new_zeros(slots, value_states.shape[1], value_states.shape[3])
+        self._kept = [new.new_zeros(slots, new.shape[1], new.shape[3]) for new in (key_states, value_states)]
+        self.keys, self.values = self._kept
         self.is_initialized = True
 
     def update(
@@ -52,8 +53,8 @@ class RaggedLayer(CacheLayerMixin):
         as (B, heads, span, head_dim) views."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        feed = self.cache.feed
-        return self._scatter(self.keys, key_states, feed), self._scatter(self.values, value_states, feed)
+        feed, (keys, values) = self.cache.feed, self._kept
+        return self._scatter(keys, key_states, feed), self._scatter(values, value_states, feed)
 
     def _scatter(self, kept: torch.Tensor, new: torch.Tensor, feed: Feed) -> torch.Tensor:
         rows, heads, count, width = new.shape
@@ -64,10 +65,9 @@ class RaggedLayer(CacheLayerMixin):
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of one row over another."""
-        if self.is_initialized:
-            for kept in (self.keys, self.values):
-                begin, end = source * self.cache.length, target * self.cache.length
-                kept[end : end + length] = kept[begin : begin + length]
+        begin, end = source * self.cache.length, target * self.cache.length
+        for kept in self._kept:
+            kept[end : end + length] = kept[begin : begin + length]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.cache.feed.span, 0
@@ -92,7 +92,9 @@ class RaggedCache(Cache):
         self._seen = torch.zeros((), dtype=dtype, device=device)
         self._hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
         self.feed: Feed
-        super().__init__(layers=[RaggedLayer(self) for _ in range(layers)])
+        self.ragged = [RaggedLayer(self) for _ in range(layers)]
+        """The same objects as ``layers``, by their own type."""
+        super().__init__(layers=list(self.ragged))
 
     def aim(self, first: int, starts: torch.Tensor, count: int, span: int) -> Feed:
         """Point the next forward pass at B rows from ``first``: row i takes ``count`` tokens at
@@ -108,5 +110,5 @@ class RaggedCache(Cache):
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` positions over another row (closes the gap that a leaving row makes)."""
-        for layer in self.layers:
+        for layer in self.ragged:
             layer.move_row(source, target, length)

@@ -27,7 +27,9 @@ class Clock:
         """The first half ends."""
         self._mark(1)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._mark(2)
         if self._events:
             self._events[2].synchronize()

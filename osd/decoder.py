@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -60,7 +61,7 @@ def hugging_face_forward(module: PreTrainedModel) -> Forward:
 
     def forward(tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
         feed: Feed = cache.feed
-        logits = module(
+        logits: torch.Tensor = module(
             input_ids=tokens,
             attention_mask=feed.mask,
             position_ids=feed.positions,
@@ -72,6 +73,12 @@ def hugging_face_forward(module: PreTrainedModel) -> Forward:
         return logits.gather(1, last.view(-1, 1, 1).expand(-1, 1, logits.shape[-1]))
 
     return forward
+
+
+def vocabulary_size(module: PreTrainedModel) -> int:
+    """Width of the model's logits."""
+    head: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
+    return int(head.weight.shape[0])
 
 
 @torch.inference_mode()
@@ -107,7 +114,7 @@ def _unit(module: PreTrainedModel) -> float:
 
 def _ragged_difference(module: PreTrainedModel, forward: Forward) -> float:
     device = next(module.parameters()).device
-    vocabulary = module.get_output_embeddings().weight.shape[0]
+    vocabulary = vocabulary_size(module)
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randint(0, vocabulary, (n,), generator=generator).to(device) for n in (11, 7)]
     decoder = Decoder(module, forward, rows=2, length=24, limit=24)

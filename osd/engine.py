@@ -205,7 +205,7 @@ class Engine:
         share = 1 / len(self.rows)
         for index, row in enumerate(self.rows):
             accepted, drafted, before = verdict.accepted[index], draft.lengths[index], row.length
-            tokens, reason = self.ending.cut(row, verdict.drafted[index][:accepted] + [verdict.follows[index]])
+            tokens, reason = self.ending.cut(row, [*verdict.drafted[index][:accepted], verdict.follows[index]])
             row.tokens += tokens
             self.drafter.commit(row, before, accepted, draft)
             row.gamma.observe(Observation(gammas[index], drafted, accepted))

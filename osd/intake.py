@@ -24,7 +24,8 @@ def _prompt(request: Request, pair: Pair, limit: int) -> str | None:
     if not prompt:
         return "the prompt is empty; give at least one token"
     if len(prompt) >= limit:
-        return f"the prompt has {len(prompt)} tokens, and a row holds {limit} with at least one to come; shorten it or raise serve.max_length"
+        size = f"the prompt has {len(prompt)} tokens, and a row holds {limit} with at least one to come"
+        return f"{size}; shorten it or raise serve.max_length"
     for position, token in enumerate(prompt):
         if not (isinstance(token, int) and 0 <= token < pair.vocab_size):
             return f"token {position} is {token!r}, and ids run from 0 to {pair.vocab_size - 1}"

@@ -48,7 +48,7 @@ class LeanDecoder:
         self.cos = self.sin = self.embedding.new_empty(0)
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
-        rows, count = tokens.shape
+        rows = len(tokens)
         self._extend_rotary(cache.length)
         cos, sin = self.cos[cache.feed.positions].unsqueeze(2), self.sin[cache.feed.positions].unsqueeze(2)
         hidden = F.embedding(tokens, self.embedding)
@@ -96,8 +96,9 @@ class _Layer:
         turned = self._normalise(mixed[:, :, : self.queries + self.keys])
         turned = turned * cos + turned.roll(self.width // 2, -1) * sin
         query = turned[:, :, : self.queries].transpose(1, 2)
-        key, value = turned[:, :, self.queries :].transpose(1, 2), mixed[:, :, self.queries + self.keys :].transpose(1, 2)
-        key, value = cache.layers[index].update(key, value)
+        key = turned[:, :, self.queries :].transpose(1, 2)
+        value = mixed[:, :, self.queries + self.keys :].transpose(1, 2)
+        key, value = cache.ragged[index].update(key, value)
         seen = F.scaled_dot_product_attention(
             query, key, value, attn_mask=cache.feed.mask, scale=self.scale, enable_gqa=self.queries != self.keys
         )

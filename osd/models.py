@@ -14,10 +14,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from osd.decoder import Builder, Decoder, choose_forward
+from osd.decoder import Builder, Decoder, choose_forward, vocabulary_size
 from storage.errors import ModelNotLoaded, VocabularyMismatch
 
-transformers_logging.disable_progress_bar()
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Model:
     @property
     def vocab_size(self) -> int:
         """Width of its logits."""
-        return int(self.module.get_output_embeddings().weight.shape[0])
+        return vocabulary_size(self.module)
 
     @property
     def device(self) -> torch.device:
@@ -103,10 +103,10 @@ def load_model(name: str | Path, device: torch.device, dtype: str = "auto") -> M
     if folder.exists() or str(name).startswith((".", "/", "~")):
         _check_folder(folder)
     try:
-        module = AutoModelForCausalLM.from_pretrained(str(name), dtype=_dtype(dtype, device), use_safetensors=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(str(name), dtype=_dtype(dtype, device), use_safetensors=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelNotLoaded(path=name, reason=_first_line(error)) from None
-    module = module.to(device).eval().requires_grad_(False)
+    module = loaded.to(device).eval().requires_grad_(False)
     return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
 
 
@@ -120,11 +120,11 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase | None:
 
 def position_limit(config: Any) -> int:
     """Positions that the model can attend over exactly."""
-    limit = getattr(config, "max_position_embeddings", None) or 1 << 30
+    limit = int(getattr(config, "max_position_embeddings", None) or 1 << 30)
     window = getattr(config, "sliding_window", None)
     if window and getattr(config, "use_sliding_window", True):
-        return min(limit, window)
-    return int(limit)
+        return min(limit, int(window))
+    return limit
 
 
 def _dtype(dtype: str, device: torch.device) -> Any:

@@ -45,12 +45,21 @@ class Parcel:
     logits: Tensor
     """(m, V)"""
     completions: list[Completion]
-    learn: bool
 
     @property
     def bytes(self) -> int:
         """Memory that the parcel holds while it waits."""
         return self.logits.numel() * self.logits.element_size()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one step kept of one request: m positions, their top-k ids and log-probabilities, the mass outside."""
+
+    positions: list[Position]
+    ids: Tensor
+    logprobs: Tensor
+    outside: Tensor
 
 
 def reduce_logits(logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -76,7 +85,7 @@ class Recorder:
         self._held = 0
         self._wake = threading.Condition()
         self._closing = self._idle = False
-        self._open: dict[str, list[tuple[list[Position], Tensor, Tensor, Tensor]]] = {}
+        self._open: dict[str, list[Part]] = {}
         self._samples: list[RequestSamples] = []
         self._outcomes: list[Outcome] = []
         self._oldest: float | None = None
@@ -107,7 +116,7 @@ class Recorder:
         completions = [step.completion for step in progress if step.completion]
         if positions or completions:
             kept = logits.flatten(0, 1)[torch.tensor(index, dtype=torch.long, device=logits.device)]
-            self._put(Parcel(positions, kept, completions, bool(positions)))
+            self._put(Parcel(positions, kept, completions))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until everything handed over so far is in the store; False when the time ran out."""
@@ -125,7 +134,7 @@ class Recorder:
         with self._wake:
             if self._held + parcel.bytes > self._limit:
                 self.dropped += len(parcel.positions)
-                parcel = Parcel([], parcel.logits[:0], parcel.completions, False)
+                parcel = Parcel([], parcel.logits[:0], parcel.completions)
             self._held += parcel.bytes
             self._parcels.append(parcel)
             self._idle = False
@@ -157,7 +166,7 @@ class Recorder:
         if parcel.positions:
             ids, logprobs, outside = (part.cpu() for part in reduce_logits(parcel.logits, self.k))
             for begin, end in _stretches(parcel.positions):
-                part = (parcel.positions[begin:end], ids[begin:end], logprobs[begin:end], outside[begin:end])
+                part = Part(parcel.positions[begin:end], ids[begin:end], logprobs[begin:end], outside[begin:end])
                 self._open.setdefault(parcel.positions[begin].request_id, []).append(part)
         for completion in parcel.completions:
             self._oldest = self._oldest or now()
@@ -194,9 +203,10 @@ def _stretches(positions: Sequence[Position]) -> list[tuple[int, int]]:
     return list(zip(edges, [*edges[1:], len(positions)], strict=True))
 
 
-def _bundle(completion: Completion, parts: list[tuple[list[Position], Tensor, Tensor, Tensor]]) -> RequestSamples:
-    positions = [position for part in parts for position in part[0]]
-    ids, logprobs, outside = (torch.cat([part[i] for part in parts]).numpy() for i in (1, 2, 3))  # type: ignore[arg-type]
+def _bundle(completion: Completion, parts: list[Part]) -> RequestSamples:
+    positions = [position for part in parts for position in part.positions]
+    columns = ([p.ids for p in parts], [p.logprobs for p in parts], [p.outside for p in parts])
+    ids, logprobs, outside = (torch.cat(column).numpy() for column in columns)
     return RequestSamples(
         request_id=completion.request.id,
         route=completion.route,

@@ -84,11 +84,12 @@ class Row:
         )  # fmt: skip
 
     def _outcomes(self, controller: str) -> tuple[Outcome, ...]:
-        versions = list(dict.fromkeys(r.draft_version for r in self.rounds))
-        return tuple(
-            self._outcome(version, [r for r in self.rounds if r.draft_version == version], version == versions[-1], controller)
-            for version in versions
-        )
+        by_version: dict[str, list[Round]] = {}
+        for r in self.rounds:
+            by_version.setdefault(r.draft_version, []).append(r)
+        last = len(by_version) - 1
+        parts = enumerate(by_version.items())
+        return tuple(self._outcome(version, rounds, i == last, controller) for i, (version, rounds) in parts)
 
     def _outcome(self, version: str, rounds: Sequence[Round], last: bool, controller: str) -> Outcome:
         return Outcome(

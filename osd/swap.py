@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftModel
@@ -103,16 +104,20 @@ class Swap:
 def load_version(store: Store, version: DraftVersion, like: Model) -> PreTrainedModel:
     """A version's weights as a module on the device and in the dtype of ``like``; a LoRA adapter is merged
     into the weights that learning started from. Raises WeightsDamaged when the files do not load."""
-    weight = next(like.module.parameters())
+    weight, folder = next(like.module.parameters()), store.versions.folder(version)
     try:
         if version.kind == "lora":
-            root = store.versions.lineage(version.id)[-1]
-            base = AutoModelForCausalLM.from_pretrained(store.versions.folder(root), dtype=weight.dtype, use_safetensors=True)
-            module = PeftModel.from_pretrained(base, store.versions.folder(version)).merge_and_unload()
+            root = store.versions.folder(store.versions.lineage(version.id)[-1])
+            module = PeftModel.from_pretrained(_read(root, weight.dtype), folder).merge_and_unload()
         else:
-            module = AutoModelForCausalLM.from_pretrained(store.versions.folder(version), dtype=weight.dtype, use_safetensors=True)
+            module = _read(folder, weight.dtype)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise WeightsDamaged(version=version.id, reason=str(error).splitlines()[0]) from None
     module.config._attn_implementation = like.module.config._attn_implementation
     with torch.inference_mode(False):
-        return module.to(weight.device).eval().requires_grad_(False)
+        ready: PreTrainedModel = module.to(weight.device).eval().requires_grad_(False)
+        return ready
+
+
+def _read(folder: Path, dtype: torch.dtype) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)

@@ -37,8 +37,9 @@ class CausalDrafter:
             if probabilities is not None:
                 q.append(probabilities)
             self._stop_unsure(rows, lengths, len(tokens), chosen, logits)
-        stacked = torch.stack(tokens, dim=1) if tokens else torch.zeros(len(rows), 0, dtype=torch.long, device=self.decoder.device)
-        return Draft(stacked, tuple(range(len(tokens))), tuple(lengths), torch.stack(q, dim=1) if q else None)
+        nothing = torch.zeros(len(rows), 0, dtype=torch.long, device=self.decoder.device)
+        chain = torch.stack(tokens, dim=1) if tokens else nothing
+        return Draft(chain, tuple(range(len(tokens))), tuple(lengths), torch.stack(q, dim=1) if q else None)
 
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafter.commit`. The last drafted token was never fed back."""

@@ -1,0 +1,83 @@
+"""Small random models of several architectures, and pairs whose draft sometimes agrees with its target."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import transformers as tf
+
+from osd.decoder import choose_forward
+from osd.models import Model, Pair, position_limit
+
+VOCABULARY = 97
+SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA = {**SHAPE, "intermediate_size": 48, "num_key_value_heads": 2, "max_position_embeddings": 256}
+
+CONFIGS: dict[str, Any] = {
+    "llama": lambda: tf.LlamaConfig(**LLAMA),
+    "mistral": lambda: tf.MistralConfig(**LLAMA, sliding_window=None),
+    "qwen2": lambda: tf.Qwen2Config(**LLAMA),
+    "qwen3": lambda: tf.Qwen3Config(**LLAMA, head_dim=8),
+    "gpt_neox": lambda: tf.GPTNeoXConfig(**SHAPE, intermediate_size=48, max_position_embeddings=256),
+    "opt": lambda: tf.OPTConfig(**SHAPE, ffn_dim=48, word_embed_proj_dim=32, max_position_embeddings=256),
+    "gpt2": lambda: tf.GPT2Config(vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=256),
+    "gemma2": lambda: tf.Gemma2Config(**LLAMA, head_dim=8, sliding_window=256),
+}
+
+
+def random_module(kind: str, seed: int = 0, vocabulary: int = VOCABULARY) -> Any:
+    """A random model, with weights large enough that its texts are not all alike."""
+    torch.manual_seed(seed)
+    config = CONFIGS[kind]()
+    config.vocab_size = vocabulary
+    config.eos_token_id, config.bos_token_id, config.pad_token_id = 1, 1, 0
+    module = tf.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+    for name, weight in module.named_parameters():
+        if weight.dim() > 1 and "embed" not in name:
+            weight.mul_(4.0)
+    return module
+
+
+def model_of(module: Any, name: str = "random") -> Model:
+    """A module as osd sees it."""
+    return Model(name, module, position_limit(module.config), choose_forward(module, name))
+
+
+def noisy(module: Any, noise: float = 0.2, seed: int = 1) -> Any:
+    """A copy whose weights are off by so much of their own spread: a draft that is sometimes right."""
+    other = copy.deepcopy(module)
+    generator = torch.Generator().manual_seed(seed)
+    for weight in other.parameters():
+        if weight.dim() > 1:
+            weight.add_(torch.randn(weight.shape, generator=generator) * weight.std() * noise)
+    return other
+
+
+def random_pair(
+    kind: str = "llama", *, noise: float = 0.2, eos: int | None = None, vocabulary: int = VOCABULARY
+) -> Pair:
+    """A target and a noisy copy of it, without a tokenizer."""
+    target = random_module(kind, vocabulary=vocabulary)
+    ends = frozenset() if eos is None else frozenset([eos])
+    return Pair(model_of(target, "target"), model_of(noisy(target, noise), "draft"), None, ends)
+
+
+def prompts(count: int, seed: int = 0, longest: int = 24) -> list[tuple[int, ...]]:
+    """Random prompts of 1 to ``longest`` tokens."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(low: int, high: int, size: int = 1) -> list[int]:
+        return torch.randint(low, high, (size,), generator=generator).tolist()
+
+    return [tuple(draw(2, VOCABULARY, draw(1, longest + 1)[0])) for _ in range(count)]
+
+
+@torch.inference_mode()
+def alone(module: Any, prompt: tuple[int, ...], count: int, eos: int | None = None) -> list[int]:
+    """The plain reference: the target's greedy text, each token from a fresh forward pass over all before it."""
+    tokens = list(prompt)
+    while len(tokens) - len(prompt) < count and (len(tokens) == len(prompt) or tokens[-1] != eos):
+        tokens.append(int(module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+    return tokens[len(prompt) :]

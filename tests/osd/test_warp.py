@@ -1,0 +1,46 @@
+"""Warping against Hugging Face's own processors, and drawing against the distribution asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+
+from osd.warp import Warp, draw
+from storage.records import Sampling
+
+
+def reference(scores: torch.Tensor, s: Sampling) -> torch.Tensor:
+    if s.temperature == 0:
+        return torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).float()
+    steps = [TemperatureLogitsWarper(s.temperature)]
+    steps += [TopKLogitsWarper(s.top_k)] if s.top_k else []
+    steps += [TopPLogitsWarper(s.top_p)] if s.top_p and s.top_p < 1 else []
+    return LogitsProcessorList(steps)(None, scores).softmax(-1)
+
+
+MIXES = [
+    [Sampling(0.7), Sampling(1.0), Sampling(0.0)],
+    [Sampling(1.0, top_k=3), Sampling(0.5, top_k=500), Sampling(1.3)],
+    [Sampling(1.0, top_p=0.6), Sampling(0.8, top_p=1.0), Sampling(0.0, top_p=0.2)],
+    [Sampling(1.2, top_k=5, top_p=0.7), Sampling(1.0, top_k=1), Sampling(2.0, top_p=0.01)],
+]
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_rows_are_warped_as_hugging_face_does(mix: list[Sampling]) -> None:
+    logits = torch.randn(3, 4, 40, generator=torch.Generator().manual_seed(0)) * 3
+    ours = Warp.of(mix, 40, torch.device("cpu"))(logits)
+    for i, sampling in enumerate(mix):
+        assert torch.allclose(ours[i], reference(logits[i], sampling), atol=1e-6)
+
+
+def test_a_batch_that_is_all_greedy_needs_no_probabilities() -> None:
+    assert not Warp.of([Sampling(), Sampling(top_k=3)], 10, torch.device("cpu")).sampled
+
+
+def test_drawing_walks_the_cumulative_distribution() -> None:
+    p = torch.tensor([0.0, 0.25, 0.0, 0.5, 0.25, 0.0]).expand(5, 6)
+    chance = torch.tensor([0.0, 0.2499, 0.25, 0.7501, 1 - 2**-53], dtype=torch.float64)
+    assert draw(p, chance).tolist() == [1, 1, 3, 4, 4]
+    assert draw(p * 7, chance).tolist() == [1, 1, 3, 4, 4]  # need not sum to 1
