@@ -74,8 +74,8 @@ class ServeSettings(Section):
     """Drafted tokens of a request's first round (every round, for fixed)."""
     gamma_max: int = Field(default=12, ge=1)
     """Drafted tokens of a round at most."""
-    gamma_history: int = Field(default=6, ge=1)
-    """h: rounds of a request from which analytic estimates acceptance."""
+    gamma_history: int = Field(default=12, ge=1)
+    """h: newest rounds of a request from which analytic estimates its acceptance."""
     gamma_estimator: Literal["ratio", "truncated"] = "ratio"
     """How analytic estimates it: Eq. 2 of on-the-fly adaptation, or the root of its Eq. 11."""
     gamma_eta: float = Field(default=0.5, gt=0, le=1)
