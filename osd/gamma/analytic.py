@@ -21,13 +21,13 @@ from osd.gamma.probing import Prober
 
 ACCEPTANCE_MAX = 0.98
 """Acc_max: an estimate near 1 is never believed (section 4.1)."""
-PRIOR_TRIALS = 4.0
+PRIOR_TRIALS = 6.0
 """Drafted tokens that the engine's recent acceptance weighs beside a request's own history."""
 SHARED_ROUNDS = 64
 """Rounds, of any request, that make up the engine's recent acceptance."""
 FIRST_TRIALS = 8
 """Judged tokens, of any request, before acceptance is believed at all; until then gamma_initial."""
-_REFRESH = 8
+_REFRESH = 16
 """Rounds for which a batch size's costs are used before they are looked up again."""
 
 Estimator = Literal["ratio", "truncated"]
@@ -120,7 +120,7 @@ class AnalyticController:
         *,
         initial: int,
         maximum: int,
-        history: int = 6,
+        history: int = 12,
         estimator: Estimator = "ratio",
         acceptance_max: float = ACCEPTANCE_MAX,
         prior_trials: float = PRIOR_TRIALS,
@@ -146,14 +146,15 @@ class AnalyticController:
 
     def estimate(self, own: History) -> float:
         """β: Eq. 2 (or 11) over the request's last h rounds, and the engine's recent acceptance as
-        ``prior_trials`` further trials; at most Acc_max."""
+        ``prior_trials`` further trials (0: the paper's own, as soon as there is history); at most Acc_max."""
         shared = self.shared
         prior = (shared.accepted + 1) / (shared.trials + 2)  # one of each: a single round must not say 0 or 1
         trials = own.trials
         accepted = float(own.accepted)
         if self._estimator == "truncated" and trials:
             accepted = trials * (truncated(own.rounds) or 0.0)
-        beta = (accepted + self._prior_trials * prior) / (trials + self._prior_trials)
+        weight = trials + self._prior_trials
+        beta = (accepted + self._prior_trials * prior) / weight if weight else prior
         return min(beta, self._acceptance_max)
 
     def choose(self, row: AnalyticRow, batch: int) -> int:
@@ -173,7 +174,7 @@ class AnalyticController:
     def _decide(self, row: AnalyticRow, batch: int) -> int:
         table = self._table(batch)
         if table is None or self.shared.trials < FIRST_TRIALS:
-            return self._initial
+            return self._initial or self._prober.blind(batch)
         rows = [row] if batch == 1 else [row, *(other for other in self._rows_before if other is not row)]
         gamma, gain = best_gamma([each.acceptance for each in rows], table)
         return self._prober.instead(gamma, gain, batch, table)

@@ -7,13 +7,18 @@ through the cells fills in those that were never timed. Both forget, and a stray
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 
-WINDOW = 15
+WINDOW = 31
 """Timings that a cell remembers."""
 TRUSTED = 4
-"""Timings after which a cell is believed rather than the line through its neighbours."""
+"""Timings after which a cell is known well enough to compare with."""
+_SMOOTHING = 4
+"""Timings that the line weighs beside a cell's own: a cell of few is pulled towards its neighbours."""
+_REFIT = 16
+"""Timings after which the line is drawn anew."""
 _LOAD_WINDOW = 9
 _LOAD_ANCHOR = 0.98
 
@@ -49,6 +54,8 @@ class Surface:
         self._size = size
         self._rows: dict[int, dict[int, Cell]] = {}
         self._line: tuple[float, float] | None = None
+        self._ratios: dict[int, tuple[list[int], list[float]]] = {}
+        self._added = 0
 
     def cell(self, batch: int, tokens: int) -> Cell | None:
         """The cell, or None where nothing was measured."""
@@ -57,10 +64,14 @@ class Surface:
     def add(self, batch: int, tokens: int, value: float, at: int) -> None:
         """A measured value."""
         row = self._rows.setdefault(batch, {})
-        if tokens not in row:
-            row[tokens] = Cell()
-        row[tokens].add(value, at)
-        self._line = None
+        cell = row.get(tokens)
+        if cell is None:
+            cell = row[tokens] = Cell()
+        cell.add(value, at)
+        self._added += 1
+        self._ratios.pop(batch, None)
+        if cell.count <= TRUSTED or self._added % _REFIT == 0:
+            self._line = None
 
     def estimate(self, batch: int, tokens: int) -> float | None:
         """The cost, or None while nothing at all was measured.
@@ -71,26 +82,31 @@ class Surface:
         if not self._rows:
             return None
         value = self._on_line(batch, tokens)
-        row = self._rows.get(batch)
-        if not row:
+        if batch not in self._rows:
             return value
-        below = max((n for n in row if n <= tokens), default=None)
-        above = min((n for n in row if n >= tokens), default=None)
-        if below is None or above is None or below == above:
-            nearest = above if below is None else below
-            assert nearest is not None
-            return value * self._ratio(batch, nearest, row[nearest])
-        part = (tokens - below) / (above - below)
-        low, high = self._ratio(batch, below, row[below]), self._ratio(batch, above, row[above])
-        return value * (low + part * (high - low))
+        known, ratios = self._ratios.get(batch) or self._ratios_of(batch)
+        above = bisect_left(known, tokens)
+        if above == len(known):
+            return value * ratios[-1]
+        if above == 0 or known[above] == tokens:
+            return value * ratios[above]
+        part = (tokens - known[above - 1]) / (known[above] - known[above - 1])
+        return value * (ratios[above - 1] + part * (ratios[above] - ratios[above - 1]))
 
-    def _ratio(self, batch: int, tokens: int, cell: Cell) -> float:
-        trust = min(1.0, cell.count / TRUSTED)
-        return 1 + trust * (cell.typical / self._on_line(batch, tokens) - 1)
+    def _ratios_of(self, batch: int) -> tuple[list[int], list[float]]:
+        row = self._rows[batch]
+        known = sorted(row)
+        ratios = []
+        for tokens in known:
+            trust = row[tokens].count / (row[tokens].count + _SMOOTHING)
+            ratios.append(1 + trust * (row[tokens].typical / self._on_line(batch, tokens) - 1))
+        self._ratios[batch] = known, ratios
+        return known, ratios
 
     def _on_line(self, batch: int, tokens: int) -> float:
         if self._line is None:
             self._line = self._fit()
+            self._ratios.clear()
         start, slope = self._line
         return start + slope * self._size(batch, tokens)
 
@@ -135,6 +151,8 @@ class CostModel:
         """Target passes seen."""
         self.spent_ms = 0.0
         """All drafting and verifying seen, milliseconds."""
+        self.plain_rounds = 0
+        """Of the rounds, those without drafted tokens."""
         self._load = Load()
         self._draft = Surface(lambda batch, steps: batch)  # a cell holds milliseconds a step
         self._verify = Surface(lambda batch, tokens: batch * tokens)
@@ -147,6 +165,7 @@ class CostModel:
     def observe_verify(self, batch: int, tokens: int, ms: float) -> None:
         """One target pass of ``tokens`` (gamma + 1) a row over ``batch`` rows took ``ms``, accepting included."""
         self.rounds += 1
+        self.plain_rounds += tokens == 1
         self._observe(self._verify, batch, tokens, ms, 1)
 
     def _observe(self, surface: Surface, batch: int, tokens: int, ms: float, passes: int) -> None:
