@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from storage.errors import BadPromptFile, BadRequest
 
@@ -47,7 +47,8 @@ def read_prompts(path: Path) -> Iterator[Prompt | BadPromptFile]:
 
 def open_bytes(path: Path) -> IO[bytes]:
     """The file's bytes, through gzip when its name ends in .gz."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    opened: Any = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    return cast(IO[bytes], opened)
 
 
 def read_line(path: Path, number: int, line: bytes) -> Prompt | BadPromptFile:

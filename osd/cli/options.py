@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,10 +12,12 @@ import typer
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on one line instead of a table.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TargetOption = Annotated[
-    str | None, typer.Option(help="Target: a Hugging Face folder or hub name. Default: serve.target, else the shipped one.")
+    str | None,
+    typer.Option(help="Target: a Hugging Face folder or hub name. Default: serve.target, else the shipped one."),
 ]
 DraftOption = Annotated[
-    str | None, typer.Option(help="Draft: a Hugging Face folder or hub name. Default: serve.draft, else the shipped one.")
+    str | None,
+    typer.Option(help="Draft: a Hugging Face folder or hub name. Default: serve.draft, else the shipped one."),
 ]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -29,7 +30,9 @@ def moment(text: str) -> float:
     try:
         return datetime.fromisoformat(text.strip()).timestamp()
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is neither an age (15m, 2h, 7d) nor a date (2026-11-21, 2026-11-21T08:00)") from None
+        raise typer.BadParameter(
+            f"{text!r} is neither an age (15m, 2h, 7d) nor a date (2026-11-21, 2026-11-21T08:00)"
+        ) from None
 
 
 MomentOption = Annotated[
@@ -42,10 +45,3 @@ def confirm(question: str, yes: bool) -> None:
     """Ask before something that cannot be undone; ends the command with status 1 on no."""
     if not yes:
         typer.confirm(question, abort=True, err=True)
-
-
-def fresh_path(path: Path) -> Path:
-    """A path that is not there yet. Raises BadParameter."""
-    if path.exists():
-        raise typer.BadParameter(f"{path} is there already; choose another path or remove it first")
-    return path

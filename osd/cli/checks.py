@@ -1,0 +1,215 @@
+"""What `osd doctor` looks at. Each check answers with findings and never raises."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+
+from osd.cli.context import Surroundings
+from osd.cli.pair import choose_pair
+from osd.cli.worker import trainer_command
+from storage.errors import OsdError, WeightsDamaged
+
+if TYPE_CHECKING:
+    from storage.store import Store
+
+OK, WARNING, BROKEN = "ok", "warning", "broken"
+LOW_BYTES, TOO_FEW_BYTES = 2e9, 2e8
+PING_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    part: str
+    state: str
+    """ok, warning or broken."""
+    found: str
+    mend: str = ""
+    """What to do about it; empty where nothing need be done."""
+
+
+def python(here: Surroundings) -> Iterator[Finding]:
+    """The interpreter and the machine."""
+    yield Finding(
+        "python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    )
+
+
+def packages(here: Surroundings) -> Iterator[Finding]:
+    """Every library that osd needs, and the extras that are there, against the versions that osd asks for."""
+    for requirement in map(Requirement, metadata.requires("osd") or ()):
+        extra = requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
+        try:
+            found = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            if not extra:
+                yield Finding(requirement.name, BROKEN, "not installed", f"pip install '{plain(requirement)}'")
+            continue
+        if requirement.specifier.contains(found, prereleases=True):
+            yield Finding(requirement.name, OK, found)
+        else:
+            yield Finding(
+                requirement.name,
+                BROKEN,
+                f"{found}, osd needs {requirement.specifier}",
+                f"pip install '{plain(requirement)}'",
+            )
+
+
+def plain(requirement: Requirement) -> str:
+    """The requirement without its marker, as pip takes it on the command line."""
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return f"{requirement.name}{extras}{requirement.specifier}"
+
+
+def settings(here: Surroundings) -> Iterator[Finding]:
+    """osd.toml and the OSD_… variables."""
+    try:
+        here.settings  # noqa: B018
+    except OsdError as error:
+        yield Finding("settings", BROKEN, str(error), "correct it; docs/operating.md lists every setting")
+        return
+    variables = sum(name.startswith("OSD_") and name != "OSD_CONFIG" for name in os.environ)
+    file = here.config or os.environ.get("OSD_CONFIG") or ("osd.toml" if Path("osd.toml").exists() else "no file")
+    yield Finding("settings", OK, f"{file}, {variables} from the environment")
+
+
+def device(here: Surroundings) -> Iterator[Finding]:
+    """What decodes: the processor or a GPU."""
+    import torch
+
+    asked = here.settings.serve.device
+    if torch.cuda.is_available():
+        name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
+        yield Finding("device", OK, f"{asked}: {name}, {memory / 2**30:.0f} GiB")
+    elif asked.startswith("cuda"):
+        yield Finding(
+            "device",
+            BROKEN,
+            f"serve.device is {asked}, torch sees no GPU",
+            "install a CUDA build of torch, or set serve.device to auto",
+        )
+    else:
+        yield Finding("device", OK, f"{asked}: CPU, {here.settings.serve.threads or torch.get_num_threads()} threads")
+
+
+def disk(here: Surroundings) -> Iterator[Finding]:
+    """The data directory: can it be written, is there room."""
+    directory = here.settings.storage.data_directory()
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not os.access(there, os.W_OK):
+        yield Finding(
+            "data directory", BROKEN, f"{there} cannot be written", "set storage.directory to a folder of yours"
+        )
+        return
+    free = shutil.disk_usage(there).free
+    state = BROKEN if free < TOO_FEW_BYTES else WARNING if free < LOW_BYTES else OK
+    yield Finding(
+        "data directory",
+        state,
+        f"{directory}, {free / 1e9:.1f} GB free",
+        "" if state == OK else "free space, or osd replay purge --before 7d",
+    )
+
+
+def database(here: Surroundings) -> Iterator[Finding]:
+    """Whether the database answers with the schema that this osd needs."""
+    from storage.database import check
+
+    try:
+        facts = check(here.settings.storage.database_url())
+    except OsdError as error:
+        yield Finding("database", BROKEN, str(error), "start it, or correct storage.url")
+        return
+    if facts["current"]:
+        yield Finding("database", OK, f"{facts['url']}, schema {facts['found']}")
+    elif facts["dialect"] == "sqlite" and facts["found"] is None:
+        yield Finding("database", OK, f"{facts['url']}, made when first used")
+    else:
+        yield Finding(
+            "database", BROKEN, f"{facts['url']}, schema {facts['found']}, needed {facts['needed']}", "osd db upgrade"
+        )
+
+
+def weights(here: Surroundings) -> Iterator[Finding]:
+    """Whether the files of every draft's current version are what was published."""
+    from storage.database import check
+
+    try:
+        if not check(here.settings.storage.database_url())["current"]:
+            return
+        with here.store() as store:
+            for draft in sorted({version.draft for version in store.versions.list()}):
+                yield sound(store, draft)
+    except OsdError as error:
+        yield Finding("weights", BROKEN, str(error))
+
+
+def sound(store: Store, draft: str) -> Finding:
+    """The finding for one draft."""
+    current = store.versions.current(draft)
+    try:
+        store.versions.verify(current)
+    except WeightsDamaged as error:
+        return Finding(f"draft {draft}", BROKEN, str(error), f"osd drafts rollback {draft}")
+    return Finding(f"draft {draft}", OK, f"{current.id}, files sound")
+
+
+def broker(here: Surroundings) -> Iterator[Finding]:
+    """Whether the task queue's broker answers. Asked in a process of the trainer, which alone speaks to it."""
+    command = trainer_command("ping", config=here.config)
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=PING_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        yield Finding(
+            "broker", BROKEN, f"no answer in {PING_SECONDS} s", "check worker.broker and that the broker runs"
+        )
+        return
+    try:
+        said = json.loads(answer.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        said = {"ok": False, "found": (answer.stderr.strip().splitlines() or ["no answer"])[-1]}
+    if said["ok"]:
+        yield Finding("broker", OK, said["found"])
+    else:
+        yield Finding(
+            "broker", BROKEN, said["found"], said.get("mend") or "check worker.broker and that the broker runs"
+        )
+
+
+def pair(here: Surroundings) -> Iterator[Finding]:
+    """Whether target and draft load and serve together."""
+    try:
+        names = choose_pair(here.settings.serve)
+        found = names.load(here.settings.serve)
+    except OsdError as error:
+        yield Finding("pair", BROKEN, str(error), "set serve.target and serve.draft")
+        return
+    named = "the one that ships with osd" if names.shipped else f"{names.target} with {names.draft}"
+    yield Finding("pair", OK, f"{named}: {found.vocab_size} tokens, {found.limit} positions")
+
+
+CHECKS = (python, packages, settings, device, disk, database, weights, broker, pair)
+NEED_NO_SETTINGS = (python, packages, settings)
+
+
+def examine(here: Surroundings) -> Iterator[Finding]:
+    """Every finding; what needs the settings is left out when they cannot be read."""
+    readable = True
+    for check in CHECKS:
+        if readable or check in NEED_NO_SETTINGS:
+            for finding in check(here):
+                readable = readable and not (finding.part == "settings" and finding.state == BROKEN)
+                yield finding

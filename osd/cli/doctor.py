@@ -1,0 +1,37 @@
+"""`osd doctor`: what is there, what is missing, how to mend it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+from rich.console import Console
+
+from osd.cli.checks import BROKEN, examine
+from osd.cli.context import surroundings
+from osd.cli.options import JsonOption
+from osd.cli.out import Column, print_json, print_table
+
+MARKS = {"ok": "✓", "warning": "!", "broken": "✗"}
+COLUMNS = (
+    Column("state", "", MARKS.__getitem__),
+    Column("part", "part"),
+    Column("found", "found"),
+    Column("mend", "to mend it"),
+)
+
+
+def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Check the installation, the device, the disk, the database, the broker and the pair.
+
+    Nothing is changed. Ends with status 1 when something is broken.
+    """
+    with Console(stderr=True).status("Looking …"):
+        findings = list(examine(surroundings(ctx)))
+    rows = [asdict(finding) for finding in findings]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(rows, COLUMNS)
+    if any(finding.state == BROKEN for finding in findings):
+        raise typer.Exit(1)

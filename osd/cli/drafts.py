@@ -1,0 +1,152 @@
+"""`osd drafts`: the versions of the drafts' weights."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osd.cli.context import surroundings
+from osd.cli.options import JsonOption, YesOption, confirm
+from osd.cli.out import Column, note, print_facts, print_json, print_table, say, state, when
+from storage.records import DEFAULT_DRAFT, DraftVersion
+
+if TYPE_CHECKING:
+    from storage.store import Store
+
+app = typer.Typer(no_args_is_help=True, help="List, inspect, publish and take back versions of a draft.")
+
+VersionArgument = Annotated[
+    str, typer.Argument(help="A version's id, as `osd drafts list` shows it.", metavar="VERSION")
+]
+COLUMNS = (
+    Column("draft", "draft"),
+    Column("number", "no.", right=True),
+    Column("id", "version"),
+    Column("state", "state", state),
+    Column("current", "current", lambda current: "●" if current else ""),
+    Column("kind", "kind"),
+    Column("created_at", "made", when),
+    Column("parent", "parent"),
+)
+
+
+@app.command("list")
+def list_versions(
+    ctx: typer.Context,
+    draft: Annotated[str | None, typer.Option(help="This draft only.", metavar="NAME")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the versions of every draft, oldest first."""
+    with surroundings(ctx).store() as store:
+        rows = version_rows(store, store.versions.list(draft))
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(
+            rows, COLUMNS, empty="There are no drafts yet; the first one is registered when osd serves with it."
+        )
+
+
+@app.command()
+def show(ctx: typer.Context, version: VersionArgument, as_json: JsonOption = False) -> None:
+    """Show one version: where it came from, what the gate measured, whether its files are sound."""
+    with surroundings(ctx).store() as store:
+        facts = describe(store, store.versions.get(version))
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts(flat(facts))
+
+
+@app.command()
+def promote(ctx: typer.Context, version: VersionArgument, yes: YesOption = False) -> None:
+    """Make a version the current one, whatever the gate said of it.
+
+    Its files are checked first. Servers swap it in between two steps.
+    """
+    with surroundings(ctx).store() as store:
+        chosen = store.versions.get(version)
+        confirm(f"Serve {chosen.draft} with {version}, which is {state(chosen.state)}?", yes)
+        store.versions.promote(version)
+    note(f"{version} is now the current version of {chosen.draft}.")
+
+
+@app.command()
+def rollback(
+    ctx: typer.Context,
+    draft: Annotated[str, typer.Argument(help="The draft to take back.", metavar="DRAFT")] = DEFAULT_DRAFT,
+    to: Annotated[
+        str | None, typer.Option(help="Return to this version. Default: the parent.", metavar="VERSION")
+    ] = None,
+    reason: Annotated[
+        str, typer.Option(help="Kept with the version that is taken back.")
+    ] = "asked for on the command line",
+    yes: YesOption = False,
+) -> None:
+    """Take back a draft's current version and return to its parent.
+
+    Servers swap the older weights in between two steps. Nothing is deleted; `osd drafts promote` undoes it.
+    """
+    with surroundings(ctx).store() as store:
+        current = store.versions.current(draft)
+        confirm(f"Take back {current.id} and return to {to or current.parent}?", yes)
+        now_current = store.versions.rollback(draft, reason, to=to)
+    note(f"{now_current.id} is now the current version of {draft}.")
+
+
+@app.command()
+def export(
+    ctx: typer.Context,
+    version: VersionArgument,
+    destination: Annotated[Path, typer.Argument(help="A folder that is not there yet.", metavar="FOLDER")],
+) -> None:
+    """Copy a version to a plain Hugging Face folder.
+
+    transformers, vLLM and SGLang load it as a draft model. The files are checked against their digest first.
+    """
+    with surroundings(ctx).store() as store:
+        store.versions.export(version, destination)
+    say(str(destination))
+
+
+def version_rows(store: Store, versions: list[DraftVersion]) -> list[dict[str, Any]]:
+    """Rows for the table and for JSON, with the current version of each draft marked."""
+    current = {store.versions.current(draft).id for draft in {version.draft for version in versions}}
+    return [{**asdict(version), "current": version.id in current} for version in versions]
+
+
+def describe(store: Store, version: DraftVersion) -> dict[str, Any]:
+    """Everything known about a version. Damaged files are a finding here, not an error."""
+    from storage.errors import WeightsDamaged
+
+    try:
+        store.versions.verify(version)
+        files = "sound"
+    except WeightsDamaged as error:
+        files = str(error)
+    lineage = [ancestor.id for ancestor in store.versions.lineage(version.id)]
+    folder = str(store.versions.folder(version))
+    beside = store.versions.provenance(version)
+    return {
+        **version_rows(store, [version])[0],
+        "folder": folder,
+        "files": files,
+        "lineage": lineage,
+        "provenance": beside.get("provenance", {}),
+    }
+
+
+def flat(facts: dict[str, Any]) -> dict[str, str | None]:
+    """Facts as text, nested ones with dotted names."""
+    lines: dict[str, str | None] = {}
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            lines.update({f"{key}.{inner}": text for inner, text in flat(value).items()})
+        elif isinstance(value, (list, tuple)):
+            lines[key] = " ← ".join(map(str, value))
+        else:
+            lines[key] = when(value) if key == "created_at" else None if value is None else state(value)
+    return lines

@@ -1,0 +1,114 @@
+"""`osd generate`: prompts in, text out, through the same loop as everything else."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from osd.cli.context import Surroundings, surroundings
+from osd.cli.generation import Batch, Wish, stream_one
+from osd.cli.options import DraftOption, TargetOption
+from osd.cli.out import note
+from osd.cli.pair import PairNames, choose_pair
+from osd.prompts import Prompt, read_prompts
+from storage.errors import BadPromptFile
+from storage.records import DEFAULT_TENANT, Sampling
+
+if TYPE_CHECKING:
+    from osd.engine import Engine
+
+SAMPLING, KEEPING, PAIR = "Sampling", "Keeping", "Pair"
+
+
+def generate(
+    ctx: typer.Context,
+    prompt: Annotated[str | None, typer.Argument(help="The prompt; - reads it from stdin.", metavar="PROMPT")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help='JSON lines, plain or .gz, each with a "prompt".', metavar="FILE")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens that come back at most.", metavar="N")] = 128,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text; may be given again.", metavar="TEXT")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not put the prompt into the chat template.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each prompt.")] = False,
+    temperature: Annotated[
+        float, typer.Option(help="0 takes the likeliest token.", metavar="T", rich_help_panel=SAMPLING)
+    ] = 0.0,
+    top_k: Annotated[
+        int | None, typer.Option(help="Draw from the K likeliest tokens.", metavar="K", rich_help_panel=SAMPLING)
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="Draw from the likeliest tokens of mass P.", metavar="P", rich_help_panel=SAMPLING),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes drawing repeatable.", metavar="N", rich_help_panel=SAMPLING)
+    ] = None,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    route: Annotated[str | None, typer.Option(help="Ask for a route by name.", metavar="NAME")] = None,
+    tenant: Annotated[
+        str, typer.Option(help="Whose request it is, in what is kept.", metavar="NAME", rich_help_panel=KEEPING)
+    ] = DEFAULT_TENANT,
+    learn: Annotated[
+        bool,
+        typer.Option(
+            "--learn/--no-learn",
+            help="Keep what drafts can learn from, and take newer versions of the draft. --no-learn opens no store.",
+            rich_help_panel=KEEPING,
+        ),
+    ] = True,
+) -> None:
+    """Complete a prompt, or every prompt of a file.
+
+    One prompt is streamed as it comes. A file is served in batches, and each text is printed when it is done. A line
+    that cannot be served is reported by its number, the others go on, and the command ends with status 2.
+
+    Examples: `osd generate "How many days has a leap year?"`,
+    `osd generate --prompts questions.jsonl --json --temperature 0.7 --seed 1`
+    """
+    here = surroundings(ctx)
+    if (prompt is None) == (prompts is None):
+        raise typer.BadParameter("give either a prompt or --prompts FILE")
+    names = choose_pair(here.settings.serve, target, draft)
+    wish = Wish(Sampling(temperature, top_k, top_p, seed), max_tokens, tuple(stop or ()), raw, route, tenant, learn)
+    source = prompts or one(prompt or "")
+    with ExitStack() as stack:
+        failed = serve(start(stack, here, names, learn=learn), wish, source, as_json=as_json)
+    if failed:
+        raise typer.Exit(BadPromptFile.exit_code)
+
+
+def serve(engine: Engine, wish: Wish, source: Path | Prompt, *, as_json: bool) -> int:
+    """Serve a prompt or a file of them; how many could not be served."""
+    if isinstance(source, Prompt) and not as_json:
+        stream_one(engine, wish.request(engine, source))
+        return 0
+    batch = Batch(engine, wish, as_json=as_json)
+    batch.serve([source] if isinstance(source, Prompt) else read_prompts(source))
+    return batch.failed
+
+
+def one(prompt: str) -> Prompt:
+    """The prompt of the command line, or of stdin."""
+    return Prompt(sys.stdin.read() if prompt == "-" else prompt, line=1)
+
+
+def start(stack: ExitStack, here: Surroundings, names: PairNames, *, learn: bool) -> Engine:
+    """The engine, inside the circle unless nothing is to be kept. It is closed with the stack."""
+    if names.shipped:
+        note("No pair is named; serving with the small one that ships with osd.")
+    store = stack.enter_context(here.store()) if learn else None
+    pair = names.load(here.settings.serve)
+    if store is None:
+        from osd.engine import Engine
+
+        return Engine(pair, here.settings.serve)
+    from osd.serving import serving
+
+    return stack.enter_context(serving(pair, here.settings, store))

@@ -1,0 +1,131 @@
+"""Serving the prompts of one call: one that streams, or a file of them in batches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from osd.cli.out import note, print_json, say
+from osd.cli.stream import TextStream
+from osd.prompts import Prompt, encode
+from storage.errors import BadPromptFile, BadRequest, OsdError, UnknownRoute
+from storage.records import Request, Sampling, ratio
+
+if TYPE_CHECKING:
+    from osd.engine import Engine
+    from osd.row import Completion
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What every request of one call shares."""
+
+    sampling: Sampling
+    max_tokens: int
+    stop: tuple[str, ...]
+    raw: bool
+    route: str | None
+    tenant: str
+    learn: bool
+
+    def request(self, engine: Engine, prompt: Prompt) -> Request:
+        """The request for a prompt; a line's own route and tenant come before the options. Raises BadRequest."""
+        return Request(
+            encode(engine.pair.tokenizer, prompt.text, raw=self.raw),
+            max_new_tokens=self.max_tokens,
+            sampling=self.sampling,
+            stop=self.stop,
+            route=prompt.fields.get("route", self.route),
+            tenant=prompt.fields.get("tenant", self.tenant),
+            learn=self.learn,
+        )
+
+
+def stream_one(engine: Engine, request: Request) -> None:
+    """Serve one request and write its text as it comes."""
+    stream = TextStream(engine.pair.tokenizer, request.stop)
+    engine.submit(request)
+    while engine.busy:
+        for progress in engine.step():
+            done = progress.completion
+            sys.stdout.write(stream.push(progress.tokens) + (stream.finish(done.text or "") if done else ""))
+            sys.stdout.flush()
+            if done:
+                say("")
+                note(summary(done))
+
+
+class Batch:
+    """Serves many prompts and reports each as it finishes; one that cannot be served does not end the others."""
+
+    def __init__(self, engine: Engine, wish: Wish, *, as_json: bool) -> None:
+        self.engine, self.wish, self.as_json = engine, wish, as_json
+        self.failed = 0
+        self._prompts: dict[str, Prompt] = {}
+
+    def serve(self, source: Iterable[Prompt | BadPromptFile]) -> None:
+        """Serve them all; afterwards ``failed`` counts those that could not be."""
+        items = iter(source)
+        while True:
+            while len(self._prompts) < self.engine.settings.max_batch and (item := next(items, None)) is not None:
+                self._submit(item)
+            if not self.engine.busy:
+                return
+            for progress in self.engine.step():
+                if progress.completion:
+                    self._report(progress.completion)
+
+    def _submit(self, item: Prompt | BadPromptFile) -> None:
+        if isinstance(item, BadPromptFile):
+            self._refuse(item.facts.get("line"), item)
+            return
+        try:
+            request = self.wish.request(self.engine, item)
+            self.engine.submit(request)
+        except (BadRequest, UnknownRoute) as error:
+            self._refuse(item.line, error)
+        else:
+            self._prompts[request.id] = item
+
+    def _refuse(self, line: int | None, error: OsdError) -> None:
+        self.failed += 1
+        if self.as_json:
+            print_json({"line": line, "error": str(error)})
+        note(f"line {line}: {error}")
+
+    def _report(self, done: Completion) -> None:
+        prompt = self._prompts.pop(done.request.id)
+        if self.as_json:
+            print_json({"line": prompt.line, "id": prompt.fields.get("id"), "prompt": prompt.text, **facts(done)})
+        else:
+            say(f"── line {prompt.line}\n{done.text}\n")
+
+
+def facts(done: Completion) -> dict[str, Any]:
+    """What a finished request says of itself."""
+    accepted = sum(one.accepted for one in done.rounds)
+    rejections = sum(one.rejected for one in done.rounds)
+    return {
+        "text": done.text,
+        "finish_reason": done.finish_reason,
+        "prompt_tokens": len(done.request.prompt_tokens),
+        "tokens": len(done.tokens),
+        "rounds": len(done.rounds),
+        "alpha": ratio(accepted, accepted + rejections),
+        "seconds": round(done.seconds, 4),
+        "route": done.route,
+        "draft_version": done.rounds[-1].draft_version if done.rounds else None,
+        "request_id": done.request.id,
+    }
+
+
+def summary(done: Completion) -> str:
+    """One line for the person at the terminal."""
+    found = facts(done)
+    speed = found["tokens"] / max(done.seconds, 1e-9)
+    alpha = "" if found["alpha"] is None else f", α {found['alpha']:.2f}"
+    return (
+        f"{found['tokens']} tokens in {found['rounds']} rounds, {speed:.0f} tokens/s{alpha} ({found['finish_reason']})"
+    )

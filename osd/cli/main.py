@@ -1,0 +1,93 @@
+"""The command's root: what `osd` is made of, and how an error becomes a line and an exit status.
+
+Groups are loaded when they are called, so that `osd stats` never waits for torch.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from osd.cli import db, doctor, drafts, generate, replay, stats, worker
+from osd.cli.context import Surroundings
+from osd.cli.out import note
+from storage.errors import OsdError
+
+INTERRUPTED = 130
+SERVE, LOOK, KEEP, MEASURE = "Decode and learn", "Look", "Keep", "Show and measure"
+
+
+class Root(TyperGroup):
+    """Turns what goes wrong into one clear line on stderr and an exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except OsdError as error:
+            note(f"osd: {error}")
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt:
+            note("Stopped.")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=Root, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]}, add_completion=True,
+)  # fmt: skip
+
+
+def show_version(asked: bool) -> None:
+    """Print the version and leave."""
+    if asked:
+        typer.echo(f"osd {version('osd')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration file. Default: $OSD_CONFIG, then osd.toml here.", metavar="FILE")
+    ] = None,
+    _: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Speculative decoding whose drafts keep learning from the traffic that they serve.
+
+    Start with `osd demo`, which needs no settings. `osd doctor` says what is missing.
+    """
+    ctx.obj = Surroundings(config)
+
+
+app.command("generate", rich_help_panel=SERVE)(generate.generate)
+app.command("worker", rich_help_panel=SERVE)(worker.worker)
+app.add_typer(stats.app, name="stats", rich_help_panel=LOOK)
+app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
+app.add_typer(drafts.app, name="drafts", rich_help_panel=KEEP)
+app.add_typer(replay.app, name="replay", rich_help_panel=KEEP)
+app.add_typer(db.app, name="db", rich_help_panel=KEEP)
+
+
+def main() -> None:
+    """What the console script runs."""
+    signal.signal(signal.SIGTERM, _terminated)
+    app(prog_name="osd")
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """A polite kill ends the command the way that lets its ``finally`` clauses run."""
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

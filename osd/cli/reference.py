@@ -1,0 +1,132 @@
+"""The reference pages in docs/, written from the code: ``python -m osd.cli.reference``.
+
+docs/cli.md is every command's help; docs/operating.md holds a table of every setting between two marks. A test
+compares both with what this module would write, so neither can fall behind.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+
+from osd.cli.main import app
+from storage.settings import Section, Settings
+
+DOCS = Path(__file__).parents[2] / "docs"
+BEGIN, END = "<!-- settings: written by python -m osd.cli.reference -->", "<!-- end of settings -->"
+LIMITS = {Ge: "≥ {ge}", Gt: "> {gt}", Le: "≤ {le}", Lt: "< {lt}"}
+
+
+def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Every command below this one with its full name, in the order of the help."""
+    yield name, command
+    for child in getattr(command, "commands", {}).values():
+        yield from commands(child, f"{name} {child.name}")
+
+
+def command_page() -> str:
+    """docs/cli.md."""
+    found = list(commands(typer.main.get_command(app), "osd"))
+    parts = [
+        "# The osd command",
+        "Written from the command's own help by `python -m osd.cli.reference`; a test keeps it true.",
+    ]
+    parts += [command_section(name, command) for name, command in found]
+    return "\n\n".join(parts) + "\n"
+
+
+def command_section(name: str, command: Any) -> str:
+    """One command: how it is called, what it does, its arguments and options."""
+    is_group = hasattr(command, "commands")
+    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    usage = " ".join([name, *map(argument_usage, arguments), *(["COMMAND"] if is_group else [])])
+    lines = [f"- {signature(parameter)} {sentence(parameter)}" for parameter in command.params if parameter.help]
+    parts = [f"## {name}", f"    {usage}", inspect.cleandoc(command.help or ""), "\n".join(lines)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def argument_usage(parameter: Any) -> str:
+    """An argument as the usage line has it."""
+    name = f"{metavar(parameter)} ..." if parameter.nargs == -1 else metavar(parameter)
+    return name if parameter.required else f"[{name}]"
+
+
+def metavar(parameter: Any) -> str:
+    """What stands for a value."""
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def signature(parameter: Any) -> str:
+    """An argument, or an option with what it takes: ``--since WHEN``."""
+    if parameter.param_type_name == "argument":
+        return f"`{metavar(parameter)}`"
+    words = ", ".join([*parameter.opts, *parameter.secondary_opts])
+    return f"`{words}`" if parameter.is_flag else f"`{words} {metavar(parameter)}`"
+
+
+def sentence(parameter: Any) -> str:
+    """What it does, and its default where that is not nothing."""
+    shown = parameter.default not in (None, False, (), []) and not callable(parameter.default)
+    return f"{parameter.help} Default: `{parameter.default}`." if shown else str(parameter.help)
+
+
+def settings_table() -> str:
+    """Every setting, a section at a time."""
+    lines = ["| setting | default | values | what it does |", "|---|---|---|---|"]
+    for section, field in Settings.model_fields.items():
+        for name, inner in typing.cast(type[Section], field.annotation).model_fields.items():
+            cells = (f"`{section}.{name}`", default(inner), values(inner), " ".join((inner.description or "").split()))
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def default(field: FieldInfo) -> str:
+    """The default as osd.toml would have it."""
+    return "–" if field.default is None else f"`{field.default}`"
+
+
+def values(field: FieldInfo) -> str:
+    """What a setting may be: its type or its choices, and its limits."""
+    limits = [LIMITS[type(limit)].format_map(vars_of(limit)) for limit in field.metadata if type(limit) in LIMITS]
+    return ", ".join([words_for(field.annotation), *limits])
+
+
+def vars_of(limit: Any) -> dict[str, Any]:
+    """A limit's one attribute, by name."""
+    return {name: getattr(limit, name) for name in ("ge", "gt", "le", "lt") if hasattr(limit, name)}
+
+
+def words_for(annotation: Any) -> str:
+    """A type, as a person calls it."""
+    if typing.get_origin(annotation) is typing.Literal:
+        return ", ".join(f"`{choice}`" for choice in typing.get_args(annotation))
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return words_for(next(part for part in typing.get_args(annotation) if part is not type(None)))
+    names = {int: "whole number", float: "number", str: "text", Path: "path", bool: "true, false"}
+    return names.get(annotation, str(annotation))
+
+
+def with_settings(page: str) -> str:
+    """docs/operating.md with its table of settings made anew."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{settings_table()}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Write both pages."""
+    (DOCS / "cli.md").write_text(command_page(), encoding="utf-8")
+    operating = DOCS / "operating.md"
+    operating.write_text(with_settings(operating.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

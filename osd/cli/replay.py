@@ -1,0 +1,109 @@
+"""`osd replay`: what is kept for learning."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from osd.cli.context import surroundings
+from osd.cli.options import JsonOption, YesOption, confirm, moment
+from osd.cli.out import Column, count, note, print_json, print_table, say, size, when
+
+app = typer.Typer(no_args_is_help=True, help="See, take out and delete what is kept for learning.")
+
+COLUMNS = (
+    Column("route", "route"),
+    Column("requests", "requests", count, right=True),
+    Column("positions", "positions", count, right=True),
+    Column("bytes", "size", size, right=True),
+    Column("segments", "segments", count, right=True),
+    Column("waiting", "waiting", count, right=True),
+    Column("holdout", "held out", count, right=True),
+    Column("oldest", "oldest", when),
+    Column("newest", "newest", when),
+)
+
+
+@app.command()
+def stats(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Show how much is kept, by route.
+
+    Waiting requests have not been trained on yet. Held-out ones never are: they judge candidates.
+    """
+    with surroundings(ctx).store() as store:
+        rows = [asdict(row) for row in store.samples.stats()]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(rows, COLUMNS, empty="Nothing has been kept yet.")
+
+
+@app.command()
+def export(
+    ctx: typer.Context,
+    destination: Annotated[Path, typer.Argument(help="A .parquet file that is not there yet.", metavar="FILE")],
+    route: Annotated[str | None, typer.Option(help="This route only.", metavar="NAME")] = None,
+) -> None:
+    """Write the kept samples to one Parquet file, for DuckDB or pandas.
+
+    It holds the requests' tokens, so treat it as you treat the prompts.
+    """
+    with surroundings(ctx).store() as store:
+        written = store.samples.export(destination, routes=None if route is None else [route])
+    say(str(destination))
+    note(f"{count(written.requests)} requests, {count(written.positions)} positions, {size(written.bytes)}.")
+
+
+@app.command()
+def purge(
+    ctx: typer.Context,
+    request: Annotated[str | None, typer.Option(help="The samples of this request.", metavar="ID")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Every sample of this tenant.", metavar="NAME")] = None,
+    route: Annotated[str | None, typer.Option(help="Every sample of this route.", metavar="NAME")] = None,
+    before: Annotated[
+        float | None, typer.Option(parser=moment, metavar="WHEN", help="What is older: an age (30d) or a date.")
+    ] = None,
+    segment: Annotated[str | None, typer.Option(help="One segment, readable or not.", metavar="ID")] = None,
+    everything: Annotated[bool, typer.Option("--everything", help="All of it.")] = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what is kept for learning.
+
+    Options narrow each other: --tenant with --before deletes that tenant's older samples. Weights that have
+    learned from them stay.
+    """
+    chosen: dict[str, Any] = {
+        "request_id": request,
+        "tenant": tenant,
+        "route": route,
+        "before": before,
+        "segment": segment,
+    }
+    chosen = {name: value for name, value in chosen.items() if value is not None}
+    if bool(chosen) == everything:
+        raise typer.BadParameter("say what: --request, --tenant, --route, --before or --segment, or --everything alone")
+    confirm(f"Delete {what(chosen)}? This cannot be undone.", yes)
+    with surroundings(ctx).store() as store:
+        purged = store.samples.purge(**chosen, everything=everything)
+    if as_json:
+        print_json(asdict(purged))
+    else:
+        note(f"Deleted {count(purged.requests)} requests ({size(purged.bytes)}).")
+
+
+def what(chosen: dict[str, Any]) -> str:
+    """The samples meant, as a person would say it."""
+    words = {
+        "request_id": "of request {}",
+        "tenant": "of tenant {}",
+        "route": "of route {}",
+        "segment": "in segment {}",
+    }
+    parts = [words[name].format(value) for name, value in chosen.items() if name in words]
+    if "before" in chosen:
+        parts.append(f"from before {when(chosen['before'])}")
+    return " ".join(["the samples", *parts]) if parts else "every sample that is kept"

@@ -1,0 +1,70 @@
+"""`osd drafts`: what there is, and which version serves."""
+
+import json
+from pathlib import Path
+
+from osd.cli.drafts import flat
+from storage.records import VersionState
+
+
+def test_list_marks_the_current_version(osd, filled):
+    rows = json.loads(osd("drafts", "list", "--json").stdout)
+    assert [(row["number"], row["current"], row["state"]) for row in rows] == [(0, False, "ready"), (1, True, "ready")]
+    shown = osd("drafts", "list")
+    assert filled.child in shown.stdout.replace("\n", "") or filled.child[:10] in shown.stdout
+    assert shown.stderr == ""
+
+
+def test_list_of_an_empty_store_is_an_empty_list(osd):
+    assert json.loads(osd("drafts", "list", "--json").stdout) == []
+    shown = osd("drafts", "list")
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert "no drafts yet" in shown.stderr
+
+
+def test_show_says_where_a_version_came_from(osd, filled):
+    facts = json.loads(osd("drafts", "show", filled.child, "--json").stdout)
+    assert facts["evidence"] == {"gain": 0.25}
+    assert facts["lineage"] == [filled.child, filled.root]
+    assert facts["files"] == "sound"
+    assert facts["provenance"] == {"osd": "test"}
+    assert "evidence.gain" in osd("drafts", "show", filled.child).stdout
+
+
+def test_show_finds_damaged_files_and_goes_on(osd, filled):
+    version = filled.store.versions.get(filled.child)
+    (filled.store.versions.folder(version) / "model.safetensors").write_bytes(b"damaged")
+    done = osd("drafts", "show", filled.child, "--json")
+    assert done.exit_code == 0
+    assert "refused" in json.loads(done.stdout)["files"]
+
+
+def test_rollback_asks_first_and_returns_to_the_parent(osd, filled):
+    refused = osd("drafts", "rollback", stdin="n\n")
+    assert refused.exit_code == 1
+    assert filled.root in refused.stderr
+    assert filled.store.versions.current("default").id == filled.child
+    done = osd("drafts", "rollback", "--yes", "--reason", "worse on Fridays")
+    assert done.exit_code == 0, done.stderr
+    assert filled.store.versions.current("default").id == filled.root
+    assert filled.store.versions.get(filled.child).state is VersionState.ROLLED_BACK
+
+
+def test_promote_brings_it_back(osd, filled):
+    osd("drafts", "rollback", "--yes")
+    done = osd("drafts", "promote", filled.child, "--yes")
+    assert done.exit_code == 0, done.stderr
+    assert filled.store.versions.current("default").id == filled.child
+
+
+def test_export_copies_the_files_and_prints_the_folder(osd, filled, tmp_path: Path):
+    done = osd("drafts", "export", filled.child, tmp_path / "plain")
+    assert done.stdout.strip() == str(tmp_path / "plain")
+    assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "plain").iterdir()}
+    again = osd("drafts", "export", filled.child, tmp_path / "plain")
+    assert again.exit_code == 2
+    assert "exists" in again.stderr
+
+
+def test_flat_names_nested_facts_with_dots():
+    assert flat({"a": {"b": {"c": 1}}, "d": ["x", "y"], "e": None}) == {"a.b.c": "1", "d": "x ← y", "e": None}

@@ -1,0 +1,30 @@
+"""The reference pages say what the code says; `python -m osd.cli.reference` writes them anew."""
+
+from osd.cli.reference import DOCS, command_page, settings_table, with_settings
+from storage.settings import Settings
+
+OPERATING = DOCS / "operating.md"
+
+
+def test_the_page_of_commands_is_that_of_the_code() -> None:
+    assert (DOCS / "cli.md").read_text(encoding="utf-8") == command_page()
+
+
+def test_the_table_of_settings_is_that_of_the_code() -> None:
+    page = OPERATING.read_text(encoding="utf-8")
+    assert page == with_settings(page)
+
+
+def test_every_setting_has_a_row_and_a_sentence() -> None:
+    rows = [line.split(" | ") for line in settings_table().splitlines()[2:]]
+    sections = {name: field.annotation for name, field in Settings.model_fields.items()}
+    names = [f"| `{section}.{name}`" for section, model in sections.items() for name in model.model_fields]  # type: ignore[union-attr]
+    assert [row[0] for row in rows] == names
+    assert all(row[3].rstrip(" |").endswith(".") for row in rows)
+
+
+def test_every_command_and_option_says_what_it_does() -> None:
+    page = command_page()
+    assert "None" not in page
+    for section in page.split("\n## ")[1:]:
+        assert len(section.split("\n\n")) >= 3, section

@@ -1,0 +1,40 @@
+"""Who imports whom, and what is not loaded when it is not needed."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "transformers", "celery", "kombu", "sklearn", "scipy", "matplotlib", "peft")
+
+
+def test_the_contracts_of_the_import_direction_hold() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    if not linter.exists() and not shutil.which("lint-imports"):
+        pytest.skip("import-linter is not installed; `make test` installs it")
+    done = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("module", ["storage.store", "router.fixed", "osd.cli.main", "osd.cli.stats", "osd.prompts"])
+def test_it_loads_without_the_heavy_libraries(module: str) -> None:
+    code = f"import {module}, sys; print(*sorted({HEAVY} & sys.modules.keys()))".replace(str(HEAVY), str(set(HEAVY)))
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize("command", ["stats acceptance", "drafts list", "replay stats", "db check"])
+def test_the_command_runs_without_torch(command: str, tmp_path: Path) -> None:
+    """The command itself is run, in a process that would fail if it imported torch or Celery."""
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['celery'] = None\n"
+        f"sys.argv = ['osd', *{command.split()!r}, '--json']\n"
+        "from osd.cli.main import main; main()"
+    )
+    variables = {"OSD_STORAGE__DIRECTORY": str(tmp_path), "PATH": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 5), done.stderr
+    assert "Traceback" not in done.stderr
