@@ -47,8 +47,7 @@ def read_prompts(path: Path) -> Iterator[Prompt | BadPromptFile]:
 
 def open_bytes(path: Path) -> IO[bytes]:
     """The file's bytes, through gzip when its name ends in .gz."""
-    opened: Any = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-    return cast(IO[bytes], opened)
+    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def read_line(path: Path, number: int, line: bytes) -> Prompt | BadPromptFile:
