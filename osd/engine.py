@@ -110,6 +110,7 @@ class Engine:
         route = self.router.route(request)
         self.waiting.append(Row(request, route.name, self.controller.start(), self.limit))
 
+    @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
         """End a request early; its completion comes with the next step. False if it is not here."""
         row = self._find(request_id)
@@ -119,7 +120,10 @@ class Engine:
             self._leave(self.rows.index(row))
         else:
             self.waiting.remove(row)
-        self._ended.append(Progress(request_id, (), self._finish(row, "cancelled")))
+        completion = self._finish(row, "cancelled")
+        self._ended.append(Progress(request_id, (), completion))
+        if self.recorder:
+            self.recorder.finish(completion)
         return True
 
     def run(self, requests: Iterable[Request]) -> Iterator[Completion]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -18,6 +19,9 @@ from osd.decoder import Builder, Decoder, choose_forward, vocabulary_size
 from storage.errors import ModelNotLoaded, VocabularyMismatch
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
+"""What transformers and safetensors raise when a folder does not hold a model they can read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ def load_model(name: str | Path, device: torch.device, dtype: str = "auto") -> M
         _check_folder(folder)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(str(name), dtype=_dtype(dtype, device), use_safetensors=True)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except LOAD_ERRORS as error:
         raise ModelNotLoaded(path=name, reason=_first_line(error)) from None
     module = loaded.to(device).eval().requires_grad_(False)
     return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))

@@ -118,6 +118,10 @@ class Recorder:
             kept = logits.flatten(0, 1)[torch.tensor(index, dtype=torch.long, device=logits.device)]
             self._put(Parcel(positions, kept, completions))
 
+    def finish(self, completion: Completion) -> None:
+        """A request that ended outside a round: its totals count, its positions are forgotten if it was cancelled."""
+        self._put(Parcel([], torch.empty(0), [completion]))
+
     def wait(self, timeout: float | None = None) -> bool:
         """Until everything handed over so far is in the store; False when the time ran out."""
         with self._wake:

@@ -18,7 +18,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from osd.decoder import Forward
-from osd.models import Model
+from osd.models import LOAD_ERRORS, Model
 from storage.errors import OsdError, StoreError, WeightsDamaged
 from storage.records import DraftVersion
 from storage.settings import Settings
@@ -111,7 +111,7 @@ def load_version(store: Store, version: DraftVersion, like: Model) -> PreTrained
             module = PeftModel.from_pretrained(_read(root, weight.dtype), folder).merge_and_unload()
         else:
             module = _read(folder, weight.dtype)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except LOAD_ERRORS as error:
         raise WeightsDamaged(version=version.id, reason=str(error).splitlines()[0]) from None
     module.config._attn_implementation = like.module.config._attn_implementation
     with torch.inference_mode(False):

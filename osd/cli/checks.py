@@ -48,24 +48,31 @@ def python(here: Surroundings) -> Iterator[Finding]:
 
 
 def packages(here: Surroundings) -> Iterator[Finding]:
-    """Every library that osd needs, and the extras that are there, against the versions that osd asks for."""
+    """Every library that osd needs, and those of its extras that are there, against the versions that osd asks for."""
+    fitting: list[str] = []
     for requirement in map(Requirement, metadata.requires("osd") or ()):
-        extra = requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
-        try:
-            found = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            if not extra:
-                yield Finding(requirement.name, BROKEN, "not installed", f"pip install '{plain(requirement)}'")
+        found = installed(requirement.name)
+        if found is None and is_extra(requirement):
             continue
-        if requirement.specifier.contains(found, prereleases=True):
-            yield Finding(requirement.name, OK, found)
+        if found and requirement.specifier.contains(found, prereleases=True):
+            fitting.append(f"{requirement.name} {found}")
         else:
-            yield Finding(
-                requirement.name,
-                BROKEN,
-                f"{found}, osd needs {requirement.specifier}",
-                f"pip install '{plain(requirement)}'",
-            )
+            needed = f"{found or 'not installed'}, osd needs {requirement.specifier}"
+            yield Finding(requirement.name, BROKEN, needed, f"pip install '{plain(requirement)}'")
+    yield Finding("packages", OK, ", ".join(fitting))
+
+
+def installed(name: str) -> str | None:
+    """The version of a library that is here."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def is_extra(requirement: Requirement) -> bool:
+    """Whether osd runs without it."""
+    return requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
 
 
 def plain(requirement: Requirement) -> str:

@@ -22,14 +22,12 @@ VersionArgument = Annotated[
     str, typer.Argument(help="A version's id, as `osd drafts list` shows it.", metavar="VERSION")
 ]
 COLUMNS = (
-    Column("draft", "draft"),
-    Column("number", "no.", right=True),
     Column("id", "version"),
-    Column("state", "state", state),
     Column("current", "current", lambda current: "●" if current else ""),
+    Column("state", "state", state),
     Column("kind", "kind"),
     Column("created_at", "made", when),
-    Column("parent", "parent"),
+    Column("parent", "trained from", lambda parent: "no. " + str(int(parent.split("-")[-2]))),
 )
 
 

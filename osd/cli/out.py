@@ -13,12 +13,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 Row = Mapping[str, Any]
 NOTHING = "–"
+WIDE = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +63,14 @@ def print_table(rows: Iterable[Row], columns: Sequence[Column], *, title: str | 
     if not rows:
         note(empty)
         return
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(
+        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False
+    )
     for column in columns:
         table.add_column(column.heading, justify="right" if column.right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(cell(row.get(column.key), column.show) for column in columns))
-    Console().print(table)
+    console().print(table)
 
 
 def print_facts(facts: Row) -> None:
@@ -74,7 +78,12 @@ def print_facts(facts: Row) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for key, value in facts.items():
         table.add_row(f"[bold]{escape(key)}[/bold]", cell(value))
-    Console().print(table)
+    console().print(table)
+
+
+def console() -> Console:
+    """stdout: as wide as the terminal, and never folded where it goes to a file or a pipe."""
+    return Console() if sys.stdout.isatty() else Console(width=WIDE)
 
 
 def cell(value: Any, show: Callable[[Any], str] = str) -> str:
@@ -99,7 +108,7 @@ def plain(value: Any) -> Any:
 
 def when(seconds: float) -> str:
     """Unix seconds as local date and time."""
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def share(value: float) -> str:

@@ -19,7 +19,6 @@ COLUMNS = (
     Column("requests", "requests", count, right=True),
     Column("positions", "positions", count, right=True),
     Column("bytes", "size", size, right=True),
-    Column("segments", "segments", count, right=True),
     Column("waiting", "waiting", count, right=True),
     Column("holdout", "held out", count, right=True),
     Column("oldest", "oldest", when),

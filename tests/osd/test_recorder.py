@@ -1,0 +1,141 @@
+"""What serving leaves behind: samples with the target's own distribution, totals that add up, counted drops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from osd.engine import Engine
+from osd.models import Pair
+from osd.recorder import Recorder, reduce_logits
+from storage.records import Request, TokenKind
+from storage.settings import Settings, load_settings
+from storage.store import Store, open_store
+from tests.osd.models import VOCABULARY, prompts, random_pair
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    serve = {"max_batch": 3, "max_length": 96, "gamma": "fixed", "gamma_initial": 3}
+    return load_settings(storage={"directory": tmp_path, "top_k": 8, "holdout": 0.0}, serve=serve)
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    with open_store(settings) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return random_pair("llama", noise=0.3)
+
+
+@torch.inference_mode()
+def test_every_verified_position_carries_the_targets_distribution(
+    pair: Pair, store: Store, settings: Settings
+) -> None:
+    asked = [Request(p, max_new_tokens=17) for p in prompts(7, seed=20)]
+    recorder = Recorder(store, settings, "test")
+    done = Engine(pair, settings.serve, recorder=recorder).run(asked)
+    texts = {c.request.id: [*c.request.prompt_tokens, *c.tokens] for c in done}
+    recorder.close()
+    kept = store.samples.read([r.id for r in asked])
+    assert len(kept) == 7
+    for samples in kept:
+        tokens = texts[samples.request_id]
+        assert samples.tokens.tolist() == tokens
+        assert samples.positions.tolist() == list(range(samples.prompt_len, len(tokens)))
+        logits = pair.target.module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+        for sample in samples:
+            expected = logits[sample.position - 1].log_softmax(-1)  # what the target says after the tokens before
+            top = expected.topk(8)
+            assert np.allclose(sample.topk_logprobs.astype(np.float32), top.values, atol=1e-2)
+            assert sample.outside == pytest.approx(1 - float(top.values.exp().sum()), abs=1e-4)
+            assert tokens[sample.position] == top.indices[0] == sample.topk_ids[0]  # greedy
+            assert (sample.drafted != tokens[sample.position]) == (sample.kind is TokenKind.REJECTED)
+
+
+def test_only_rejected_positions_when_so_set(pair: Pair, store: Store, settings: Settings) -> None:
+    settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"record": "rejected"})})
+    asked = [Request(p, max_new_tokens=17) for p in prompts(7, seed=20)]
+    recorder = Recorder(store, settings, "test")
+    done = list(Engine(pair, settings.serve, recorder=recorder).run(asked))
+    recorder.close()
+    kept = {s.request_id: s for s in store.samples.read([r.id for r in asked])}
+    for completion in done:
+        position, expected = len(completion.request.prompt_tokens), []
+        for r in completion.rounds:
+            position += r.emitted
+            if r.rejected and r.emitted == r.accepted + 1:
+                expected.append(position - 1)
+        samples = kept.get(completion.request.id)
+        assert (samples.positions.tolist() if samples else []) == expected
+    assert sum(len(s) for s in kept.values()) > 5
+
+
+def test_totals_in_the_store_are_the_requests_own(pair: Pair, store: Store, settings: Settings) -> None:
+    asked = [Request(p, max_new_tokens=11 + i) for i, p in enumerate(prompts(6, seed=21))]
+    recorder = Recorder(store, settings, "test")
+    done = list(Engine(pair, settings.serve, recorder=recorder).run(asked))
+    recorder.close()
+    (row,) = store.outcomes.acceptance(by=["route"])
+    outcomes = [o for c in done for o in c.outcomes]
+    for name in ("requests", "rounds", "drafted", "accepted", "rejections", "emitted"):
+        assert getattr(row, name) == sum(getattr(o, name) for o in outcomes), name
+    assert row.requests == 6 and row.emitted == sum(len(c.tokens) for c in done)
+
+
+def test_requests_that_may_not_be_learned_from_or_were_cancelled_leave_no_sample(
+    pair: Pair, store: Store, settings: Settings
+) -> None:
+    first, second, third = prompts(3)
+    private = Request(first, max_new_tokens=9, learn=False)
+    cancelled, open_ = Request(second, max_new_tokens=9), Request(third, max_new_tokens=9)
+    recorder = Recorder(store, settings, "test")
+    engine = Engine(pair, settings.serve, recorder=recorder)
+    for request in (private, cancelled, open_):
+        engine.submit(request)
+    engine.step()
+    engine.cancel(cancelled.id)
+    list(engine.run([]))
+    recorder.close()
+    assert not recorder._open  # nothing of the cancelled request stays in memory
+    assert store.outcomes.acceptance(by=["route"])[0].requests == 3
+    assert [s.request_id for s in store.samples.read([private.id, cancelled.id, open_.id])] == [open_.id]
+
+
+def test_a_full_buffer_drops_and_counts_and_serving_goes_on(pair: Pair, store: Store, settings: Settings) -> None:
+    recorder = Recorder(store, settings, "test")
+    recorder._limit = 4 * VOCABULARY * 4 - 1  # not even four positions fit
+    asked = [Request(p, max_new_tokens=12) for p in prompts(4, seed=22)]
+    done = list(Engine(pair, settings.serve, recorder=recorder).run(asked))
+    recorder.close()
+    assert len(done) == 4 and all(len(c.tokens) == 12 for c in done)
+    kept = sum(len(s) for s in store.samples.read([r.id for r in asked]))
+    assert recorder.dropped > 0 and kept + recorder.dropped == 48
+    (row,) = store.outcomes.acceptance(by=["route"])
+    assert row.requests == 4  # totals are never dropped
+
+
+def test_waiting_requests_are_flushed_by_age(pair: Pair, store: Store, settings: Settings) -> None:
+    settings = settings.model_copy(update={"storage": settings.storage.model_copy(update={"flush_seconds": 0.05})})
+    recorder = Recorder(store, settings, "test")
+    request = Request(prompts(1)[0], max_new_tokens=5)
+    list(Engine(pair, settings.serve, recorder=recorder).run([request]))
+    assert recorder.wait(timeout=20)
+    assert len(store.samples.read([request.id])) == 1
+    recorder.close()
+
+
+def test_reducing_keeps_the_mass_outside() -> None:
+    logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)) * 4
+    ids, logprobs, outside = reduce_logits(logits, 6)
+    full = logits.double().softmax(-1)
+    assert torch.equal(ids, full.topk(6).indices)
+    assert torch.allclose(logprobs.double().exp().sum(-1) + outside, torch.ones(5, dtype=torch.double), atol=1e-6)
+    assert torch.allclose(outside.double(), full.sort(-1).values[:, :-6].sum(-1), atol=1e-6)
