@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 OK, WARNING, BROKEN = "ok", "warning", "broken"
 LOW_BYTES, TOO_FEW_BYTES = 2e9, 2e8
 PING_SECONDS = 30
+EXTRAS = ("postgres", "redis")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,9 @@ def python(here: Surroundings) -> Iterator[Finding]:
 def packages(here: Surroundings) -> Iterator[Finding]:
     """Every library that osd needs, and those of its extras that are there, against the versions that osd asks for."""
     fitting: list[str] = []
-    for requirement in map(Requirement, metadata.requires("osd") or ()):
+    for requirement in filter(serves, map(Requirement, metadata.requires("osd") or ())):
         found = installed(requirement.name)
-        if found is None and is_extra(requirement):
+        if found is None and requirement.marker:
             continue
         if found and requirement.specifier.contains(found, prereleases=True):
             fitting.append(f"{requirement.name} {found}")
@@ -70,9 +71,10 @@ def installed(name: str) -> str | None:
         return None
 
 
-def is_extra(requirement: Requirement) -> bool:
-    """Whether osd runs without it."""
-    return requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
+def serves(requirement: Requirement) -> bool:
+    """Whether osd needs it to run, or may: what tests and lint need is left out."""
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *EXTRAS))
 
 
 def plain(requirement: Requirement) -> str:

@@ -7,18 +7,13 @@ from dataclasses import asdict
 import typer
 from rich.console import Console
 
-from osd.cli.checks import BROKEN, examine
+from osd.cli.checks import BROKEN, OK, WARNING, examine
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
 from osd.cli.out import Column, print_json, print_table
 
-MARKS = {"ok": "✓", "warning": "!", "broken": "✗"}
-COLUMNS = (
-    Column("state", "", MARKS.__getitem__),
-    Column("part", "part"),
-    Column("found", "found"),
-    Column("mend", "to mend it"),
-)
+MARKS = {OK: "✓", WARNING: "!", BROKEN: "✗"}
+COLUMNS = (Column("state", "", MARKS.__getitem__), Column("part", "part", whole=True), Column("found", "found"))
 
 
 def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
@@ -32,6 +27,11 @@ def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(rows)
     else:
-        print_table(rows, COLUMNS)
+        print_table([with_mend(row) for row in rows], COLUMNS)
     if any(finding.state == BROKEN for finding in findings):
         raise typer.Exit(1)
+
+
+def with_mend(row: dict[str, str]) -> dict[str, str]:
+    """The row with what to do about it below what was found."""
+    return {**row, "found": f"{row['found']}\n→ {row['mend']}"} if row["mend"] else row

@@ -22,12 +22,12 @@ VersionArgument = Annotated[
     str, typer.Argument(help="A version's id, as `osd drafts list` shows it.", metavar="VERSION")
 ]
 COLUMNS = (
-    Column("id", "version"),
+    Column("id", "version", whole=True),
     Column("current", "current", lambda current: "●" if current else ""),
     Column("state", "state", state),
     Column("kind", "kind"),
-    Column("created_at", "made", when),
-    Column("parent", "trained from", lambda parent: "no. " + str(int(parent.split("-")[-2]))),
+    Column("created_at", "made", when, whole=True),
+    Column("parent", "from", lambda parent: "no. " + str(int(parent.split("-")[-2]))),
 )
 
 

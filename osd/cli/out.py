@@ -31,6 +31,8 @@ class Column:
     heading: str
     show: Callable[[Any], str] = str
     right: bool = False
+    whole: bool = False
+    """Never folded while another column can be."""
 
 
 def note(text: str) -> None:
@@ -63,11 +65,10 @@ def print_table(rows: Iterable[Row], columns: Sequence[Column], *, title: str | 
     if not rows:
         note(empty)
         return
-    table = Table(
-        title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1), pad_edge=False
-    )
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
-        table.add_column(column.heading, justify="right" if column.right else "left", overflow="fold")
+        justify = "right" if column.right else "left"
+        table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=column.whole)
     for row in rows:
         table.add_row(*(cell(row.get(column.key), column.show) for column in columns))
     console().print(table)

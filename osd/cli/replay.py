@@ -18,9 +18,9 @@ COLUMNS = (
     Column("route", "route"),
     Column("requests", "requests", count, right=True),
     Column("positions", "positions", count, right=True),
-    Column("bytes", "size", size, right=True),
+    Column("bytes", "size", size, right=True, whole=True),
     Column("waiting", "waiting", count, right=True),
-    Column("holdout", "held out", count, right=True),
+    Column("holdout", "held\nout", count, right=True),
     Column("oldest", "oldest", when),
     Column("newest", "newest", when),
 )

@@ -18,9 +18,9 @@ TIMES = ("minute", "hour", "day")
 MEASURES = (
     Column("requests", "requests", count, right=True),
     Column("alpha", "α", share, right=True),
-    Column("draft_acceptance_rate", "accepted of drafted", share, right=True),
-    Column("mean_acceptance_length", "emitted a round", lambda value: f"{value:.2f}", right=True),
-    Column("emitted", "tokens out", count, right=True),
+    Column("draft_acceptance_rate", "accepted /drafted", share, right=True),
+    Column("mean_acceptance_length", "emitted /round", lambda value: f"{value:.2f}", right=True),
+    Column("emitted", "tokens", count, right=True),
 )
 """What a table shows; JSON and CSV have every measure and every sum."""
 
@@ -55,5 +55,5 @@ def acceptance(
     elif as_csv:
         print_csv(rows)
     else:
-        keys = [Column(name, name, when if name in TIMES else str) for name in names]
+        keys = [Column(name, name, when if name in TIMES else str, whole=True) for name in names]
         print_table(rows, [*keys, *MEASURES], empty="No requests have been recorded in that time.")
