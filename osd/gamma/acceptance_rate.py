@@ -4,10 +4,11 @@ Pure arithmetic; equation numbers are those of on-the-fly adaptation. A round is
 
 Decoding stops a round at its first rejection, so a round of γ tokens with V accepted has the likelihood
 β^V (1 − β)^[V < γ]. Its maximum over several rounds is Eq. 2, :func:`ratio`. Eq. 10 instead reads y = V + 1 as
-a geometric variable truncated at γ + 1, whose maximum, Eq. 11, is :func:`truncated`; over equal windows it is
-never lower, and it reaches 1 once the mean of y reaches (γ + 2) / 2. Eq. 11 is written for one γ; here windows
-differ from round to round, and the root sought is that of Σ y_j = Σ E[y | γ_j, β], which for one γ is Eq. 12
-with the first term of its numerator read as (γ + 1) β^(γ+2), as Eq. 11 has it (the γ printed does not follow).
+a geometric variable truncated at γ + 1, whose maximum, Eq. 11, is :func:`truncated`. Decoding emits more than
+Eq. 10 expects, so over many rounds Eq. 11 comes out above the chance that made them, and reaches 1 once the mean
+of y reaches (γ + 2) / 2. It is written for one γ; windows differ from round to round here, and the root sought is
+that of Σ y_j = Σ E[y | γ_j, β]. For one γ that is Eq. 12 with the first term of its numerator read as
+(γ + 1) β^(γ+2), as Eq. 11 has it (the γ printed there does not follow).
 """
 
 from __future__ import annotations
