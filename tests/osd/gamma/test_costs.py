@@ -1,0 +1,134 @@
+"""The cost model: medians of what was timed, a line elsewhere, forgetting."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osd.gamma.costs import TRUSTED, WINDOW, CostModel
+
+
+def timed(verify: dict[tuple[int, int], float], draft: dict[tuple[int, int], float] | None = None) -> CostModel:
+    """Every cell timed often enough to be known."""
+    costs = CostModel()
+    for _ in range(TRUSTED):
+        for (batch, tokens), ms in verify.items():
+            costs.observe_verify(batch, tokens, ms)
+        for (batch, steps), ms in (draft or {}).items():
+            costs.observe_draft(batch, steps, ms)
+    return costs
+
+
+def test_nothing_timed_is_nothing_known() -> None:
+    costs = CostModel()
+    assert costs.draft_step_ms(1) is None
+    assert costs.verify_ms(1, 1) is None
+    assert costs.round_ms(1, 0) is None
+    costs.observe_verify(1, 5, 10.0)
+    assert costs.round_ms(1, 0) == pytest.approx(10.0)
+    assert costs.round_ms(1, 4) is None  # drafting was never timed
+
+
+def test_one_timing_is_taken_at_its_word() -> None:
+    costs = CostModel()
+    costs.observe_verify(2, 5, 10.0)
+    costs.observe_draft(2, 4, 6.0)
+    assert costs.verify_ms(2, 5) == pytest.approx(10.0)
+    assert costs.draft_step_ms(2) == pytest.approx(1.5)
+    assert costs.round_ms(2, 4) == pytest.approx(16.0)
+    assert (costs.rounds, costs.plain_rounds, costs.spent_ms) == (1, 0, 16.0)
+
+
+def test_a_line_fills_what_was_not_timed() -> None:
+    # b(B, t) = 4 + 0.25 · B·t, a(B) = 1 + 0.5 · B
+    costs = timed(
+        {(b, t): 4 + 0.25 * b * t for b, t in [(1, 4), (1, 6), (4, 5)]},
+        {(b, s): s * (1 + 0.5 * b) for b, s in [(1, 3), (4, 2)]},
+    )
+    assert costs.verify_ms(1, 1) == pytest.approx(4.25)  # before what was timed
+    assert costs.verify_ms(1, 5) == pytest.approx(5.25)  # between
+    assert costs.verify_ms(1, 13) == pytest.approx(7.25)  # beyond
+    assert costs.verify_ms(3, 2) == pytest.approx(5.5)  # a batch that was never seen
+    assert costs.draft_step_ms(2) == pytest.approx(2.0)
+    assert costs.draft_ms(4, 7) == pytest.approx(21.0)
+
+
+def test_a_cell_timed_often_outweighs_the_line() -> None:
+    costs = CostModel()
+    for _ in range(200):
+        for tokens, ms in [(1, 4.0), (2, 4.0), (3, 4.0), (4, 8.0)]:  # a step where the line is a slope
+            costs.observe_verify(1, tokens, ms)
+    for tokens, ms in [(1, 4.0), (2, 4.0), (3, 4.0), (4, 8.0)]:
+        assert costs.verify_ms(1, tokens) == pytest.approx(ms, rel=0.03)
+
+
+def test_a_falling_line_is_taken_as_level() -> None:
+    costs = timed({(1, 4): 6.0, (1, 5): 5.0})
+    far = costs.verify_ms(1, 40)
+    assert far is not None and far >= 5.0
+
+
+def test_outliers_and_noise_hardly_move_it() -> None:
+    chance = random.Random(5)
+    costs = CostModel()
+    for _ in range(400):
+        tokens = chance.choice([1, 3, 5])
+        ms = (4 + 0.2 * tokens) * chance.lognormvariate(0, 0.1)
+        costs.observe_verify(1, tokens, ms * (30 if chance.random() < 0.05 else 1))
+    for tokens in range(1, 9):  # a fixed seed, so this holds or does not: no odds
+        assert costs.verify_ms(1, tokens) == pytest.approx(4 + 0.2 * tokens, rel=0.08)
+
+
+def test_a_lasting_change_is_learned() -> None:
+    costs = timed({(1, 1): 4.0, (1, 5): 5.0})
+    for _ in range(2 * WINDOW):
+        costs.observe_verify(1, 5, 15.0)
+    assert costs.verify_ms(1, 5) == pytest.approx(15.0, rel=0.05)
+
+
+def test_a_busy_machine_slows_what_is_not_being_timed_as_well() -> None:
+    costs = timed({(1, 1): 4.0, (1, 5): 5.0}, {(1, 4): 4.0})
+    for _ in range(12):
+        costs.observe_verify(1, 5, 10.0)
+    assert costs.verify_ms(1, 1) == pytest.approx(8.0, rel=0.05)
+    assert costs.draft_step_ms(1) == pytest.approx(2.0, rel=0.05)
+    for _ in range(12):
+        costs.observe_verify(1, 5, 5.0)
+    assert costs.verify_ms(1, 1) == pytest.approx(4.0, rel=0.05)
+
+
+def test_how_often_and_when_a_shape_was_timed() -> None:
+    costs = CostModel()
+    costs.observe_verify(1, 1, 4.0)
+    costs.observe_verify(1, 5, 4.0)
+    costs.observe_verify(1, 1, 4.0)
+    assert costs.verified(1, 1) == (2, 3)
+    assert costs.verified(8, 1) == (0, 0)
+    assert costs.plain_rounds == 2
+
+
+@pytest.mark.parametrize("ms", [0.0, -1.0, math.nan, math.inf])
+def test_a_timing_that_cannot_be_is_ignored(ms: float) -> None:
+    costs = CostModel()
+    costs.observe_verify(1, 1, ms)
+    costs.observe_draft(1, 1, ms)
+    costs.observe_draft(1, 0, 1.0)
+    assert costs.verify_ms(1, 1) is None and costs.draft_step_ms(1) is None
+    assert costs.spent_ms == 0.0
+
+
+timings = st.lists(st.tuples(st.integers(1, 16), st.integers(1, 13), st.floats(0.01, 1e4)), min_size=1, max_size=60)
+
+
+@given(timings, st.integers(1, 64), st.integers(1, 64))
+def test_every_estimate_is_a_positive_time(seen: list[tuple[int, int, float]], batch: int, tokens: int) -> None:
+    costs = CostModel()
+    for at, count, ms in seen:
+        costs.observe_verify(at, count, ms)
+        costs.observe_draft(at, count, ms)
+    for value in (costs.verify_ms(batch, tokens), costs.draft_ms(batch, tokens)):
+        assert value is not None and 0 < value < math.inf

@@ -1,0 +1,132 @@
+"""Probes come when they are due, and cost less than 1 % of decoding."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from osd.gamma.analytic import AnalyticController
+from osd.gamma.base import CostModel, Observation
+from osd.gamma.costs import TRUSTED
+from osd.gamma.probing import BANKED, STALE_ROUNDS, Prober
+from tests.osd.gamma.worlds import known_costs, play
+
+
+def level(batch: int, tokens: int) -> float:
+    return 4.0
+
+
+def hopeless(costs: CostModel, maximum: int = 12) -> AnalyticController:
+    """A controller that knows drafts to be refused."""
+    controller = AnalyticController(costs, initial=4, maximum=maximum)
+    seen = controller.start()
+    for _ in range(64):
+        seen.observe(Observation(4, 4, 0))
+    return controller
+
+
+def test_at_gamma_0_a_probe_comes_as_often_as_its_cost_allows() -> None:
+    # a = 1, b = 4: a probe loses 1 + 4 − 4 = 1 ms, so one in every 100 ms of decoding. After n plain rounds
+    # 4 n ms are spent: the first probe is the 26th round (100 ms). That round takes 5 ms, so 105 after it,
+    # and 24 plain rounds more make 201 (23 make 197): the second is the 51st (26 + 25).
+    costs = known_costs(1.0, level)
+    played = play(hopeless(costs).start(), costs, 60, 0.0, 1.0, level)
+    assert [index for index, (gamma, _) in enumerate(played, start=1) if gamma] == [26, 51]
+    assert {gamma for gamma, _ in played} == {0, 1}
+
+
+def test_a_dearer_probe_is_rarer() -> None:
+    # a = 3, b(1, 2) = 5: a probe loses 3 + 5 − 4 = 4 ms, one in every 400 ms, which is 100 plain rounds
+    def verify(batch: int, tokens: int) -> float:
+        return 3.0 + tokens
+
+    costs = known_costs(3.0, verify)
+    played = play(hopeless(costs).start(), costs, 150, 0.0, 3.0, verify)
+    assert [index for index, (gamma, _) in enumerate(played, start=1) if gamma] == [101]
+
+
+def test_all_rows_of_a_batch_probe_in_one_round() -> None:
+    costs = known_costs(1.0, level, batches=(4,))
+    controller = hopeless(costs)
+    rows = [controller.start() for _ in range(4)]
+    costs.spent_ms = 99.0
+    assert [row.next_gamma(4) for row in rows] == [0] * 4
+    costs.observe_verify(4, 1, 4.0)
+    assert [row.next_gamma(4) for row in rows] == [1] * 4
+    costs.observe_draft(4, 1, 1.0)
+    costs.observe_verify(4, 2, 4.0)
+    assert [row.next_gamma(4) for row in rows] == [0] * 4
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0.3, 8), st.floats(0.5, 8), st.floats(0, 2), st.integers(50, 400))
+def test_probes_stay_below_one_percent_of_decoding(step: float, start: float, slope: float, rounds: int) -> None:
+    def verify(batch: int, tokens: int) -> float:
+        return start + slope * tokens
+
+    costs = known_costs(step, verify)
+    played = play(hopeless(costs).start(), costs, rounds, 0.0, step, verify)
+    lost = sum(step * gamma + verify(1, gamma + 1) - verify(1, 1) for gamma, _ in played)
+    assert lost <= 0.0101 * costs.spent_ms
+
+
+def test_saved_credit_is_limited() -> None:
+    costs = known_costs(1.0, level)
+    costs.spent_ms = 1e6  # a long time of speculating, without a probe
+    played = play(hopeless(costs).start(), costs, 20, 0.0, 1.0, level)
+    assert [gamma for gamma, _ in played] == [1] * int(BANKED) + [0] * (20 - int(BANKED))
+
+
+def test_a_draft_that_has_become_good_is_noticed() -> None:
+    costs = known_costs(1.0, level)
+    row = hopeless(costs).start()
+    assert sum(gamma for gamma, _ in play(row, costs, 100, 0.0, 1.0, level)) == 3
+    played = play(row, costs, 400, 0.9, 1.0, level)
+    assert all(gamma >= 3 for gamma, _ in played[100:])  # by Eq. 1 it is 6 at 0.9 and 3 at 0.75
+
+
+def test_plain_decoding_is_timed_at_once_and_then_for_its_price() -> None:
+    costs = CostModel()
+    for _ in range(TRUSTED):
+        costs.observe_draft(1, 4, 4.0)
+        costs.observe_verify(1, 5, 6.0)
+    table = [ms for gamma in range(13) if (ms := costs.round_ms(1, gamma)) is not None]
+    prober = Prober(costs)
+    assert prober.instead(4, 1.5, 1, table) == 0  # never timed: the choice itself hangs on it
+    costs.observe_verify(1, 1, 4.0)
+    # loses (1.5 − 1) · 6 = 3 ms, and 0.44 were earned in 44
+    assert prober.instead(4, 1.5, 1, table) == 4
+    costs.spent_ms = 300.0
+    assert prober.instead(4, 1.5, 1, table) == 0
+    assert prober.instead(4, 1.5, 1, table) == 4  # paid
+
+
+def test_plain_decoding_is_timed_again_when_that_is_long_ago() -> None:
+    costs = known_costs(1.0, level)
+    prober = Prober(costs)
+    table = [4.0 + gamma for gamma in range(13)]
+    costs.spent_ms = 1e6
+    assert prober.instead(4, 2.0, 1, table) == 4
+    costs.rounds += STALE_ROUNDS
+    assert prober.instead(4, 2.0, 1, table) == 0
+    costs.observe_verify(1, 1, 4.0)
+    assert prober.instead(4, 2.0, 1, table) == 4
+
+
+def test_starting_at_gamma_0_still_finds_out_that_drafting_pays() -> None:
+    costs = CostModel()
+    row = AnalyticController(costs, initial=0, maximum=8).start()
+    played = play(row, costs, 2000, 0.9, 0.5, level)
+    assert played[0] == (0, 0)
+    assert played[-1][0] >= 4
+    first = next(index for index, (gamma, _) in enumerate(played) if gamma)
+    # never timed, a draft step is taken to cost what a plain round does: due after 100 of them
+    assert first == 100
+
+
+@pytest.mark.parametrize("gamma", [0, 3])
+def test_a_probe_that_loses_nothing_needs_no_credit(gamma: int) -> None:
+    costs = known_costs(1.0, level)
+    costs.rounds += STALE_ROUNDS
+    assert Prober(costs).instead(gamma, 1.0, 1, [4.0, 4.0, 4.0, 4.0]) == (1 if gamma == 0 else 0)

@@ -1,0 +1,45 @@
+"""A machine of known costs and a draft of known acceptance, in which controllers are tried."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from osd.gamma.base import CostModel, Observation, RowGamma
+from osd.gamma.costs import TRUSTED
+
+
+def known_costs(step: float, verify: Callable[[int, int], float], batches: tuple[int, ...] = (1,)) -> CostModel:
+    """A cost model that has timed γ = 0 to 12 at these batch sizes, each shape often enough to be known."""
+    costs = CostModel()
+    for _ in range(TRUSTED):
+        for batch in batches:
+            for gamma in range(13):
+                costs.observe_draft(batch, gamma, gamma * step)
+                costs.observe_verify(batch, gamma + 1, verify(batch, gamma + 1))
+    costs.spent_ms = 0.0  # so that no probe is due before the test has spent something
+    return costs
+
+
+def play(
+    row: RowGamma,
+    costs: CostModel,
+    rounds: int,
+    beta: float,
+    step: float,
+    verify: Callable[[int, int], float],
+    seed: int = 0,
+) -> list[tuple[int, int]]:
+    """One request decoded alone, each drafted token accepted with chance ``beta``: (γ, accepted) of each round."""
+    chance = random.Random(seed)
+    played = []
+    for _ in range(rounds):
+        gamma = row.next_gamma(1)
+        accepted = 0
+        while accepted < gamma and chance.random() < beta:
+            accepted += 1
+        costs.observe_draft(1, gamma, gamma * step)
+        costs.observe_verify(1, gamma + 1, verify(1, gamma + 1))
+        row.observe(Observation(gamma, gamma, accepted))
+        played.append((gamma, accepted))
+    return played
