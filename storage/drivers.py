@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, SQLAlchemyError, TimeoutError
 
 from storage.errors import BadSetting, DatabaseUnreachable, StoreError, StoreWriteFailed
@@ -131,6 +132,11 @@ def _translate_postgres(error: DBAPIError, reason: str, shown: str) -> StoreErro
     if state.startswith("53"):  # insufficient resources: disk full, out of memory, too many connections
         return StoreWriteFailed(path=shown, reason=reason)
     return StoreError(reason=f"The database {shown} refused ({reason}).")
+
+
+def insert_for(dialect: str) -> Any:
+    """The dialect's INSERT, which knows what to do on a conflict."""
+    return sqlite.insert if dialect == "sqlite" else postgresql.insert
 
 
 DRIVER_ERRORS = (SQLAlchemyError, OverflowError, UnicodeError)

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Insert, and_, delete, func, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Insert, and_, delete, func, insert, or_, select
 from sqlalchemy.orm import Session
 
 from storage.database import Database
+from storage.drivers import insert_for
 from storage.errors import BadInput
 from storage.records import Outcome, ratio
 from storage.spans import DAY, SPANS, cover, floor_to
@@ -102,7 +102,7 @@ class OutcomeStore:
         sums, lines = _sums(outcomes, worker), [_line(outcome, worker) for outcome in outcomes]
         with self._db.session() as session:
             session.execute(_upsert(self._db.dialect), sums)
-            session.execute(_insert(self._db.dialect)(OutcomeRow), lines)
+            session.execute(insert(OutcomeRow), lines)
             newest = select(func.max(OutcomeRow.id)).scalar_subquery()
             session.execute(delete(OutcomeRow).where(OutcomeRow.id <= newest - self._log_rows))
 
@@ -181,12 +181,8 @@ def _line(outcome: Outcome, worker: str) -> dict[str, Any]:
     return {"worker": worker, **asdict(outcome)}
 
 
-def _insert(dialect: str) -> Any:
-    return sqlite.insert if dialect == "sqlite" else postgresql.insert
-
-
 def _upsert(dialect: str) -> Insert:
-    statement = _insert(dialect)(CounterRow)
+    statement = insert_for(dialect)(CounterRow)
     added = {name: getattr(CounterRow, name) + statement.excluded[name] for name in COUNTS}
     result: Insert = statement.on_conflict_do_update(index_elements=["span", "start", *KEYS, "worker"], set_=added)
     return result

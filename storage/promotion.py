@@ -45,7 +45,7 @@ def serving(session: Session, draft: str | None) -> dict[str, str]:
     query = select(ServingRow.worker, ServingRow.version).order_by(ServingRow.worker)
     if draft is not None:
         query = query.join(VersionRow, VersionRow.id == ServingRow.version).where(VersionRow.draft == draft)
-    return dict(session.execute(query).tuples().all())
+    return {row[0]: row[1] for row in session.execute(query)}
 
 
 def promote(session: Session, version_id: str) -> VersionRow:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from storage import records, weights
 from storage.database import Database
-from storage.drivers import plain
+from storage.drivers import insert_for, plain
 from storage.errors import DatabaseUnreachable, StoreError, WrongState
 from storage.files import Aside, taken_back_on_error
 from storage.leases import lock_draft, require_lease
@@ -26,8 +26,8 @@ OSD_FACTS = ("id", "draft", "number", "parent", "digest", "kind", "run_id", "cre
 def open_draft(db: Database, draft: str, digest: str) -> DraftVersion | None:
     """Make sure that the draft exists; its root, if it has one. Raises StoreError for a root with other files."""
     with db.session() as session:
-        if session.get(DraftRow, draft) is None:
-            session.add(DraftRow(name=draft, current_version=None, created_at=records.now()))
+        new = insert_for(db.dialect)(DraftRow).values(name=draft, created_at=records.now())
+        session.execute(new.on_conflict_do_nothing())
         root = root_of(session, draft)
         return None if root is None else require_same_root(root, digest)
 

@@ -6,6 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from storage.database import Database
+from storage.drivers import insert_for, plain
 from storage.errors import UnknownDraft, UnknownRoute
 from storage.leases import known_drafts
 from storage.records import Route
@@ -38,7 +39,9 @@ class RouteTable:
         with self._db.session() as session:
             if session.get(DraftRow, route.draft) is None:
                 raise UnknownDraft(draft=route.draft, known=known_drafts(session))
-            session.merge(RouteRow(name=route.name, draft=route.draft, matches=dict(route.matches)))
+            row = {"draft": route.draft, "matches": plain(route.matches)}
+            new = insert_for(self._db.dialect)(RouteRow).values(name=route.name, **row)
+            session.execute(new.on_conflict_do_update(index_elements=["name"], set_=row))
         return route
 
 

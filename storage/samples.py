@@ -142,7 +142,7 @@ class SampleStore:
         with self._db.session(read_only=True) as session:
             for ids in chunks(request_ids):
                 query = select(SampleRow.request_id, SampleRow.segment_id).where(SampleRow.request_id.in_(ids))
-                found.update(session.execute(query).tuples().all())
+                found.update({row[0]: row[1] for row in session.execute(query)})
         return found
 
     def recent(

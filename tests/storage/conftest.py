@@ -1,0 +1,112 @@
+"""Every test that asks for a ``store`` runs over SQLite and over PostgreSQL, each time on an empty database."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from storage import database, records
+from storage.settings import Settings, load_settings
+from storage.store import Store, open_store
+from storage.tables import Base
+
+POSTGRES = os.environ.get("TEST_POSTGRES_URL", "postgresql+psycopg://root@127.0.0.1:5432/test")
+
+
+def admin(*statements: str) -> None:
+    """Run statements that PostgreSQL takes outside transactions only."""
+    engine = create_engine(POSTGRES, isolation_level="AUTOCOMMIT", connect_args={"connect_timeout": 5})
+    try:
+        with engine.connect() as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+    finally:
+        engine.dispose()
+
+
+def url_of(name: str) -> str:
+    return make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
+
+
+@contextmanager
+def new_postgres() -> Iterator[str]:
+    """The URL of a PostgreSQL database of its own, without a schema; skips the test when there is no server."""
+    name = f"osd_test_{uuid.uuid4().hex[:12]}"
+    try:
+        admin(f"CREATE DATABASE {name}")
+    except (SQLAlchemyError, ImportError) as error:
+        pytest.skip(f"PostgreSQL is not reachable at {make_url(POSTGRES)!r}: {type(error).__name__}")
+    yield url_of(name)
+    admin(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def upgraded_postgres() -> Iterator[str]:
+    """A PostgreSQL database with the newest schema, one for the whole run."""
+    with new_postgres() as url:
+        database.upgrade(url)
+        yield url
+
+
+@pytest.fixture
+def postgres_url(upgraded_postgres: str) -> Iterator[str]:
+    """That database with nothing in it but what the first migration put there."""
+    yield upgraded_postgres
+    engine = create_engine(upgraded_postgres)
+    with engine.begin() as connection:
+        connection.execute(text("SET LOCAL synchronous_commit = off"))
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(table.delete())
+        connection.execute(text("INSERT INTO drafts (name, created_at) VALUES ('default', 0)"))
+        connection.execute(text("INSERT INTO routes (name, draft, matches) VALUES ('default', 'default', '{}')"))
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """Settings of an empty store; a tenth of the prompts is held out."""
+    url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else None
+    return load_settings(storage={"directory": tmp_path / "data", "url": url})
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    with open_store(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def keep_all(settings: Settings) -> Iterator[Store]:
+    """A store that holds nothing out."""
+    with open_store(settings.model_copy(update={"storage": settings.storage.model_copy(update={"holdout": 0.0})})) as it:
+        yield it
+
+
+@dataclass
+class Clock:
+    """Time that passes when a test says so."""
+
+    seconds: float
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    it = Clock(1_800_000_000.0)
+    monkeypatch.setattr(records, "now", it)
+    return it
+
+
+def files_below(folder: Path) -> list[str]:
+    """Every file below a folder, hidden ones too."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

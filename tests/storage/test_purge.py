@@ -1,0 +1,154 @@
+"""What is purged is gone: from the answers, from the index, and from the disk's files."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from storage.errors import BadInput, NotFound, SegmentDamaged, UnknownRequest
+from storage.store import Store
+from tests.storage.conftest import files_below
+from tests.storage.make import add_root, assert_same, outcome, samples
+
+
+def tokens_on_disk(folder: Path) -> set[int]:
+    """Every token in every file below a folder, whatever the index says; what is not a segment has none."""
+    found: set[int] = set()
+    for path in (path for path in folder.rglob("*") if path.is_file()):
+        for row in pq.read_table(path, columns=["tokens"])["tokens"].to_pylist():
+            found.update(row)
+    return found
+
+
+def marked(number: int, **changes: object) -> object:
+    """A request all of whose tokens are its own number plus a million."""
+    return samples(number, tokens=np.full(9, 1_000_000 + number, np.int32), **changes)
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    """Six requests in two segments, tenants in turn."""
+    store.samples.add([marked(number, tenant=f"t{number % 2}") for number in range(4)])
+    store.samples.add([marked(number, tenant="t1", route="sql") for number in range(4, 6)])
+    store.outcomes.add([outcome(request_id=f"r{number}", tenant=f"t{number % 2}") for number in range(4)], "w")
+    return store
+
+
+def left(store: Store) -> list[int]:
+    """Numbers of the requests left, by the index and by the files, which must agree."""
+    kept = sorted(int(request_id[1:]) for request_id in store.samples.recent(limit=99))
+    assert tokens_on_disk(store.samples.folder) == {1_000_000 + number for number in kept}
+    for each in store.samples.read([f"r{number}" for number in kept]):
+        assert set(each.tokens.tolist()) == {1_000_000 + int(each.request_id[1:])}
+    return kept
+
+
+def test_purging_a_request(filled: Store) -> None:
+    before = sum(row.bytes for row in filled.samples.stats())
+    purged = filled.samples.purge(request_id="r2")
+    assert (purged.requests, purged.segments) == (1, 1)
+    assert left(filled) == [0, 1, 3, 4, 5]
+    assert sum(row.bytes for row in filled.samples.stats()) == before - purged.bytes
+    assert filled.outcomes.recent(request_id="r2") == []
+    assert_same(filled.samples.read(["r3"])[0], marked(3, tenant="t1", created_at=filled.samples.read(["r3"])[0].created_at))
+
+
+def test_purging_a_tenant(filled: Store) -> None:
+    purged = filled.samples.purge(tenant="t1")
+    assert (purged.requests, purged.segments) == (4, 2)
+    assert left(filled) == [0, 2]
+    assert {line.tenant for line in filled.outcomes.recent()} == {"t0"}
+    assert filled.samples.purge(tenant="t1").requests == 0
+
+
+def test_purging_by_route_time_and_both(filled: Store) -> None:
+    created = {each.request_id: each.created_at for each in filled.samples.read([f"r{n}" for n in range(6)])}
+    assert filled.samples.purge(before=created["r4"], route="sql").requests == 0
+    assert filled.samples.purge(before=created["r1"]).requests == 1
+    assert filled.samples.purge(route="sql").requests == 2
+    assert left(filled) == [1, 2, 3]
+    assert len(filled.outcomes.recent()) == 4, "the log goes with a request or a tenant only"
+
+
+def test_purging_everything(filled: Store) -> None:
+    (filled.samples.folder / "20200101").mkdir()
+    (filled.samples.folder / "20200101" / ("a" * 32 + ".parquet")).write_bytes(b"left by a crash")
+    assert filled.samples.purge(everything=True).requests == 6
+    assert left(filled) == []
+    assert files_below(filled.samples.folder) == []
+    assert filled.outcomes.recent() == []
+    assert filled.outcomes.acceptance()[0].requests == 4, "sums name no request"
+
+
+def test_a_purge_needs_a_condition_and_something_to_meet_it(filled: Store) -> None:
+    for arguments in ({}, {"tenant": "t1", "everything": True}):
+        with pytest.raises(BadInput, match="what to purge"):
+            filled.samples.purge(**arguments)
+    with pytest.raises(UnknownRequest):
+        filled.samples.purge(request_id="nobody")
+    with pytest.raises(NotFound):
+        filled.samples.purge(segment="nowhere")
+    assert left(filled) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_request_that_left_an_outcome_only_can_be_purged(filled: Store) -> None:
+    filled.outcomes.add([outcome(request_id="unlearned")], "w")
+    assert filled.samples.purge(request_id="unlearned").requests == 0
+    assert filled.outcomes.recent(request_id="unlearned") == []
+
+
+def test_a_damaged_segment_stops_no_other_and_can_be_dropped_whole(filled: Store) -> None:
+    (segment,) = {path for path in filled.samples.folder.rglob("*.parquet") if path.stem == _segment_of(filled, "r1")}
+    segment.write_bytes(segment.read_bytes()[:-30])
+    with pytest.raises(SegmentDamaged, match=segment.stem):
+        filled.samples.purge(tenant="t1")
+    assert sorted(filled.samples.recent(limit=9)) == ["r0", "r1", "r2", "r3"], "the sound segment was purged"
+    assert filled.samples.purge(segment=segment.stem).requests == 4
+    assert left(filled) == []
+
+
+def _segment_of(store: Store, request_id: str) -> str:
+    return store.samples._segments_of([request_id])[request_id]
+
+
+def test_a_missing_segment_can_be_dropped(filled: Store) -> None:
+    segment = _segment_of(filled, "r1")
+    next(filled.samples.folder.rglob(f"{segment}.parquet")).unlink()
+    with pytest.raises(SegmentDamaged, match="missing"):
+        filled.samples.purge(request_id="r1")
+    assert filled.samples.purge(segment=segment).requests == 4
+    assert left(filled) == [4, 5]
+
+
+def test_a_claim_survives_the_purge_of_a_neighbour(keep_all: Store, tmp_path: Path) -> None:
+    add_root(keep_all, tmp_path / "model")
+    keep_all.samples.add([marked(number) for number in range(3)])
+    run = keep_all.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60)
+    assert run is not None
+    keep_all.samples.purge(request_id="r1")
+    assert [each.request_id for each in keep_all.samples.read(run.request_ids)] == ["r0", "r2"]
+    assert keep_all.samples.waiting("default").requests == 0
+
+
+def test_purges_at_once_leave_what_neither_asked_for(store: Store) -> None:
+    store.samples.add([marked(number) for number in range(12)])
+    errors: list[BaseException] = []
+
+    def purge(number: int) -> None:
+        try:
+            store.samples.purge(request_id=f"r{number}")
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=purge, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert left(store) == list(range(5, 12))
+    assert len(files_below(store.samples.folder)) == 1

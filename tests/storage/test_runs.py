@@ -1,0 +1,199 @@
+"""Leases and claims: one worker a draft, nothing lost, nothing done twice."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from storage.errors import LeaseHeld, LeaseLost, NotFound, OsdError, UnknownDraft, WrongState
+from storage.records import RunState, TrainingRun
+from storage.store import Store, open_store
+from storage.settings import Settings
+from tests.storage.conftest import Clock
+from tests.storage.make import add_root, samples, write_weights
+
+
+@pytest.fixture
+def ready(keep_all: Store, tmp_path: Path) -> Store:
+    """A draft with weights, and six requests that wait."""
+    add_root(keep_all, tmp_path / "model")
+    keep_all.samples.add([samples(number) for number in range(6)])
+    return keep_all
+
+
+def claim(store: Store, holder: str = "one", **changes: object) -> TrainingRun | None:
+    arguments = {"min_requests": 4, "max_age_seconds": 1e9, "lease_seconds": 60.0, **changes}
+    return store.runs.claim("default", holder, **arguments)  # type: ignore[arg-type]
+
+
+def claimed(store: Store, holder: str = "one", **changes: object) -> TrainingRun:
+    run = claim(store, holder, **changes)
+    assert run is not None
+    return run
+
+
+def test_a_claim_takes_what_waits_oldest_first(ready: Store) -> None:
+    run = claimed(ready, settings={"loss": "forward_kl"})
+    assert run.request_ids == tuple(f"r{number}" for number in range(6))
+    assert run.parent == ready.versions.current("default").id
+    assert (run.state, run.settings, run.finished_at) == (RunState.CLAIMED, {"loss": "forward_kl"}, None)
+    assert ready.runs.get(run.id) == run
+    assert ready.samples.waiting("default").requests == 0
+
+
+def test_nothing_is_claimed_before_it_is_due(ready: Store, clock: Clock) -> None:
+    assert claim(ready, min_requests=7) is None
+    oldest = samples(0).created_at
+    clock.seconds = oldest + 100
+    assert claim(ready, min_requests=7, max_age_seconds=200) is None
+    assert claimed(ready, min_requests=7, max_age_seconds=50).request_ids
+
+
+def test_age_alone_does_not_claim_nothing(ready: Store) -> None:
+    claimed_run = claimed(ready)
+    ready.runs.finish(claimed_run, RunState.REJECTED)
+    assert claim(ready, min_requests=1, max_age_seconds=0) is None
+
+
+def test_a_limit_leaves_the_rest(ready: Store) -> None:
+    run = claimed(ready, max_requests=4)
+    assert run.request_ids == ("r0", "r1", "r2", "r3")
+    ready.runs.finish(run, RunState.REJECTED)
+    assert claimed(ready, min_requests=1).request_ids == ("r4", "r5")
+
+
+def test_a_draft_without_weights_cannot_be_claimed(keep_all: Store) -> None:
+    for draft in ("default", "nobody"):
+        with pytest.raises(UnknownDraft):
+            keep_all.runs.claim(draft, "one", min_requests=1, max_age_seconds=0, lease_seconds=1)
+
+
+def test_a_live_lease_keeps_others_out(ready: Store) -> None:
+    claimed(ready)
+    with pytest.raises(LeaseHeld, match="one"):
+        claim(ready, "two", min_requests=1)
+
+
+def test_two_drafts_are_trained_at_once(ready: Store, tmp_path: Path) -> None:
+    add_root(ready, tmp_path / "other", "other")
+    claimed(ready)
+    assert ready.runs.claim("other", "two", min_requests=1, max_age_seconds=0, lease_seconds=60) is None
+
+
+def test_a_dead_workers_claim_returns(ready: Store, clock: Clock) -> None:
+    dead = claimed(ready)
+    clock.seconds += 59
+    with pytest.raises(LeaseHeld):
+        claim(ready, "two")
+    clock.seconds += 2
+    taken = claimed(ready, "two")
+    assert taken.request_ids == dead.request_ids
+    lost = ready.runs.get(dead.id)
+    assert (lost.state, lost.finished_at) == (RunState.LOST, clock.seconds)
+    assert "one" in lost.result["reason"]
+
+
+def test_an_expired_claim_returns_even_when_nothing_else_is_due(ready: Store, clock: Clock) -> None:
+    claimed(ready, max_requests=2)
+    clock.seconds += 61
+    assert claim(ready, "two", min_requests=99) is None
+    assert ready.samples.waiting("default").requests == 6
+    assert [run.state for run in ready.runs.list("default")] == [RunState.LOST]
+
+
+def test_heartbeats_keep_a_lease(ready: Store, clock: Clock) -> None:
+    run = claimed(ready)
+    for _ in range(5):
+        clock.seconds += 50
+        run = ready.runs.heartbeat(run, 60)
+        assert (run.heartbeat_at, run.lease_until) == (clock.seconds, clock.seconds + 60)
+    with pytest.raises(LeaseHeld):
+        claim(ready, "two")
+
+
+def test_a_worker_that_slept_goes_on_if_nobody_took_over(ready: Store, clock: Clock) -> None:
+    run = claimed(ready)
+    clock.seconds += 600
+    assert ready.runs.heartbeat(run, 60).lease_until == clock.seconds + 60
+
+
+def test_who_lost_the_lease_can_do_nothing(ready: Store, clock: Clock) -> None:
+    dead = claimed(ready)
+    candidate = ready.versions.stage(
+        "default", dead.parent, "full", lambda folder: write_weights(folder, 1), run_id=dead.id
+    )
+    clock.seconds += 61
+    taken = claimed(ready, "two")
+    for attempt in (
+        lambda: ready.runs.heartbeat(dead, 60),
+        lambda: ready.versions.publish(candidate.id, {}, run=dead),
+        lambda: ready.runs.finish(dead, RunState.FAILED),
+        lambda: ready.runs.finish(dead, RunState.PUBLISHED, candidate.id),
+    ):
+        with pytest.raises(LeaseLost):
+            attempt()
+    assert ready.versions.current("default").number == 0
+    assert ready.runs.get(taken.id).state is RunState.CLAIMED
+    assert ready.samples.waiting("default").requests == 0, "the other run's claim stands"
+
+
+def test_a_failed_run_frees_its_requests(ready: Store) -> None:
+    run = claimed(ready)
+    failed = ready.runs.finish(run, RunState.FAILED, result={"reason": "diverged", "loss": float("nan")})
+    assert (failed.state, failed.result) == (RunState.FAILED, {"reason": "diverged", "loss": None})
+    assert ready.runs.finish(run, RunState.FAILED).result == failed.result
+    assert claimed(ready, "two").request_ids == run.request_ids
+
+
+def test_a_rejected_run_keeps_what_it_used(ready: Store) -> None:
+    run = claimed(ready)
+    ready.runs.finish(run, RunState.REJECTED, "v", {"loss": 1.0})
+    assert ready.runs.get(run.id).version == "v"
+    assert claim(ready, min_requests=1, max_age_seconds=0) is None
+    assert ready.samples.recent("default", claimed=True, limit=9) == [f"r{number}" for number in (5, 4, 3, 2, 1, 0)]
+    with pytest.raises(WrongState):
+        ready.runs.finish(run, RunState.FAILED)
+
+
+def test_runs_are_listed_newest_first(ready: Store, clock: Clock) -> None:
+    ids = []
+    for _ in range(3):
+        clock.seconds += 1
+        run = claimed(ready, max_requests=1, min_requests=1)
+        ready.runs.finish(run, RunState.REJECTED)
+        ids.insert(0, run.id)
+    assert [run.id for run in ready.runs.list("default")] == ids
+    assert [run.id for run in ready.runs.list(limit=2)] == ids[:2]
+    with pytest.raises(NotFound):
+        ready.runs.get("nobody")
+
+
+def test_of_many_claims_at_once_one_succeeds(ready: Store, settings: Settings) -> None:
+    """Each claimant has connections of its own, as workers in processes have."""
+    results: list[object] = []
+    barrier = threading.Barrier(6)
+
+    def attempt(number: int) -> None:
+        with open_store(settings) as mine:
+            barrier.wait()
+            try:
+                results.append(claim(mine, f"w{number}"))
+            except OsdError as error:
+                results.append(error)
+
+    threads = [threading.Thread(target=attempt, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(type(result).__name__ for result in results) == ["LeaseHeld"] * 5 + ["TrainingRun"]
+
+
+def test_taking_over_at_once_makes_one_run(ready: Store, settings: Settings, clock: Clock) -> None:
+    claimed(ready)
+    clock.seconds += 61
+    test_of_many_claims_at_once_one_succeeds(ready, settings)
+    states = sorted(run.state.value for run in ready.runs.list())
+    assert states == ["claimed", "lost"]

@@ -1,0 +1,188 @@
+"""The replay store over both databases: keeping, reading, asking, exporting."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage import segments
+from storage.errors import BadInput, SegmentDamaged, StoreError
+from storage.records import Route
+from storage.store import Store
+from tests.storage.conftest import Clock, files_below
+from tests.storage.make import add_root, assert_same, samples
+
+
+def test_what_is_added_is_read_in_the_order_asked(store: Store) -> None:
+    batch = [samples(number) for number in range(6)]
+    store.samples.add(batch[:4])
+    store.samples.add(batch[4:])
+    read = store.samples.read(["r5", "r0", "unknown", "r3"])
+    assert [each.request_id for each in read] == ["r5", "r0", "r3"]
+    for each, number in zip(read, (5, 0, 3), strict=True):
+        assert_same(each, batch[number])
+
+
+def test_a_batch_may_be_added_again(store: Store) -> None:
+    first = store.samples.add([samples(1), samples(2)])
+    assert store.samples.add([samples(1), samples(2)]) == first
+    store.samples.add([samples(2), samples(3), samples(3)])
+    assert sorted(store.samples.recent(limit=9)) == ["r1", "r2", "r3"]
+    assert len(files_below(store.samples.folder)) == 2
+
+
+def test_the_same_request_from_two_threads_is_kept_once(store: Store) -> None:
+    def add() -> None:
+        try:
+            store.samples.add([samples(1, m=200)])
+        except StoreError:
+            pass  # the slower of the two
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.samples.recent(limit=9) == ["r1"]
+    assert len(files_below(store.samples.folder)) == 1, "the file of the loser was taken back"
+
+
+def test_an_empty_batch_is_refused(store: Store) -> None:
+    with pytest.raises(BadInput):
+        store.samples.add([])
+
+
+def test_bad_shapes_leave_nothing(store: Store) -> None:
+    with pytest.raises(BadInput):
+        store.samples.add([samples(1), samples(2, outside=np.zeros(99, np.float32))])
+    assert store.samples.recent(limit=9) == []
+    assert files_below(store.samples.folder) == []
+
+
+def test_recent_is_newest_first_and_filters(keep_all: Store) -> None:
+    keep_all.routes.add(Route("sql", "default"))
+    keep_all.samples.add([samples(number, route="sql" if number % 2 else "default") for number in range(6)])
+    assert keep_all.samples.recent("default", limit=3) == ["r5", "r4", "r3"]
+    assert keep_all.samples.recent(routes=["sql"], limit=9) == ["r5", "r3", "r1"]
+    assert keep_all.samples.recent(before=samples(2).created_at + 0.5, limit=9)[0] in ("r2", "r3")
+    assert keep_all.samples.recent("no such draft", limit=9) == []
+    assert keep_all.samples.recent(holdout=True, limit=9) == []
+
+
+def test_held_out_requests_do_not_wait(store: Store) -> None:
+    store.samples.add([samples(number) for number in range(60)])
+    held_out = store.samples.recent(holdout=True, limit=60)
+    assert 0 < len(held_out) < 30
+    assert store.samples.waiting("default").requests == 60 - len(held_out)
+    assert not set(held_out) & set(store.samples.recent(holdout=False, limit=60))
+
+
+def test_waiting_says_how_many_and_how_long(keep_all: Store, clock: Clock) -> None:
+    assert keep_all.samples.waiting("default").oldest_age_seconds is None
+    keep_all.samples.add([samples(number, created_at=clock.seconds - 10 + number) for number in range(3)])
+    waiting = keep_all.samples.waiting("default")
+    assert (waiting.requests, waiting.oldest_age_seconds) == (3, 10.0)
+
+
+def test_a_route_of_another_draft_does_not_wait_for_this_one(keep_all: Store, tmp_path: Path) -> None:
+    add_root(keep_all, tmp_path / "sql", "sql")
+    keep_all.routes.add(Route("sql", "sql"))
+    keep_all.samples.add([samples(1), samples(2, route="sql"), samples(3, route="sql")])
+    assert (keep_all.samples.waiting("default").requests, keep_all.samples.waiting("sql").requests) == (1, 2)
+
+
+def test_stats_add_up(store: Store) -> None:
+    store.samples.add([samples(number, m=number) for number in range(8)])
+    store.samples.add([samples(number, m=2, route="sql") for number in range(8, 12)])
+    default, sql = store.samples.stats()
+    assert (default.route, default.requests, default.positions, default.segments) == ("default", 8, 28, 1)
+    assert (sql.route, sql.requests, sql.positions, sql.segments) == ("sql", 4, 8, 1)
+    assert default.waiting + default.holdout == 8
+    assert default.oldest < default.newest < sql.oldest
+    on_disk = sum(path.stat().st_size for path in store.samples.folder.rglob("*.parquet"))
+    assert default.bytes + sql.bytes == on_disk
+
+
+def test_the_export_is_one_file_in_the_same_format(store: Store, tmp_path: Path) -> None:
+    store.samples.add([samples(number, tenant=f"t{number % 2}") for number in range(6)])
+    store.samples.add([samples(number, k=7) for number in range(6, 9)])
+    exported = store.samples.export(tmp_path / "all.parquet")
+    assert (exported.requests, exported.positions) == (9, 27)
+    for number, read in enumerate(segments.decode(tmp_path / "all.parquet")):
+        assert_same(read, samples(number, tenant=read.tenant, created_at=read.created_at, k=7 if number > 5 else 4))
+    some = store.samples.export(tmp_path / "some.parquet", tenant="t1")
+    assert [each.request_id for each in segments.decode(some.path)] == ["r1", "r3", "r5"]
+    assert store.samples.export(tmp_path / "none.parquet", routes=["none"]).requests == 0
+    assert segments.decode(tmp_path / "none.parquet") == []
+
+
+def test_an_export_does_not_overwrite_unasked(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "all.parquet").write_text("mine")
+    with pytest.raises(BadInput, match="exists"):
+        store.samples.export(tmp_path / "all.parquet")
+    assert (tmp_path / "all.parquet").read_text() == "mine"
+    assert store.samples.export(tmp_path / "all.parquet", overwrite=True).requests == 0
+    assert files_below(tmp_path) == [name for name in files_below(tmp_path) if not name.endswith(".aside")]
+
+
+def test_damaged_and_missing_segments_say_so(store: Store) -> None:
+    segment = store.samples.add([samples(1)])
+    (path,) = store.samples.folder.rglob("*.parquet")
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(SegmentDamaged, match=segment):
+        store.samples.read(["r1"])
+    path.unlink()
+    with pytest.raises(SegmentDamaged, match="missing"):
+        store.samples.read(["r1"])
+
+
+def test_more_ids_than_a_statement_takes(store: Store) -> None:
+    store.samples.add([samples(1)])
+    ids = [f"x{number}" for number in range(70_000)] + ["r1"]
+    assert [each.request_id for each in store.samples.read(ids)] == ["r1"]
+
+
+def test_a_reader_follows_a_purge(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment is rewritten after the reader looked it up and before it opened the file."""
+    store.samples.add([samples(1), samples(2)])
+    look_up = store.samples._places
+    monkeypatch.setattr(store.samples, "_places", lambda ids: _then(look_up(ids), store, monkeypatch))
+    assert [each.request_id for each in store.samples.read(["r1", "r2"])] == ["r2"]
+
+
+def _then(places: object, store: Store, monkeypatch: pytest.MonkeyPatch) -> object:
+    monkeypatch.undo()
+    store.samples.purge(request_id="r1")
+    return places
+
+
+def test_a_sweep_leaves_live_writers_and_other_files_alone(store: Store) -> None:
+    store.samples.add([samples(1)])
+    (segment,) = store.samples.folder.rglob("*.parquet")
+    orphan = segment.with_name("0" * 32 + ".parquet")
+    orphan.write_bytes(b"orphan")
+    unfinished = segment.with_name("." + "1" * 32 + ".parquet.aside")
+    unfinished.write_bytes(b"half")
+    (segment.parent / "notes.txt").write_text("mine")
+    swept = store.samples.sweep()
+    assert {each.path for each in swept} == {orphan, unfinished}
+    assert {path.name for path in segment.parent.iterdir()} == {segment.name, "notes.txt"}
+    assert store.samples.sweep() == []
+
+
+def test_a_sweep_between_rename_and_index_takes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer holds its file until the index is committed."""
+    index = store.samples._index
+    swept = []
+
+    def sweep_first(new: object, batch: object) -> None:
+        swept.extend(store.samples.sweep())
+        index(new, batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store.samples, "_index", sweep_first)
+    store.samples.add([samples(1)])
+    assert swept == []
+    assert [each.request_id for each in store.samples.read(["r1"])] == ["r1"]
