@@ -1,0 +1,142 @@
+"""``osd bench decode``: tokens a second of osd, the target alone, and transformers' own ways, in one run.
+
+Contenders take turns over the same chunks of prompts (A B C A B C …), so that what else the machine does
+falls on all alike. A contender's figure is the median over its turns, with the spread beside it. Every
+text is compared with the target's own greedy text.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from osd.bench.contenders import ASSISTED, Contender, Tokens, assisted_contender, osd_contender, plain_contender
+from osd.models import Pair
+from osd.recorder import Recorder
+from storage.settings import Settings
+from storage.store import open_store
+
+Report = Callable[[int, int, str], None]
+"""Turns done, turns in all, and what was just measured."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """The turns of one contender."""
+
+    batch: int
+    rates: list[float] = field(default_factory=list)
+    """Tokens a second, a turn."""
+    texts: dict[Tokens, list[int]] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Median tokens a second."""
+        return statistics.median(self.rates)
+
+
+def bench_decode(
+    pair: Pair,
+    prompts: Sequence[Tokens],
+    settings: Settings,
+    *,
+    batches: Sequence[int] = (1, 8),
+    new_tokens: int = 64,
+    turns: int = 3,
+    report: Report = lambda done, total, name: None,
+) -> dict[str, Any]:
+    """Measure, and return the dictionary that the command prints as its last line.
+
+    ``turns`` chunks of the prompts are each decoded by every contender; more turns, less noise.
+    """
+    with TemporaryDirectory(prefix="osd-bench-") as folder:
+        store = open_store(_in(settings, Path(folder)))
+        recorders = [Recorder(store, _in(settings, Path(folder)), "bench") for _ in batches]
+        contenders = _contenders(pair, settings, batches, new_tokens, recorders)
+        measured = _measure(contenders, prompts, turns, report)
+        for recorder in recorders:
+            recorder.close()
+        store.close()
+    return _summary(measured, batches) | {"prompts": len(prompts), "new_tokens": new_tokens, "turns": turns}
+
+
+def _in(settings: Settings, folder: Path) -> Settings:
+    storage = settings.storage.model_copy(update={"directory": folder, "url": None})
+    return settings.model_copy(update={"storage": storage})
+
+
+def _contenders(
+    pair: Pair, settings: Settings, batches: Sequence[int], new_tokens: int, recorders: Sequence[Recorder]
+) -> dict[str, Contender]:
+    found: dict[str, Contender] = {}
+    for batch, recorder in zip(batches, recorders, strict=True):
+        serve = settings.serve.model_copy(update={"max_batch": batch})
+        alone = serve.model_copy(update={"gamma": "fixed", "gamma_initial": 0})
+        found[f"osd@{batch}"] = osd_contender("osd", pair, serve, new_tokens)
+        found[f"osd_recording@{batch}"] = osd_contender("osd_recording", pair, serve, new_tokens, recorder)
+        found[f"target_alone@{batch}"] = osd_contender("target_alone", pair, alone, new_tokens)
+        found[f"plain@{batch}"] = plain_contender(pair, batch, new_tokens)
+    return found | {f"{rule}@1": assisted_contender(pair, rule, new_tokens) for rule in ASSISTED}
+
+
+def _measure(
+    contenders: dict[str, Contender], prompts: Sequence[Tokens], turns: int, report: Report
+) -> dict[str, Measured]:
+    measured = {name: Measured(contender.batch) for name, contender in contenders.items()}
+    for contender in contenders.values():
+        contender.decode(prompts[: contender.batch])  # warm caches and cost tables, not measured
+    for turn in range(turns):
+        chunk = prompts[turn::turns]
+        for index, (name, contender) in enumerate(contenders.items()):
+            begun = time.perf_counter()
+            texts = contender.decode(chunk)
+            measured[name].rates.append(sum(map(len, texts)) / (time.perf_counter() - begun))
+            measured[name].texts |= dict(zip(chunk, texts, strict=True))
+            report(
+                turn * len(contenders) + index + 1,
+                turns * len(contenders),
+                f"{name} {measured[name].rates[-1]:.0f} tok/s",
+            )
+    return measured
+
+
+def _summary(measured: dict[str, Measured], batches: Sequence[int]) -> dict[str, Any]:
+    """The figures by contender and batch size, and the ratios that they are for.
+
+    A text equals the target's own when it is what plain generation gives at batch 1. transformers pads its
+    batches, which moves its logits by rounding; its own texts are therefore not held against anything.
+    """
+    rates = {name: round(m.rate, 1) for name, m in measured.items()}
+    reference = measured[f"plain@{batches[0]}"].texts
+    ours = [name for name in measured if name.startswith(("osd", "target_alone"))]
+    differing = sum(text != reference[prompt] for name in ours for prompt, text in measured[name].texts.items())
+
+    def by_batch(name: str) -> dict[str, float]:
+        return {str(b): rates[f"{name}@{b}"] for b in batches if f"{name}@{b}" in rates}
+
+    first, last = batches[0], batches[-1]
+    best = max((rates[f"{rule}@1"] for rule in ASSISTED), default=0.0)
+    return {
+        "osd": by_batch("osd"),
+        "target_alone": by_batch("target_alone"),
+        "transformers": {"plain": by_batch("plain")} | {rule: {"1": rates[f"{rule}@1"]} for rule in ASSISTED},
+        "identical": differing == 0,
+        "differing": differing,
+        "ratio_vs_best_assisted": round(rates[f"osd@{first}"] / best, 3) if first == 1 else None,
+        "ratio_vs_target_alone": {str(b): round(rates[f"osd@{b}"] / rates[f"target_alone@{b}"], 3) for b in batches},
+        f"ratio_batch_{last}_vs_{first}": round(rates[f"osd@{last}"] / rates[f"osd@{first}"], 3),
+        "recording_cost": {
+            str(b): round(_cost(measured[f"osd@{b}"], measured[f"osd_recording@{b}"]), 4) for b in batches
+        },
+        "spread": {name: [round(min(m.rates), 1), round(max(m.rates), 1)] for name, m in measured.items()},
+    }
+
+
+def _cost(off: Measured, on: Measured) -> float:
+    """Share of throughput lost: one minus the median of the turn-by-turn ratios."""
+    return 1 - statistics.median(b / a for a, b in zip(off.rates, on.rates, strict=True))

@@ -1,0 +1,95 @@
+"""``osd bench decode``."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from osd.cli.context import surroundings
+from osd.cli.options import DraftOption, JsonOption, TargetOption
+from osd.cli.out import Column, note, print_json, print_table
+from osd.cli.pair import choose_pair
+from osd.prompts import Prompt, encode, read_prompts
+from storage.errors import BadPromptFile, BadSetting
+
+
+def decode(
+    ctx: typer.Context,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    prompts: Annotated[
+        list[Path] | None, typer.Option(help="JSONL file with a `prompt` field; may be repeated.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Prompts taken from each file.", min=1)] = 32,
+    batch: Annotated[str, typer.Option(help="Batch sizes, the first with the assisted modes beside it.")] = "1,8",
+    max_tokens: Annotated[int, typer.Option(help="Tokens to generate a prompt.", min=1)] = 64,
+    turns: Annotated[int, typer.Option(help="Turns each contender takes.", min=1)] = 5,
+    threads: Annotated[int | None, typer.Option(help="Torch threads, for every contender alike.", min=1)] = None,
+    json: JsonOption = False,
+) -> None:
+    """Tokens a second: osd, the target alone, and transformers' plain and assisted generation, side by side.
+
+    Example: `osd bench decode --target ./target --draft ./draft --prompts questions.jsonl --json`
+    """
+    import torch
+
+    from osd.bench.decode import bench_decode
+
+    settings = surroundings(ctx).settings
+    pair = choose_pair(settings.serve, target, draft).load(settings.serve)
+    if threads:
+        torch.set_num_threads(threads)
+    tokens = [encode(pair.tokenizer, text) for text in _texts(prompts or [], count)]
+    columns = (TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
+        task = bar.add_task("warming up", total=None)
+        result = bench_decode(
+            pair, tokens, settings, batches=_sizes(batch), new_tokens=max_tokens, turns=turns,
+            report=lambda done, total, name: bar.update(task, completed=done, total=total, description=name),
+        )  # fmt: skip
+    result["threads"] = torch.get_num_threads()
+    if not json:
+        _show(result)
+    print_json(result)
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = [int(part) for part in text.split(",")]
+    except ValueError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        raise BadSetting(source="option", key="--batch", reason=f"{text!r} is not a list of batch sizes such as 1,8")
+    return sizes
+
+
+def _texts(files: list[Path], count: int) -> list[str]:
+    """Prompts of all files in turn; broken lines are named and passed over. Without files, the demo's own."""
+    if not files:
+        from osd.demo.prompts import DOMAINS
+        from osd.demo.prompts import prompts as shipped
+
+        return [text for domain in DOMAINS for text in shipped(domain, count)]
+    columns = []
+    for path in files:
+        good = []
+        for line in islice(read_prompts(path), count):
+            if isinstance(line, BadPromptFile):
+                note(f"osd: {line}")
+            elif isinstance(line, Prompt):
+                good.append(line.text)
+        columns.append(good)
+    return [text for column in columns for text in column]
+
+
+def _show(result: dict[str, Any]) -> None:
+    rows = [{"how": "osd", **result["osd"]}, {"how": "target alone (osd)", **result["target_alone"]}]
+    rows += [{"how": f"transformers {name}", **rates} for name, rates in result["transformers"].items()]
+    sizes = list(result["osd"])
+    show = [Column(size, f"batch {size}, tok/s", lambda v: f"{v:.1f}", right=True) for size in sizes]
+    print_table(rows, [Column("how", "how"), *show], title="Greedy decoding, median of turns")
