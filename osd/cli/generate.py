@@ -47,7 +47,12 @@ def generate(
         typer.Option(help="Draw from the likeliest tokens of mass P.", metavar="P", rich_help_panel=SAMPLING),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Makes drawing repeatable.", metavar="N", rich_help_panel=SAMPLING)
+        int | None,
+        typer.Option(
+            help="Makes drawing repeatable where serve.gamma does not measure time (fixed).",
+            metavar="N",
+            rich_help_panel=SAMPLING,
+        ),
     ] = None,
     target: TargetOption = None,
     draft: DraftOption = None,
