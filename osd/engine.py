@@ -150,7 +150,7 @@ class Engine:
         with self._clock as clock:
             gammas = [min(row.gamma.next_gamma(len(self.rows)), row.room()) for row in self.rows]
             warp = Warp.of([row.request.sampling for row in self.rows], self.pair.vocab_size, self.pair.device)
-            chance = self._chance(gammas) if warp.sampled else None
+            chance = self._chance(gammas) if warp else None
             draft = self.drafter.propose(self.rows, gammas, warp, chance)
             clock.split()
             logits = self._verify(draft)
@@ -180,9 +180,9 @@ class Engine:
         last = torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.pair.device)
         return self.target.logits(torch.cat([last, draft.tokens], dim=1), [row.length - 1 for row in self.rows])
 
-    def _accept(self, logits: Tensor, draft: Draft, warp: Warp, chance: Tensor | None) -> Verdict:
+    def _accept(self, logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None) -> Verdict:
         lengths = torch.tensor(draft.lengths, device=self.pair.device)
-        if chance is None:
+        if warp is None or chance is None:
             accepted, follows = accept_greedy(logits.argmax(-1), draft.tokens, lengths)
         else:
             p = warp(logits)

@@ -27,12 +27,12 @@ class Warp:
     """(B,) int64, the vocabulary's size where a row keeps all; None when every row does."""
     top_p: Tensor | None
     """(B,) float32, 1 where a row keeps all; None when every row does."""
-    sampled: bool
-    """Whether any row samples. If none does, probabilities are not needed at all."""
 
     @classmethod
-    def of(cls, rows: Sequence[Sampling], vocabulary: int, device: torch.device) -> Warp:
-        """Gather the settings of a batch."""
+    def of(cls, rows: Sequence[Sampling], vocabulary: int, device: torch.device) -> Warp | None:
+        """Gather the settings of a batch; None when all are greedy, for then no probability is needed."""
+        if not any(r.temperature > 0 for r in rows):
+            return None
 
         def column(values: list[float], dtype: torch.dtype) -> Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
@@ -43,7 +43,6 @@ class Warp:
             column([r.temperature == 0 for r in rows], torch.bool),
             column([min(r.top_k or vocabulary, vocabulary) for r in rows], torch.int64) if some_k else None,
             column([1.0 if r.top_p is None else r.top_p for r in rows], torch.float32) if some_p else None,
-            any(r.temperature > 0 for r in rows),
         )
 
     def __call__(self, logits: Tensor) -> Tensor:

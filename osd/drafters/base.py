@@ -35,8 +35,8 @@ class Draft:
 class Drafter(Protocol):
     """Proposes tokens. Row i of the batch is row i of its cache."""
 
-    def propose(self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp, chance: Tensor | None) -> Draft:
-        """Up to ``gammas[i]`` tokens for row i; ``chance`` (B, G) uniforms where the batch samples."""
+    def propose(self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None) -> Draft:
+        """Up to ``gammas[i]`` tokens for row i; in a batch that samples, ``chance`` (B, G or more) uniforms."""
         ...
 
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:

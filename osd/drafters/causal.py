@@ -24,7 +24,7 @@ class CausalDrafter:
         """``vocabulary`` is the width of the target's logits: the draft's are cut or filled up to it."""
         self.decoder, self.vocabulary = decoder, vocabulary
 
-    def propose(self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp, chance: Tensor | None) -> Draft:
+    def propose(self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None) -> Draft:
         """See :meth:`osd.drafters.base.Drafter.propose`."""
         lengths = list(gammas)
         tokens: list[Tensor] = []
@@ -74,8 +74,10 @@ class CausalDrafter:
         device = self.decoder.device
         return self.decoder.logits(torch.tensor(fed, device=device), starts, last=torch.tensor(last, device=device))
 
-    def _choose(self, logits: Tensor, warp: Warp, chance: Tensor | None, step: int) -> tuple[Tensor, Tensor | None]:
-        if chance is None:
+    def _choose(
+        self, logits: Tensor, warp: Warp | None, chance: Tensor | None, step: int
+    ) -> tuple[Tensor, Tensor | None]:
+        if warp is None or chance is None:
             return logits[:, 0].argmax(-1), None
         probabilities = warp(logits)[:, 0]
         return draw(probabilities, chance[:, step]), probabilities

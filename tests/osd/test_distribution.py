@@ -39,7 +39,9 @@ def exact(pair: Pair, sampling: Sampling) -> dict[tuple[int, ...], float]:
 
     def after(tokens: tuple[int, ...]) -> torch.Tensor:
         logits = pair.target.module(input_ids=torch.tensor([tokens]), use_cache=False).logits[:, -1:]
-        return Warp.of([sampling], 9, torch.device("cpu"))(logits)[0, 0].double()
+        warp = Warp.of([sampling], 9, torch.device("cpu"))
+        assert warp is not None
+        return warp(logits)[0, 0].double()
 
     first = after(PROMPT)
     return {
