@@ -19,7 +19,7 @@ COLUMNS = (Column("state", "", MARKS.__getitem__), Column("part", "part", whole=
 def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """Check the installation, the device, the disk, the database, the broker and the pair.
 
-    Nothing is changed. Ends with status 1 when something is broken.
+    What is kept is left as it is. Ends with status 1 when something is broken.
     """
     with Console(stderr=True).status("Looking …"):
         findings = list(examine(surroundings(ctx)))

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner, Result
 
 from osd.cli.main import app
-from storage.records import Outcome, RequestSamples
+from storage.records import Outcome, RequestSamples, RunState
 from storage.settings import load_settings
 from storage.store import Store, open_store
 
@@ -85,6 +85,7 @@ def filled(data: Path, tmp_path: Path) -> Iterator[Filled]:
             provenance={"osd": "test"},
         )
         store.versions.publish(child.id, {"gain": 0.25}, run=run)
+        store.runs.finish(run, RunState.PUBLISHED, child.id)
         yield Filled(store, root.id, child.id)
 
 

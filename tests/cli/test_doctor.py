@@ -1,0 +1,54 @@
+"""`osd doctor`: every part is looked at, what is broken is named with what mends it, and the database is left as it is."""
+
+import json
+from pathlib import Path
+
+PARTS = ["python", "packages", "settings", "device", "data directory", "database", "broker", "pair"]
+
+
+def findings(done) -> dict[str, dict[str, str]]:
+    return {row["part"]: row for row in json.loads(done.stdout)}
+
+
+def test_a_sound_machine(osd, data: Path):
+    done = osd("doctor", "--json")
+    found = findings(done)
+    assert [part for part in PARTS if part not in found] == []
+    assert {part: row["found"] for part, row in found.items() if row["state"] == "broken"} == {}
+    assert done.exit_code == 0
+    assert "torch" in found["packages"]["found"]
+    assert not (data / "osd.db").exists()
+
+
+def test_broken_parts_are_named_with_what_mends_them(osd, filled):
+    version = filled.store.versions.get(filled.child)
+    (filled.store.versions.folder(version) / "model.safetensors").write_bytes(b"damaged")
+    wrong = {
+        "OSD_WORKER__BROKER": "redis://:secret@127.0.0.1:1",
+        "OSD_SERVE__TARGET": "nowhere",
+        "OSD_SERVE__DRAFT": "x",
+    }
+    done = osd("doctor", "--json", **wrong)
+    found = findings(done)
+    assert done.exit_code == 1
+    assert {part for part, row in found.items() if row["state"] == "broken"} == {"draft default", "broker", "pair"}
+    assert "osd drafts rollback default" in found["draft default"]["mend"]
+    assert "127.0.0.1" in found["broker"]["found"]
+    assert "secret" not in done.output
+    assert "osd drafts rollback default" in osd("doctor", **wrong).stdout
+
+
+def test_settings_that_cannot_be_read_end_the_look_early(osd, tmp_path: Path):
+    (tmp_path / "osd.toml").write_text("[serve]\ngama = 'fixed'\n")
+    done = osd("doctor", "--json")
+    assert done.exit_code == 1
+    assert [row["part"] for row in json.loads(done.stdout)] == ["python", "packages", "settings"]
+    assert "did you mean 'gamma'" in done.stdout
+
+
+def test_a_database_may_be_empty_and_must_answer(osd, data: Path):
+    data.mkdir()
+    (data / "osd.db").touch()
+    assert findings(osd("doctor", "--json"))["database"]["state"] == "ok"
+    done = osd("doctor", "--json", OSD_STORAGE__URL="postgresql+psycopg://nobody@127.0.0.1:1/none")
+    assert findings(done)["database"]["state"] == "broken"
