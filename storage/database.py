@@ -39,7 +39,7 @@ class Database:
 
     @contextmanager
     def session(self, *, read_only: bool = False) -> Iterator[Session]:
-        """One transaction. On SQLite it holds the write lock from its start unless ``read_only``.
+        """One transaction. On SQLite it holds the write lock from its first statement on, unless ``read_only``.
 
         Do not open one inside another: on SQLite the inner would wait for the outer.
         """

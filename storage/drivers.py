@@ -20,6 +20,7 @@ BUSY_SECONDS = 30
 CONNECT_SECONDS = 10
 _FULL = ("disk is full", "disk i/o error", "readonly database")
 _GONE = ("08", "28", "3D", "57P")  # SQLSTATE classes: connection, authorisation, no such database, shutdown
+_INHERITED: list[Any] = []
 _SECRETS = ("password", "sslpassword", "passfile")
 
 
@@ -45,7 +46,7 @@ def _bad_url(reason: str) -> BadSetting:
 
 def show_url(url: URL) -> str:
     """The URL with its passwords masked."""
-    masked = {name: "***" if name in _SECRETS else value for name, value in url.query.items()}
+    masked = {name: "hidden" if name in _SECRETS else value for name, value in url.query.items()}
     return url.set(query=masked).render_as_string(hide_password=True)
 
 
@@ -92,6 +93,7 @@ def _forget_connections_of_a_parent(engine: Engine) -> None:
 
     def compare(_connection: Any, record: Any, fairy: Any) -> None:
         if record.info["pid"] != os.getpid():
+            _INHERITED.append(fairy.dbapi_connection)  # to close it would be to speak on it
             record.dbapi_connection = fairy.dbapi_connection = None
             raise DisconnectionError("the connection belongs to the parent process")
 
