@@ -37,7 +37,7 @@ venv: $(VENV)/.ready-dev
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("osd needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; make PYTHON=…" if sys.version_info < (3, 11) else 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing osd into $(VENV) (once)"
+	@echo "Installing osd into $(VENV); this is done once and takes minutes, most of them for torch"
 	@$(INSTALL) torch
 	@$(INSTALL) -e .
 	@touch $@
