@@ -105,6 +105,8 @@ class LearnSettings(Section):
     """I: a run starts when so many new requests wait."""
     max_age_seconds: float = Field(default=60.0, gt=0)
     """A run starts with fewer, if the oldest has waited so long."""
+    max_requests: int = Field(default=512, ge=1)
+    """New requests that a run takes at most, oldest first; the rest is the next run's."""
     replay_requests: int = Field(default=64, ge=0)
     """Requests of earlier runs, newest first, that are trained on again beside the new ones."""
     epochs: int = Field(default=2, ge=1)
@@ -149,6 +151,8 @@ class WorkerSettings(Section):
     """A worker that has not been heard of for so long has lost its claim."""
     nice: int = Field(default=10, ge=0, le=19)
     """Priority of training on a shared machine: 0 as serving, 19 last."""
+    idle: bool = False
+    """Train only while nothing else wants the core (Linux's idle class); on a busy machine that may be never."""
     threads: int = Field(default=1, ge=1)
     """Torch threads for training on the CPU."""
     device: str = "auto"
