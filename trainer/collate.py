@@ -144,6 +144,11 @@ def predict(model: nn.Module, batch: Batch) -> Tensor:
     return logits.float()
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Where its weights are."""
+    return next(model.parameters()).device
+
+
 def _within(order: list[int], lengths: dict[int, int], batch_tokens: int) -> Iterator[list[int]]:
     """Runs of ``order`` whose padded size stays within the budget."""
     chunk: list[int] = []

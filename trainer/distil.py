@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from storage.records import RequestSamples
 from storage.settings import LearnSettings
-from trainer.collate import Batch, collate, plan, predict, select
+from trainer.collate import Batch, collate, device_of, plan, predict, select
 from trainer.losses import Distance, distance, draft_log_probs, target_log_probs
 
 log = logging.getLogger("osd.trainer")
@@ -59,7 +58,7 @@ Between = Callable[[Progress], None]
 
 
 def distil(
-    model: PreTrainedModel, samples: Sequence[RequestSamples], learn: LearnSettings, between: Between = lambda _: None
+    model: nn.Module, samples: Sequence[RequestSamples], learn: LearnSettings, between: Between = lambda _: None
 ) -> Distilled:
     """Train ``model`` in place on ``samples`` for ``learn.epochs``; only parameters that ask for a gradient move.
 
@@ -79,7 +78,7 @@ def distil(
     for chunks in epochs:
         total = 0.0
         for chunk in chunks:
-            batch = collate([chosen[i] for i in chunk], chunk).to(model.device)
+            batch = collate([chosen[i] for i in chunk], chunk).to(device_of(model))
             loss = _step(model, batch, measure, learn, optimizer)
             schedule.step()
             step, positions, total = step + 1, positions + len(batch), total + loss * len(batch)
@@ -97,9 +96,9 @@ def loss_of(model: nn.Module, batch: Batch, measure: Distance, temperature: floa
 
 
 def _step(
-    model: PreTrainedModel, batch: Batch, measure: Distance, learn: LearnSettings, optimizer: torch.optim.Optimizer
+    model: nn.Module, batch: Batch, measure: Distance, learn: LearnSettings, optimizer: torch.optim.Optimizer
 ) -> float:
-    with _precision(model.device):
+    with _precision(device_of(model)):
         loss = loss_of(model, batch, measure, learn.temperature).mean()
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]

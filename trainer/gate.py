@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.special import stdtrit
-from transformers import PreTrainedModel
+from torch import nn
 
 from osd.acceptance import expected_acceptance
 from storage.records import RequestSamples, TokenKind
 from storage.settings import GateSettings
-from trainer.collate import batches, predict
+from trainer.collate import batches, device_of, predict
 from trainer.losses import draft_log_probs, target_log_probs
 
 Array = npt.NDArray[np.float64]
@@ -79,13 +79,11 @@ class Verdict:
 
 
 @torch.inference_mode()
-def score(
-    model: PreTrainedModel, samples: Sequence[RequestSamples], between: Callable[[], None] = lambda: None
-) -> Scores:
+def score(model: nn.Module, samples: Sequence[RequestSamples], between: Callable[[], None] = lambda: None) -> Scores:
     """Score a draft on requests that have positions."""
     sums = np.zeros((4, len(samples)))
     for batch in batches(samples, SCORING_TOKENS):
-        logits = predict(model, batch := batch.to(model.device))
+        logits = predict(model, batch := batch.to(device_of(model)))
         p = target_log_probs(batch.topk_logprobs, batch.outside, logits.shape[1]).exp()
         q = draft_log_probs(logits, batch.topk_ids).exp()
         k = batch.topk_ids.shape[1]
@@ -108,6 +106,8 @@ def compare(positions: Array, before: Array, after: Array, confidence: float) ->
     n / (n − 1) · Σ e_r² / (Σ positions)².
     """
     n, total = len(positions), float(positions.sum())
+    if not total:
+        return Comparison(n, 0, 0.0, 0.0, 0.0, float("inf"), -float("inf"), confidence)
     means = float(before.sum()) / total, float(after.sum()) / total
     difference = float((after - before).sum()) / total
     error, lower = float("inf"), -float("inf")
@@ -119,8 +119,8 @@ def compare(positions: Array, before: Array, after: Array, confidence: float) ->
 
 
 def judge(
-    current: PreTrainedModel,
-    candidate: PreTrainedModel,
+    current: nn.Module,
+    candidate: nn.Module,
     judges: Sequence[RequestSamples],
     gate: GateSettings,
     between: Callable[[], None] = lambda: None,

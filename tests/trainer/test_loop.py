@@ -1,0 +1,315 @@
+"""The circle's learning half against a real store: claim → collate → distil → gate → publish."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trainer.loop
+from storage.errors import LeaseHeld, StoreWriteFailed, TrainingFailed, WeightsDamaged, WrongState
+from storage.records import DraftVersion, RunState, TokenKind, TrainingRun, VersionState
+from storage.settings import Settings
+from storage.store import Store
+from tests.trainer.conftest import Traffic
+from trainer.gate import Verdict
+from trainer.loop import run_once
+from trainer.weights import load_current
+
+CPU = torch.device("cpu")
+
+
+def changed(settings: Settings, section: str, **values: object) -> Settings:
+    return settings.model_copy(update={section: getattr(settings, section).model_copy(update=values)})
+
+
+def done(run: TrainingRun | None) -> TrainingRun:
+    assert run is not None
+    return run
+
+
+def states(store: Store) -> list[str]:
+    return [version.state.value for version in store.versions.list("default")]
+
+
+def test_nothing_waits_nothing_happens(drafted: Store, settings: Settings, traffic: Traffic) -> None:
+    assert run_once(drafted, settings, "default", "me") is None
+    traffic(7, held_out=False)
+    assert run_once(drafted, settings, "default", "me") is None
+    assert drafted.runs.list() == []
+
+
+def test_a_run_learns_is_judged_by_requests_that_it_never_saw_and_is_published(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    claimed, held = traffic(8, held_out=False), traffic(5, held_out=True)
+    run = done(run_once(drafted, settings, "default", "me"))
+    version = drafted.versions.current("default")
+    assert run.state is RunState.PUBLISHED and run.version == version.id and version.number == 1
+    assert set(run.request_ids) == {s.request_id for s in claimed}
+    assert version.evidence["held_out"] == len(held) and version.evidence["trained_on"] == 0
+    assert version.evidence["after"] > version.evidence["before"]
+    assert run.result["loss_last"] < run.result["loss_first"] and run.result["claimed"] == 8
+    provenance = drafted.versions.provenance(version)["provenance"]
+    assert provenance["settings"]["learning_rate"] == 5e-3 and provenance["holder"] == "me"
+
+
+def test_the_published_folder_is_the_model_that_was_judged(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    traffic(12)
+    run_once(drafted, settings, "default", "me")
+    before, after = (load_current(drafted, v, CPU) for v in drafted.versions.list("default"))
+    moved = [not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True)]
+    assert all(moved) and all(p.dtype == torch.float32 for p in after.parameters())
+
+
+def test_the_next_run_goes_on_from_there_and_replays_what_came_before(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    traffic(5, held_out=True)
+    first = traffic(8, held_out=False)
+    run_once(drafted, settings, "default", "me")
+    second = traffic(8, held_out=False)
+    run = done(run_once(drafted, settings, "default", "me"))
+    assert set(run.request_ids) == {s.request_id for s in second}
+    assert run.parent == drafted.versions.list("default")[1].id
+    assert (run.result["claimed"], run.result["replayed"], run.result["requests"]) == (8, len(first), 16)
+
+
+def test_replay_is_bounded_and_newest_first(drafted: Store, settings: Settings, traffic: Traffic) -> None:
+    settings = changed(settings, "learn", replay_requests=3)
+    for _ in range(2):
+        traffic(8, held_out=False)
+        run = done(run_once(drafted, settings, "default", "me"))
+    assert run.result["replayed"] == 3
+
+
+def test_age_starts_a_run_with_fewer(drafted: Store, settings: Settings, traffic: Traffic) -> None:
+    traffic(2, held_out=False)
+    assert run_once(drafted, settings, "default", "me") is None
+    assert run_once(drafted, changed(settings, "learn", max_age_seconds=1e-6), "default", "me") is not None
+
+
+def test_requests_that_came_meanwhile_judge_too_and_old_ones_do_not(
+    drafted: Store, settings: Settings, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic(4, held_out=True)  # older than anything trained on
+    traffic(8, held_out=False)
+    real = trainer.loop.distil
+
+    def distil_while_traffic_goes_on(*args: Any) -> Any:
+        result = real(*args)
+        traffic(6, held_out=False)
+        return result
+
+    monkeypatch.setattr(trainer.loop, "distil", distil_while_traffic_goes_on)
+    run = done(run_once(drafted, settings, "default", "me"))
+    evidence = run.result["evidence"]
+    assert (evidence["held_out"], evidence["fresh"], evidence["trained_on"]) == (0, 6, 0)
+
+
+def test_with_too_few_unseen_requests_trained_ones_judge_and_the_evidence_says_so(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    traffic(8, held_out=False)
+    evidence = done(run_once(drafted, settings, "default", "me")).result["evidence"]
+    assert evidence["held_out"] == evidence["fresh"] == 0
+    assert evidence["trained_on"] == evidence["requests"] == settings.gate.min_requests
+
+
+def test_no_better_is_rejected_and_what_serves_goes_on(drafted: Store, settings: Settings, traffic: Traffic) -> None:
+    traffic(12)
+    run = done(run_once(drafted, changed(settings, "learn", learning_rate=1e-12), "default", "me"))
+    assert run.state is RunState.REJECTED and drafted.versions.current("default").number == 0
+    assert states(drafted) == ["ready", "rejected"] and "difference" in drafted.versions.list("default")[1].evidence
+    assert run_once(drafted, settings, "default", "me") is None  # the requests were used
+
+
+def test_only_mistakes_are_learnt_from_when_settings_say_so(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    settings = changed(settings, "learn", positions="rejected")
+    kinds = np.array([TokenKind.ACCEPTED] * 9 + [TokenKind.REJECTED] * 3, np.uint8)
+    traffic(8, held_out=False, kinds=kinds)
+    run = done(run_once(drafted, settings, "default", "me"))
+    assert run.result["positions"] == 8 * 3 * settings.learn.epochs
+
+
+def test_a_draft_without_mistakes_has_nothing_to_learn(drafted: Store, settings: Settings, traffic: Traffic) -> None:
+    traffic(8, held_out=False)
+    run = done(run_once(drafted, changed(settings, "learn", positions="rejected"), "default", "me"))
+    assert run.state is RunState.REJECTED and "rejected positions" in run.result["reason"]
+    assert states(drafted) == ["ready"]
+
+
+def test_where_only_mistakes_were_kept_the_gate_counts_agreement(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    def mistakes_of(n: int, held_out: bool) -> list[Any]:
+        whole = traffic(n, held_out=held_out)
+        drafted.samples.purge(everything=True)
+        cut = ("positions", "kinds", "drafted", "topk_ids", "topk_logprobs", "outside")
+        kept = [{name: getattr(s, name)[2::4] for name in cut} for s in whole]
+        wrong = [np.full(len(k["kinds"]), TokenKind.REJECTED, np.uint8) for k in kept]
+        return [replace(s, **{**k, "kinds": w}) for s, k, w in zip(whole, kept, wrong, strict=True)]
+
+    learn, held = mistakes_of(8, False), mistakes_of(5, True)
+    drafted.samples.add(learn + held)
+    run = done(run_once(drafted, settings, "default", "me"))
+    evidence = run.result["evidence"]
+    assert evidence["measure"] == "agreement" and evidence["positions"] == 5 * 12
+
+
+def test_two_workers_on_one_draft(drafted: Store, settings: Settings, traffic: Traffic) -> None:
+    traffic(8, held_out=False)
+    drafted.runs.claim("default", "first", min_requests=1, max_age_seconds=9, lease_seconds=60)
+    with pytest.raises(LeaseHeld, match=r"being trained by first until .* One worker trains a draft at a time"):
+        run_once(drafted, settings, "default", "second")
+
+
+def take_over(store: Store, run: TrainingRun) -> TrainingRun:
+    """Another worker claims after the lease has run out."""
+    store.runs.heartbeat(run, -1)
+    return done(store.runs.claim(run.draft, "other", min_requests=1, max_age_seconds=9, lease_seconds=60))
+
+
+@pytest.mark.parametrize("phase", ["distil", "stage", "judge"])
+def test_a_lost_lease_throws_the_result_away(
+    drafted: Store, settings: Settings, traffic: Traffic, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    traffic(12)
+    real = getattr(trainer.loop, phase)
+    taken: list[TrainingRun] = []
+
+    def then_lose(*args: Any) -> Any:
+        result = real(*args)
+        taken.append(take_over(drafted, drafted.runs.list("default")[0]))
+        return result
+
+    monkeypatch.setattr(trainer.loop, phase, then_lose)
+    run = done(run_once(drafted, changed(settings, "worker", lease_seconds=1e-3), "default", "me"))
+    assert run.state is RunState.LOST and drafted.versions.current("default").number == 0
+    assert VersionState.CANDIDATE not in {v.state for v in drafted.versions.list("default")}
+    assert set(taken[0].request_ids) == set(run.request_ids)
+
+
+def test_a_stop_between_batches_gives_the_requests_back(drafted: Store, settings: Settings, traffic: Traffic) -> None:
+    traffic(12)
+    stop = threading.Event()
+    run = done(run_once(drafted, settings, "default", "me", stop, watcher=lambda _: stop.set()))
+    assert run.state is RunState.FAILED and run.result["stopped"] and states(drafted) == ["ready"]
+    again = done(run_once(drafted, settings, "default", "me"))
+    assert set(again.request_ids) == set(run.request_ids) and again.state is RunState.PUBLISHED
+
+
+def test_a_loss_that_is_no_number_publishes_nothing(drafted: Store, settings: Settings, traffic: Traffic) -> None:
+    traffic(8, held_out=False)
+    with pytest.raises(TrainingFailed, match=r"became .* with a gradient of norm nan"):
+        run_once(drafted, changed(settings, "learn", learning_rate=1e30), "default", "me")
+    assert states(drafted) == ["ready"] and drafted.runs.list()[0].state is RunState.FAILED
+    assert drafted.samples.waiting("default").requests == 8
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"topk_ids": np.full((12, 8), 916, np.int32)},
+        {"topk_logprobs": np.full((12, 8), np.nan, np.float16)},
+        {"positions": np.arange(90, 102, dtype=np.int32)},
+    ],
+    ids=["another vocabulary", "no distribution", "no such position"],
+)
+def test_requests_that_cannot_be_used_are_left_out_and_do_not_fail_every_run(
+    drafted: Store, settings: Settings, traffic: Traffic, broken: dict[str, Any]
+) -> None:
+    traffic(2, held_out=False, **broken)
+    sound = traffic(6, held_out=False)
+    run = done(run_once(drafted, settings, "default", "me"))
+    assert (run.result["unusable"], run.result["requests"]) == (2, len(sound)) and run.state is RunState.PUBLISHED
+
+
+def test_damaged_parent_weights_are_refused_and_the_version_before_serves(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    traffic(12)
+    done(run_once(drafted, settings, "default", "me"))
+    bad = drafted.versions.current("default")
+    damage(drafted, bad)
+    traffic(12)
+    with pytest.raises(WeightsDamaged, match=bad.id):
+        run_once(drafted, settings, "default", "me")
+    assert drafted.versions.get(bad.id).state is VersionState.QUARANTINED
+    run = done(run_once(drafted, settings, "default", "me"))
+    assert run.parent == drafted.versions.list("default")[0].id and run.state is RunState.PUBLISHED
+
+
+def damage(store: Store, version: DraftVersion) -> None:
+    path = store.versions.folder(version) / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_promotion_in_mid_training_voids_the_comparison(
+    drafted: Store, settings: Settings, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic(12)
+    done(run_once(drafted, settings, "default", "me"))
+    traffic(12)
+    real = trainer.loop.judge
+
+    def judge_while_an_admin_goes_back(*args: Any) -> Verdict:
+        drafted.versions.rollback("default", "an admin said so")
+        verdict = real(*args)
+        return Verdict(True, verdict.evidence)
+
+    monkeypatch.setattr(trainer.loop, "judge", judge_while_an_admin_goes_back)
+    with pytest.raises(WrongState, match="child of the current version"):
+        run_once(drafted, settings, "default", "me")
+    assert drafted.versions.current("default").number == 0
+    assert states(drafted)[-1] == "rejected" and drafted.samples.waiting("default").requests > 0
+
+
+def test_a_write_that_fails_leaves_nothing_and_frees_the_requests(
+    drafted: Store, settings: Settings, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("trainer.publish.write_model", full)
+    traffic(12)
+    waiting = drafted.samples.waiting("default").requests
+    with pytest.raises(StoreWriteFailed, match="No space left"):
+        run_once(drafted, settings, "default", "me")
+    assert states(drafted) == ["ready"] and drafted.samples.waiting("default").requests == waiting
+    assert [path.name for path in Path(drafted.versions.weights_folder / "default").iterdir()] == [
+        drafted.versions.current("default").id
+    ]
+
+
+def test_candidates_that_a_killed_worker_left_are_rejected(
+    drafted: Store, settings: Settings, traffic: Traffic, draft_folder: Path
+) -> None:
+    traffic(12)
+    lost = done(drafted.runs.claim("default", "killed", min_requests=1, max_age_seconds=9, lease_seconds=-1))
+    orphan = drafted.versions.stage(
+        "default",
+        lost.parent,
+        "full",
+        lambda f: (f / "model.safetensors").write_bytes(weights_of(draft_folder)),
+        run_id=lost.id,
+    )
+    run = done(run_once(drafted, settings, "default", "me"))
+    assert drafted.runs.get(lost.id).state is RunState.LOST
+    assert drafted.versions.get(orphan.id).state is VersionState.REJECTED
+    assert set(run.request_ids) == set(lost.request_ids) and run.state is RunState.PUBLISHED
+
+
+def weights_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()

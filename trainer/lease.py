@@ -1,0 +1,49 @@
+"""A run's hold on its draft: renewed between batches, let go of politely, noticed when it is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Protocol
+
+from storage.records import TrainingRun
+from storage.store import Store
+
+RENEWALS = 4
+"""A lease is renewed so many times in its length, so that a slow batch or two do not lose it."""
+
+
+class Stop(Protocol):
+    """What tells that the worker was asked to stop: an event of threads or of processes."""
+
+    def is_set(self) -> bool:
+        """Whether it was."""
+
+
+class Stopped(Exception):
+    """The worker was asked to stop; the run's requests go back."""
+
+
+class Lease:
+    """Call :meth:`keep` often; it costs nothing most of the time."""
+
+    def __init__(self, store: Store, run: TrainingRun, seconds: float, stop: Stop | None = None) -> None:
+        self.store, self.run, self.seconds = store, run, seconds
+        self._stop: Stop = stop or threading.Event()
+        self._due = time.monotonic() + seconds / RENEWALS
+
+    def keep(self) -> None:
+        """Let others run, and renew the lease when a quarter of it is over.
+
+        Raises Stopped when a stop was asked for, LeaseLost when another worker has taken the draft.
+        """
+        if self._stop.is_set():
+            raise Stopped("the worker was asked to stop")
+        time.sleep(0)
+        if time.monotonic() >= self._due:
+            self.renew()
+
+    def renew(self) -> None:
+        """Renew the lease now. Raises LeaseLost."""
+        self.run = self.store.runs.heartbeat(self.run, self.seconds)
+        self._due = time.monotonic() + self.seconds / RENEWALS

@@ -1,0 +1,129 @@
+"""One training run of one draft: claim → collate → distil → gate → publish.
+
+    trainer.material    what to train on, and who judges
+    trainer.weights     versions as models, models as folders
+    trainer.distil      training itself
+    trainer.gate        is it better?
+    trainer.publish     what follows from that
+    trainer.lease       nobody else trains this draft meanwhile
+
+What is to be done and who does it stands in the database: a run that dies at any point leaves its lease to run
+out, and the next one claims the same requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from osd.models import choose_device
+from storage.errors import LeaseLost, OsdError, StoreError, TrainingFailed, WeightsDamaged
+from storage.records import RunState, TrainingRun
+from storage.settings import Settings
+from storage.store import Store
+from trainer.distil import NotFinite, Progress, distil
+from trainer.gate import judge
+from trainer.lease import Lease, Stop, Stopped
+from trainer.material import call_judges, gather
+from trainer.publish import reject_abandoned, rejected_on_error, settle, stage
+from trainer.weights import load_current, load_trainable, vocab_size
+
+log = logging.getLogger("osd.trainer")
+
+Watcher = Callable[[Progress], None]
+
+
+def run_once(
+    store: Store,
+    settings: Settings,
+    draft: str,
+    holder: str,
+    stop: Stop | None = None,
+    watcher: Watcher = lambda _: None,
+) -> TrainingRun | None:
+    """Train a draft on what waits for it. None when nothing is due.
+
+    The run that comes back is PUBLISHED, REJECTED, FAILED (stopped by ``stop``) or LOST (another worker took the
+    draft over; nothing of this run remains). ``watcher`` sees the progress of training. Raises LeaseHeld while
+    another worker trains the draft, UnknownDraft, and for a run that failed, whose requests are free again:
+    TrainingFailed, WeightsDamaged (the version is quarantined), StoreError.
+    """
+    learn = settings.learn
+    run = store.runs.claim(
+        draft,
+        holder,
+        min_requests=learn.interval_requests,
+        max_age_seconds=learn.max_age_seconds,
+        max_requests=learn.max_requests,
+        lease_seconds=settings.worker.lease_seconds,
+        settings=learn.model_dump(),
+    )
+    if run is None:
+        return None
+    lease = Lease(store, run, settings.worker.lease_seconds, stop)
+    try:
+        return _train(store, settings, run, lease, watcher)
+    except LeaseLost as error:
+        log.warning("%s", error, extra={"action": "run_lost", "run": run.id})
+        return store.runs.get(run.id)
+    except Stopped as error:
+        return _fail(store, run, str(error), stopped=True)
+    except WeightsDamaged as error:
+        _fail(store, run, str(error))
+        _quarantine(store, error)
+        raise
+    except OsdError as error:
+        _fail(store, run, str(error))
+        raise
+    except Exception as error:
+        reason = str(error) if isinstance(error, NotFinite) else f"{type(error).__name__}: {error}"
+        _fail(store, run, reason)
+        raise TrainingFailed(run=run.id, draft=draft, reason=reason) from error
+
+
+def _train(store: Store, settings: Settings, run: TrainingRun, lease: Lease, watcher: Watcher) -> TrainingRun:
+    """The loop proper, for a run that is claimed."""
+    learn, device = settings.learn, choose_device(settings.worker.device)
+    reject_abandoned(store, run)
+    parent = store.versions.get(run.parent)
+    candidate = load_trainable(store, parent, learn, device)
+    material = gather(store, run, learn, vocab_size(candidate))
+    facts: dict[str, Any] = material.counts
+    if not material.positions(learn):
+        reason = f"none of the requests has {learn.positions} positions to learn from"
+        return store.runs.finish(run, RunState.REJECTED, result={**facts, "reason": reason})
+
+    def between(progress: Progress) -> None:
+        lease.keep()
+        watcher(progress)
+
+    distilled = distil(candidate, material.all, learn, between)
+    facts |= asdict(distilled)
+    lease.keep()
+    version = stage(store, run, candidate, learn.method, facts)
+
+    with rejected_on_error(store, version):
+        current = load_current(store, parent, device)
+        judges = call_judges(store, run.draft, material, settings.gate, vocab_size(current))
+        verdict = judge(current, candidate, judges.all, settings.gate, lease.keep)
+        verdict.evidence.update(judges.counts)
+        lease.renew()
+        return settle(store, run, version, verdict, facts | {"evidence": verdict.evidence})
+
+
+def _fail(store: Store, run: TrainingRun, reason: str, **facts: bool) -> TrainingRun:
+    """End the run and free its requests; when even that cannot be written, the lease will run out."""
+    log.warning("training run %s ended: %s", run.id, reason, extra={"action": "run_failed", "run": run.id})
+    try:
+        return store.runs.finish(run, RunState.FAILED, result={"reason": reason, **facts})
+    except OsdError as error:
+        log.error("%s", error, extra={"action": "run_not_ended", "run": run.id})
+        return run
+
+
+def _quarantine(store: Store, error: WeightsDamaged) -> None:
+    with suppress(StoreError):
+        store.versions.quarantine(str(error.facts["version"]), str(error))

@@ -1,0 +1,126 @@
+"""What a run trains on, and what judges its candidate.
+
+Judges are requests that the candidate has not seen: those held out, and those that came while it was trained and
+that no run has claimed yet. Both are taken from the stretch of traffic that the run was trained on: where traffic
+has moved on, older requests would hold a draft to what nobody asks any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from storage.records import RequestSamples, TrainingRun
+from storage.settings import GateSettings, LearnSettings
+from storage.store import Store
+from trainer.collate import select
+
+WHOLE = 0.05
+"""Kept probabilities and the mass outside may miss 1 by so much: float16 rounds, and more is another mistake."""
+CHUNK = 16
+"""Requests read at a time when it is not known how many are recent enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Requests to train on."""
+
+    claimed: list[RequestSamples]
+    """Oldest first."""
+    replayed: list[RequestSamples]
+    """Of earlier runs, newest first."""
+    unusable: int = 0
+    """Requests left out: of another vocabulary, or not a distribution."""
+
+    @property
+    def all(self) -> list[RequestSamples]:
+        """New and replayed."""
+        return self.claimed + self.replayed
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """For the run's result."""
+        return {"claimed": len(self.claimed), "replayed": len(self.replayed), "unusable": self.unusable}
+
+    def positions(self, learn: LearnSettings) -> int:
+        """How many of their positions ``learn.positions`` trains on."""
+        return sum(len(select(s, learn.positions)) for s in self.all)
+
+
+@dataclass(frozen=True, slots=True)
+class Judges:
+    """Requests to judge on, newest first."""
+
+    held_out: list[RequestSamples]
+    fresh: list[RequestSamples]
+    """Not claimed by any run yet."""
+    trained: list[RequestSamples]
+    """Trained on: only where there are too few others."""
+
+    @property
+    def all(self) -> list[RequestSamples]:
+        """All of them."""
+        return self.held_out + self.fresh + self.trained
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """For the evidence."""
+        return {"held_out": len(self.held_out), "fresh": len(self.fresh), "trained_on": len(self.trained)}
+
+
+def gather(store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int) -> Material:
+    """What the run claimed and ``learn.replay_requests`` of earlier runs, without those that cannot be used.
+
+    Raises SegmentDamaged.
+    """
+    claimed = set(run.request_ids)
+    limit = learn.replay_requests + len(claimed)
+    earlier = store.samples.recent(run.draft, limit=limit, holdout=False, claimed=True)
+    replayed = [request for request in earlier if request not in claimed][: learn.replay_requests]
+    new, old = (store.samples.read(ids) for ids in (run.request_ids, replayed))
+    material = Material(*([s for s in some if is_usable(s, vocab_size)] for some in (new, old)))
+    return replace(material, unusable=len(new) + len(old) - len(material.all))
+
+
+def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
+    """Whether a draft with this vocabulary can learn from a request: one that it cannot must not fail every run."""
+    if not len(samples):
+        return False
+    ids = samples.tokens.min(), samples.topk_ids.min(), samples.tokens.max() + 1, samples.topk_ids.max() + 1
+    positions = samples.positions[0] >= 1 and samples.positions[-1] < len(samples.tokens)
+    mass = np.exp(samples.topk_logprobs.astype(np.float32)).sum(axis=1) + samples.outside
+    return bool(min(ids) >= 0 and max(ids) <= vocab_size and positions and (abs(mass - 1) < WHOLE).all())
+
+
+def call_judges(store: Store, draft: str, material: Material, gate: GateSettings, vocab_size: int) -> Judges:
+    """The newest unseen requests, ``gate.requests`` at most, no older than what was trained on.
+
+    Where they are fewer than ``gate.min_requests``, the newest claimed ones make up the number. Raises SegmentDamaged.
+    """
+    since = min((s.created_at for s in material.all), default=0.0)
+    asked = (
+        store.samples.recent(draft, limit=gate.requests, holdout=True),
+        store.samples.recent(draft, limit=gate.requests, holdout=False, claimed=False),
+    )
+    found = (read_since(store, ids, since) for ids in asked)
+    held_out, fresh = ([s for s in some if is_usable(s, vocab_size)] for some in found)
+    newest = sorted(held_out + fresh, key=lambda s: s.created_at, reverse=True)[: gate.requests]
+    chosen = {s.request_id for s in newest}
+    lacking = max(0, gate.min_requests - len(newest))
+    trained = material.claimed[::-1][:lacking]
+    return Judges(
+        [s for s in held_out if s.request_id in chosen], [s for s in fresh if s.request_id in chosen], trained
+    )
+
+
+def read_since(store: Store, request_ids: Sequence[str], since: float) -> list[RequestSamples]:
+    """Of requests given newest first, those that are not older; what is older is not read to the end."""
+    found: list[RequestSamples] = []
+    for i in range(0, len(request_ids), CHUNK):
+        some = store.samples.read(request_ids[i : i + CHUNK])
+        found += [s for s in some if s.created_at >= since and len(s)]
+        if any(s.created_at < since for s in some):
+            break
+    return found

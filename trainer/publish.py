@@ -1,0 +1,65 @@
+"""Writing a candidate beside the others, and acting on the gate's verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from torch import nn
+
+from storage.errors import OsdError
+from storage.records import DraftVersion, RunState, TrainingRun, VersionState
+from storage.store import Store
+from trainer.gate import Verdict
+from trainer.provenance import provenance
+from trainer.weights import write_model
+
+
+def stage(store: Store, run: TrainingRun, model: nn.Module, kind: str, result: Mapping[str, Any]) -> DraftVersion:
+    """Write the trained model as a CANDIDATE of this run. Raises StoreWriteFailed, with nothing left on the disk."""
+    parent = store.versions.folder(store.versions.get(run.parent))
+    facts = provenance(dict(run.settings), holder=run.holder, distilled=dict(result))
+    return store.versions.stage(
+        run.draft, run.parent, kind, lambda folder: write_model(model, folder, parent), run_id=run.id, provenance=facts
+    )
+
+
+def settle(
+    store: Store, run: TrainingRun, candidate: DraftVersion, verdict: Verdict, result: Mapping[str, Any]
+) -> TrainingRun:
+    """Publish the candidate or reject it, and end the run.
+
+    Raises LeaseLost when another worker has the draft, and WrongState when the version that the candidate was
+    compared with is no longer current.
+    """
+    if not verdict.better:
+        store.versions.reject(candidate.id, verdict.evidence)
+        return store.runs.finish(run, RunState.REJECTED, candidate.id, result)
+    store.versions.publish(candidate.id, verdict.evidence, run=run)
+    return store.runs.finish(run, RunState.PUBLISHED, candidate.id, result)
+
+
+@contextmanager
+def rejected_on_error(store: Store, candidate: DraftVersion) -> Iterator[None]:
+    """A candidate whose run ends before the verdict is rejected; one that was published stays so."""
+    try:
+        yield
+    except Exception as error:
+        with suppress(OsdError):
+            store.versions.reject(candidate.id, {"reason": str(error) or type(error).__name__})
+        raise
+
+
+def reject_abandoned(store: Store, run: TrainingRun) -> list[str]:
+    """Reject candidates that a killed worker left unjudged; called by the run that holds the draft now.
+
+    Only the run before this one is looked at: each run cleans up after its predecessor.
+    """
+    previous = [r for r in store.runs.list(run.draft, limit=2) if r.id != run.id]
+    if not previous or previous[0].state is not RunState.LOST:
+        return []
+    left = [v for v in store.versions.list(run.draft) if v.state is VersionState.CANDIDATE and v.run_id != run.id]
+    for version in left:
+        store.versions.reject(version.id, {"reason": "its worker was lost before the gate judged it"})
+    return [version.id for version in left]

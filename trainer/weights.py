@@ -1,0 +1,143 @@
+"""A draft version as a model to train or to score, and a trained model as a folder.
+
+Master weights are float32, whatever the checkpoint's own type, and are stored so: a run moves most weights by
+less than bfloat16 can tell apart, and runs build on each other. config.json keeps the checkpoint's type, in
+which a GPU server loads them. An adapter (``lora``) always stands over the draft's number 0.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from storage.errors import WeightsDamaged, WrongState
+from storage.records import DraftVersion
+from storage.settings import LearnSettings
+from storage.store import Store
+
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+WRITTEN = frozenset({"config.json", "generation_config.json", "osd.json", "READY", "README.md"})
+"""Files of a parent's folder that a candidate does not inherit: it has its own."""
+
+
+def load_current(store: Store, version: DraftVersion, device: torch.device) -> nn.Module:
+    """A version as plain weights that will not be trained; an adapter is merged. Raises WeightsDamaged."""
+    return _merged(_load(store, version, trainable=False)).to(device).requires_grad_(False).train(False)
+
+
+def load_trainable(store: Store, version: DraftVersion, learn: LearnSettings, device: torch.device) -> nn.Module:
+    """A version ready to be trained: all weights, or an adapter over the draft's number 0.
+
+    A new adapter starts as no change; one that is there is trained on, with the rank that it has. Full training
+    of an adapter's version merges it first. Raises WeightsDamaged, and WrongState when an adapter is asked
+    for over full weights that were trained already: it could not be stored over number 0.
+    """
+    require_method(version, learn)
+    model = _load(store, version, trainable=True)
+    if learn.method == "full":
+        return _merged(model).to(device).requires_grad_(True)
+    return (model if isinstance(model, PeftModel) else _with_adapter(model, learn)).to(device)
+
+
+def require_method(version: DraftVersion, learn: LearnSettings) -> None:
+    """Raises WrongState when ``learn.method`` cannot go on from this version."""
+    if learn.method == "lora" and version.kind == "full" and version.number > 0:
+        needed = "number 0 or an adapter (`osd drafts promote` one), or learn.method = full"
+        raise WrongState(version=version.id, state="trained full weights", action="learn.method = lora", needed=needed)
+
+
+def vocab_size(model: nn.Module) -> int:
+    """Width of its logits."""
+    head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+    return int(cast(torch.Tensor, head.weight).shape[0])
+
+
+def write_model(model: nn.Module, folder: Path, parent: Path) -> None:
+    """Write a candidate: a Hugging Face folder with the parent's tokenizer, or a PEFT folder."""
+    if isinstance(model, PeftModel):
+        _write_adapter(model, folder)
+    else:
+        write_full(model, folder, parent)
+
+
+def write_full(model: nn.Module, folder: Path, parent: Path) -> None:
+    """Write a Hugging Face folder; what is not weights or configuration (the tokenizer) comes from the parent's."""
+    served = json.loads((parent / "config.json").read_text("utf-8")).get("dtype") if _has_config(parent) else None
+    cast(PreTrainedModel, model).save_pretrained(folder)
+    if served is not None:
+        config = folder / "config.json"
+        config.write_text(
+            json.dumps(json.loads(config.read_text("utf-8")) | {"dtype": served}, indent=2) + "\n", "utf-8"
+        )
+    for path in parent.iterdir():
+        inherited = path.is_file() and path.name not in WRITTEN and ".safetensors" not in path.name
+        if inherited and not path.name.startswith(("adapter_", ".")):
+            shutil.copyfile(path, folder / path.name)
+
+
+def _has_config(folder: Path) -> bool:
+    return (folder / "config.json").is_file()
+
+
+def _write_adapter(model: PeftModel, folder: Path) -> None:
+    """PEFT notes where the base was on this machine; the ledger knows better."""
+    model.save_pretrained(str(folder))
+    (folder / "README.md").unlink(missing_ok=True)
+    config = folder / "adapter_config.json"
+    facts = json.loads(config.read_text("utf-8")) | {"base_model_name_or_path": None}
+    config.write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+
+
+def _load(store: Store, version: DraftVersion, trainable: bool) -> nn.Module:
+    store.versions.verify(version)
+    if version.kind != "lora":
+        return _read(version, store.versions.folder(version))
+    root = store.versions.lineage(version.id)[-1]
+    store.versions.verify(root)
+    base = _read(root, store.versions.folder(root))
+    with _damage(version):
+        return PeftModel.from_pretrained(base, str(store.versions.folder(version)), is_trainable=trainable)
+
+
+def _read(version: DraftVersion, folder: Path) -> PreTrainedModel:
+    with _damage(version):
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+    return model
+
+
+@contextmanager
+def _damage(version: DraftVersion) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise WeightsDamaged(version=version.id, reason=f"they do not load: {reason}") from error
+
+
+def _merged(model: nn.Module) -> nn.Module:
+    if not isinstance(model, PeftModel):
+        return model
+    merged: nn.Module = model.merge_and_unload()
+    return merged
+
+
+def _with_adapter(model: nn.Module, learn: LearnSettings) -> PeftModel:
+    """LoRA on every linear layer but the output's, scaled by 2 as is usual; the same seed gives the same start."""
+    config = LoraConfig(
+        r=learn.lora_rank, lora_alpha=2 * learn.lora_rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(learn.seed)
+        adapted: PeftModel = get_peft_model(cast(PreTrainedModel, model), config)
+        return adapted
