@@ -1,0 +1,105 @@
+"""After a publication: was it a mistake? Taken back by itself when it was.
+
+Live acceptance falls for two reasons: the new version is worse, or the traffic became harder. Only the first is a
+reason to go back, so the newest requests are scored again with both versions. The target's answers do not depend
+on the draft, so every request that came after a publication can judge it, whichever version served it.
+
+A look compares the version that serves now with the parent of the version that was published at least
+``gate.watch_requests`` requests ago: its own parent when publications are rare, an older one when they follow
+each other quickly. A version that goes on serving is looked at again each time its requests have doubled; look j
+is taken at level (1 − watch_confidence) / 2^(j+1), so all looks together take back a version that is no worse
+with probability 1 − watch_confidence at most.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from osd.models import choose_device
+from storage.records import DraftVersion, VersionState
+from storage.settings import Settings
+from storage.store import Store
+from trainer.gate import Comparison, comparable, compare, score
+from trainer.material import is_usable
+from trainer.weights import load_current, vocab_size
+
+log = logging.getLogger("osd.trainer")
+
+SOUND = (VersionState.READY, VersionState.SERVING, VersionState.RETIRED)
+MOST = 8
+"""A look scores the newest MOST × watch_requests requests at most."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks at one draft. What it remembers only saves looks: after a restart the newest is taken once more."""
+
+    store: Store
+    settings: Settings
+    draft: str
+    looks: int = 0
+    """Looks taken at ``watched``."""
+    watched: str | None = None
+    """The version that served at the newest look."""
+    newest: Comparison | None = None
+    """What the newest look found: the parent's gain over the version that served."""
+
+    def look(self) -> DraftVersion | None:
+        """Compare if enough requests have come, and go back if the parent is significantly better.
+
+        The version that serves then; None when nothing changed. Raises StoreError.
+        """
+        current = self.store.versions.current(self.draft)
+        pair = self._due(current)
+        if pair is None:
+            return None
+        parent, requests = pair
+        self.looks = self.looks + 1 if self.watched == current.id else 1
+        self.watched = current.id
+        result = self._compare(current, parent, requests)
+        self.newest = result
+        if result.lower <= 0:
+            return None
+        reason = _reason(result, parent)
+        log.warning("%s is taken back: %s", current.id, reason, extra={"action": "rolled_back", "version": current.id})
+        return self.store.versions.rollback(self.draft, reason, to=parent.id, of=current.id)
+
+    def _due(self, current: DraftVersion) -> tuple[DraftVersion, list[str]] | None:
+        """The version to compare with and the requests to do it on."""
+        least = self.settings.gate.watch_requests
+        if self.watched == current.id:
+            least *= 2**self.looks
+        elif self.watched is not None and len(self._since(self.store.versions.get(self.watched))) < least:
+            return None  # publications follow each other: one look for so many requests is enough
+        child = current
+        while len(requests := self._since(child)) < least:
+            if child.parent is None or self.watched == current.id:
+                return None
+            child = self.store.versions.get(child.parent)
+        if child.parent is None:
+            return None
+        parent = self.store.versions.get(child.parent)
+        return (parent, requests) if parent.state in SOUND else None
+
+    def _since(self, version: DraftVersion) -> list[str]:
+        """The newest requests that came after the version was made, newest first."""
+        limit = MOST * self.settings.gate.watch_requests
+        older = set(self.store.samples.recent(self.draft, limit=limit, before=version.created_at))
+        return [request for request in self.store.samples.recent(self.draft, limit=limit) if request not in older]
+
+    def _compare(self, current: DraftVersion, parent: DraftVersion, requests: list[str]) -> Comparison:
+        device = choose_device(self.settings.worker.device)
+        now, then = (load_current(self.store, version, device) for version in (current, parent))
+        usable = [s for s in self.store.samples.read(requests) if is_usable(s, vocab_size(now))]
+        measure, judges = comparable(usable)
+        after, before = score(now, judges), score(then, judges)
+        level = (1 - self.settings.gate.watch_confidence) / 2**self.looks
+        return compare(after.positions, after.of(measure), before.of(measure), 1 - level)
+
+
+def _reason(result: Comparison, parent: DraftVersion) -> str:
+    return (
+        f"on the newest {result.requests} requests its expected acceptance is {result.before:.3f}, that of {parent.id} "
+        f"{result.after:.3f}: better by at least {result.lower:.3f} with confidence {result.confidence:.5f}"
+    )
