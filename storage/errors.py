@@ -120,7 +120,8 @@ class StoreError(OsdError):
 
 
 class DatabaseUnreachable(StoreError):
-    """The database {url} does not answer ({reason}). Check that it runs, and storage.url in osd.toml or OSD_STORAGE__URL."""
+    """The database {url} does not answer ({reason}). Check that it runs, and storage.url in osd.toml or
+    OSD_STORAGE__URL."""
 
 
 class SchemaOutdated(StoreError):
@@ -128,7 +129,8 @@ class SchemaOutdated(StoreError):
 
 
 class StoreWriteFailed(StoreError):
-    """{path} could not be written ({reason}). Nothing was published; free space or mend the permissions and run it again."""
+    """{path} could not be written ({reason}). Nothing was published; free space or mend the permissions and
+    run it again."""
 
 
 class SegmentDamaged(StoreError):
@@ -156,7 +158,8 @@ class LeaseHeld(LeaseError):
 
 
 class LeaseLost(LeaseError):
-    """The lease on the draft {draft} is no longer held by {holder}: another worker took over. This run's result is thrown away."""
+    """The lease on the draft {draft} is no longer held by {holder}: another worker took over. This run's
+    result is thrown away."""
 
 
 class TrainingFailed(OsdError):

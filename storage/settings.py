@@ -85,7 +85,8 @@ class ServeSettings(Section):
     gamma_confidence: float = Field(default=0.4, ge=0, le=1)
     """τ: gammatune_plus stops drafting after a token that the draft gave less probability than this."""
     record: Literal["off", "rejected", "verified"] = "verified"
-    """What is kept for learning: nothing, the positions the draft got wrong (as the OSD paper), or every verified position."""
+    """What is kept for learning: nothing, the positions that the draft got wrong (as the OSD paper), or every
+    verified position."""
     record_queue_mb: int = Field(default=256, ge=1)
     """Memory for positions that wait to be kept; when it is full, more are dropped and counted."""
     swap_poll_seconds: float = Field(default=0.5, gt=0)

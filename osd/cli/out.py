@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -67,8 +67,8 @@ def print_table(rows: Iterable[Row], columns: Sequence[Column], *, title: str | 
         return
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
-        justify = "right" if column.right else "left"
-        table.add_column(column.heading, justify=justify, overflow="fold", no_wrap=column.whole)
+        side: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.heading, justify=side, overflow="fold", no_wrap=column.whole)
     for row in rows:
         table.add_row(*(cell(row.get(column.key), column.show) for column in columns))
     console().print(table)

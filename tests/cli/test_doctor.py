@@ -1,4 +1,4 @@
-"""`osd doctor`: every part is looked at, what is broken is named with what mends it, and the database is left as it is."""
+"""`osd doctor`: every part is looked at, what is broken is named with what mends it, nothing kept is changed."""
 
 import json
 from pathlib import Path
