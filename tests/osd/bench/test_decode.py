@@ -1,0 +1,57 @@
+"""The decode bench on a tiny pair: every contender decodes the same texts, and the ratios are those of its rates."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from osd.bench import decode as bench
+from osd.bench.contenders import ASSISTED, Contender
+from osd.bench.decode import Measured, bench_decode
+from storage.settings import load_settings
+from tests.osd.models import prompts, random_pair
+
+
+def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:
+    pair = random_pair("llama", eos=5)
+    seen: list[tuple[int, int]] = []
+    result = bench_decode(
+        pair,
+        prompts(6, seed=40, longest=8),
+        load_settings(serve={"max_length": 64}),
+        batches=(1, 2),
+        new_tokens=9,
+        turns=2,
+        report=lambda done, total, _: seen.append((done, total)),
+    )
+    assert result["identical"] is True and result["differing"] == 0
+    assert set(result["transformers"]) == {"plain", *ASSISTED}
+    assert set(result["osd"]) == set(result["target_alone"]) == {"1", "2"}
+    best = max(result["transformers"][rule]["1"] for rule in ASSISTED)
+    assert result["ratio_vs_best_assisted"] == pytest.approx(result["osd"]["1"] / best, abs=2e-3)
+    assert result["ratio_batch_2_vs_1"] == pytest.approx(result["osd"]["2"] / result["osd"]["1"], abs=2e-3)
+    turns = 2 * (4 * 2 + len(ASSISTED))
+    assert seen == [(i + 1, turns) for i in range(turns)]
+
+
+def test_a_text_that_differs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One wrong token in osd's output must make ``identical`` false."""
+    pair, asked = random_pair("llama"), prompts(4, seed=41, longest=8)
+    honest = bench._contenders
+
+    def lying(*args: object) -> dict[str, Contender]:
+        found = honest(*args)  # type: ignore[arg-type]
+        wrong = found["osd@1"]
+        found["osd@1"] = replace(wrong, decode=lambda p: [[*text[:-1], text[-1] ^ 1] for text in wrong.decode(p)])
+        return found
+
+    monkeypatch.setattr(bench, "_contenders", lying)
+    result = bench_decode(pair, asked, load_settings(serve={"max_length": 64}), batches=(1,), new_tokens=5, turns=1)
+    assert result["identical"] is False and result["differing"] == 4
+
+
+def test_the_cost_of_recording_is_the_median_of_paired_ratios() -> None:
+    off, on = Measured(1, [100.0, 10.0, 50.0]), Measured(1, [99.0, 9.8, 40.0])
+    assert bench._cost(off, on) == pytest.approx(1 - statistics.median([0.99, 0.98, 0.8]))
