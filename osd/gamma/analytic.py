@@ -27,6 +27,8 @@ SHARED_ROUNDS = 64
 """Rounds, of any request, that make up the engine's recent acceptance."""
 FIRST_TRIALS = 8
 """Judged tokens, of any request, before acceptance is believed at all; until then gamma_initial."""
+LAG = 4
+"""Rounds without a draft after which the drafter has to read up before it can draft."""
 _REFRESH = 16
 """Rounds for which a batch size's costs are used before they are looked up again."""
 
@@ -84,7 +86,7 @@ def best_gamma(betas: Iterable[float], costs: Sequence[float]) -> tuple[int, flo
 class AnalyticRow:
     """One request: its last h rounds."""
 
-    __slots__ = ("_controller", "_history", "acceptance")
+    __slots__ = ("_controller", "_history", "acceptance", "behind")
     wants_confidence: bool = False
 
     def __init__(self, controller: AnalyticController) -> None:
@@ -92,6 +94,8 @@ class AnalyticRow:
         self._history = History(controller.history)
         self.acceptance = controller.estimate(self._history)
         """β: the request's acceptance, blended with the engine's."""
+        self.behind = LAG + 1
+        """Rounds since the request last had a draft; a new one's prompt was never read by the drafter."""
 
     def next_gamma(self, batch: int) -> int:
         """The γ of this round; every row of the batch gets the same."""
@@ -103,6 +107,7 @@ class AnalyticRow:
 
     def observe(self, seen: Observation) -> None:
         """A round without drafted tokens says nothing about acceptance."""
+        self.behind = 0 if seen.drafted else self.behind + 1
         if seen.drafted:
             self._history.add(seen.drafted, seen.accepted)
             self._controller.shared.add(seen.drafted, seen.accepted)
@@ -166,7 +171,9 @@ class AnalyticController:
             self._round = self._costs.rounds
             self._rows_before, self._rows = self._rows, []
             self._choice = None
+            self._costs.late = False
         self._rows.append(row)
+        self._costs.late = self._costs.late or row.behind > LAG
         if self._choice is None:
             self._choice = self._decide(row, batch)
         return self._choice

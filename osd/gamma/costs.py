@@ -19,6 +19,8 @@ _SMOOTHING = 4
 """Timings that the line weighs beside a cell's own: a cell of few is pulled towards its neighbours."""
 _REFIT = 16
 """Timings after which the line is drawn anew."""
+_LATE_ENOUGH = 3
+"""Drafts that began late, with none that did not, after which they are taken for what drafting costs here."""
 _LOAD_WINDOW = 9
 _LOAD_ANCHOR = 0.98
 
@@ -153,14 +155,31 @@ class CostModel:
         """All drafting and verifying seen, milliseconds."""
         self.plain_rounds = 0
         """Of the rounds, those without drafted tokens."""
+        self.late = False
+        """Whether the next draft begins with text that the drafter has not read: its timing is then no draft step's."""
         self._load = Load()
         self._draft = Surface(lambda batch, steps: batch)  # a cell holds milliseconds a step
+        self._late_draft = Surface(lambda batch, steps: batch)
+        self._late_drafts = 0
+        self._extras: deque[float] = deque([0.0], maxlen=WINDOW)
         self._verify = Surface(lambda batch, tokens: batch * tokens)
 
     def observe_draft(self, batch: int, steps: int, ms: float) -> None:
         """``steps`` draft passes over ``batch`` rows took ``ms``. A timing that is not above 0 is ignored."""
-        if steps > 0:
+        if steps < 1 or batch < 1 or not 0 < ms < math.inf:
+            return
+        if self.late:
+            self._observe_late(batch, steps, ms)
+        else:
             self._observe(self._draft, batch, steps, ms, steps)
+
+    def _observe_late(self, batch: int, steps: int, ms: float) -> None:
+        self.spent_ms += ms
+        self._late_drafts += 1
+        self._late_draft.add(batch, steps, ms / steps / self.load, self.rounds)
+        usual = self._draft.estimate(batch, steps)
+        if usual is not None:
+            self._extras.append(max(0.0, ms / self.load - steps * usual))
 
     def observe_verify(self, batch: int, tokens: int, ms: float) -> None:
         """One target pass of ``tokens`` (gamma + 1) a row over ``batch`` rows took ``ms``, accepting included."""
@@ -178,6 +197,11 @@ class CostModel:
         surface.add(batch, tokens, ms / passes / self._load.factor, self.rounds)
 
     @property
+    def catch_up_ms(self) -> float:
+        """Milliseconds by which a draft that begins late is usually longer; 0 while none was timed."""
+        return lower_median(self._extras) * self.load
+
+    @property
     def load(self) -> float:
         """How much slower than usual everything is just now; 1 is as usual."""
         return self._load.factor
@@ -185,6 +209,8 @@ class CostModel:
     def draft_ms(self, batch: int, steps: int) -> float | None:
         """Milliseconds of ``steps`` draft passes over ``batch`` rows; None while no draft was timed."""
         step = self._draft.estimate(batch, steps)
+        if step is None and self._late_drafts >= _LATE_ENOUGH:
+            step = self._late_draft.estimate(batch, steps)
         return None if step is None else step * steps * self.load
 
     def draft_step_ms(self, batch: int) -> float | None:

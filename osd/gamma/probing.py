@@ -1,14 +1,16 @@
 """Measuring what the best choice leaves unmeasured, within a budget.
 
 While γ is 0 nothing is learned about acceptance; while it is not, nothing about b(B, 1), which it must beat.
-A probe is one round of the other kind. Every millisecond of decoding earns 0.01 ms of credit, and a probe
-is made only when the credit covers what it may lose, reckoned as if it brought nothing:
+A probe is a try of the other kind. Every millisecond of decoding earns 0.01 ms of credit, and a probe is made
+only when the credit covers what it may lose, reckoned as if it brought nothing:
 
-    at γ = 0    one drafted token    loses  a(B) + b(B, 2) − b(B, 1)    one in every 100 × that many ms
-    at γ > 0    one plain round      loses  (gain − 1) · b(B, 1)        only while b(B, 1) is new or old
+    at γ = 0    two rounds of one drafted token    loses  catch-up + 2 (a(B) + b(B, 2) − b(B, 1))
+    at γ > 0    one plain round                    loses  (gain − 1) · b(B, 1)
 
-so that over any T ms of decoding probes cost at most 0.01 T and the few that were saved up. The one exception
-is an engine's first plain round, which comes as soon as a choice is to be made: until then b(B, 1) is a guess.
+where catch-up is what the drafter needs to read the text of the rounds that had no draft. So a probe of c ms comes
+once in 100 c ms of decoding, the second kind only while b(B, 1) is new or old, and over T ms probes lose at most
+0.01 T and what was saved up. The one exception is an engine's first plain round, which comes as soon as a
+choice is to be made: until then b(B, 1) is a guess.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from osd.gamma.costs import TRUSTED, CostModel
 
 SHARE = 0.01
 """Of decoding time, for probes."""
+BURST = 2
+"""Rounds of a probe at γ = 0: the drafter reads up once, and the second round times drafting alone."""
 BANKED = 4.0
 """Credit is kept for so many probes at most, so that a long quiet time does not end in a burst."""
 STALE_ROUNDS = 512
@@ -31,6 +35,7 @@ class Prober:
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
         self._paid = 0.0
+        self._burst = 0
 
     def instead(self, gamma: int, gain: float, batch: int, table: Sequence[float]) -> int:
         """The γ to use: the best one, or a probe's.
@@ -38,7 +43,8 @@ class Prober:
         gain: tokens a millisecond of the best γ ÷ that of γ = 0. table[γ]: milliseconds of a round.
         """
         if gamma == 0:
-            return 1 if self._affords(table[1] - table[0]) else 0
+            return self._probe(table[1] - table[0])
+        self._burst = 0
         if self._plain_known(batch):
             return gamma
         if not self._costs.plain_rounds:
@@ -48,7 +54,15 @@ class Prober:
     def blind(self, batch: int) -> int:
         """1 or 0 while drafting was never timed: a draft step is taken to cost what a plain round does."""
         plain = self._costs.verify_ms(batch, 1)
-        return 1 if plain is not None and self._affords(plain) else 0
+        return 0 if plain is None else self._probe(plain)
+
+    def _probe(self, loss: float) -> int:
+        if self._burst == 0 and self._affords(self._costs.catch_up_ms + BURST * loss):
+            self._burst = BURST
+        if self._burst == 0:
+            return 0
+        self._burst -= 1
+        return 1
 
     def _affords(self, loss: float) -> bool:
         if loss <= 0:

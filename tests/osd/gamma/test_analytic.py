@@ -145,6 +145,29 @@ def test_a_batch_that_grows_dear_drafts_less() -> None:
     assert {row.next_gamma(8) for row in rows} == {0}  # b(8, t) = 4 t: a token verified costs as one decoded
 
 
+def test_it_says_when_the_drafter_has_to_read_up_first() -> None:
+    costs = known_costs(1.0, level)
+    row = controller(costs).start()
+    late = []
+    for drafted in [4, 4, 0, 0, 0, 0, 0, 4, 4]:
+        row.next_gamma(1)
+        late.append(costs.late)
+        row.observe(Observation(drafted, drafted, 0))
+        costs.observe_verify(1, drafted + 1, 4.0)
+    # a new row's prompt; then not, until five rounds passed without a draft
+    assert late == [True, False, False, False, False, False, False, True, False]
+
+
+def test_one_row_that_has_to_read_up_makes_the_batch_late() -> None:
+    costs = known_costs(1.0, level, batches=(2,))
+    shared = controller(costs)
+    old, new = shared.start(), shared.start()
+    old.next_gamma(1)
+    old.observe(Observation(4, 4, 4))
+    costs.observe_verify(1, 5, 4.0)
+    assert [old.next_gamma(2), costs.late, new.next_gamma(2), costs.late] == [4, False, 4, True]
+
+
 @given(accuracies, round_costs)
 def test_the_choice_is_the_maximum_of_eq_1(beta: float, costs: list[float]) -> None:
     gamma, gain = best_gamma([beta], costs)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from osd.gamma.analytic import AnalyticController
 from osd.gamma.base import CostModel, Observation
 from osd.gamma.costs import TRUSTED
-from osd.gamma.probing import BANKED, STALE_ROUNDS, Prober
+from osd.gamma.probing import BANKED, BURST, STALE_ROUNDS, Prober
 from tests.osd.gamma.worlds import known_costs, play
 
 
@@ -26,37 +26,53 @@ def hopeless(costs: CostModel, maximum: int = 12) -> AnalyticController:
     return controller
 
 
+def probes(played: list[tuple[int, int]]) -> list[int]:
+    """Which rounds drafted, counted from 1."""
+    return [index for index, (gamma, _) in enumerate(played, start=1) if gamma]
+
+
 def test_at_gamma_0_a_probe_comes_as_often_as_its_cost_allows() -> None:
-    # a = 1, b = 4: a probe loses 1 + 4 − 4 = 1 ms, so one in every 100 ms of decoding. After n plain rounds
-    # 4 n ms are spent: the first probe is the 26th round (100 ms). That round takes 5 ms, so 105 after it,
-    # and 24 plain rounds more make 201 (23 make 197): the second is the 51st (26 + 25).
+    # a = 1, b = 4: a round of a probe loses 1 + 4 − 4 = 1 ms, the two of it 2 ms, so one in every 200 ms of
+    # decoding. 50 plain rounds spend 200 ms: rounds 51 and 52. They take 10 ms, and 48 plain rounds more make
+    # 402 (47 make 398): rounds 101 and 102.
     costs = known_costs(1.0, level)
-    played = play(hopeless(costs).start(), costs, 60, 0.0, 1.0, level)
-    assert [index for index, (gamma, _) in enumerate(played, start=1) if gamma] == [26, 51]
+    played = play(hopeless(costs).start(), costs, 140, 0.0, 1.0, level)
+    assert probes(played) == [51, 52, 101, 102]
     assert {gamma for gamma, _ in played} == {0, 1}
 
 
 def test_a_dearer_probe_is_rarer() -> None:
-    # a = 3, b(1, 2) = 5: a probe loses 3 + 5 − 4 = 4 ms, one in every 400 ms, which is 100 plain rounds
+    # a = 3, b(1, 2) = 5: two rounds lose 2 (3 + 5 − 4) = 8 ms, one probe in every 800 ms, which is 200 plain rounds
     def verify(batch: int, tokens: int) -> float:
         return 3.0 + tokens
 
     costs = known_costs(3.0, verify)
-    played = play(hopeless(costs).start(), costs, 150, 0.0, 3.0, verify)
-    assert [index for index, (gamma, _) in enumerate(played, start=1) if gamma] == [101]
+    played = play(hopeless(costs).start(), costs, 250, 0.0, 3.0, verify)
+    assert probes(played) == [201, 202]
 
 
-def test_all_rows_of_a_batch_probe_in_one_round() -> None:
+def test_a_probe_pays_for_what_the_drafter_must_read_first() -> None:
+    # as the first, and reading up takes 3 ms: a probe loses 3 + 2 = 5 ms, so 500 ms, 125 plain rounds
+    costs = known_costs(1.0, level)
+    costs.late = True
+    for _ in range(3):
+        costs.observe_draft(1, 1, 4.0)
+    costs.spent_ms = 0.0
+    played = play(hopeless(costs).start(), costs, 150, 0.0, 1.0, level)
+    assert probes(played) == [126, 127]
+
+
+def test_all_rows_of_a_batch_probe_together() -> None:
     costs = known_costs(1.0, level, batches=(4,))
     controller = hopeless(costs)
     rows = [controller.start() for _ in range(4)]
-    costs.spent_ms = 99.0
-    assert [row.next_gamma(4) for row in rows] == [0] * 4
-    costs.observe_verify(4, 1, 4.0)
-    assert [row.next_gamma(4) for row in rows] == [1] * 4
-    costs.observe_draft(4, 1, 1.0)
-    costs.observe_verify(4, 2, 4.0)
-    assert [row.next_gamma(4) for row in rows] == [0] * 4
+    costs.spent_ms = 199.0
+    asked = []
+    for _ in range(4):
+        asked.append([row.next_gamma(4) for row in rows])
+        costs.observe_draft(4, asked[-1][0], 1.0)
+        costs.observe_verify(4, asked[-1][0] + 1, 4.0)
+    assert asked == [[0] * 4, [1] * 4, [1] * 4, [0] * 4]
 
 
 @settings(max_examples=40, deadline=None)
@@ -75,13 +91,13 @@ def test_saved_credit_is_limited() -> None:
     costs = known_costs(1.0, level)
     costs.spent_ms = 1e6  # a long time of speculating, without a probe
     played = play(hopeless(costs).start(), costs, 20, 0.0, 1.0, level)
-    assert [gamma for gamma, _ in played] == [1] * int(BANKED) + [0] * (20 - int(BANKED))
+    assert probes(played) == list(range(1, int(BANKED) * BURST + 1))
 
 
 def test_a_draft_that_has_become_good_is_noticed() -> None:
     costs = known_costs(1.0, level)
     row = hopeless(costs).start()
-    assert sum(gamma for gamma, _ in play(row, costs, 100, 0.0, 1.0, level)) == 3
+    assert sum(gamma for gamma, _ in play(row, costs, 100, 0.0, 1.0, level)) == 2
     played = play(row, costs, 400, 0.9, 1.0, level)
     assert all(gamma >= 3 for gamma, _ in played[100:])  # by Eq. 1 it is 6 at 0.9 and 3 at 0.75
 
@@ -121,8 +137,8 @@ def test_starting_at_gamma_0_still_finds_out_that_drafting_pays() -> None:
     assert played[0] == (0, 0)
     assert played[-1][0] >= 4
     first = next(index for index, (gamma, _) in enumerate(played) if gamma)
-    # never timed, a draft step is taken to cost what a plain round does: due after 100 of them
-    assert first == 100
+    # never timed, a draft step is taken to cost what a plain round does: two of them are due after 200
+    assert first == 200
 
 
 @pytest.mark.parametrize("gamma", [0, 3])
