@@ -1,0 +1,89 @@
+"""`osd bench online`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from osd.cli.context import surroundings
+from osd.cli.demo import INTERRUPTED, new_folder
+from osd.cli.options import DraftOption, JsonOption, TargetOption
+from osd.cli.out import note, print_json
+from osd.cli.pair import choose_pair
+
+
+def online(
+    ctx: typer.Context,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    prompts: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="JSONL file, plain or .gz, with a `prompt` field; each file is a segment of the stream. "
+            "Default: the demo's domains.",
+            metavar="FILE",
+        ),
+    ] = None,
+    requests: Annotated[int, typer.Option(help="Prompts of each file.", metavar="N", min=1)] = 400,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", metavar="N", min=1)] = 64,
+    batch: Annotated[
+        int | None, typer.Option(help="Requests decoded together. Default: serve.max_batch.", metavar="N", min=1)
+    ] = None,
+    arrival: Annotated[
+        str,
+        typer.Option(
+            help="lockstep: every learn.interval_requests requests, wait until the update over them serves, as in the "
+            "OSD paper's Algorithm 1. paced: not far ahead of the trainer. free: as fast as it goes."
+        ),
+    ] = "lockstep",
+    seed: Annotated[int, typer.Option(help="Which prompts of a file are drawn.", metavar="N")] = 0,
+    in_order: Annotated[
+        bool, typer.Option("--in-order", help="Take the first prompts of a file instead of drawing them.")
+    ] = False,
+    offline: Annotated[
+        bool,
+        typer.Option("--offline/--no-offline", help="Distil a draft offline on each segment too: the upper bound."),
+    ] = True,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="New folder for report, picture and summary. Default: out/bench-online-…", metavar="DIR"),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the run's store there too: samples, versions, database.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Online learning over shifting traffic, for any pair and any prompts.
+
+    Serves one file after another while a worker process trains the draft, and compares acceptance with the frozen
+    draft and with a draft distilled offline for two epochs on the segment's own prompts. A line of a file that cannot
+    be used is named by its number; the others go on.
+
+    Example: `osd bench online --target ./target --draft ./draft --prompts sql.jsonl --prompts chat.jsonl.gz --json`
+    """
+    from osd.demo.prompts import DOMAINS
+    from osd.online.bench import last_line, run_bench_online
+    from osd.online.source import demo_segments, file_segments
+
+    settings = surroundings(ctx).settings
+    pair = choose_pair(settings.serve, target, draft)
+    problems: list[str] = []
+    if prompts:
+        segments, broken = file_segments(prompts, requests, None if in_order else seed)
+        problems = [str(problem) for problem in broken]
+    else:
+        segments = demo_segments(requests, seed, tuple(DOMAINS))
+    for problem in problems:
+        note(problem)
+    results = run_bench_online(
+        settings, target=pair.target, draft=pair.draft, segments=segments, out=out or new_folder("bench-online"),
+        console=Console(stderr=as_json), max_new_tokens=max_tokens, batch=batch, arrival=arrival, offline=offline,
+        keep=keep, notes=problems,
+    )  # fmt: skip
+    if as_json:
+        print_json(last_line(results))
+    if results.facts["interrupted"]:
+        raise typer.Exit(INTERRUPTED)

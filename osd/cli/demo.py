@@ -1,0 +1,66 @@
+"""`osd demo`: watch a draft learn."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from osd.cli.context import surroundings
+from osd.cli.options import JsonOption
+from osd.cli.out import print_json
+
+INTERRUPTED = 130
+
+
+def demo(
+    ctx: typer.Context,
+    requests: Annotated[int, typer.Option(help="Prompts of each domain.", metavar="N", min=1)] = 200,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(help="sql, arithmetic, python or finnish; may be given again. Default: all four.", metavar="NAME"),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", metavar="N", min=1)] = 64,
+    batch: Annotated[int, typer.Option(help="Requests decoded together.", metavar="N", min=1)] = 1,
+    arrival: Annotated[
+        str,
+        typer.Option(
+            help="free: as fast as it goes. paced: not far ahead of the trainer. lockstep: wait for each update."
+        ),
+    ] = "paced",
+    seed: Annotated[int, typer.Option(help="Which prompts are drawn.", metavar="N")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="New folder for report, picture and summary. Default: out/demo-…", metavar="DIR")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the run's store there too: samples, versions, database.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Watch a draft learn, with the small pair and the prompts that ship with osd.
+
+    Requests of four domains stream through speculative decoding, one domain after another, while a worker process
+    distils the draft from what it got wrong and new weights are taken in as they pass the gate. Nothing that you
+    keep is read or written. Takes about three minutes on two cores; Ctrl-C ends it and reports what was done.
+
+    Example: `osd demo --requests 100 --domain sql --domain finnish`
+    """
+    from osd.demo.prompts import DOMAINS
+    from osd.online.demo import last_line, run_demo
+
+    results = run_demo(
+        surroundings(ctx).settings, out=out or new_folder("demo"), console=Console(stderr=as_json), requests=requests,
+        domains=domain or tuple(DOMAINS), max_new_tokens=max_tokens, batch=batch, arrival=arrival, seed=seed, keep=keep,
+    )  # fmt: skip
+    if as_json:
+        print_json(last_line(results))
+    if results.facts["interrupted"]:
+        raise typer.Exit(INTERRUPTED)
+
+
+def new_folder(name: str) -> Path:
+    """``out/<name>-<date>-<time>``."""
+    return Path("out") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"

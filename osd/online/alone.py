@@ -1,0 +1,96 @@
+"""The target without a draft, by transformers' own ``generate``: is the text the same, and how long does it take?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from osd.models import Pair
+from osd.row import Completion
+from storage.records import ratio
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One request decoded again by the target alone."""
+
+    request_id: str
+    same: bool
+    """Whether every token is the same."""
+    tokens: int
+    alone_seconds: float
+    """What ``generate`` took, its share where several were decoded together."""
+    osd_seconds: float
+    """What osd took for the same tokens."""
+
+
+class TargetAlone:
+    """Decodes requests again, greedily, in the same dtype, as many at a time as osd serves together."""
+
+    def __init__(self, pair: Pair, together: int) -> None:
+        self._pair, self._together = pair, together
+        self._held: list[tuple[Completion, float]] = []
+        self.checks: list[Check] = []
+
+    def hold(self, completion: Completion, seconds: float) -> None:
+        """Take a finished greedy request, for which osd needed so long; decode when enough are held."""
+        self._held.append((completion, seconds))
+        if len(self._held) == self._together:
+            self.finish()
+
+    def finish(self) -> None:
+        """Decode what is still held."""
+        if not self._held:
+            return
+        held, self._held = self._held, []
+        texts, seconds = self._generate([completion for completion, _ in held])
+        for (completion, osd_seconds), text in zip(held, texts, strict=True):
+            # Padding changes rounding; what differs in company must differ alone too before it counts.
+            same = text == completion.tokens or (len(held) > 1 and self._differs_not_alone(completion))
+            share = seconds * len(completion.tokens) / sum(len(c.tokens) for c, _ in held)
+            self.checks.append(Check(completion.request.id, same, len(completion.tokens), share, osd_seconds))
+
+    @property
+    def failed(self) -> int:
+        """Checked requests whose text was not the target's."""
+        return sum(not check.same for check in self.checks)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """What the target does alone."""
+        return ratio(sum(c.tokens for c in self.checks), sum(c.alone_seconds for c in self.checks))
+
+    @property
+    def speedup(self) -> float | None:
+        """Time of the target alone ÷ time of osd, over the same requests."""
+        return ratio(sum(c.alone_seconds for c in self.checks), sum(c.osd_seconds for c in self.checks))
+
+    def _differs_not_alone(self, completion: Completion) -> bool:
+        return self._generate([completion])[0][0] == completion.tokens
+
+    @torch.inference_mode()
+    def _generate(self, completions: Sequence[Completion]) -> tuple[list[tuple[int, ...]], float]:
+        """The target's texts and the seconds that they took together."""
+        prompts = [completion.request.prompt_tokens for completion in completions]
+        longest = max(map(len, prompts))
+        ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
+        mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        module: Any = self._pair.target.module
+        room = max(completion.request.max_new_tokens for completion in completions)
+        begun = time.perf_counter()
+        out = module.generate(
+            ids.to(self._pair.device), attention_mask=mask.to(self._pair.device), max_new_tokens=room, do_sample=False,
+            num_beams=1, eos_token_id=sorted(self._pair.eos_ids) or None, pad_token_id=0, use_cache=True,
+        )[:, longest:].tolist()  # fmt: skip
+        seconds = time.perf_counter() - begun
+        return [self._cut(c, text) for c, text in zip(completions, out, strict=True)], seconds
+
+    def _cut(self, completion: Completion, text: list[int]) -> tuple[int, ...]:
+        """The text up to its own end: padding after it and another row's room do not belong to it."""
+        text = text[: completion.request.max_new_tokens]
+        ends = [i for i, token in enumerate(text) if token in self._pair.eos_ids]
+        return tuple(text[: ends[0] + 1] if ends else text)

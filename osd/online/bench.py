@@ -1,0 +1,62 @@
+"""``osd bench online``: the demo's stream for any pair and any prompts, with the baselines of the OSD paper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from osd.online.circle import Plan, own_settings
+from osd.online.results import Results, segment_facts
+from osd.online.run import run
+from osd.online.source import Segment
+from storage.settings import Settings
+
+TITLE = "osd bench online"
+
+
+def run_bench_online(
+    settings: Settings,
+    *,
+    target: str,
+    draft: str,
+    segments: Sequence[Segment],
+    out: Path,
+    console: Console,
+    max_new_tokens: int = 64,
+    batch: int | None = None,
+    arrival: str = "lockstep",
+    check_every: int = 16,
+    offline: bool = True,
+    keep: bool = False,
+    notes: Sequence[str] = (),
+) -> Results:
+    """Serve segments (see osd.online.source.file_segments) while a worker process trains the draft, then, unless
+    ``offline`` is False, distil a draft offline on each segment and let it read the same texts.
+
+    ``target`` and ``draft``: Hugging Face folders or hub names. ``batch``: requests decoded together; None leaves
+    serve.max_batch. ``notes``: what the report says went wrong with the files.
+    The rest is as in :func:`osd.online.demo.run_demo`.
+    """
+    serve: dict[str, Any] = {"target": target, "draft": draft}
+    own = own_settings(settings, out / "data", serve=serve if batch is None else {**serve, "max_batch": batch})
+    plan = Plan(target, draft, segments, out, own, arrival, max_new_tokens, check_every)
+    return run(plan, TITLE, console, keep=keep, offline=offline, notes=notes)
+
+
+def last_line(results: Results) -> dict[str, Any]:
+    """What ``osd bench online --json`` prints."""
+    parts = {name: segment_facts(results.of(name)) for name in results.segments}
+    segments = [
+        {
+            "name": name,
+            "alpha_online_last": part["alpha_last"],
+            "alpha_frozen": part["alpha_frozen"],
+            "alpha_offline": part.get("alpha_offline"),
+            "recovered_after": part["recovered_after"],
+        }
+        for name, part in parts.items()
+    ]
+    return {"segments": segments, "published": results.facts["published"], "failed": results.facts["failed"]}

@@ -1,0 +1,152 @@
+"""The whole circle on one machine: engine, recorder, swap and a worker process, over a store of its own.
+
+The parts that it wires: osd.serving (engine, recorder, swap), osd.online.process (the worker), osd.online.arrival
+(when a request may start), osd.online.stream (the loop), osd.online.scoring and osd.online.alone (what is measured
+beside).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osd.engine import Engine
+from osd.models import Pair, load_pair
+from osd.online.alone import TargetAlone
+from osd.online.arrival import make_arrival
+from osd.online.process import Worker, save_settings, worker_beside
+from osd.online.source import Segment
+from osd.online.stream import Stream, Trace, Watch
+from osd.prompts import encode
+from osd.serving import in_folder, serving
+from storage.errors import StoreWriteFailed
+from storage.records import DEFAULT_DRAFT, Request, Route
+from storage.settings import Section, Settings
+from storage.store import Store, open_store
+
+SWAP_POLL_SECONDS, WORKER_POLL_SECONDS, FLUSH_SECONDS = 0.1, 0.2, 0.5
+"""Everything is on one machine and people are watching, so that nobody waits for a clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be streamed, and how."""
+
+    target: str
+    draft: str
+    segments: Sequence[Segment]
+    out: Path
+    """A new folder for everything that comes of it."""
+    settings: Settings
+    arrival: str = "paced"
+    """free, paced or lockstep; see osd.online.arrival."""
+    max_new_tokens: int = 64
+    check_every: int = 16
+    """Every so many-th request is decoded again by the target alone."""
+
+    @property
+    def requests(self) -> int:
+        """Of all segments."""
+        return sum(len(segment) for segment in self.segments)
+
+    @property
+    def data(self) -> Path:
+        """The run's own data directory."""
+        return self.out / "data"
+
+    @property
+    def log(self) -> Path:
+        """What the worker says."""
+        return self.out / "worker.log"
+
+
+@dataclass
+class Circle:
+    """The running parts."""
+
+    plan: Plan
+    pair: Pair
+    store: Store
+    engine: Engine
+    worker: Worker
+    alone: TargetAlone
+
+    def stream(self, trace: Trace, watch: Watch) -> None:
+        """Serve the whole plan; ``trace`` fills as it goes. Raises TrainingFailed when the worker is gone or stuck."""
+        plan = self.plan
+        interval = plan.settings.learn.interval_requests
+        arrival = make_arrival(plan.arrival, self.store, DEFAULT_DRAFT, self.engine, interval)
+        stream = Stream(
+            self.engine, arrival, self.alone, max_new_tokens=plan.max_new_tokens, check_every=plan.check_every
+        )
+
+        def look(trace: Trace, segment: str) -> None:
+            self.worker.require_alive()
+            watch(trace, segment)
+
+        stream.run(plan.segments, trace, look)
+
+    def warm_up(self) -> None:
+        """Decode one prompt with an engine that keeps nothing, so that first times are not taken for the method's."""
+        request = Request(encode(self.pair.tokenizer, "warm up"), 8)
+        for completion in Engine(self.pair, self.plan.settings.serve).run([request]):
+            TargetAlone(self.pair, 1).hold(completion, 0.0)
+
+
+def own_settings(given: Settings, data: Path, **changes: dict[str, Any]) -> Settings:
+    """The user's settings with a store of this run's own: nothing that the user keeps is read or written.
+
+    ``changes``: section → {setting: value}, strongest.
+    """
+    interval = changes.get("learn", {}).get("interval_requests", given.learn.interval_requests)
+    own: dict[str, dict[str, Any]] = {
+        "storage": {"url": None, "directory": data, "flush_requests": interval, "flush_seconds": FLUSH_SECONDS},
+        "serve": {"swap_poll_seconds": SWAP_POLL_SECONDS, "record": _recording(given)},
+        "worker": {"broker": None, "poll_seconds": WORKER_POLL_SECONDS},
+    }
+    sections: dict[str, Section] = {}
+    for name in Settings.model_fields:
+        section: Section = getattr(given, name)
+        values = {**section.model_dump(), **own.get(name, {}), **changes.get(name, {})}
+        sections[name] = type(section)(**values)
+    return given.model_copy(update=sections)
+
+
+def _recording(given: Settings) -> str:
+    """Nothing can be learned from what is not recorded."""
+    return "verified" if given.serve.record == "off" else given.serve.record
+
+
+@contextmanager
+def turning(plan: Plan) -> Iterator[Circle]:
+    """The circle of a plan: everything is started here, and stopped however the block ends.
+
+    Raises StoreWriteFailed when the folder cannot be made or is not empty, and PairError.
+    """
+    make_new_folder(plan.data)
+    pair = load_pair(plan.target, plan.draft, device=plan.settings.serve.device, dtype=plan.settings.serve.dtype)
+    config = save_settings(plan.settings, plan.data / "osd.toml")
+    with open_store(plan.settings) as store:
+        _name_routes(store, pair, plan.segments)
+        with serving(pair, plan.settings, store) as engine, worker_beside(config, plan.log) as worker:
+            yield Circle(plan, pair, store, engine, worker, TargetAlone(pair, plan.settings.serve.max_batch))
+
+
+def make_new_folder(folder: Path) -> None:
+    """Make a folder that must not be there. Raises StoreWriteFailed."""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise StoreWriteFailed(path=folder, reason="it exists; --out wants a new folder") from None
+    except OSError as error:
+        raise StoreWriteFailed(path=folder, reason=error.strerror or str(error)) from None
+
+
+def _name_routes(store: Store, pair: Pair, segments: Sequence[Segment]) -> None:
+    """A route for each segment, all served by one draft: `osd stats acceptance --by route` can tell them apart."""
+    store.versions.register_root(DEFAULT_DRAFT, Path(in_folder(pair.draft).name))
+    for segment in segments:
+        store.routes.add(Route(segment.name, DEFAULT_DRAFT))

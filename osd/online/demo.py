@@ -1,0 +1,62 @@
+"""``osd demo``: watch a draft learn, on one machine, with what ships with osd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from osd.demo import DRAFT, TARGET
+from osd.demo.prompts import DOMAINS
+from osd.online.circle import Plan, own_settings
+from osd.online.results import Results, segment_facts
+from osd.online.run import run
+from osd.online.source import demo_segments
+from storage.settings import Settings
+
+TITLE = "osd demo"
+LEARN: dict[str, Any] = {}
+"""Settings of learning that the demo asks for; see docs/demo.md for why."""
+
+
+def run_demo(
+    settings: Settings,
+    *,
+    out: Path,
+    console: Console,
+    requests: int = 200,
+    domains: Sequence[str] = tuple(DOMAINS),
+    max_new_tokens: int = 64,
+    batch: int = 1,
+    arrival: str = "paced",
+    check_every: int = 16,
+    seed: int = 0,
+    keep: bool = False,
+) -> Results:
+    """Serve the demo's domains one after another while a worker process trains the draft.
+
+    ``requests``: prompts of each domain. ``console``: where panel and table go. ``keep``: leave the run's store in the
+    folder. ``out`` must be new. Writes summary.json, report.html, acceptance.svg and .png there. Ctrl-C ends everything
+    that was started and reports what was served until then (``facts["interrupted"]``).
+    Raises BadSetting, StoreWriteFailed, TrainingFailed.
+    """
+    changes = {"learn": LEARN, "serve": {"max_batch": batch, "target": str(TARGET), "draft": str(DRAFT)}}
+    own = own_settings(settings, out / "data", **changes)
+    plan = Plan(
+        str(TARGET), str(DRAFT), demo_segments(requests, seed, domains), out, own, arrival, max_new_tokens, check_every
+    )
+    return run(plan, TITLE, console, keep=keep)
+
+
+def last_line(results: Results) -> dict[str, Any]:
+    """What ``osd demo --json`` prints."""
+    named = (
+        "requests", "failed", "published", "rejected", "lossless_checked", "lossless_failed", "speedup_vs_target",
+        "swap_pause_ms_max", "round_ms_median",
+    )  # fmt: skip
+    parts = {name: segment_facts(results.of(name)) for name in results.segments}
+    rates = ("alpha_frozen", "alpha_first", "alpha_last")
+    domains = {name: {rate: part[rate] for rate in rates} for name, part in parts.items()}
+    return {**{name: results.facts[name] for name in named}, "domains": domains}

@@ -1,0 +1,85 @@
+"""What a run leaves: summary, picture, report; and the table at the end."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from osd.online.panel import number
+from osd.online.results import Results, segment_facts, write_json
+from storage.errors import StoreWriteFailed
+
+
+def leave(results: Results, out: Path) -> dict[str, Path]:
+    """Write everything into the run's folder; the files by what they are. Raises StoreWriteFailed."""
+    from osd.online.picture import draw, save  # matplotlib takes a second to load
+    from osd.online.report import save_report
+
+    try:
+        svg, png = save(draw(results), out)
+    except OSError as error:
+        raise StoreWriteFailed(path=out, reason=error.strerror or str(error)) from None
+    return {
+        "report": save_report(results, out / "report.html"),
+        "picture": png,
+        "picture as SVG": svg,
+        "all numbers": write_json(results.summary(), out / "summary.json"),
+    }
+
+
+def tidy(data: Path, out: Path) -> None:
+    """Remove the run's own store and the drafts distilled offline."""
+    for folder in (data, out / "offline"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def show(results: Results, console: Console) -> None:
+    """The final table and the totals."""
+    facts = results.facts
+    console.print(_table(results))
+    speed = (
+        f"{number(facts['tokens_per_second'], 0)} tokens/s, target alone {number(facts['tokens_per_second_target'], 0)}"
+    )
+    times = "" if facts["speedup_vs_target"] is None else f" ({facts['speedup_vs_target']:.2f} × on the same requests)"
+    console.print(
+        f"{facts['requests']} requests, {facts['failed']} failed, in {facts['seconds']:.0f} s. {speed}{times}."
+    )
+    console.print(
+        f"{facts['published']} versions published, {facts['rejected']} rejected; longest pause for new weights "
+        f"{number(facts['swap_pause_ms_max'])} ms, a round takes {number(facts['round_ms_median'], 1)} ms."
+    )
+    same = facts["lossless_checked"] - facts["lossless_failed"]
+    console.print(f"{same} of {facts['lossless_checked']} texts decoded again are exactly the target's own.")
+    for note in results.notes[:5]:
+        console.print(f"[yellow]{note}[/yellow]")
+
+
+def _table(results: Results) -> Table:
+    parts = {name: segment_facts(results.of(name)) for name in results.segments}
+    offline = any("alpha_offline" in part for part in parts.values())
+    table = Table(title="Token acceptance rate by domain", title_justify="left", header_style="bold")
+    for heading in (
+        "domain",
+        "requests",
+        "frozen",
+        "first 50",
+        "last 50",
+        "rejections gone",
+        "recovered after",
+        "tokens/s",
+    ):
+        table.add_column(heading, justify="left" if heading == "domain" else "right")
+    if offline:
+        table.add_column("offline", justify="right")
+    for name, part in parts.items():
+        gone = part["rejections_gone"]
+        cells = [
+            name, str(part["requests"]), number(part["alpha_frozen"]), number(part["alpha_first"]),
+            f"[bold]{number(part['alpha_last'])}[/bold]", "–" if gone is None else f"{gone:.0%}",
+            number(part["recovered_after"], 0), number(part["tokens_per_second_last"], 0),
+        ]  # fmt: skip
+        table.add_row(*cells, *([number(part.get("alpha_offline"))] if offline else []))
+    return table

@@ -1,0 +1,120 @@
+"""What a stream of requests showed: acceptance over time, before and after learning, and how fast it came back.
+
+Two acceptance rates are kept of every request.
+
+*Followed α* (``online_hits``, ``frozen_hits``): a draft reads the finished text and at every position of the output
+says its likeliest token; α is the share of positions at which that is the target's token. Under greedy decoding
+this is what Eq. 2 of on-the-fly adaptation counts, accepted ÷ (accepted + rejections), when a draft never stops
+before its first mistake: every position of the text is then either accepted or rejected. It can be taken of any
+draft on the same text, so the draft that served, the frozen one and the offline one are compared position by position.
+
+*Counted α* (``accepted``, ``rejections``): what the engine counted while it served. It leaves out the positions that
+nobody drafted (the target's own token after a fully accepted draft), so it lies somewhat below followed α.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+from storage.records import ratio
+
+WINDOW = 50
+"""Requests over which acceptance is averaged, as in section 5.2 of the OSD paper."""
+RECOVERED = 0.9
+"""Share of a segment's final acceptance at which the draft counts as having come back."""
+
+Whose = Literal["online", "frozen", "offline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One finished request."""
+
+    index: int
+    """Its place in the stream, in the order of finishing, from 0."""
+    segment: str
+    request_id: str
+    version: str
+    """The draft version that served its last round."""
+    prompt_tokens: int
+    emitted: int
+    """Tokens of output: the positions that are scored."""
+    online_hits: int
+    """Positions at which that version's likeliest token is the target's."""
+    frozen_hits: int
+    """The same for the draft that learning started from."""
+    rounds: int
+    drafted: int
+    accepted: int
+    rejections: int
+    seconds: float
+    """Its share of the time spent decoding: a step's time is divided among the rows in flight."""
+    at: float
+    """Seconds since the stream began."""
+    offline_hits: int | None = None
+    """The same as ``online_hits`` for the draft distilled offline on this segment, once there is one."""
+
+    def hits(self, whose: Whose) -> int:
+        """Positions at which that draft's likeliest token is the target's."""
+        hits = {"online": self.online_hits, "frozen": self.frozen_hits, "offline": self.offline_hits}[whose]
+        if hits is None:
+            raise ValueError(f"request {self.index} was not scored with the {whose} draft")
+        return hits
+
+
+@dataclass(frozen=True, slots=True)
+class SwapSeen:
+    """The moment at which serving went over to another draft version."""
+
+    index: int
+    """Requests that had finished."""
+    version: str
+    at: float
+    """Seconds since the stream began."""
+
+
+def alpha(served: Sequence[Served], whose: Whose) -> float | None:
+    """Followed α over these requests, every position weighing the same; None when there is none."""
+    return ratio(sum(s.hits(whose) for s in served), sum(s.emitted for s in served))
+
+
+def counted_alpha(served: Sequence[Served]) -> float | None:
+    """Counted α over these requests; None when nothing was drafted."""
+    accepted = sum(s.accepted for s in served)
+    return ratio(accepted, accepted + sum(s.rejections for s in served))
+
+
+def moving(served: Sequence[Served], whose: Whose, window: int = WINDOW) -> list[float]:
+    """Followed α of the last ``window`` requests after each one; of as many as there are at the beginning."""
+    hits = [0, *accumulate(s.hits(whose) for s in served)]
+    emitted = [0, *accumulate(s.emitted for s in served)]
+    begins = [max(0, end - window) for end in range(1, len(served) + 1)]
+    return [
+        ratio(hits[end] - hits[begin], emitted[end] - emitted[begin]) or 0.0
+        for end, begin in enumerate(begins, start=1)
+    ]
+
+
+def recovered_after(curve: Sequence[float], share: float = RECOVERED) -> int | None:
+    """How many requests of a segment it took until the curve was back for good.
+
+    The smallest index from which on the curve never falls below ``share`` of its last value; 0 when it never was
+    below. ``curve`` is the moving average of the segment's own requests. None for an empty curve.
+    """
+    if not curve:
+        return None
+    below = [index for index, value in enumerate(curve) if value < share * curve[-1]]
+    return below[-1] + 1 if below else 0
+
+
+def rejections_gone(frozen: float, now: float) -> float | None:
+    """Share of the frozen draft's rejections that no longer happen."""
+    return ratio(now - frozen, 1 - frozen)
+
+
+def tokens_per_second(served: Sequence[Served]) -> float | None:
+    """Tokens of output for each second of decoding."""
+    return ratio(sum(s.emitted for s in served), sum(s.seconds for s in served))

@@ -1,0 +1,46 @@
+"""The upper bound of the OSD paper: the frozen draft distilled offline on a segment's own prompts, all of them at hand.
+
+It learns from what was recorded while the segment was served, held-out requests included, for two epochs and with
+the same settings as online; then it reads the same texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from osd.models import load_model
+from osd.online.circle import Circle
+from osd.online.measure import Served
+from osd.online.process import distil_offline
+from osd.online.scoring import Reader
+from osd.online.stream import Trace
+from osd.row import Completion
+from osd.serving import in_folder
+
+EPOCHS = 2
+
+
+def read_offline(circle: Circle, trace: Trace, tell: Callable[[str], None]) -> None:
+    """Distil a draft for each segment and let it read the segment's texts; ``trace.served`` then has offline_hits.
+
+    Raises TrainingFailed.
+    """
+    plan, start = circle.plan, Path(in_folder(circle.pair.draft).name)
+    for segment in plan.segments:
+        served = trace.of(segment.name)
+        if not served:
+            continue
+        tell(f"distilling offline on {segment.name}, {EPOCHS} epochs over {len(served)} requests")
+        folder = distil_offline(
+            plan.data / "osd.toml", plan.log, draft=start, route=segment.name,
+            out=plan.out / "offline" / segment.name, epochs=EPOCHS,
+        )  # fmt: skip
+        reader = Reader(load_model(folder, circle.pair.device, plan.settings.serve.dtype), circle.engine.limit)
+        for one in served:
+            trace.served[one.index] = _with_offline(one, reader, trace.completions)
+
+
+def _with_offline(served: Served, reader: Reader, completions: Mapping[str, Completion]) -> Served:
+    return replace(served, offline_hits=sum(reader.hits(completions[served.request_id])))

@@ -1,0 +1,71 @@
+"""One run from beginning to end: turn the circle, watch, stop everything, leave what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from osd.online.circle import Circle, Plan, turning
+from osd.online.finish import leave, show, tidy
+from osd.online.offline import read_offline
+from osd.online.panel import watching
+from osd.online.results import Results, collect
+from osd.online.stream import Trace
+
+
+def run(
+    plan: Plan, title: str, console: Console, *, keep: bool, offline: bool = False, notes: Sequence[str] = ()
+) -> Results:
+    """Do it. Ctrl-C ends the stream and what was started for it; what was measured until then is still reported.
+
+    Raises PairError, StoreError, TrainingFailed.
+    """
+    try:
+        results = _turn(plan, title, console, offline)
+        results.notes = [*notes, *results.notes]
+        if results.served:
+            _report(results, plan, console, keep)
+        if results.facts["interrupted"]:
+            console.print(f"Stopped after {len(results.served)} of {plan.requests} requests; nothing is left running.")
+        return results
+    finally:
+        if not keep:
+            tidy(plan.data, plan.out)
+
+
+def _turn(plan: Plan, title: str, console: Console, offline: bool) -> Results:
+    trace = Trace(plan.requests)
+    with turning(plan) as circle:
+        interrupted = _go(circle, title, console, trace, offline)
+        if interrupted:
+            console.print("Stopping what was started …")
+        return collect(circle, trace, title, interrupted=interrupted)
+
+
+def _go(circle: Circle, title: str, console: Console, trace: Trace, offline: bool) -> bool:
+    """Serve everything, then the upper bound; whether somebody ended it early."""
+    try:
+        circle.warm_up()
+        trace.begin()
+        with watching(circle, title, console) as watch:
+            circle.stream(trace, watch)
+        trace.end()
+        if offline:
+            circle.worker.stop()
+            read_offline(circle, trace, lambda text: console.print(f"[dim]{text}[/dim]"))
+    except KeyboardInterrupt:
+        return True
+    finally:
+        trace.end()
+    return False
+
+
+def _report(results: Results, plan: Plan, console: Console, keep: bool) -> None:
+    files = leave(results, plan.out)
+    show(results, console)
+    for what, path in files.items():
+        console.print(f"[dim]{what}:[/dim] {path}", soft_wrap=True)
+    if keep:
+        config = plan.data / "osd.toml"
+        console.print(f"[dim]the run's store:[/dim] osd --config {config} stats acceptance --by route", soft_wrap=True)

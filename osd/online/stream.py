@@ -1,0 +1,168 @@
+"""Requests through the real engine, one segment after another, with everything that is measured beside them.
+
+    start → step → read the finished text with the frozen draft and the serving one → now and then, the target alone
+
+Only steps of the engine count as time spent decoding. Reading, checking and waiting happen between steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from osd.engine import Engine
+from osd.online.alone import TargetAlone
+from osd.online.arrival import Arrival
+from osd.online.measure import Served, SwapSeen
+from osd.online.scoring import Reader
+from osd.online.source import Segment
+from osd.prompts import encode
+from osd.row import Completion
+from storage.errors import BadRequest, TrainingFailed
+from storage.records import DEFAULT_DRAFT, Request
+
+IDLE_SECONDS = 0.02
+"""Sleep between two looks while nothing may start."""
+STALLED_SECONDS = 300.0
+"""After so long without a request starting, training is taken for stuck."""
+
+
+@dataclass
+class Trace:
+    """What has come of a stream so far."""
+
+    total: int
+    """Requests that it has."""
+    served: list[Served] = field(default_factory=list)
+    completions: dict[str, Completion] = field(default_factory=dict)
+    """Finished requests by id; their texts are for the report and for reading with other drafts."""
+    swaps: list[SwapSeen] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """What was wrong with requests that could not be served."""
+    _begun: float = field(default_factory=time.perf_counter)
+    _ended: float | None = None
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self._begun = time.perf_counter()
+
+    def end(self) -> None:
+        """Stop the clock."""
+        self._ended = self._ended or time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since the stream began, until it ended: decoding, reading, checking and waiting."""
+        return (self._ended or time.perf_counter()) - self._begun
+
+    def of(self, segment: str) -> list[Served]:
+        """The finished requests of a segment."""
+        return [served for served in self.served if served.segment == segment]
+
+
+Watch = Callable[[Trace, str], None]
+"""Called often, with the name of the segment that is being served."""
+
+
+class Stream:
+    """Serves segments. ``check_every``: every so many-th request is decoded again by the target alone; 0 for none."""
+
+    def __init__(
+        self, engine: Engine, arrival: Arrival, alone: TargetAlone, *, max_new_tokens: int, check_every: int
+    ) -> None:
+        self._engine, self._arrival, self._alone = engine, arrival, alone
+        self._max_new_tokens, self._check_every = max_new_tokens, check_every
+        self._frozen = Reader(engine.pair.draft, engine.limit)
+        self._serving = Reader(engine.pair.draft, engine.limit)
+        self._share: dict[str, float] = {}
+        self._version = engine.draft_version
+        self._started = 0
+
+    def run(self, segments: Sequence[Segment], trace: Trace, watch: Watch) -> None:
+        """Serve everything; ``trace`` fills as it goes. Raises TrainingFailed when training is stuck."""
+        for segment in segments:
+            requests = self._requests(segment, trace)
+            self._serve(segment.name, requests, trace, watch)
+        self._alone.finish()
+        watch(trace, segments[-1].name)
+
+    def _requests(self, segment: Segment, trace: Trace) -> Iterator[Request]:
+        for number, text in zip(count(1), segment.prompts, strict=False):
+            try:
+                tokens = encode(self._engine.pair.tokenizer, text)
+                yield Request(tokens, self._max_new_tokens, route=segment.name)
+            except BadRequest as error:
+                trace.failures.append(f"{segment.name}, prompt {number}: {error}")
+
+    def _serve(self, name: str, requests: Iterator[Request], trace: Trace, watch: Watch) -> None:
+        waiting = next(requests, None)
+        last_start = time.monotonic()
+        while waiting or self._engine.busy:
+            while waiting and self._has_room() and self._may_start(trace):
+                self._start(waiting, name, trace)
+                waiting, last_start = next(requests, None), time.monotonic()
+            if not self._engine.busy:
+                time.sleep(IDLE_SECONDS)
+            if waiting and time.monotonic() - last_start > STALLED_SECONDS:
+                reason = f"no request could start for {STALLED_SECONDS:.0f} seconds; see the worker's log"
+                raise TrainingFailed(run="(unknown)", draft=DEFAULT_DRAFT, reason=reason)
+            self._step(name, trace)
+            watch(trace, name)
+
+    def _has_room(self) -> bool:
+        return len(self._share) < self._engine.settings.max_batch
+
+    def _may_start(self, trace: Trace) -> bool:
+        return self._arrival.may_start(self._started, len(trace.served))
+
+    def _start(self, request: Request, name: str, trace: Trace) -> None:
+        try:
+            self._engine.submit(request)
+        except BadRequest as error:
+            trace.failures.append(f"{name}: {error}")
+        else:
+            self._share[request.id] = 0.0
+            self._started += 1
+
+    def _step(self, name: str, trace: Trace) -> None:
+        """One step of the engine, also without requests: it may have a swap to make."""
+        begun = time.perf_counter()
+        progress = self._engine.step()
+        share = (time.perf_counter() - begun) / max(1, len(self._share))
+        for request_id in self._share:
+            self._share[request_id] += share
+        if self._engine.draft_version != self._version:
+            self._version = self._engine.draft_version
+            trace.swaps.append(SwapSeen(len(trace.served), self._version, trace.seconds))
+        for step in progress:
+            if step.completion:
+                self._finish(step.completion, name, trace)
+
+    def _finish(self, completion: Completion, name: str, trace: Trace) -> None:
+        seconds, index = self._share.pop(completion.request.id), len(trace.served)
+        frozen = self._frozen.hits(completion)
+        online = self._serving.hits(completion, self._engine.drafter.decoder.forward)
+        outcomes = completion.outcomes
+        trace.completions[completion.request.id] = completion
+        trace.served.append(
+            Served(
+                index=index,
+                segment=name,
+                request_id=completion.request.id,
+                version=outcomes[-1].draft_version,
+                prompt_tokens=len(completion.request.prompt_tokens),
+                emitted=len(completion.tokens),
+                online_hits=sum(online),
+                frozen_hits=sum(frozen),
+                rounds=sum(o.rounds for o in outcomes),
+                drafted=sum(o.drafted for o in outcomes),
+                accepted=sum(o.accepted for o in outcomes),
+                rejections=sum(o.rejections for o in outcomes),
+                seconds=seconds,
+                at=trace.seconds,
+            )
+        )
+        if self._check_every and index % self._check_every == 0:
+            self._alone.hold(completion, seconds)
