@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from osd.cli import bench, db, doctor, drafts, generate, replay, stats, worker
+from osd.cli import bench, db, demo, doctor, drafts, generate, replay, stats, worker
 from osd.cli.context import Surroundings
 from osd.cli.out import note
 from storage.errors import OsdError
@@ -76,6 +76,7 @@ app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
 app.add_typer(drafts.app, name="drafts", rich_help_panel=KEEP)
 app.add_typer(replay.app, name="replay", rich_help_panel=KEEP)
 app.add_typer(db.app, name="db", rich_help_panel=KEEP)
+app.command("demo", rich_help_panel=MEASURE)(demo.demo)
 app.add_typer(bench.app, name="bench", rich_help_panel=MEASURE)
 
 
