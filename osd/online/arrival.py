@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Literal, Protocol, get_args
 
 from osd.engine import Engine
@@ -77,8 +78,12 @@ class Paced:
 class Lockstep:
     """Lets ``interval`` requests in at a time; the next ones meet the draft that was trained on these."""
 
-    def __init__(self, trainer: Trainer, engine: Engine, interval: int) -> None:
-        self._trainer, self._engine, self._interval = trainer, engine, interval
+    def __init__(
+        self, trainer: Trainer, interval: int, *, serving: Callable[[], str], recorded: Callable[[], bool]
+    ) -> None:
+        """``serving``: the version that drafts now. ``recorded``: whether all that has finished is in the store."""
+        self._trainer, self._interval = trainer, interval
+        self._serving, self._recorded = serving, recorded
         self._settled = 0
 
     def may_start(self, started: int, finished: int) -> bool:
@@ -91,12 +96,11 @@ class Lockstep:
         return True
 
     def _is_over(self) -> bool:
-        recorder = self._engine.recorder
-        if recorder is not None and not recorder.wait(LOOK_SECONDS):
+        if not self._recorded():
             return False
         self._trainer.look()
         is_idle = self._trainer.waiting < self._interval and not self._trainer.busy
-        return is_idle and self._trainer.current == self._engine.draft_version
+        return is_idle and self._trainer.current == self._serving()
 
 
 def make_arrival(kind: str, store: Store, draft: str, engine: Engine, interval: int) -> Arrival:
@@ -108,5 +112,8 @@ def make_arrival(kind: str, store: Store, draft: str, engine: Engine, interval: 
         case "paced":
             return Paced(trainer, 2 * interval)
         case "lockstep":
-            return Lockstep(trainer, engine, interval)
+            recorded = engine.recorder.wait if engine.recorder else lambda _: True
+            return Lockstep(
+                trainer, interval, serving=lambda: engine.draft_version, recorded=lambda: recorded(LOOK_SECONDS)
+            )
     raise BadSetting(source="option", key="arrival", reason=f"{kind!r} is none of {', '.join(get_args(Kind))}")

@@ -17,6 +17,7 @@ from osd.online.source import demo_segments
 from storage.settings import Settings
 
 TITLE = "osd demo"
+REMARK = "The target that ships with osd is tiny: it keeps the form of an answer and not its truth."
 LEARN: dict[str, Any] = {}
 """Settings of learning that the demo asks for; see docs/demo.md for why."""
 
@@ -47,7 +48,7 @@ def run_demo(
     plan = Plan(
         str(TARGET), str(DRAFT), demo_segments(requests, seed, domains), out, own, arrival, max_new_tokens, check_every
     )
-    return run(plan, TITLE, console, keep=keep)
+    return run(plan, TITLE, console, keep=keep, remark=REMARK)
 
 
 def last_line(results: Results) -> dict[str, Any]:

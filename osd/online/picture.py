@@ -51,7 +51,7 @@ def _mark_segments(axes: Axes, results: Results) -> None:
         axes.text((start + end) / 2, 1.015, name, ha="center", va="bottom", fontsize=11, color=INK)
         offline = segment_facts(served).get("alpha_offline")
         if offline is not None:
-            label = "distilled offline on the segment" if not start else "_"  # matplotlib leaves _ out of the legend
+            label = "distilled offline (upper bound)" if not start else "_"  # matplotlib leaves _ out of the legend
             axes.hlines(offline, start, end, color=OFFLINE, lw=1.4, ls=(0, (1, 1.5)), label=label, zorder=5)
         start = end
 
@@ -67,7 +67,7 @@ def _dress(axes: Axes, results: Results) -> None:
     axes.set_xlim(0, max(1, len(results.served)))
     axes.set_ylim(0, 1)
     axes.set_xlabel("requests served")
-    axes.set_ylabel(f"token acceptance rate α,\nlast {WINDOW} requests")
+    axes.set_ylabel(f"acceptance rate α, last {WINDOW} requests")
     axes.grid(axis="y", color=FAINT, lw=0.6, alpha=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.figure.legend(loc="outside lower center", ncols=4, frameon=False)

@@ -23,7 +23,6 @@ from osd.online.measure import (
     tokens_per_second,
 )  # fmt: skip
 from osd.online.stream import Trace
-from osd.row import Completion
 from storage.errors import StoreWriteFailed
 from storage.records import DEFAULT_DRAFT, RunState
 
@@ -72,6 +71,8 @@ class Results:
     """Totals: requests, published, speed, …"""
     notes: list[str] = field(default_factory=list)
     """What went wrong without ending the run."""
+    remark: str = ""
+    """What a reader of the examples should know."""
 
     def of(self, segment: str) -> list[Served]:
         """The finished requests of a segment."""
@@ -147,15 +148,15 @@ def collect(circle: Circle, trace: Trace, title: str, *, interrupted: bool = Fal
 def _examples(circle: Circle, trace: Trace) -> list[Example]:
     """The last request of each segment."""
     lasts = [served[-1] for segment in circle.plan.segments if (served := trace.of(segment.name))]
-    return [_example(circle, trace.completions[last.request_id], last) for last in lasts]
+    return [_example(trace, last) for last in lasts]
 
 
-def _example(circle: Circle, completion: Completion, served: Served) -> Example:
-    tokenizer, length = circle.pair.tokenizer, max(1, served.emitted)
+def _example(trace: Trace, served: Served) -> Example:
+    length = max(1, served.emitted)
     return Example(
         segment=served.segment,
-        prompt=str(tokenizer.decode(list(completion.request.prompt_tokens))) if tokenizer else "",
-        text=completion.text or "",
+        prompt=trace.prompts[served.request_id],
+        text=trace.completions[served.request_id].text or "",
         alpha_online=served.online_hits / length,
         alpha_frozen=served.frozen_hits / length,
         version=served.version,

@@ -15,7 +15,14 @@ from osd.online.stream import Trace
 
 
 def run(
-    plan: Plan, title: str, console: Console, *, keep: bool, offline: bool = False, notes: Sequence[str] = ()
+    plan: Plan,
+    title: str,
+    console: Console,
+    *,
+    keep: bool,
+    offline: bool = False,
+    notes: Sequence[str] = (),
+    remark: str = "",
 ) -> Results:
     """Do it. Ctrl-C ends the stream and what was started for it; what was measured until then is still reported.
 
@@ -23,7 +30,7 @@ def run(
     """
     try:
         results = _turn(plan, title, console, offline)
-        results.notes = [*notes, *results.notes]
+        results.notes, results.remark = [*notes, *results.notes], remark
         if results.served:
             _report(results, plan, console, keep)
         if results.facts["interrupted"]:

@@ -38,6 +38,8 @@ class Trace:
     served: list[Served] = field(default_factory=list)
     completions: dict[str, Completion] = field(default_factory=dict)
     """Finished requests by id; their texts are for the report and for reading with other drafts."""
+    prompts: dict[str, str] = field(default_factory=dict)
+    """Their prompts as text."""
     swaps: list[SwapSeen] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     """What was wrong with requests that could not be served."""
@@ -92,9 +94,12 @@ class Stream:
         for number, text in zip(count(1), segment.prompts, strict=False):
             try:
                 tokens = encode(self._engine.pair.tokenizer, text)
-                yield Request(tokens, self._max_new_tokens, route=segment.name)
             except BadRequest as error:
                 trace.failures.append(f"{segment.name}, prompt {number}: {error}")
+                continue
+            request = Request(tokens, self._max_new_tokens, route=segment.name)
+            trace.prompts[request.id] = text
+            yield request
 
     def _serve(self, name: str, requests: Iterator[Request], trace: Trace, watch: Watch) -> None:
         waiting = next(requests, None)
