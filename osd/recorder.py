@@ -27,23 +27,29 @@ from storage.store import Store
 log = logging.getLogger(__name__)
 
 
+WAKE_POSITIONS = 64
+"""The thread is woken when so many positions wait, or a request is finished: waking it every round would cost
+the decode loop more than the work itself."""
+
+
 @dataclass(frozen=True, slots=True)
-class Position:
-    """One position handed over: whose it is and what happened there."""
+class Span:
+    """Consecutive positions of one request that one step hands over."""
 
     request_id: str
-    position: int
-    kind: TokenKind
-    drafted: int
+    begin: int
+    """The first position; see storage.records.Sample.position."""
+    kinds: list[int]
+    drafted: list[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """What one step hands over."""
 
-    positions: list[Position]
+    spans: list[Span]
     logits: Tensor
-    """(m, V)"""
+    """(m, V): the spans' positions one after another."""
     completions: list[Completion]
 
     @property
@@ -54,9 +60,9 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one step kept of one request: m positions, their top-k ids and log-probabilities, the mass outside."""
+    """A span with what was kept of the target there: ids and log-probabilities (m, k), the mass outside (m,)."""
 
-    positions: list[Position]
+    span: Span
     ids: Tensor
     logprobs: Tensor
     outside: Tensor
@@ -82,7 +88,7 @@ class Recorder:
         self._limit = settings.serve.record_queue_mb << 20
         self._flush_requests, self._flush_seconds = settings.storage.flush_requests, settings.storage.flush_seconds
         self._parcels: deque[Parcel] = deque()
-        self._held = 0
+        self._held = self._positions = 0
         self._wake = threading.Condition()
         self._closing = self._idle = False
         self._open: dict[str, list[Part]] = {}
@@ -102,21 +108,33 @@ class Recorder:
         logits: Tensor,
     ) -> None:
         """What one round brought, from the decode loop: logits (B, G + 1, V) are copied where they are kept."""
-        positions, index = [], []
+        spans: list[Span] = []
+        index: list[int] = []
         for i, (row, step) in enumerate(zip(rows, progress, strict=True)):
-            if not row.request.learn or self.mode == "off":
-                continue
-            begin = row.length - len(step.tokens)
-            for j, token in enumerate(step.tokens):
-                kind = _kind(j, accepted[i], draft.lengths[i])
-                if self.mode == "verified" or kind is TokenKind.REJECTED:
-                    proposed = drafted[i][j] if kind is TokenKind.REJECTED else token
-                    positions.append(Position(row.request.id, begin + j, kind, proposed))
-                    index.append(i * (draft.size + 1) + j)
+            span = self._span(row, step, accepted[i], drafted[i], draft.lengths[i])
+            if span:
+                spans.append(span)
+                first = i * (draft.size + 1) + span.begin - row.length + len(step.tokens)
+                index.extend(range(first, first + len(span.kinds)))
         completions = [step.completion for step in progress if step.completion]
-        if positions or completions:
+        if spans or completions:
             kept = logits.flatten(0, 1)[torch.tensor(index, dtype=torch.long, device=logits.device)]
-            self._put(Parcel(positions, kept, completions))
+            self._put(Parcel(spans, kept, completions))
+
+    def _span(self, row: Row, step: Progress, accepted: int, drafted: Sequence[int], length: int) -> Span | None:
+        """What is kept of one row's round: all of it, or the corrected token alone."""
+        if not row.request.learn or self.mode == "off":
+            return None
+        begin, count = row.length - len(step.tokens), len(step.tokens)
+        corrected = accepted < min(length, count)
+        if self.mode == "verified":
+            last = [] if count <= accepted else [int(TokenKind.REJECTED if corrected else TokenKind.UNDRAFTED)]
+            kinds = [int(TokenKind.ACCEPTED)] * (count - len(last)) + last
+            tokens = [*step.tokens[:accepted], drafted[accepted]] if corrected else list(step.tokens)
+            return Span(row.request.id, begin, kinds, tokens)
+        if corrected:
+            return Span(row.request.id, begin + accepted, [int(TokenKind.REJECTED)], [drafted[accepted]])
+        return None
 
     def finish(self, completion: Completion) -> None:
         """A request that ended outside a round: its totals count, its positions are forgotten if it was cancelled."""
@@ -137,51 +155,56 @@ class Recorder:
     def _put(self, parcel: Parcel) -> None:
         with self._wake:
             if self._held + parcel.bytes > self._limit:
-                self.dropped += len(parcel.positions)
+                self.dropped += len(parcel.logits)
                 parcel = Parcel([], parcel.logits[:0], parcel.completions)
             self._held += parcel.bytes
+            self._positions += len(parcel.logits)
             self._parcels.append(parcel)
             self._idle = False
-            self._wake.notify_all()
+            if parcel.completions or self._positions >= WAKE_POSITIONS:
+                self._wake.notify_all()
 
     def _work(self) -> None:
         torch.set_num_threads(1)  # of this thread: reducing must not take cores from decoding
-        while (parcel := self._next()) is not None or not self._closing:
-            if parcel is not None:
+        while (parcels := self._next()) or not self._closing:
+            for parcel in parcels:
                 self._reduce(parcel)
-            if self._due(final=parcel is None):
+            if self._due():
                 self._flush()
         self._flush()
 
-    def _next(self) -> Parcel | None:
-        """The next parcel; None when there is none and it is time to flush, or to close."""
+    def _next(self) -> list[Parcel]:
+        """All parcels that wait; none when it is time to flush, or to close."""
         with self._wake:
-            if not self._parcels and not self._oldest:
+            if not self._parcels and self._oldest is None:
                 self._idle = True
                 self._wake.notify_all()
             self._wake.wait_for(lambda: self._parcels or self._closing, self._flush_seconds)
-            if not self._parcels:
-                return None
-            parcel = self._parcels.popleft()
-            self._held -= parcel.bytes
-            return parcel
+            parcels = list(self._parcels)
+            self._parcels.clear()
+            self._positions = 0
+            return parcels
 
     def _reduce(self, parcel: Parcel) -> None:
-        if parcel.positions:
+        if parcel.spans:
             ids, logprobs, outside = (part.cpu() for part in reduce_logits(parcel.logits, self.k))
-            for begin, end in _stretches(parcel.positions):
-                part = Part(parcel.positions[begin:end], ids[begin:end], logprobs[begin:end], outside[begin:end])
-                self._open.setdefault(parcel.positions[begin].request_id, []).append(part)
+            end = 0
+            for span in parcel.spans:
+                begin, end = end, end + len(span.kinds)
+                part = Part(span, ids[begin:end], logprobs[begin:end], outside[begin:end])
+                self._open.setdefault(span.request_id, []).append(part)
         for completion in parcel.completions:
             self._oldest = self._oldest or now()
             self._outcomes += completion.outcomes
             parts = self._open.pop(completion.request.id, [])
             if parts and completion.finish_reason != "cancelled":
                 self._samples.append(_bundle(completion, parts))
+        with self._wake:
+            self._held -= parcel.bytes
 
-    def _due(self, final: bool) -> bool:
+    def _due(self) -> bool:
         old = self._oldest is not None and now() - self._oldest >= self._flush_seconds
-        return final or old or len(self._samples) >= self._flush_requests
+        return old or len(self._samples) >= self._flush_requests
 
     def _flush(self) -> None:
         samples, outcomes, self._samples, self._outcomes, self._oldest = self._samples, self._outcomes, [], [], None
@@ -195,20 +218,8 @@ class Recorder:
             log.error("%d requests could not be kept: %s", len(samples), error, extra={"action": "record_failed"})
 
 
-def _kind(index: int, accepted: int, drafted: int) -> TokenKind:
-    if index < accepted:
-        return TokenKind.ACCEPTED
-    return TokenKind.REJECTED if accepted < drafted else TokenKind.UNDRAFTED
-
-
-def _stretches(positions: Sequence[Position]) -> list[tuple[int, int]]:
-    """Where each request's positions begin and end."""
-    edges = [i for i, p in enumerate(positions) if i == 0 or p.request_id != positions[i - 1].request_id]
-    return list(zip(edges, [*edges[1:], len(positions)], strict=True))
-
-
 def _bundle(completion: Completion, parts: list[Part]) -> RequestSamples:
-    positions = [position for part in parts for position in part.positions]
+    spans = [part.span for part in parts]
     columns = ([p.ids for p in parts], [p.logprobs for p in parts], [p.outside for p in parts])
     ids, logprobs, outside = (torch.cat(column).numpy() for column in columns)
     return RequestSamples(
@@ -219,9 +230,9 @@ def _bundle(completion: Completion, parts: list[Part]) -> RequestSamples:
         created_at=now(),
         prompt_len=len(completion.request.prompt_tokens),
         tokens=np.array([*completion.request.prompt_tokens, *completion.tokens], dtype=np.int32),
-        positions=np.array([p.position for p in positions], dtype=np.int32),
-        kinds=np.array([p.kind for p in positions], dtype=np.uint8),
-        drafted=np.array([p.drafted for p in positions], dtype=np.int32),
+        positions=np.concatenate([np.arange(s.begin, s.begin + len(s.kinds), dtype=np.int32) for s in spans]),
+        kinds=np.array([kind for s in spans for kind in s.kinds], dtype=np.uint8),
+        drafted=np.array([token for s in spans for token in s.drafted], dtype=np.int32),
         topk_ids=ids.astype(np.int32),
         topk_logprobs=logprobs.astype(np.float16),
         outside=outside.astype(np.float32),
