@@ -131,12 +131,12 @@ def rename(source: Path, target: Path) -> None:
     sync_path(target.parent)
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Path, mode: int = 0o777) -> None:
     """Make a folder and its parents, durably."""
     if path.is_dir():
         return
     make_folder(path.parent)
-    path.mkdir(exist_ok=True)
+    path.mkdir(mode, exist_ok=True)
     sync_path(path.parent)
 
 

@@ -16,8 +16,9 @@ from storage.tables import DraftRow, LeaseRow, RunRow, SampleRow
 
 
 def known_drafts(session: Session) -> str:
-    """The drafts' names, for a message."""
-    return ", ".join(session.scalars(select(DraftRow.name).order_by(DraftRow.name))) or "none"
+    """Names of the drafts that have weights, for a message."""
+    query = select(DraftRow.name).where(DraftRow.current_version.is_not(None)).order_by(DraftRow.name)
+    return ", ".join(session.scalars(query)) or "none"
 
 
 def lock_draft(session: Session, draft: str) -> DraftRow:
@@ -26,6 +27,11 @@ def lock_draft(session: Session, draft: str) -> DraftRow:
     if row is None:
         raise UnknownDraft(draft=draft, known=known_drafts(session))
     return row
+
+
+def lock_all_drafts(session: Session) -> None:
+    """Every draft's row, always in the same order: for changes that would cross several claims."""
+    session.execute(select(DraftRow.name).order_by(DraftRow.name).with_for_update())
 
 
 def end_expired(session: Session, draft: str) -> None:

@@ -155,9 +155,9 @@ class OutcomeStore:
     def recent_by_version(self, draft: str, limit: int) -> dict[str, list[Outcome]]:
         """For each version of a draft that the log knows, its newest outcomes, newest first, ``limit`` at most."""
         with self._db.session(read_only=True) as session:
-            query = select(VersionRow.id).where(VersionRow.draft == draft).order_by(VersionRow.number)
-            found = {version: _newest(session, version, limit) for version in session.scalars(query).all()}
-        return {version: outcomes for version, outcomes in found.items() if outcomes}
+            logged = VersionRow.id.in_(select(OutcomeRow.draft_version).distinct())
+            query = select(VersionRow.id).where(VersionRow.draft == draft, logged).order_by(VersionRow.number)
+            return {version: _newest(session, version, limit) for version in session.scalars(query).all()}
 
 
 def _newest(session: Session, version: str, limit: int) -> list[Outcome]:

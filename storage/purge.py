@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from storage.database import Database
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
 from storage.files import remove, writing
+from storage.leases import lock_all_drafts
 from storage.segment_files import NewSegment, read_segment, write_segment
 from storage.sweep import sweep_segments
 from storage.tables import OutcomeRow, SampleRow, SegmentRow
@@ -159,6 +160,7 @@ def _conditions(
 
 
 def _lock(session: Session, segment_id: str) -> SegmentRow:
+    lock_all_drafts(session)  # a claim that changes the same rows in another order would wait in a circle
     row = session.get(SegmentRow, segment_id, with_for_update=True)
     if row is None:
         raise _Moved(reason="another purge was faster")

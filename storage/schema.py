@@ -38,6 +38,7 @@ def migrate(connection: Connection, url: str) -> tuple[str | None, str | None]:
     Raises StoreError for a schema that a newer osd made.
     """
     from alembic import command
+    from alembic.util import CommandError
 
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": UPGRADE_LOCK})
@@ -45,7 +46,10 @@ def migrate(connection: Connection, url: str) -> tuple[str | None, str | None]:
     config = alembic_config(connection)
     if before is not None and before not in revisions(config):
         raise StoreError(reason=f"The database {url} has schema {before}, newer than this osd's {HEAD}. Update osd.")
-    command.upgrade(config, "head")
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise StoreError(reason=f"The database {url} could not be upgraded ({error}).") from error
     return before, found(connection)
 
 

@@ -116,7 +116,8 @@ def decode(path: Path) -> list[RequestSamples]:
     """Every row, in order. Raises OSError or Arrow's own errors for what is not a whole segment."""
     import pyarrow.parquet as pq
 
-    whole = pq.read_table(path, page_checksum_verification=True, partitioning=None, use_threads=False).combine_chunks()
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        whole = file.read(use_threads=False).combine_chunks()
     scalars = [whole[name].to_pylist() for name in SCALARS]
     widths = whole["k"].to_pylist()
     lists = {name: _split(whole[name]) for name in LISTS}

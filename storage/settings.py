@@ -46,7 +46,7 @@ class StorageSettings(Section):
 
     def data_directory(self) -> Path:
         """The data directory: set, or the XDG one."""
-        return self.directory or user_data_path("osd")
+        return (self.directory or user_data_path("osd")).expanduser()
 
     def database_url(self) -> str:
         """The database's URL: set, or the SQLite file in the data directory."""

@@ -63,9 +63,9 @@ def open_store(settings: Settings) -> Store:
     SchemaOutdated, StoreWriteFailed, BadSetting.
     """
     kept = settings.storage
-    directory = kept.data_directory().expanduser().absolute()
+    directory = kept.data_directory().absolute()
     with writing(directory):
-        make_folder(directory)
+        make_folder(directory, 0o700)  # it will hold what people asked
     db = Database(kept.database_url())
     try:
         db.create_if_fresh()

@@ -11,6 +11,9 @@ from typing import Any, ClassVar
 from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, MetaData, UniqueConstraint, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+Facts = dict[str, Any]
+Ids = list[str]
+
 NAMES = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -24,8 +27,8 @@ class Base(DeclarativeBase):
     type_annotation_map: ClassVar[dict[Any, Any]] = {
         int: BigInteger().with_variant(Integer, "sqlite"),  # SQLite numbers rows by itself only for INTEGER
         float: Double(),
-        dict[str, Any]: JSON(),
-        list[str]: JSON(),
+        Facts: JSON(),
+        Ids: JSON(),
     }
 
 
@@ -51,7 +54,7 @@ class VersionRow(Base):
     created_at: Mapped[float]
     path: Mapped[str]
     run_id: Mapped[str | None]
-    evidence: Mapped[dict[str, Any]]
+    evidence: Mapped[Facts]
 
 
 class ServingRow(Base):
@@ -67,7 +70,7 @@ class RouteRow(Base):
     __tablename__ = "routes"
     name: Mapped[str] = mapped_column(primary_key=True)
     draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"))
-    matches: Mapped[dict[str, Any]]
+    matches: Mapped[Facts]
 
 
 class RunRow(Base):
@@ -81,11 +84,11 @@ class RunRow(Base):
     heartbeat_at: Mapped[float]
     lease_until: Mapped[float]
     parent: Mapped[str] = mapped_column(ForeignKey("draft_versions.id"))
-    request_ids: Mapped[list[str]]
-    settings: Mapped[dict[str, Any]]
+    request_ids: Mapped[Ids]
+    settings: Mapped[Facts]
     finished_at: Mapped[float | None]
     version: Mapped[str | None]
-    result: Mapped[dict[str, Any]]
+    result: Mapped[Facts]
 
 
 class LeaseRow(Base):

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet  # noqa: F401  # so that children need not load it one by one
+import pyarrow.parquet  # noqa: F401, children need not load it one by one
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,9 @@ from storage.store import Store, open_store
 from storage.tables import Base
 
 POSTGRES = os.environ.get("TEST_POSTGRES_URL", "postgresql+psycopg://root@127.0.0.1:5432/test")
+
+
+SHARED_MEMORY = "/dev/shm"
 
 
 def admin(*statements: str) -> None:
@@ -41,7 +46,7 @@ def new_postgres() -> Iterator[str]:
     """The URL of a PostgreSQL database of its own, without a schema; skips the test when there is no server."""
     name = f"osd_test_{uuid.uuid4().hex[:12]}"
     try:
-        admin(f"CREATE DATABASE {name}")
+        admin(f"CREATE DATABASE {name}", f"ALTER DATABASE {name} SET synchronous_commit = off")
     except (SQLAlchemyError, ImportError) as error:
         pytest.skip(f"PostgreSQL is not reachable at {make_url(POSTGRES)!r}: {type(error).__name__}")
     yield url_of(name)
@@ -62,7 +67,6 @@ def postgres_url(upgraded_postgres: str) -> Iterator[str]:
     yield upgraded_postgres
     engine = create_engine(upgraded_postgres)
     with engine.begin() as connection:
-        connection.execute(text("SET LOCAL synchronous_commit = off"))
         for table in reversed(Base.metadata.sorted_tables):
             connection.execute(table.delete())
         connection.execute(text("INSERT INTO drafts (name, created_at) VALUES ('default', 0)"))
@@ -70,11 +74,31 @@ def postgres_url(upgraded_postgres: str) -> Iterator[str]:
     engine.dispose()
 
 
+@pytest.fixture(scope="session")
+def new_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with the newest schema and nothing else, to be copied."""
+    path = tmp_path_factory.mktemp("sqlite") / "osd.db"
+    database.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory where the system has one: every write is synced, and hundreds of tests would wait for it."""
+    parent = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="osd-test-", dir=parent))
+    yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+def settings(request: pytest.FixtureRequest, memory: Path) -> Settings:
     """Settings of an empty store; a tenth of the prompts is held out."""
-    url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else None
-    return load_settings(storage={"directory": tmp_path / "data", "url": url})
+    (memory / "data").mkdir()
+    if request.param == "postgresql":
+        return load_settings(storage={"directory": memory / "data", "url": request.getfixturevalue("postgres_url")})
+    shutil.copyfile(request.getfixturevalue("new_sqlite"), memory / "data" / "osd.db")
+    return load_settings(storage={"directory": memory / "data"})
 
 
 @pytest.fixture
@@ -86,8 +110,9 @@ def store(settings: Settings) -> Iterator[Store]:
 @pytest.fixture
 def keep_all(settings: Settings) -> Iterator[Store]:
     """A store that holds nothing out."""
-    with open_store(settings.model_copy(update={"storage": settings.storage.model_copy(update={"holdout": 0.0})})) as it:
-        yield it
+    kept = settings.storage.model_copy(update={"holdout": 0.0})
+    with open_store(settings.model_copy(update={"storage": kept})) as opened:
+        yield opened
 
 
 @dataclass

@@ -89,7 +89,7 @@ def main(directory: Path, how: str) -> None:
         unchanged(lambda: store.samples.export(outside))
         assert not outside.exists()
         unchanged(lambda: store.outcomes.add([outcome()], "w"))
-        unchanged(lambda: store.versions.stage("default", root, "full", lambda folder: write_weights(folder, 1.0, 9999)))
+        unchanged(lambda: store.versions.stage("default", root, "full", lambda path: write_weights(path, 1.0, 9999)))
         unchanged(lambda: store.versions.export(root, directory / "out"))
         assert not (directory / "out").exists()
         unchanged(lambda: store.versions.register_root("other", directory / "model"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,26 @@ def write_weights(folder: Path, value: float, size: int = 8) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text('{"model_type": "test"}')
     save_file({"weight": np.full(size, value, np.float32)}, folder / "model.safetensors")
+
+
+def at_once(*actions: Callable[[], object]) -> list[object]:
+    """Run each in a thread of its own, all starting together; what each returned or raised, in the order given."""
+    barrier = threading.Barrier(len(actions))
+    results: list[object] = [None] * len(actions)
+
+    def run(number: int, action: Callable[[], object]) -> None:
+        barrier.wait()
+        try:
+            results[number] = action()
+        except Exception as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate(actions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
 
 
 def add_root(store: Store, folder: Path, draft: str = "default") -> str:

@@ -84,6 +84,11 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
         opened(tmp_path, f"sqlite:///{tmp_path / 'file' / 'osd.db'}")
 
 
+def test_the_data_directory_is_its_owners(tmp_path: Path) -> None:
+    opened(tmp_path, None).close()
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+
 def test_checking_changes_nothing(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'sub' / 'osd.db'}"
     facts = database.check(url)

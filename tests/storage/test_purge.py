@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.errors import BadInput, NotFound, SegmentDamaged, UnknownRequest
+from storage.records import RunState
 from storage.store import Store
 from tests.storage.conftest import files_below
-from tests.storage.make import add_root, assert_same, outcome, samples
+from tests.storage.make import add_root, assert_same, at_once, outcome, samples
 
 
 def tokens_on_disk(folder: Path) -> set[int]:
@@ -54,7 +55,8 @@ def test_purging_a_request(filled: Store) -> None:
     assert left(filled) == [0, 1, 3, 4, 5]
     assert sum(row.bytes for row in filled.samples.stats()) == before - purged.bytes
     assert filled.outcomes.recent(request_id="r2") == []
-    assert_same(filled.samples.read(["r3"])[0], marked(3, tenant="t1", created_at=filled.samples.read(["r3"])[0].created_at))
+    (neighbour,) = filled.samples.read(["r3"])
+    assert_same(neighbour, marked(3, tenant="t1", created_at=neighbour.created_at))
 
 
 def test_purging_a_tenant(filled: Store) -> None:
@@ -134,21 +136,29 @@ def test_a_claim_survives_the_purge_of_a_neighbour(keep_all: Store, tmp_path: Pa
     assert keep_all.samples.waiting("default").requests == 0
 
 
+def test_claims_and_purges_at_once_do_not_wait_in_a_circle(keep_all: Store, tmp_path: Path) -> None:
+    add_root(keep_all, tmp_path / "model")
+    for number in range(0, 24, 4):
+        keep_all.samples.add([marked(number + each) for each in (3, 1, 0, 2)])
+
+    def train() -> None:
+        for _ in range(10):
+            run = keep_all.runs.claim("default", "w", min_requests=1, max_age_seconds=0, lease_seconds=60)
+            if run is not None:
+                keep_all.runs.finish(run, RunState.FAILED)
+
+    def purge() -> None:
+        for number in range(0, 24, 4):
+            keep_all.samples.purge(request_id=f"r{number}")
+
+    assert at_once(train, purge) == [None, None]
+    assert keep_all.samples.waiting("default").requests == 18
+    assert left(keep_all) == [number for number in range(24) if number % 4]
+
+
 def test_purges_at_once_leave_what_neither_asked_for(store: Store) -> None:
     store.samples.add([marked(number) for number in range(12)])
-    errors: list[BaseException] = []
-
-    def purge(number: int) -> None:
-        try:
-            store.samples.purge(request_id=f"r{number}")
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=purge, args=(number,)) for number in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    purged = at_once(*[partial(store.samples.purge, request_id=f"r{number}") for number in range(5)])
+    assert [getattr(each, "requests", each) for each in purged] == [1] * 5
     assert left(store) == list(range(5, 12))
     assert len(files_below(store.samples.folder)) == 1

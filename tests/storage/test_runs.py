@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from storage.errors import LeaseHeld, LeaseLost, NotFound, OsdError, UnknownDraft, WrongState
+from storage.errors import LeaseHeld, LeaseLost, NotFound, UnknownDraft, WrongState
 from storage.records import RunState, TrainingRun
-from storage.store import Store, open_store
 from storage.settings import Settings
+from storage.store import Store, open_store
 from tests.storage.conftest import Clock
-from tests.storage.make import add_root, samples, write_weights
+from tests.storage.make import add_root, at_once, samples, write_weights
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def ready(keep_all: Store, tmp_path: Path) -> Store:
 
 def claim(store: Store, holder: str = "one", **changes: object) -> TrainingRun | None:
     arguments = {"min_requests": 4, "max_age_seconds": 1e9, "lease_seconds": 60.0, **changes}
-    return store.runs.claim("default", holder, **arguments)  # type: ignore[arg-type]
+    return store.runs.claim("default", holder, **arguments)
 
 
 def claimed(store: Store, holder: str = "one", **changes: object) -> TrainingRun:
@@ -172,22 +172,12 @@ def test_runs_are_listed_newest_first(ready: Store, clock: Clock) -> None:
 
 def test_of_many_claims_at_once_one_succeeds(ready: Store, settings: Settings) -> None:
     """Each claimant has connections of its own, as workers in processes have."""
-    results: list[object] = []
-    barrier = threading.Barrier(6)
 
-    def attempt(number: int) -> None:
+    def attempt(holder: str) -> TrainingRun | None:
         with open_store(settings) as mine:
-            barrier.wait()
-            try:
-                results.append(claim(mine, f"w{number}"))
-            except OsdError as error:
-                results.append(error)
+            return claim(mine, holder)
 
-    threads = [threading.Thread(target=attempt, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    results = at_once(*[partial(attempt, f"w{number}") for number in range(6)])
     assert sorted(type(result).__name__ for result in results) == ["LeaseHeld"] * 5 + ["TrainingRun"]
 
 

@@ -21,7 +21,7 @@ NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
 
 @st.composite
 def requests(draw: st.DrawFn) -> RequestSamples:
-    """Any samples at all: no positions, one log-probability, and any bits in the arrays, infinities and NaN included."""
+    """Any samples at all: no positions, one log-probability, any bits in the arrays, infinities and NaN included."""
     m, k, n = draw(st.integers(0, 40)), draw(st.integers(1, 9)), draw(st.integers(0, 60))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
 

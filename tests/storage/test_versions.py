@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
+import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
@@ -24,7 +27,7 @@ from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.storage.conftest import files_below
-from tests.storage.make import add_root, samples, write_weights
+from tests.storage.make import add_root, at_once, samples, write_weights
 
 SERVED = {"READY", "config.json", "model.safetensors", "osd.json"}
 
@@ -39,7 +42,7 @@ def ready(keep_all: Store, tmp_path: Path) -> Store:
 
 def start(store: Store) -> TrainingRun:
     arguments = {"min_requests": 1, "max_age_seconds": 0.0, "lease_seconds": 60.0, "max_requests": 1}
-    run = store.runs.claim("default", "worker", **arguments)  # type: ignore[arg-type]
+    run = store.runs.claim("default", "worker", **arguments)
     assert run is not None
     return run
 
@@ -110,34 +113,29 @@ def test_only_what_a_server_needs_is_kept(keep_all: Store, tmp_path: Path) -> No
     assert not (keep_all.versions.folder(root) / "tokenizer.json").is_symlink()
 
 
-@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "x" * 65])
-def test_a_draft_is_not_named_like_a_path(keep_all: Store, tmp_path: Path, name: str) -> None:
-    with pytest.raises(BadInput, match="cannot name a draft"):
-        keep_all.versions.register_root(name, tmp_path)
+def test_a_draft_is_not_named_like_a_path(keep_all: Store, tmp_path: Path) -> None:
+    for name in ("", "../up", "a/b", ".hidden", "x" * 65):
+        with pytest.raises(BadInput, match="cannot name a draft"):
+            keep_all.versions.register_root(name, tmp_path)
 
 
 def test_a_folder_without_weights_is_no_root(keep_all: Store, tmp_path: Path) -> None:
     for folder in (tmp_path / "missing", tmp_path):
         with pytest.raises(ModelNotLoaded):
             keep_all.versions.register_root("new", folder)
-    with pytest.raises(UnknownDraft, match="default"):
-        keep_all.versions.current("new")
+    for draft in ("new", "default"):
+        with pytest.raises(UnknownDraft, match="known: none"):
+            keep_all.versions.current(draft)
 
 
 def test_the_root_registered_at_once_is_one(keep_all: Store, settings: Settings, tmp_path: Path) -> None:
     write_weights(tmp_path / "model", 0.0, size=100_000)
-    found: list[object] = []
 
-    def register() -> None:
+    def register() -> DraftVersion:
         with open_store(settings) as mine:
-            found.append(mine.versions.register_root("fresh", tmp_path / "model"))
+            return mine.versions.register_root("fresh", tmp_path / "model")
 
-    threads = [threading.Thread(target=register) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 4 and len(set(map(str, found))) == 1
+    assert at_once(*[register] * 4) == [keep_all.versions.current("fresh")] * 4
     assert len(list((keep_all.versions.weights_folder / "fresh").iterdir())) == 1
 
 
@@ -155,7 +153,7 @@ def test_a_candidate_is_entered_with_where_it_came_from(ready: Store) -> None:
     assert ready.versions.current("default").number == 0
 
 
-def raising(error: BaseException) -> object:
+def raising(error: BaseException) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         write_weights(folder, 1.0)
         raise error
@@ -174,32 +172,31 @@ def pickled(folder: Path) -> None:
     (folder / "optimizer.pt").write_bytes(b"\x80")
 
 
-@pytest.mark.parametrize(
-    ("write", "said"),
-    [
-        (raising(OSError(28, "No space left on device")), "No space left"),
-        (raising(RuntimeError("tensors on meta")), "RuntimeError: tensors on meta"),
-        (cut_off, "its header says"),
-        (pickled, "optimizer.pt"),
-        (lambda folder: None, "no .safetensors"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"nothing"), "no safetensors header"),
-    ],
-)
-def test_a_failed_write_leaves_nothing(ready: Store, write: object, said: str) -> None:
+FAILURES: list[tuple[Any, str]] = [
+    (raising(OSError(28, "No space left on device")), "No space left"),
+    (raising(RuntimeError("tensors on meta")), "RuntimeError: tensors on meta"),
+    (cut_off, "its header says"),
+    (pickled, r"optimizer\.pt"),
+    (lambda folder: None, r"no \.safetensors"),
+    (lambda folder: (folder / "model.safetensors").write_bytes(b"nothing"), "no safetensors header"),
+]
+
+
+def test_a_failed_write_leaves_nothing(ready: Store) -> None:
     before = files_below(ready.versions.weights_folder)
-    with pytest.raises(StoreWriteFailed, match=said):
-        ready.versions.stage("default", ready.versions.current("default").id, "full", write)  # type: ignore[arg-type]
-    assert files_below(ready.versions.weights_folder) == before
-    assert [path.name for path in (ready.versions.weights_folder / "default").iterdir() if path.name[0] == "."] == []
-    assert states(ready) == ["ready"]
+    root = ready.versions.current("default")
+    for write, said in FAILURES:
+        with pytest.raises(StoreWriteFailed, match=said):
+            ready.versions.stage("default", root.id, "full", write)
+        assert files_below(ready.versions.weights_folder) == before
+        assert {path.name for path in (ready.versions.weights_folder / "default").iterdir()} == {root.id}
+        assert states(ready) == ["ready"]
 
 
 def test_an_interrupted_write_leaves_nothing(ready: Store) -> None:
     before = files_below(ready.versions.weights_folder)
     with pytest.raises(KeyboardInterrupt):
-        ready.versions.stage(
-            "default", ready.versions.current("default").id, "full", raising(KeyboardInterrupt())  # type: ignore[arg-type]
-        )
+        ready.versions.stage("default", ready.versions.current("default").id, "full", raising(KeyboardInterrupt()))
     assert files_below(ready.versions.weights_folder) == before
 
 
@@ -209,6 +206,19 @@ def test_a_parent_must_be_the_drafts_own(ready: Store, tmp_path: Path) -> None:
         ready.versions.stage("default", other, "full", lambda folder: write_weights(folder, 1))
     with pytest.raises(UnknownVersion):
         ready.versions.stage("default", "nobody", "full", lambda folder: write_weights(folder, 1))
+
+
+def test_candidates_entered_at_once_are_numbered_apart(ready: Store, settings: Settings) -> None:
+    root = ready.versions.current("default").id
+
+    def enter(value: float) -> int:
+        with open_store(settings) as mine:
+            return mine.versions.stage("default", root, "full", lambda folder: write_weights(folder, value)).number
+
+    assert sorted(at_once(*[partial(enter, float(value)) for value in range(4)])) == [1, 2, 3, 4]
+    assert [version.number for version in ready.versions.list("default")] == [0, 1, 2, 3, 4]
+    for version in ready.versions.list("default"):
+        ready.versions.verify(version)
 
 
 # the gate
@@ -356,16 +366,22 @@ def test_what_is_damaged_is_refused_everywhere(ready: Store, tmp_path: Path) -> 
     assert ready.versions.quarantine(first.id, "again").evidence["quarantined"]["reason"] == "digest"
 
 
-@pytest.mark.parametrize("harm", ["READY", "model.safetensors", "config.json", "everything", "extra"])
-def test_a_folder_that_is_not_what_was_published_is_damaged(ready: Store, harm: str) -> None:
+def test_a_folder_that_is_not_what_was_published_is_damaged(ready: Store) -> None:
     version = publish(ready)
     folder = ready.versions.folder(version)
-    if harm == "extra":
-        (folder / "pytorch_model.bin").write_bytes(b"\x80")
-    else:
-        for path in folder.iterdir():
-            if harm in ("everything", path.name):
-                path.unlink()
+    ready.versions.verify(version)
+    (folder / "pytorch_model.bin").write_bytes(b"\x80")
+    with pytest.raises(WeightsDamaged, match="digest"):
+        ready.versions.verify(version)
+    (folder / "pytorch_model.bin").unlink()
+    for name in ("READY", "config.json", "model.safetensors"):
+        data = (folder / name).read_bytes()
+        (folder / name).unlink()
+        with pytest.raises(WeightsDamaged):
+            ready.versions.verify(version)
+        (folder / name).write_bytes(data)
+        ready.versions.verify(version)
+    shutil.rmtree(folder)
     with pytest.raises(WeightsDamaged):
         ready.versions.verify(version)
 
