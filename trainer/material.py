@@ -8,7 +8,7 @@ has moved on, older requests would hold a draft to what nobody asks any more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -80,8 +80,8 @@ def gather(store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int
     earlier = store.samples.recent(run.draft, limit=limit, holdout=False, claimed=True)
     replayed = [request for request in earlier if request not in claimed][: learn.replay_requests]
     new, old = (store.samples.read(ids) for ids in (run.request_ids, replayed))
-    material = Material(*([s for s in some if is_usable(s, vocab_size)] for some in (new, old)))
-    return replace(material, unusable=len(new) + len(old) - len(material.all))
+    usable = [[s for s in some if is_usable(s, vocab_size)] for some in (new, old)]
+    return Material(usable[0], usable[1], unusable=len(new) + len(old) - sum(map(len, usable)))
 
 
 def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
