@@ -16,11 +16,9 @@ from storage.records import RequestSamples
 from storage.settings import LearnSettings
 from trainer.collate import Batch, collate, device_of, plan, predict, select
 from trainer.losses import Distance, distance, draft_log_probs, target_log_probs
+from trainer.optimizer import Schedule, adamw, scale, steps_done
 
 log = logging.getLogger("osd.trainer")
-
-WARMUP = 0.1
-"""Share of a run's steps in which the step size rises to its peak; it then falls to 0 along a cosine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +56,16 @@ Between = Callable[[Progress], None]
 
 
 def distil(
-    model: nn.Module, samples: Sequence[RequestSamples], learn: LearnSettings, between: Between = lambda _: None
+    model: nn.Module,
+    samples: Sequence[RequestSamples],
+    learn: LearnSettings,
+    between: Between = lambda _: None,
+    *,
+    schedule: Schedule = "constant",
+    optimizer: torch.optim.AdamW | None = None,
 ) -> Distilled:
     """Train ``model`` in place on ``samples`` for ``learn.epochs``; only parameters that ask for a gradient move.
+    ``optimizer`` goes on from earlier runs (:func:`trainer.optimizer.adamw`); by default it is fresh.
 
     At least one request must have positions of the kind that ``learn.positions`` names. The model's parameters
     are float32; on a GPU the forward pass runs in bfloat16. Raises NotFinite, and whatever ``between``
@@ -70,7 +75,8 @@ def distil(
     chosen = [s for s in (select(s, learn.positions) for s in samples) if len(s)]
     epochs = [plan(chosen, learn.batch_tokens, seed=learn.seed + epoch) for epoch in range(learn.epochs)]
     steps = sum(map(len, epochs))
-    optimizer, schedule = _optimizer(model, learn, steps)
+    optimizer = optimizer or adamw(model, learn)
+    pace = torch.optim.lr_scheduler.LambdaLR(optimizer, scale(schedule, steps_done(optimizer), steps))
     measure = distance(learn.loss, learn.jsd_beta)
     model.train()
     means = []
@@ -80,7 +86,7 @@ def distil(
         for chunk in chunks:
             batch = collate([chosen[i] for i in chunk], chunk).to(device_of(model))
             loss = _step(model, batch, measure, learn, optimizer)
-            schedule.step()
+            pace.step()
             step, positions, total = step + 1, positions + len(batch), total + loss * len(batch)
             between(Progress(step, steps, loss, positions / (time.perf_counter() - started)))
         means.append(total / sum(map(len, chosen)))
@@ -108,23 +114,6 @@ def _step(
         raise NotFinite(f"the loss became {value} with a gradient of norm {float(norm)}")
     optimizer.step()
     return value
-
-
-def _optimizer(
-    model: nn.Module, learn: LearnSettings, steps: int
-) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """AdamW, fresh for each run, and a step size that warms up and then falls along a cosine."""
-    optimizer = torch.optim.AdamW(
-        _trained(model), lr=learn.learning_rate, betas=(0.9, 0.99), weight_decay=learn.weight_decay, fused=True
-    )
-    warmup = max(1, round(WARMUP * steps))
-
-    def scale(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / (warmup + 1)
-        return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
-
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, scale)
 
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Protocol
 
 from storage.records import TrainingRun
 from storage.store import Store
+from trainer.signals import Stop
 
 RENEWALS = 4
 """A lease is renewed so many times in its length, so that a slow batch or two do not lose it."""
-
-
-class Stop(Protocol):
-    """What tells that the worker was asked to stop: an event of threads or of processes."""
-
-    def is_set(self) -> bool:
-        """Whether it was."""
 
 
 class Stopped(Exception):

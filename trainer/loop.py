@@ -26,9 +26,11 @@ from storage.settings import Settings
 from storage.store import Store
 from trainer.distil import NotFinite, Progress, distil
 from trainer.gate import judge
-from trainer.lease import Lease, Stop, Stopped
+from trainer.lease import Lease, Stopped
 from trainer.material import call_judges, gather
+from trainer.optimizer import Memory, adamw, moments_of
 from trainer.publish import reject_abandoned, rejected_on_error, settle, stage
+from trainer.signals import Stop
 from trainer.weights import load_current, load_trainable, vocab_size
 
 log = logging.getLogger("osd.trainer")
@@ -43,13 +45,15 @@ def run_once(
     holder: str,
     stop: Stop | None = None,
     watcher: Watcher = lambda _: None,
+    memory: Memory | None = None,
 ) -> TrainingRun | None:
     """Train a draft on what waits for it. None when nothing is due.
 
     The run that comes back is PUBLISHED, REJECTED, FAILED (stopped by ``stop``) or LOST (another worker took the
-    draft over; nothing of this run remains). ``watcher`` sees the progress of training. Raises LeaseHeld while
-    another worker trains the draft, UnknownDraft, and for a run that failed, whose requests are free again:
-    TrainingFailed, WeightsDamaged (the version is quarantined), StoreError.
+    draft over; nothing of this run remains). ``watcher`` sees the progress of training; ``memory`` holds the
+    optimizer's moments between the runs of one process. Raises LeaseHeld while another worker trains the draft,
+    UnknownDraft, and for a run that failed, whose requests are free again: TrainingFailed, WeightsDamaged (the
+    version is quarantined), StoreError.
     """
     learn = settings.learn
     run = store.runs.claim(
@@ -65,7 +69,7 @@ def run_once(
         return None
     lease = Lease(store, run, settings.worker.lease_seconds, stop)
     try:
-        return _train(store, settings, run, lease, watcher)
+        return _train(store, settings, run, lease, watcher, memory or Memory())
     except LeaseLost as error:
         log.warning("%s", error, extra={"action": "run_lost", "run": run.id})
         return store.runs.get(run.id)
@@ -84,7 +88,9 @@ def run_once(
         raise TrainingFailed(run=run.id, draft=draft, reason=reason) from error
 
 
-def _train(store: Store, settings: Settings, run: TrainingRun, lease: Lease, watcher: Watcher) -> TrainingRun:
+def _train(
+    store: Store, settings: Settings, run: TrainingRun, lease: Lease, watcher: Watcher, memory: Memory
+) -> TrainingRun:
     """The loop proper, for a run that is claimed."""
     learn, device = settings.learn, choose_device(settings.worker.device)
     reject_abandoned(store, run)
@@ -100,8 +106,8 @@ def _train(store: Store, settings: Settings, run: TrainingRun, lease: Lease, wat
         lease.keep()
         watcher(progress)
 
-    distilled = distil(candidate, material.all, learn, between)
-    facts |= asdict(distilled)
+    optimizer = adamw(candidate, learn, memory.recall(run.draft, run.parent))
+    facts |= asdict(distil(candidate, material.all, learn, between, optimizer=optimizer))
     lease.keep()
     version = stage(store, run, candidate, learn.method, facts)
 
@@ -111,7 +117,10 @@ def _train(store: Store, settings: Settings, run: TrainingRun, lease: Lease, wat
         verdict = judge(current, candidate, judges.all, settings.gate, lease.keep)
         verdict.evidence.update(judges.counts)
         lease.renew()
-        return settle(store, run, version, verdict, facts | {"evidence": verdict.evidence})
+        run = settle(store, run, version, verdict, facts | {"evidence": verdict.evidence})
+    if run.state is RunState.PUBLISHED:
+        memory.keep(run.draft, version.id, moments_of(optimizer))
+    return run
 
 
 def _fail(store: Store, run: TrainingRun, reason: str, **facts: bool) -> TrainingRun:

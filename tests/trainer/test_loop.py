@@ -103,8 +103,8 @@ def test_requests_that_came_meanwhile_judge_too_and_old_ones_do_not(
     traffic(8, held_out=False)
     real = trainer.loop.distil
 
-    def distil_while_traffic_goes_on(*args: Any) -> Any:
-        result = real(*args)
+    def distil_while_traffic_goes_on(*args: Any, **kwargs: Any) -> Any:
+        result = real(*args, **kwargs)
         traffic(6, held_out=False)
         return result
 
@@ -187,8 +187,8 @@ def test_a_lost_lease_throws_the_result_away(
     real = getattr(trainer.loop, phase)
     taken: list[TrainingRun] = []
 
-    def then_lose(*args: Any) -> Any:
-        result = real(*args)
+    def then_lose(*args: Any, **kwargs: Any) -> Any:
+        result = real(*args, **kwargs)
         taken.append(take_over(drafted, drafted.runs.list("default")[0]))
         return result
 
