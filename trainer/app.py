@@ -1,0 +1,145 @@
+"""The Celery application, and the worker process that `python -m trainer worker` becomes.
+
+The broker only nudges: a message says "take a turn" and carries nothing else. Every worker nudges itself each
+``worker.poll_seconds`` with a timer of its own, so no beat runs beside it, and what a broker loses, doubles or
+delays is made good by the next nudge. Others may send the same message to be served at once.
+
+One child process trains (prefork, one at a time). The parent stays responsive while a batch is computed: it answers
+the broker's heartbeats and takes signals, and a child that is killed for its memory is replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import multiprocessing
+import os
+import warnings
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, signals
+from celery.exceptions import SecurityWarning
+from celery.worker import state
+from kombu.exceptions import OperationalError
+
+from storage.errors import StoreWriteFailed
+from storage.settings import Settings
+from trainer.priority import lower_priority
+from trainer.signals import AnyOf, Orphaned
+from trainer.tasks import TURN, Trainee
+
+log = logging.getLogger("osd.trainer")
+
+BROKER_POLL_SECONDS = 0.1
+"""How often brokers that must be polled (the file system's) are."""
+
+
+def make_app(settings: Settings) -> Celery:
+    """The application: JSON only, no results, one queue for each store. Raises StoreWriteFailed."""
+    app = Celery("osd", set_as_current=False)
+    app.conf.update(
+        broker_url=settings.worker.broker or "filesystem://localhost",
+        broker_transport_options=_transport_options(settings),
+        broker_connection_retry_on_startup=True,
+        task_default_queue=queue_name(settings),
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+    )
+    return app
+
+
+def queue_name(settings: Settings) -> str:
+    """Workers of one store share a queue, and only they."""
+    store = f"{settings.storage.database_url()}\n{settings.storage.data_directory().absolute()}"
+    return f"osd-{hashlib.sha256(store.encode()).hexdigest()[:8]}"
+
+
+def nudge(app: Celery, settings: Settings) -> None:
+    """Ask the store's workers for a turn; the message is void once the next one is due. Raises OperationalError."""
+    app.send_task(TURN, expires=2 * settings.worker.poll_seconds, retry=False)
+
+
+def run_worker(settings: Settings, draft: str | None = None) -> int:
+    """Work until SIGTERM or Ctrl-C; a run that is under way is ended politely. Returns the exit status."""
+    lower_priority(settings.worker)
+    stop = multiprocessing.get_context("fork").Event()
+    app = make_app(settings)
+    app.task(name=TURN)(Trainee(settings, AnyOf(stop, Orphaned()), draft).turn)
+    connect_signals(app, settings, stop)
+    with warnings.catch_warnings(action="ignore", category=SecurityWarning):  # root is usual in a container
+        worker = app.Worker(
+            pool="prefork", concurrency=1, quiet=True, loglevel="WARNING", hostname=f"osd-{os.getpid()}@%h",
+            without_gossip=True, without_mingle=True, without_heartbeat=True,
+        )  # fmt: skip
+    where = (settings.worker.broker and app.connection().as_uri()) or "files in the data directory"
+    log.info("waiting for work; broker: %s; Ctrl-C ends", where, extra={"action": "worker_started"})
+    worker.start()
+    log.info("ended", extra={"action": "worker_ended"})
+    return int(worker.exitcode or 0)
+
+
+def connect_signals(app: Celery, settings: Settings, stop: Event) -> None:
+    """A timer that nudges, and word to the child that the worker is to end: its run gives its requests back."""
+    ticker = Ticker(app, settings)
+
+    def ask_to_stop(**_: Any) -> None:
+        stop.set()
+
+    signals.worker_ready.connect(ticker.start, weak=False)
+    signals.worker_shutting_down.connect(ask_to_stop, weak=False)
+
+
+class Ticker:
+    """Nudges this worker while it has nothing to do."""
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self.app, self.settings = app, settings
+        self._entry: Any = None
+
+    def start(self, sender: Any, **_: Any) -> None:
+        """Once the consumer is ready, again after it has lost its broker. ``sender`` is the consumer."""
+        if self._entry is not None:
+            self._entry.cancel()
+        self._entry = sender.timer.call_repeatedly(self.settings.worker.poll_seconds, self.tick)
+        self.tick()
+
+    def tick(self) -> None:
+        """Nothing is sent while a turn is under way: it would only wait and be void."""
+        if state.reserved_requests:
+            return
+        try:
+            nudge(self.app, self.settings)
+        except OperationalError as error:
+            log.warning("the broker does not answer: %s", error, extra={"action": "nudge_failed"})
+
+
+def _transport_options(settings: Settings) -> dict[str, Any]:
+    """Where the file system's broker keeps its messages: below the data directory."""
+    if settings.worker.broker is not None:
+        return {}
+    folder = settings.storage.data_directory().expanduser().absolute() / "broker"
+    messages, control = folder / "messages", folder / "control"
+    for path in (messages, control):
+        _make(path)
+    return {
+        "data_folder_in": str(messages),
+        "data_folder_out": str(messages),
+        "processed_folder": str(control),
+        "control_folder": str(control),
+        "store_processed": False,
+        "polling_interval": BROKER_POLL_SECONDS,
+    }
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreWriteFailed(path=path, reason=error.strerror or str(error)) from error

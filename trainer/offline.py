@@ -1,0 +1,110 @@
+"""Distilling a draft offline, on all that a store holds: the upper bound that online learning is held against."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
+
+from osd.models import choose_device
+from storage.errors import BadInput, ModelNotLoaded, SegmentDamaged, TrainingFailed
+from storage.files import Aside, writing
+from storage.records import RequestSamples
+from storage.segments import decode
+from storage.settings import Settings
+from storage.store import open_store
+from trainer.collate import select
+from trainer.distil import NotFinite, Progress, distil
+from trainer.lease import Stopped
+from trainer.loop import Watcher
+from trainer.material import read_since
+from trainer.signals import Stop
+from trainer.weights import write_full
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which samples to train on: those of a file, or of the store; held-out ones too, there is no gate here."""
+
+    samples: Path | None = None
+    """A file that `osd replay export` wrote; None is the store that the settings name."""
+    routes: Sequence[str] | None = None
+    since: float | None = None
+    """Unix seconds; requests from then on."""
+    until: float | None = None
+    """Unix seconds; requests before then."""
+    requests: int | None = None
+    """The newest so many, at most."""
+
+    def read(self, settings: Settings) -> list[RequestSamples]:
+        """The chosen requests, oldest first. Raises SegmentDamaged, BadInput, StoreError."""
+        if self.samples is not None:
+            return self._of_file(self.samples)
+        with open_store(settings) as store:
+            limit = self.requests or 1 << 31
+            newest = store.samples.recent(limit=limit, routes=self.routes, before=self.until)
+            return read_since(store, newest, self.since or 0.0)[::-1]
+
+    def _of_file(self, path: Path) -> list[RequestSamples]:
+        if not path.is_file():
+            raise BadInput(reason=f"There is no file {path}.")
+        try:
+            rows = decode(path)
+        except Exception as error:  # Arrow's own classes and KeyError: whatever it is, the file is not a segment
+            raise SegmentDamaged(path=path, reason=str(error).splitlines()[0], segment=path.stem) from error
+        since, until = self.since or 0.0, self.until or float("inf")
+        kept = [s for s in rows if since <= s.created_at < until and (not self.routes or s.route in self.routes)]
+        return sorted(kept, key=lambda s: s.created_at)[-(self.requests or len(kept)) :]
+
+
+def distil_offline(
+    settings: Settings,
+    draft: str | Path,
+    out: Path,
+    chosen: Selection,
+    stop: Stop | None = None,
+    watcher: Watcher = lambda _: None,
+) -> dict[str, Any]:
+    """Train all weights of the draft for ``settings.learn.epochs`` and write ``out``, a folder that must be new.
+
+    What was done, ready for JSON. Raises BadInput when there is nothing to learn or ``out`` exists, ModelNotLoaded,
+    StoreWriteFailed, and TrainingFailed when it was stopped or the loss became no number; nothing is written then.
+    """
+    if out.exists():
+        raise BadInput(reason=f"{out} exists; give the name of a new folder.")
+    samples = chosen.read(settings)
+    if not any(len(select(s, settings.learn.positions)) for s in samples):
+        raise BadInput(reason=f"There are no samples with {settings.learn.positions} positions to distil on.")
+    model = _load(draft, choose_device(settings.worker.device))
+    stop = stop or threading.Event()
+
+    def between(progress: Progress) -> None:
+        if stop.is_set():
+            raise Stopped("it was stopped")
+        watcher(progress)
+
+    try:
+        done = distil(model, samples, settings.learn, between, schedule="cosine")
+    except (NotFinite, Stopped) as error:
+        raise TrainingFailed(run="offline", draft=draft, reason=str(error)) from error
+    with Aside(out.absolute().parent, out.name, folder=True) as aside:
+        with writing(aside.path):
+            write_full(model, aside.path, Path(draft))
+        aside.rename(out.absolute())
+    return {"out": str(out), "epochs": settings.learn.epochs, **asdict(done)}
+
+
+def _load(draft: str | Path, device: torch.device) -> nn.Module:
+    if not (Path(draft) / "config.json").is_file():
+        raise ModelNotLoaded(path=draft, reason="There is no config.json.")
+    try:
+        model: nn.Module = AutoModelForCausalLM.from_pretrained(draft, dtype=torch.float32, use_safetensors=True)
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ModelNotLoaded(path=draft, reason=str(error).strip().splitlines()[0]) from error
+    return model.to(device)

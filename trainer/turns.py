@@ -1,0 +1,112 @@
+"""What a worker does each time it is nudged: one turn over its drafts.
+
+A turn looks at every draft in the database: is the version that serves worse than its parent, and is training due?
+Nothing is remembered that matters, so a nudge that is lost, doubled or late changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from itertools import takewhile
+
+from storage import records
+from storage.errors import LeaseHeld, OsdError, UnknownDraft
+from storage.records import RunState, TrainingRun
+from storage.settings import Settings
+from storage.store import Store
+from trainer.loop import Watcher, run_once
+from trainer.optimizer import Memory
+from trainer.signals import Stop
+from trainer.watch import Watch
+
+log = logging.getLogger("osd.trainer")
+
+LONGEST_REST = 300.0
+"""Seconds that a draft rests at most after runs that failed."""
+
+
+def holder_name() -> str:
+    """This worker's name in leases: host, process id and a nonce, so that a reused process id is not taken for it."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+class Turns:
+    """A worker's view of one store. ``only`` names the one draft that it trains; None trains all."""
+
+    def __init__(self, store: Store, settings: Settings, stop: Stop, only: str | None = None) -> None:
+        self.store, self.settings, self.stop, self.only = store, settings, stop, only
+        self.holder = holder_name()
+        self.memory = Memory()
+        self._watches: dict[str, Watch] = {}
+        self._told: dict[str, str] = {}
+
+    def take(self, watcher: Watcher = lambda _: None) -> list[TrainingRun]:
+        """One turn; the runs that came of it. What goes wrong with one draft is logged and does not stop the others."""
+        runs = []
+        for draft in self.drafts():
+            if self.stop.is_set():
+                break
+            try:
+                run = self.train(draft, watcher)
+            except LeaseHeld as error:
+                self._tell(draft, str(error))
+            except UnknownDraft:
+                continue  # no server has given it weights yet
+            except OsdError as error:
+                log.error("%s", error, extra={"action": "turn_failed", "draft": draft})
+            else:
+                runs += [run] if run else []
+        return runs
+
+    def train(self, draft: str, watcher: Watcher = lambda _: None) -> TrainingRun | None:
+        """Watch one draft and train it if it is due; None when nothing is. Raises what :func:`run_once` raises."""
+        watch = self._watches.setdefault(draft, Watch(self.store, self.settings, draft))
+        watch.look()
+        if self._is_resting(draft):
+            return None
+        run = run_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory)
+        if run is not None:
+            log.info("%s", told(run), extra={"action": "run_ended", "run": run.id, "state": run.state.value})
+        return run
+
+    def drafts(self) -> list[str]:
+        """The drafts that routes lead to, by name."""
+        if self.only is not None:
+            return [self.only]
+        return sorted({route.draft for route in self.store.routes.list()})
+
+    def _is_resting(self, draft: str) -> bool:
+        """After failures, a draft rests twice as long each time, so that a lasting fault does not keep a core busy."""
+        failed = list(takewhile(_has_failed, self.store.runs.list(draft, limit=10)))
+        if not failed:
+            return False
+        rest = min(LONGEST_REST, self.settings.worker.poll_seconds * 2.0 ** len(failed))
+        return records.now() - (failed[0].finished_at or 0.0) < rest
+
+    def _tell(self, draft: str, message: str) -> None:
+        """Say once, not every second, that another worker has a draft."""
+        who = message.split(" until ")[0]
+        if self._told.get(draft) != who:
+            self._told[draft] = who
+            log.info("%s", message, extra={"action": "lease_held", "draft": draft})
+
+
+def _has_failed(run: TrainingRun) -> bool:
+    """A run that was stopped has not."""
+    return run.state is RunState.FAILED and not run.result.get("stopped")
+
+
+def told(run: TrainingRun) -> str:
+    """A run as a sentence."""
+    facts = run.result
+    evidence = facts.get("evidence", {})
+    head = f"{run.draft}: {run.state.value} {run.version or ''}".rstrip()
+    if "after" not in evidence:
+        return f"{head} ({facts.get('reason', 'no reason given')})"
+    return (
+        f"{head}: acceptance {evidence['before']:.3f} → {evidence['after']:.3f} on {evidence['requests']} requests, "
+        f"{facts['requests']} trained on in {facts['seconds']:.1f} s"
+    )
