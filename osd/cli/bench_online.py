@@ -17,6 +17,9 @@ from osd.cli.pair import choose_pair
 
 def online(
     ctx: typer.Context,
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="More files of prompts, after those of --prompts.", metavar="FILE")
+    ] = None,
     target: TargetOption = None,
     draft: DraftOption = None,
     prompts: Annotated[
@@ -62,7 +65,7 @@ def online(
     draft and with a draft distilled offline for two epochs on the segment's own prompts. A line of a file that cannot
     be used is named by its number; the others go on.
 
-    Example: `osd bench online --target ./target --draft ./draft --prompts sql.jsonl --prompts chat.jsonl.gz --json`
+    Example: `osd bench online --target ./target --draft ./draft --prompts sql.jsonl chat.jsonl.gz --json`
     """
     from osd.demo.prompts import DOMAINS
     from osd.online.bench import last_line, run_bench_online
@@ -71,8 +74,8 @@ def online(
     settings = surroundings(ctx).settings
     pair = choose_pair(settings.serve, target, draft)
     problems: list[str] = []
-    if prompts:
-        segments, broken = file_segments(prompts, requests, None if in_order else seed)
+    if paths := [*(prompts or []), *(files or [])]:
+        segments, broken = file_segments(paths, requests, None if in_order else seed)
         problems = [str(problem) for problem in broken]
     else:
         segments = demo_segments(requests, seed, tuple(DOMAINS))
