@@ -47,6 +47,9 @@ LISTS: dict[str, type[np.generic]] = {  # as they are stored
     "topk_logprobs": np.float32,
     "outside": np.float32,
 }
+READ: dict[str, type[np.generic]] = {"topk_logprobs": np.float16}
+"""Types of a record's arrays where they are not as stored."""
+
 SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
 WRITE: dict[str, Any] = {
     "compression": "zstd",
@@ -121,25 +124,24 @@ def decode(path: Path) -> list[RequestSamples]:
         whole = file.read(use_threads=False).combine_chunks()
     scalars = [whole[name].to_pylist() for name in SCALARS]
     widths = whole["k"].to_pylist()
-    lists = {name: _split(whole[name]) for name in LISTS}
+    lists = {name: _split(whole[name], READ.get(name, dtype)) for name, dtype in LISTS.items()}
     return [
         _to_record(values, {name: arrays[row] for name, arrays in lists.items()}, widths[row])
         for row, values in enumerate(zip(*scalars, strict=True))
     ]
 
 
-def _split(column: Any) -> list[Array]:
+def _split(column: Any, dtype: type[np.generic]) -> list[Array]:
     """One array a row; they are views of one copy, so that they can be written to and outlive Arrow's buffers."""
     if not column.num_chunks:
         return []
     chunk = column.chunk(0)
     offsets = chunk.offsets.to_numpy()
-    values = chunk.values.to_numpy().copy()
+    values = chunk.values.to_numpy().astype(dtype)
     return [values[start:end] for start, end in pairwise(offsets.tolist())]
 
 
 def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int) -> RequestSamples:
-    arrays["topk_logprobs"] = arrays["topk_logprobs"].astype(np.float16)
     for name in ("topk_ids", "topk_logprobs"):
         arrays[name] = arrays[name].reshape(len(arrays["positions"]), k)
     return RequestSamples(*values, **arrays)
