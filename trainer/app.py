@@ -26,6 +26,7 @@ from kombu.exceptions import OperationalError
 
 from storage.errors import StoreWriteFailed
 from storage.settings import Settings
+from trainer.mailbox import Transport
 from trainer.priority import lower_priority
 from trainer.signals import AnyOf, Orphaned
 from trainer.tasks import TURN, Trainee
@@ -41,6 +42,7 @@ def make_app(settings: Settings) -> Celery:
     app = Celery("osd", set_as_current=False)
     app.conf.update(
         broker_url=settings.worker.broker or "filesystem://localhost",
+        broker_transport=None if settings.worker.broker else f"{Transport.__module__}:{Transport.__qualname__}",
         broker_transport_options=_transport_options(settings),
         broker_connection_retry_on_startup=True,
         task_default_queue=queue_name(settings),
