@@ -78,6 +78,8 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
     def get_max_length(self) -> int:
         return self.cache.length
 
+    get_max_cache_shape = get_max_length  # its name in the first versions of transformers 5
+
 
 class RaggedCache(Cache):
     """The cache of one model: ``rows`` rows of ``length`` positions."""

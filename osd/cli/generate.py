@@ -21,7 +21,7 @@ from storage.records import DEFAULT_TENANT, Sampling
 if TYPE_CHECKING:
     from osd.engine import Engine
 
-SAMPLING, KEEPING, PAIR = "Sampling", "Keeping", "Pair"
+SAMPLING, KEEPING = "Sampling", "Keeping"
 
 
 def generate(

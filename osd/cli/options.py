@@ -13,11 +13,15 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on one line
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TargetOption = Annotated[
     str | None,
-    typer.Option(help="Target: a Hugging Face folder or hub name. Default: serve.target, else the shipped one."),
+    typer.Option(
+        metavar="MODEL", help="Target: a Hugging Face folder or hub name. Default: serve.target, else the shipped one."
+    ),
 ]
 DraftOption = Annotated[
     str | None,
-    typer.Option(help="Draft: a Hugging Face folder or hub name. Default: serve.draft, else the shipped one."),
+    typer.Option(
+        metavar="MODEL", help="Draft: a Hugging Face folder or hub name. Default: serve.draft, else the shipped one."
+    ),
 ]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
