@@ -62,9 +62,8 @@ class Aside:
         else:
             self._handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
         fcntl.flock(self._handle, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.fstat(self._handle).st_ino == self.path.stat().st_ino:
-                return True
+        if _is_still(self.path, self._handle):
+            return True
         os.close(self._handle)
         return False
 
@@ -158,9 +157,17 @@ def seized(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _lock_at_once(handle)
+        yield _lock_at_once(handle) and _is_still(path, handle)
     finally:
         os.close(handle)
+
+
+def _is_still(path: Path, handle: int) -> bool:
+    """Whether the name still means what was opened: another may have renamed or removed it before it was locked."""
+    try:
+        return os.fstat(handle).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False
 
 
 def _lock_at_once(handle: int) -> bool:

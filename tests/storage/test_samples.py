@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from storage import segments
-from storage.errors import BadInput, SegmentDamaged, StoreError
+from storage import files, segments
+from storage.errors import BadInput, SegmentDamaged, StoreError, UnknownRequest
 from storage.records import Route
 from storage.store import Store
 from tests.storage.conftest import Clock, files_below
@@ -141,14 +145,15 @@ def test_a_reader_follows_a_purge(store: Store, monkeypatch: pytest.MonkeyPatch)
     """The segment is rewritten after the reader looked it up and before it opened the file."""
     store.samples.add([samples(1), samples(2)])
     look_up = store.samples._places
-    monkeypatch.setattr(store.samples, "_places", lambda ids: _then(look_up(ids), store, monkeypatch))
+
+    def look_up_then_purge(ids: Sequence[str]) -> object:
+        places = look_up(ids)
+        with suppress(UnknownRequest):  # the second time
+            store.samples.purge(request_id="r1")
+        return places
+
+    monkeypatch.setattr(store.samples, "_places", look_up_then_purge)
     assert [each.request_id for each in store.samples.read(["r1", "r2"])] == ["r2"]
-
-
-def _then(places: object, store: Store, monkeypatch: pytest.MonkeyPatch) -> object:
-    monkeypatch.undo()
-    store.samples.purge(request_id="r1")
-    return places
 
 
 def test_a_sweep_leaves_live_writers_and_other_files_alone(store: Store) -> None:
@@ -162,6 +167,25 @@ def test_a_sweep_leaves_live_writers_and_other_files_alone(store: Store) -> None
     swept = store.samples.sweep()
     assert {each.path for each in swept} == {orphan, unfinished}
     assert {path.name for path in segment.parent.iterdir()} == {segment.name, "notes.txt"}
+    assert store.samples.sweep() == []
+
+
+def test_a_sweep_gives_way_to_an_owner_that_was_faster(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is opened by the sweep, then renamed and let go of by its owner, then locked by the sweep."""
+    store.samples.add([samples(1)])
+    (segment,) = store.samples.folder.rglob("*.parquet")
+    unfinished = segment.with_name("." + "1" * 32 + ".parquet.aside")
+    unfinished.write_bytes(b"half")
+    lock = files._lock_at_once
+
+    def overtaken(handle: int) -> bool:
+        if unfinished.exists() and os.path.samestat(os.fstat(handle), unfinished.stat()):
+            shutil.move(unfinished, tmp_path / "finished")
+        return lock(handle)
+
+    monkeypatch.setattr(files, "_lock_at_once", overtaken)
     assert store.samples.sweep() == []
 
 
