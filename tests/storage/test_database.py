@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from storage.store import Store, open_store
 from storage.tables import DraftRow
 from tests.storage.child import join, start_child
 from tests.storage.conftest import new_postgres
-from tests.storage.make import outcome
+from tests.storage.make import at_once, outcome
 
 
 @pytest.fixture
@@ -107,6 +108,13 @@ def test_postgres_is_upgraded_on_demand_only(tmp_path: Path) -> None:
         assert database.upgrade(url) == (None, "0001")
         assert database.upgrade(url) == ("0001", "0001")
         opened(tmp_path, url).close()
+
+
+def test_upgrades_at_once_do_the_work_once(tmp_path: Path) -> None:
+    with new_postgres() as postgres:
+        for url in (postgres, f"sqlite:///{tmp_path / 'osd.db'}"):
+            done = at_once(*[partial(database.upgrade, url)] * 3)
+            assert sorted(done, key=str) == [("0001", "0001"), ("0001", "0001"), (None, "0001")]
 
 
 @pytest.mark.parametrize("found", ["0000", "9999"])
