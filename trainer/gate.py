@@ -75,6 +75,9 @@ class Verdict:
     """What the gate decided and why."""
 
     better: bool
+    """It may be published."""
+    worse: bool
+    """By more than a standard error: training does not go on from it. What is neither is too close to call."""
     evidence: dict[str, Any]
 
 
@@ -128,11 +131,12 @@ def judge(
     """Whether the candidate's acceptance is higher by ``min_gain`` at least, with the confidence that is asked for."""
     measure, judges = comparable(judges)
     if not judges:
-        return Verdict(False, {"reason": "nothing to judge on"})
+        return Verdict(False, False, {"reason": "nothing to judge on", "worse": False})
     before, after = (score(model, judges, between) for model in (current, candidate))
     result = compare(before.positions, before.of(measure), after.of(measure), gate.confidence)
-    better = result.lower > gate.min_gain
-    return Verdict(better, evidence_of(measure, result, before, after) | {"min_gain": gate.min_gain, "better": better})
+    better, worse = result.lower > gate.min_gain, result.difference < -result.standard_error
+    decision = {"min_gain": gate.min_gain, "better": better, "worse": worse}
+    return Verdict(better, worse, evidence_of(measure, result, before, after) | decision)
 
 
 def evidence_of(measure: Measure, result: Comparison, before: Scores, after: Scores) -> dict[str, Any]:

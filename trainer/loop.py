@@ -9,6 +9,10 @@
 
 What is to be done and who does it stands in the database: a run that dies at any point leaves its lease to run
 out, and the next one claims the same requests.
+
+A few requests move a draft less than the gate can tell from chance. So training goes on from a candidate that was
+too close to call, and the next one is again compared with what serves: gains add up until they are proven, and
+what is not proven is never served.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from trainer.gate import judge
 from trainer.lease import Lease, Stopped
 from trainer.material import call_judges, gather
 from trainer.optimizer import Memory, adamw, moments_of
-from trainer.publish import reject_abandoned, rejected_on_error, settle, stage
+from trainer.publish import reject_abandoned, rejected_on_error, settle, stage, where_to_start
 from trainer.signals import Stop
 from trainer.weights import load_current, load_trainable, vocab_size
 
@@ -95,9 +99,10 @@ def _train(
     learn, device = settings.learn, choose_device(settings.worker.device)
     reject_abandoned(store, run)
     parent = store.versions.get(run.parent)
-    candidate = load_trainable(store, parent, learn, device)
+    start = where_to_start(store, run, learn.method)
+    candidate = load_trainable(store, start, learn, device)
     material = gather(store, run, learn, vocab_size(candidate))
-    facts: dict[str, Any] = material.counts
+    facts: dict[str, Any] = {"started_from": start.id, **material.counts}
     if not material.positions(learn):
         reason = f"none of the requests has {learn.positions} positions to learn from"
         return store.runs.finish(run, RunState.REJECTED, result={**facts, "reason": reason})
@@ -106,21 +111,19 @@ def _train(
         lease.keep()
         watcher(progress)
 
-    optimizer = adamw(candidate, learn, memory.recall(run.draft, run.parent))
+    optimizer = adamw(candidate, learn, memory.recall(run.draft, start.id))
     facts |= asdict(distil(candidate, material.all, learn, between, optimizer=optimizer))
     lease.keep()
     version = stage(store, run, candidate, learn.method, facts)
 
     with rejected_on_error(store, version):
         current = load_current(store, parent, device)
-        judges = call_judges(store, run.draft, material, settings.gate, vocab_size(current))
+        judges = call_judges(store, run.draft, material, settings.gate, vocab_size(candidate))
         verdict = judge(current, candidate, judges.all, settings.gate, lease.keep)
         verdict.evidence.update(judges.counts)
         lease.renew()
-        run = settle(store, run, version, verdict, facts | {"evidence": verdict.evidence})
-    if run.state is RunState.PUBLISHED:
         memory.keep(run.draft, version.id, moments_of(optimizer))
-    return run
+        return settle(store, run, version, verdict, facts | {"evidence": verdict.evidence})
 
 
 def _fail(store: Store, run: TrainingRun, reason: str, **facts: bool) -> TrainingRun:

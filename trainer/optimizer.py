@@ -63,7 +63,7 @@ def steps_done(optimizer: torch.optim.AdamW) -> int:
 
 @dataclass(slots=True)
 class Memory:
-    """The moments that led to each draft's newest published version."""
+    """The moments that led to each draft's newest candidate."""
 
     _kept: dict[str, tuple[str, Moments]] = field(default_factory=dict)
 

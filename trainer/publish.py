@@ -15,6 +15,9 @@ from trainer.gate import Verdict
 from trainer.provenance import provenance
 from trainer.weights import write_model
 
+RECENT = 10
+"""Runs to look back for one that was judged."""
+
 
 def stage(store: Store, run: TrainingRun, model: nn.Module, kind: str, result: Mapping[str, Any]) -> DraftVersion:
     """Write the trained model as a CANDIDATE of this run. Raises StoreWriteFailed, with nothing left on the disk."""
@@ -23,6 +26,21 @@ def stage(store: Store, run: TrainingRun, model: nn.Module, kind: str, result: M
     return store.versions.stage(
         run.draft, run.parent, kind, lambda folder: write_model(model, folder, parent), run_id=run.id, provenance=facts
     )
+
+
+def where_to_start(store: Store, run: TrainingRun, method: str) -> DraftVersion:
+    """The version whose weights the run goes on from: the last candidate if it was too close to call, else the parent.
+
+    A candidate counts when it was judged against the version that still serves, was not found worse, and is of the
+    kind that ``method`` trains.
+    """
+    parent = store.versions.get(run.parent)
+    ended = [r for r in store.runs.list(run.draft, limit=RECENT) if r.state in (RunState.PUBLISHED, RunState.REJECTED)]
+    if not ended or ended[0].state is RunState.PUBLISHED or ended[0].version is None:
+        return parent
+    last = store.versions.get(ended[0].version)
+    goes_on = last.parent == parent.id and last.kind == method and last.evidence.get("worse") is False
+    return last if goes_on else parent
 
 
 def settle(

@@ -131,6 +131,37 @@ def test_no_better_is_rejected_and_what_serves_goes_on(drafted: Store, settings:
     assert run_once(drafted, settings, "default", "me") is None  # the requests were used
 
 
+def test_training_goes_on_from_a_candidate_that_was_too_close_to_call(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    """Gains of single runs that the gate cannot tell from chance add up until it can."""
+    asks_much = changed(settings, "gate", min_gain=0.001)
+    slow = changed(asks_much, "learn", learning_rate=1e-3, epochs=1)
+    runs = []
+    for _ in range(8):
+        traffic(12)
+        runs.append(done(run_once(drafted, slow, "default", "me")))
+        if runs[-1].state is RunState.PUBLISHED:
+            break
+    root = drafted.versions.list("default")[0].id
+    assert len(runs) > 2 and all(run.state is RunState.REJECTED for run in runs[:-1])
+    assert [run.result["started_from"] for run in runs] == [root, *(run.version for run in runs[:-1])]
+    assert all(run.parent == root for run in runs)
+    gains = [run.result["evidence"]["difference"] for run in runs]
+    assert gains == sorted(gains) and runs[-1].state is RunState.PUBLISHED
+
+
+def test_training_does_not_go_on_from_a_worse_candidate(drafted: Store, settings: Settings, traffic: Traffic) -> None:
+    traffic(12)
+    done(run_once(drafted, settings, "default", "me"))
+    traffic(12)
+    bad = done(run_once(drafted, changed(settings, "learn", learning_rate=1.0), "default", "me"))
+    assert bad.state is RunState.REJECTED and bad.result["evidence"]["worse"]
+    traffic(12)
+    run = done(run_once(drafted, settings, "default", "me"))
+    assert run.result["started_from"] == run.parent == drafted.versions.list("default")[1].id
+
+
 def test_only_mistakes_are_learnt_from_when_settings_say_so(
     drafted: Store, settings: Settings, traffic: Traffic
 ) -> None:
@@ -267,7 +298,7 @@ def test_a_promotion_in_mid_training_voids_the_comparison(
     def judge_while_an_admin_goes_back(*args: Any) -> Verdict:
         drafted.versions.rollback("default", "an admin said so")
         verdict = real(*args)
-        return Verdict(True, verdict.evidence)
+        return replace(verdict, better=True)
 
     monkeypatch.setattr(trainer.loop, "judge", judge_while_an_admin_goes_back)
     with pytest.raises(WrongState, match="child of the current version"):
