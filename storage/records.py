@@ -37,7 +37,8 @@ class Sampling:
     top_p: float | None = None
     """Keep the smallest set of likeliest tokens whose mass reaches p, in (0, 1]; None keeps all."""
     seed: int | None = None
-    """Makes sampling repeatable for this request; None draws a fresh one."""
+    """Repeats this request's text, whoever shares its batch, as long as the drafts have the same lengths: under
+    ``fixed`` gamma, not under controllers that look at the clock. None draws a fresh one."""
 
 
 @dataclass(frozen=True, slots=True)
