@@ -18,13 +18,13 @@ INTERRUPTED = 130
 
 def demo(
     ctx: typer.Context,
-    requests: Annotated[int, typer.Option(help="Prompts of each domain.", metavar="N", min=1)] = 200,
+    requests: Annotated[int, typer.Option(help="Prompts of each domain.", metavar="N", min=1)] = 250,
     domain: Annotated[
         list[str] | None,
         typer.Option(help="sql, arithmetic, python or finnish; may be given again. Default: all four.", metavar="NAME"),
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", metavar="N", min=1)] = 64,
-    batch: Annotated[int, typer.Option(help="Requests decoded together.", metavar="N", min=1)] = 1,
+    batch: Annotated[int, typer.Option(help="Requests decoded together.", metavar="N", min=1)] = 4,
     arrival: Annotated[
         str,
         typer.Option(

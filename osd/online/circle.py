@@ -7,6 +7,7 @@ beside).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,7 +105,11 @@ def own_settings(given: Settings, data: Path, **changes: dict[str, Any]) -> Sett
     interval = changes.get("learn", {}).get("interval_requests", given.learn.interval_requests)
     own: dict[str, dict[str, Any]] = {
         "storage": {"url": None, "directory": data, "flush_requests": interval, "flush_seconds": FLUSH_SECONDS},
-        "serve": {"swap_poll_seconds": SWAP_POLL_SECONDS, "record": _recording(given)},
+        "serve": {
+            "swap_poll_seconds": SWAP_POLL_SECONDS,
+            "record": _recording(given),
+            "threads": given.serve.threads or _spare_cores(given),
+        },
         "worker": {"broker": None, "poll_seconds": WORKER_POLL_SECONDS},
     }
     sections: dict[str, Section] = {}
@@ -113,6 +118,11 @@ def own_settings(given: Settings, data: Path, **changes: dict[str, Any]) -> Sett
         values = {**section.model_dump(), **own.get(name, {}), **changes.get(name, {})}
         sections[name] = type(section)(**values)
     return given.model_copy(update=sections)
+
+
+def _spare_cores(given: Settings) -> int:
+    """Cores that the worker leaves: two pools of threads on one core wait for each other at every product."""
+    return max(1, (os.cpu_count() or 1) - given.worker.threads)
 
 
 def _recording(given: Settings) -> str:
