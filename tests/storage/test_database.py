@@ -190,13 +190,16 @@ def test_a_new_directory_opened_by_many_processes(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of Python 3.12, about os.fork
 def test_a_forked_child_uses_connections_of_its_own(store: Store) -> None:
     store.outcomes.add([outcome()], "parent")
+    with store.db.engine.connect() as connection:
+        parents = connection.connection.dbapi_connection
     pid = os.fork()
     if pid == 0:
         try:
             store.outcomes.add([outcome()], "child")
-            os._exit(0)
+            with store.db.engine.connect() as connection:
+                os._exit(connection.connection.dbapi_connection is parents)
         except BaseException:
-            os._exit(1)
+            os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
     store.outcomes.add([outcome()], "parent")
     assert store.outcomes.acceptance()[0].requests == 3

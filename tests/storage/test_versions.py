@@ -386,6 +386,12 @@ def test_a_folder_that_is_not_what_was_published_is_damaged(ready: Store) -> Non
         ready.versions.verify(version)
 
 
+def test_quarantining_an_old_version_changes_nothing_else(ready: Store) -> None:
+    old, current = publish(ready, 1), publish(ready, 2)
+    assert ready.versions.quarantine(old.id, "bit rot").state is VersionState.QUARANTINED
+    assert ready.versions.current("default") == current
+
+
 def test_the_last_sound_version_stays_current_in_quarantine(ready: Store) -> None:
     root = ready.versions.current("default")
     damage(ready, root)
