@@ -144,7 +144,7 @@ def flat(facts: dict[str, Any]) -> dict[str, str | None]:
         if isinstance(value, dict):
             lines.update({f"{key}.{inner}": text for inner, text in flat(value).items()})
         elif isinstance(value, (list, tuple)):
-            lines[key] = " ← ".join(map(str, value))
+            lines[key] = (" ← " if key == "lineage" else " ").join(map(str, value))
         else:
             lines[key] = when(value) if key == "created_at" else None if value is None else state(value)
     return lines

@@ -67,4 +67,5 @@ def test_export_copies_the_files_and_prints_the_folder(osd, filled, tmp_path: Pa
 
 
 def test_flat_names_nested_facts_with_dots():
-    assert flat({"a": {"b": {"c": 1}}, "d": ["x", "y"], "e": None}) == {"a.b.c": "1", "d": "x ← y", "e": None}
+    facts = {"a": {"b": {"c": 1}}, "command": ["osd", "worker"], "lineage": ["x", "y"], "e": None}
+    assert flat(facts) == {"a.b.c": "1", "command": "osd worker", "lineage": "x ← y", "e": None}
