@@ -46,4 +46,4 @@ class Ending:
 
     def _decode(self, tokens: Sequence[int]) -> str:
         assert self.tokenizer is not None
-        return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
