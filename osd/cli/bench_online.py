@@ -69,14 +69,14 @@ def online(
     """
     from osd.demo.prompts import DOMAINS
     from osd.online.bench import last_line, run_bench_online
-    from osd.online.source import demo_segments, file_segments
+    from osd.online.source import demo_segments, file_segments, fitting
 
     settings = surroundings(ctx).settings
     pair = choose_pair(settings.serve, target, draft)
     problems: list[str] = []
     if paths := [*(prompts or []), *(files or [])]:
-        segments, broken = file_segments(paths, requests, None if in_order else seed)
-        problems = [str(problem) for problem in broken]
+        fits = fitting(pair.target, settings.serve.max_length, max_tokens)
+        segments, problems = file_segments(paths, requests, None if in_order else seed, fits)
     else:
         segments = demo_segments(requests, seed, tuple(DOMAINS))
     for problem in problems:

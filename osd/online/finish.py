@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from osd.online.panel import number
@@ -49,29 +51,23 @@ def show(results: Results, console: Console) -> None:
     )
     console.print(
         f"{facts['published']} versions published, {facts['rejected']} rejected; longest pause for new weights "
-        f"{number(facts['swap_pause_ms_max'])} ms, a round takes {number(facts['round_ms_median'], 1)} ms."
+        f"{number(facts['swap_pause_ms_max'])} ms, a round takes {number(facts['round_ms_median'], 1)} ms.",
+        soft_wrap=True,
     )
     same = facts["lossless_checked"] - facts["lossless_failed"]
-    console.print(f"{same} of {facts['lossless_checked']} texts decoded again are exactly the target's own.")
+    console.print(
+        f"{same} of {facts['lossless_checked']} texts decoded again are exactly the target's own.", soft_wrap=True
+    )
     for note in results.notes[:5]:
-        console.print(f"[yellow]{note}[/yellow]")
+        console.print(f"[yellow]{escape(note)}[/yellow]", soft_wrap=True)
 
 
 def _table(results: Results) -> Table:
     parts = {name: segment_facts(results.of(name)) for name in results.segments}
     offline = any("alpha_offline" in part for part in parts.values())
-    table = Table(title="Token acceptance rate by domain", title_justify="left", header_style="bold")
-    for heading in (
-        "domain",
-        "requests",
-        "frozen",
-        "first 50",
-        "last 50",
-        "rejections gone",
-        "recovered after",
-        "tokens/s",
-    ):
-        table.add_column(heading, justify="left" if heading == "domain" else "right")
+    table = Table(title="Token acceptance rate", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("", "requests", "frozen", "first\n50", "last\n50", "errors\ngone", "back\nafter", "tokens\n/s"):
+        table.add_column(heading, justify="right" if heading else "left")
     if offline:
         table.add_column("offline", justify="right")
     for name, part in parts.items():

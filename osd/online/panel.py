@@ -118,7 +118,10 @@ def watching(circle: Circle, title: str, console: Console) -> Iterator[Watch]:
     """A watch for a stream that shows it on the console for as long as the block runs."""
     looks = Looks(circle)
     if not console.is_terminal:
-        yield every(LINE_SECONDS, lambda trace, segment: console.print(looks(trace, segment).line(), highlight=False))
+        yield every(
+            LINE_SECONDS,
+            lambda trace, segment: console.print(looks(trace, segment).line(), highlight=False, soft_wrap=True),
+        )
         return
     with Live(console=console, auto_refresh=False, transient=False) as live:
         yield every(

@@ -34,7 +34,10 @@ def run(
         if results.served:
             _report(results, plan, console, keep)
         if results.facts["interrupted"]:
-            console.print(f"Stopped after {len(results.served)} of {plan.requests} requests; nothing is left running.")
+            console.print(
+                f"Stopped after {len(results.served)} of {plan.requests} requests; nothing is left running.",
+                soft_wrap=True,
+            )
         return results
     finally:
         if not keep:

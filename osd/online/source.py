@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from osd.demo.prompts import DOMAINS, prompts
-from osd.prompts import Prompt, read_prompts
-from storage.errors import BadPromptFile
+from osd.prompts import Prompt, encode, read_prompts
+from storage.errors import BadPromptFile, ModelNotLoaded
+
+Fits = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +31,41 @@ def demo_segments(requests: int, seed: int = 0, domains: Sequence[str] = tuple(D
 
 
 def file_segments(
-    paths: Sequence[Path], requests: int, seed: int | None = 0
-) -> tuple[list[Segment], list[BadPromptFile]]:
-    """A segment a file, ``requests`` prompts each, and the lines that could not be used.
+    paths: Sequence[Path], requests: int, seed: int | None = 0, fits: Fits = lambda _: True
+) -> tuple[list[Segment], list[str]]:
+    """A segment a file, ``requests`` prompts each, and what had to be left out: broken lines, prompts that do not fit.
 
-    They are drawn at random by ``seed``; None takes the first ones in the file's order. Raises BadPromptFile when a
-    file cannot be read or has no prompt at all.
+    They are drawn at random by ``seed``; None takes the first ones in the file's order. A prompt that does not fit is
+    passed over and the next one taken. Raises BadPromptFile when a file cannot be read or has no prompt to serve.
     """
     segments: list[Segment] = []
-    problems: list[BadPromptFile] = []
+    left_out: list[str] = []
     for path in paths:
         good, bad = _sort_out(read_prompts(path))
-        problems += bad
-        if not good:
-            raise BadPromptFile(path=path, reason="there is no prompt in it")
-        segments.append(Segment(_free_name(path, segments), tuple(_draw(good, requests, seed))))
-    return segments, problems
+        chosen, passed_over = _draw(good, requests, seed, fits)
+        if not chosen:
+            raise BadPromptFile(path=path, reason="there is no prompt in it that can be served")
+        left_out += [str(problem) for problem in bad]
+        left_out += [f"{path}: {passed_over} prompts are too long and were passed over"] if passed_over else []
+        segments.append(Segment(_free_name(path, segments), tuple(chosen)))
+    return segments, left_out
+
+
+def fitting(target: str, max_length: int, max_new_tokens: int) -> Fits:
+    """Whether a prompt leaves room for a whole answer, in rows of ``max_length`` tokens and in the target's positions.
+
+    Raises ModelNotLoaded.
+    """
+    from transformers import AutoConfig  # not needed by those who only read files
+
+    from osd.models import load_tokenizer, position_limit
+
+    try:
+        limit = position_limit(AutoConfig.from_pretrained(target))
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelNotLoaded(path=target, reason=str(error).strip().splitlines()[0]) from None
+    tokenizer, room = load_tokenizer(target), min(max_length, limit) - max_new_tokens
+    return lambda text: len(encode(tokenizer, text)) <= room
 
 
 def _sort_out(lines: Iterable[Prompt | BadPromptFile]) -> tuple[list[str], list[BadPromptFile]]:
@@ -58,9 +79,16 @@ def _sort_out(lines: Iterable[Prompt | BadPromptFile]) -> tuple[list[str], list[
     return good, bad
 
 
-def _draw(texts: list[str], requests: int, seed: int | None) -> list[str]:
-    count = min(requests, len(texts))
-    return texts[:count] if seed is None else random.Random(seed).sample(texts, count)
+def _draw(texts: list[str], requests: int, seed: int | None, fits: Fits) -> tuple[list[str], int]:
+    """The first ones that fit, in the file's order or in the order that the seed gives; how many were passed over."""
+    order = texts if seed is None else random.Random(seed).sample(texts, len(texts))
+    chosen: list[str] = []
+    for tried, text in enumerate(order):
+        if len(chosen) == requests:
+            return chosen, tried - requests
+        if fits(text):
+            chosen.append(text)
+    return chosen, len(order) - len(chosen)
 
 
 def _free_name(path: Path, taken: Sequence[Segment]) -> str:

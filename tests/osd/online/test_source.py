@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from osd.online.source import demo_segments, file_segments
-from storage.errors import BadPromptFile
+from osd.demo import TARGET
+from osd.online.source import demo_segments, file_segments, fitting
+from storage.errors import BadPromptFile, ModelNotLoaded
 
 
 def write(path: Path, count: int = 30) -> Path:
@@ -20,8 +21,8 @@ def write(path: Path, count: int = 30) -> Path:
 
 def test_a_segment_a_file_drawn_by_seed(tmp_path: Path) -> None:
     paths = [write(tmp_path / "a.jsonl"), write(tmp_path / "b.jsonl.gz")]
-    segments, problems = file_segments(paths, 12, seed=1)
-    assert not problems
+    segments, left_out = file_segments(paths, 12, seed=1)
+    assert not left_out
     assert [(s.name, len(s), len(set(s.prompts))) for s in segments] == [("a", 12, 12), ("b", 12, 12)]
     assert file_segments(paths, 12, seed=1)[0] == segments != file_segments(paths, 12, seed=2)[0]
 
@@ -39,10 +40,9 @@ def test_a_short_file_gives_what_it_has(tmp_path: Path) -> None:
 def test_a_broken_line_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     path = tmp_path / "mixed.jsonl"
     path.write_text('{"prompt": "one"}\n{"prompt": \n{"question": "two"}\n{"prompt": "three", "context": "given"}\n')
-    (segment,), problems = file_segments([path], 10, seed=None)
+    (segment,), left_out = file_segments([path], 10, seed=None)
     assert segment.prompts == ("one", "given\n\nthree")
-    assert [problem.facts["line"] for problem in problems] == [2, 3]
-    assert "line 2" in str(problems[0]) and str(path) in str(problems[0])
+    assert ["line 2" in left_out[0], "line 3" in left_out[1], str(path) in left_out[0]] == [True, True, True]
 
 
 def test_a_file_without_any_prompt_is_refused(tmp_path: Path) -> None:
@@ -50,6 +50,21 @@ def test_a_file_without_any_prompt_is_refused(tmp_path: Path) -> None:
     path.write_text("not json\n")
     with pytest.raises(BadPromptFile, match="no prompt"):
         file_segments([path], 10)
+
+
+def test_a_prompt_that_is_too_long_gives_way_to_the_next(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", 12)
+    fits = fitting(str(TARGET), max_length=34, max_new_tokens=4)
+    long = json.dumps({"prompt": "very " * 50})
+    path.write_text(long + "\n" + path.read_text())
+    (segment,), left_out = file_segments([path], 3, seed=None, fits=fits)
+    assert segment.prompts == ("a.jsonl 0", "a.jsonl 1", "a.jsonl 2")
+    assert "1 prompts are too long" in left_out[0]
+
+
+def test_a_target_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotLoaded, match="nowhere"):
+        fitting(str(tmp_path / "nowhere"), 100, 10)
 
 
 def test_two_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
