@@ -12,7 +12,7 @@ import pytest
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
 from storage.leases import lock_draft
 from storage.records import RunState
-from storage.settings import Settings
+from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.storage.conftest import files_below
 from tests.storage.make import add_root, assert_same, at_once, outcome, samples
@@ -138,17 +138,16 @@ def test_a_claim_survives_the_purge_of_a_neighbour(keep_all: Store, tmp_path: Pa
     assert keep_all.samples.waiting("default").requests == 0
 
 
-def test_a_purge_waits_its_turn_behind_a_claim(keep_all: Store, settings: Settings) -> None:
+def test_a_purge_waits_its_turn_behind_a_claim(postgres_url: str, memory: Path) -> None:
     """It asks for the draft before it changes any row, as a claim does, so the two cannot wait in a circle."""
-    if settings.storage.url is None:
-        pytest.skip("SQLite has one writer at a time in any case")
-    keep_all.samples.add([marked(1)])
-    impatient = settings.storage.model_copy(update={"url": settings.storage.url + "?options=-c%20lock_timeout%3D50"})
-    with open_store(settings.model_copy(update={"storage": impatient})) as other, keep_all.db.session() as session:
-        lock_draft(session, "default")
-        with pytest.raises(StoreError, match="lock timeout"):
-            other.samples.purge(request_id="r1")
-    assert keep_all.samples.purge(request_id="r1").requests == 1
+    settings = load_settings(storage={"directory": memory, "url": postgres_url + "?options=-c%20lock_timeout%3D50"})
+    with open_store(settings) as store:
+        store.samples.add([marked(1)])
+        with store.db.session() as session:
+            lock_draft(session, "default")
+            with pytest.raises(StoreError, match="lock timeout"):
+                store.samples.purge(request_id="r1")
+        assert store.samples.purge(request_id="r1").requests == 1
 
 
 def test_claims_and_purges_at_once_do_not_wait_in_a_circle(keep_all: Store, tmp_path: Path) -> None:
