@@ -144,13 +144,14 @@ class Looks:
 
 
 def every(seconds: float, look: Callable[[Trace, str], None]) -> Watch:
-    """Pass calls on when the last one was so long ago; the first and the last of a stream always."""
-    last = -seconds
+    """Pass calls on when the last one was so long ago, and once when everything has been served."""
+    last, is_over = -seconds, False
 
     def watch(trace: Trace, segment: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= seconds or len(trace.served) == trace.total:
+        nonlocal last, is_over
+        ends_now = len(trace.served) == trace.total and not is_over
+        if ends_now or (not is_over and time.monotonic() - last >= seconds):
             look(trace, segment)
-            last = time.monotonic()
+            last, is_over = time.monotonic(), ends_now
 
     return watch
