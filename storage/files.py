@@ -38,7 +38,7 @@ def writing(path: Path) -> Iterator[None]:
 class Aside:
     """A file or a folder that is being written beside where it will be.
 
-    Leaving the context lets go of it; leaving on an error before :meth:`rename` removes it.
+    Leaving the context lets go of it; leaving before :meth:`rename` removes it.
     """
 
     def __init__(self, final_folder: Path, name: str, *, folder: bool = False) -> None:
@@ -55,17 +55,27 @@ class Aside:
         return self
 
     def _create(self) -> bool:
-        """False when a sweep took it in the instant before it was locked."""
-        if self.folder:
-            self.path.mkdir()
-            self._handle = os.open(self.path, os.O_RDONLY)
-        else:
-            self._handle = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+        """False when it has to be tried again: a sweep took it in the instant before it was locked, or an export of
+        the same name was killed and its beginnings had to be cleared."""
+        try:
+            self._handle = self._open()
+        except FileExistsError:
+            with seized(self.path) as free:
+                if not free:
+                    raise
+                remove(self.path)
+            return False
         fcntl.flock(self._handle, fcntl.LOCK_EX)
         if _is_still(self.path, self._handle):
             return True
         os.close(self._handle)
         return False
+
+    def _open(self) -> int:
+        if not self.folder:
+            return os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+        self.path.mkdir()
+        return os.open(self.path, os.O_RDONLY)
 
     def write(self, data: memoryview) -> None:
         """Write a file's bytes and sync them."""
@@ -90,7 +100,7 @@ class Aside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and not self.renamed:
+        if not self.renamed:
             self.remove()
         os.close(self._handle)
 

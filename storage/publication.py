@@ -44,7 +44,6 @@ def enter(
     with taken_back_on_error(aside), db.session() as session:
         owner = lock_draft(session, draft)
         if is_root and (root := root_of(session, draft)):  # another process was faster
-            aside.remove()
             return require_same_root(root, digest)
         row = next_row(session, draft, digest, VersionState.READY if is_root else VersionState.CANDIDATE, facts)
         session.add(row)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from storage import files, segments
-from storage.errors import BadInput, SegmentDamaged, StoreError, UnknownRequest
+from storage.errors import BadInput, SegmentDamaged, StoreError, StoreWriteFailed, UnknownRequest
 from storage.records import Route
 from storage.store import Store
 from tests.storage.conftest import Clock, files_below
@@ -122,6 +122,15 @@ def test_an_export_does_not_overwrite_unasked(store: Store, tmp_path: Path) -> N
     assert (tmp_path / "all.parquet").read_text() == "mine"
     assert store.samples.export(tmp_path / "all.parquet", overwrite=True).requests == 0
     assert files_below(tmp_path) == [name for name in files_below(tmp_path) if not name.endswith(".aside")]
+
+
+def test_an_export_clears_what_a_killed_one_left(store: Store, tmp_path: Path) -> None:
+    store.samples.add([samples(1)])
+    (tmp_path / ".all.parquet.aside").write_bytes(b"half")
+    assert store.samples.export(tmp_path / "all.parquet").requests == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all.parquet"]
+    with files.Aside(tmp_path, "more.parquet"), pytest.raises(StoreWriteFailed, match="File exists"):
+        store.samples.export(tmp_path / "more.parquet")
 
 
 def test_damaged_and_missing_segments_say_so(store: Store) -> None:
