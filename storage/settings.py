@@ -41,7 +41,7 @@ class StorageSettings(Section):
     """Finished requests that make a segment."""
     flush_seconds: float = Field(default=2.0, gt=0)
     """A segment is written at the latest after so many seconds, however few requests it holds."""
-    holdout: float = Field(default=0.1, ge=0, lt=1)
+    holdout: float = Field(default=0.15, ge=0, lt=1)
     """Share of prompts that are never trained on and only judge candidates (chosen by a hash of the prompt)."""
 
     def data_directory(self) -> Path:
@@ -112,8 +112,10 @@ class LearnSettings(Section):
     """Requests of earlier runs, newest first, that are trained on again beside the new ones."""
     epochs: int = Field(default=2, ge=1)
     """Passes over new and replayed requests."""
-    batch_tokens: int = Field(default=2048, ge=16)
-    """Tokens of a training batch at most, padding included."""
+    batch_positions: int = Field(default=128, ge=1)
+    """Positions that make a step: a batch is full once it has so many. Short answers to long prompts need it."""
+    batch_tokens: int = Field(default=8192, ge=16)
+    """Tokens of a training batch at most, padding included: a bound on memory."""
     learning_rate: float = Field(default=1e-3, gt=0)
     """Peak step size of AdamW."""
     weight_decay: float = Field(default=0.0, ge=0)
@@ -133,7 +135,7 @@ class GateSettings(Section):
     """Newest held-out requests that judge a candidate, at most."""
     min_requests: int = Field(default=4, ge=2)
     """With fewer held-out requests than this, newest training requests judge as well, and the evidence says so."""
-    confidence: float = Field(default=0.9, gt=0.5, lt=1)
+    confidence: float = Field(default=0.8, gt=0.5, lt=1)
     """One-sided confidence that the candidate's acceptance is higher."""
     min_gain: float = Field(default=0.0, ge=0)
     """Expected acceptance that it must gain at least."""

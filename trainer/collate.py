@@ -93,11 +93,14 @@ def collate(samples: Sequence[RequestSamples], indices: Sequence[int] | None = N
     )
 
 
-def plan(samples: Sequence[RequestSamples], batch_tokens: int, seed: int | None = None) -> list[list[int]]:
+def plan(
+    samples: Sequence[RequestSamples], batch_tokens: int, seed: int | None = None, batch_positions: int | None = None
+) -> list[list[int]]:
     """Which requests go together: every one once, in batches of at most ``batch_tokens`` tokens, padding included.
 
-    Requests of like length go together; with a ``seed``, which of them and in which order is shuffled. A
-    request that is longer than the budget is a batch of its own. Requests without positions are left out.
+    With ``batch_positions`` a batch is full as soon as it holds so many positions. Requests of like length go
+    together; with a ``seed``, which of them and in which order is shuffled. A request that is longer than the
+    budget is a batch of its own. Requests without positions are left out.
     """
     chance = random.Random(seed)
     lengths = {i: context_length(s) for i, s in enumerate(samples) if len(s)}
@@ -105,7 +108,8 @@ def plan(samples: Sequence[RequestSamples], batch_tokens: int, seed: int | None 
     if seed is not None:
         chance.shuffle(order)
     order.sort(key=lambda i: lengths[i] // LIKE_LENGTH)  # stable: requests of like length stay shuffled
-    chunks = list(_within(order, lengths, batch_tokens))
+    positions = {i: len(samples[i]) for i in order}
+    chunks = list(_within(order, lengths, batch_tokens, positions, batch_positions or sum(positions.values()) + 1))
     if seed is not None:
         chance.shuffle(chunks)
     return chunks
@@ -149,13 +153,16 @@ def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def _within(order: list[int], lengths: dict[int, int], batch_tokens: int) -> Iterator[list[int]]:
-    """Runs of ``order`` whose padded size stays within the budget."""
+def _within(
+    order: list[int], lengths: dict[int, int], batch_tokens: int, positions: dict[int, int], enough: int
+) -> Iterator[list[int]]:
+    """Runs of ``order`` whose padded size stays within the budget, each ended once it has ``enough`` positions."""
     chunk: list[int] = []
     longest = 0
     for i in order:
         longest = max(longest, lengths[i])
-        if chunk and (len(chunk) + 1) * longest > batch_tokens:
+        full = (len(chunk) + 1) * longest > batch_tokens or sum(positions[j] for j in chunk) >= enough
+        if chunk and full:
             yield chunk
             chunk, longest = [], lengths[i]
         chunk.append(i)

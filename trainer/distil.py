@@ -73,7 +73,8 @@ def distil(
     """
     started = time.perf_counter()
     chosen = [s for s in (select(s, learn.positions) for s in samples) if len(s)]
-    epochs = [plan(chosen, learn.batch_tokens, seed=learn.seed + epoch) for epoch in range(learn.epochs)]
+    seeds = range(learn.seed, learn.seed + learn.epochs)
+    epochs = [plan(chosen, learn.batch_tokens, seed, learn.batch_positions) for seed in seeds]
     steps = sum(map(len, epochs))
     optimizer = optimizer or adamw(model, learn)
     pace = torch.optim.lr_scheduler.LambdaLR(optimizer, scale(schedule, steps_done(optimizer), steps))

@@ -125,3 +125,11 @@ def test_real_answers_are_predicted_where_they_were_given() -> None:
     batch = collate(answers(target, random_prompts(4)))
     with torch.inference_mode():
         assert predict(target, batch).argmax(1).tolist() == batch.tokens.tolist() == batch.topk_ids[:, 0].tolist()
+
+
+def test_a_batch_is_full_once_it_has_enough_positions() -> None:
+    """Short answers to long prompts share a step; long answers do not wait for company."""
+    samples = [samples_of([3] * 54, range(50, 54), prompt_len=50) for _ in range(9)]
+    assert [len(chunk) for chunk in plan(samples, 100_000, None, 10)] == [3, 3, 3]  # 12 positions each
+    assert [len(chunk) for chunk in plan(samples, 2 * 53, None, 10)] == [2, 2, 2, 2, 1]  # tokens still bound it
+    assert len(plan(samples, 100_000)) == 1
