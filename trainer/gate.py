@@ -4,6 +4,11 @@ Both are scored at the same positions of the same requests, with the acceptance 
 one request depend on each other, so requests are the unit of chance: the difference is a ratio of sums over
 requests, its standard error is clustered by request, and its lower limit is Student's t with n − 1 degrees.
 
+A request judges before it is trained on: one that was just claimed is scored by the candidate that the last run left,
+which has not seen it. The candidate that comes of the run is that one trained further, so this is the gain of the line
+of training, each request heard once and unseen (progressive validation). Held-out requests and those that came
+meanwhile are scored by the candidate itself.
+
 Only the target's top k and the mass outside are known. The two ends for Σ min(p, q) are: nothing outside
 overlaps, or min(p_out, q_out) does. Both models are scored at the lower end. A candidate that gathers its
 mass outside the target's likeliest tokens gains nothing by it; ``unknown`` in the evidence is the width.
@@ -16,7 +21,7 @@ over the whole output, which needs no distribution and is chosen by nobody.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +58,15 @@ class Scores:
     def of(self, measure: Measure) -> Array:
         """The sums of one measure."""
         return self.expected if measure == "expected_acceptance" else self.agreement
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What two drafts scored on the same requests."""
+
+    measure: Measure
+    before: Scores
+    after: Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,11 @@ def score(model: nn.Module, samples: Sequence[RequestSamples], between: Callable
     return Scores(*sums)
 
 
+def joined(scores: Sequence[Scores]) -> Scores:
+    """Scores of several lots of requests as one."""
+    return Scores(*(np.concatenate([getattr(each, f.name) for each in scores]) for f in fields(Scores)))
+
+
 def compare(positions: Array, before: Array, after: Array, confidence: float) -> Comparison:
     """The difference of Σ after / Σ positions and Σ before / Σ positions, from (n,) sums by request.
 
@@ -121,18 +140,31 @@ def compare(positions: Array, before: Array, after: Array, confidence: float) ->
     return Comparison(n, int(total), *means, difference, error, lower, confidence)
 
 
-def judge(
+def hear(
     current: nn.Module,
-    candidate: nn.Module,
-    judges: Sequence[RequestSamples],
-    gate: GateSettings,
+    other: nn.Module,
+    judges: Iterable[RequestSamples],
     between: Callable[[], None] = lambda: None,
-) -> Verdict:
-    """Whether the candidate's acceptance is higher by ``min_gain`` at least, with the confidence that is asked for."""
+) -> Heard | None:
+    """Score both drafts on requests that neither has been trained on; None when they have no positions."""
     measure, judges = comparable(judges)
     if not judges:
+        return None
+    return Heard(measure, score(current, judges, between), score(other, judges, between))
+
+
+def judge(heard: Sequence[Heard | None], gate: GateSettings) -> Verdict:
+    """Whether acceptance is higher by ``min_gain`` at least, with the confidence that is asked for.
+
+    What was heard is pooled. Where some can only be measured by agreement, that is the measure of all of it, and what
+    was measured over chosen positions is left out.
+    """
+    given = [each for each in heard if each is not None]
+    measure: Measure = "agreement" if any(h.measure == "agreement" for h in given) else "expected_acceptance"
+    given = [each for each in given if each.measure == measure]
+    if not given:
         return Verdict(False, False, {"reason": "nothing to judge on", "worse": False})
-    before, after = (score(model, judges, between) for model in (current, candidate))
+    before, after = joined([h.before for h in given]), joined([h.after for h in given])
     result = compare(before.positions, before.of(measure), after.of(measure), gate.confidence)
     better, worse = result.lower > gate.min_gain, result.difference < -result.standard_error
     decision = {"min_gain": gate.min_gain, "better": better, "worse": worse}

@@ -29,7 +29,7 @@ from storage.records import RunState, TrainingRun
 from storage.settings import Settings
 from storage.store import Store
 from trainer.distil import NotFinite, Progress, distil
-from trainer.gate import judge
+from trainer.gate import hear, judge
 from trainer.lease import Lease, Stopped
 from trainer.material import call_judges, gather
 from trainer.optimizer import Memory, adamw, moments_of
@@ -111,16 +111,19 @@ def _train(
         lease.keep()
         watcher(progress)
 
+    current = load_current(store, parent, device)
+    # a request judges before it is trained on: what serves against the line of training so far
+    first = hear(current, candidate, material.claimed, lease.keep) if start.id != parent.id else None
     optimizer = adamw(candidate, learn, memory.recall(run.draft, start.id))
     facts |= asdict(distil(candidate, material.all, learn, between, optimizer=optimizer))
     lease.keep()
     version = stage(store, run, candidate, learn.method, facts)
 
     with rejected_on_error(store, version):
-        current = load_current(store, parent, device)
-        judges = call_judges(store, run.draft, material, settings.gate, vocab_size(candidate))
-        verdict = judge(current, candidate, judges.all, settings.gate, lease.keep)
-        verdict.evidence.update(judges.counts)
+        tested = len(material.claimed) if first else 0
+        judges = call_judges(store, run.draft, material, settings.gate, vocab_size(candidate), tested)
+        verdict = judge([first, hear(current, candidate, judges.all, lease.keep)], settings.gate)
+        verdict.evidence.update(judges.counts, tested_first=tested)
         lease.renew()
         memory.keep(run.draft, version.id, moments_of(optimizer))
         return settle(store, run, version, verdict, facts | {"evidence": verdict.evidence})

@@ -94,10 +94,13 @@ def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
     return bool(min(ids) >= 0 and max(ids) <= vocab_size and positions and (abs(mass - 1) < WHOLE).all())
 
 
-def call_judges(store: Store, draft: str, material: Material, gate: GateSettings, vocab_size: int) -> Judges:
+def call_judges(
+    store: Store, draft: str, material: Material, gate: GateSettings, vocab_size: int, tested: int = 0
+) -> Judges:
     """The newest unseen requests, ``gate.requests`` at most, no older than what was trained on.
 
-    Where they are fewer than ``gate.min_requests``, the newest claimed ones make up the number. Raises SegmentDamaged.
+    Where they and the ``tested`` ones, which have judged already, are fewer than ``gate.min_requests``, the newest
+    claimed ones make up the number. Raises SegmentDamaged.
     """
     since = min((s.created_at for s in material.all), default=0.0)
     asked = (
@@ -108,7 +111,7 @@ def call_judges(store: Store, draft: str, material: Material, gate: GateSettings
     held_out, fresh = ([s for s in some if is_usable(s, vocab_size)] for some in found)
     newest = sorted(held_out + fresh, key=lambda s: s.created_at, reverse=True)[: gate.requests]
     chosen = {s.request_id for s in newest}
-    lacking = max(0, gate.min_requests - len(newest))
+    lacking = max(0, gate.min_requests - len(newest) - tested)
     trained = material.claimed[::-1][:lacking]
     return Judges(
         [s for s in held_out if s.request_id in chosen], [s for s in fresh if s.request_id in chosen], trained

@@ -14,13 +14,16 @@ from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 from tests.trainer.models import answers, random_prompts, tiny_llama
 
+HOLDOUT = 0.1
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """Learning that moves a tiny draft a lot in a short time, in a data directory of the test's own."""
     return load_settings(
-        storage={"directory": tmp_path / "data"},
-        learn={"epochs": 6, "learning_rate": 5e-3, "batch_tokens": 256},
+        storage={"directory": tmp_path / "data", "holdout": HOLDOUT},
+        learn={"interval_requests": 8, "replay_requests": 64, "epochs": 6, "learning_rate": 5e-3, "batch_tokens": 256},
+        gate={"requests": 48, "min_requests": 4, "confidence": 0.9},
         worker={"poll_seconds": 0.1, "device": "cpu"},
     )
 
@@ -67,7 +70,7 @@ def traffic(drafted: Store, all_answers: Sequence[RequestSamples]) -> Traffic:
         batch: list[RequestSamples] = []
         while len(batch) < n:
             one = replace(left.pop(0), request_id=new_id(), created_at=now(), **changes)  # type: ignore[arg-type]
-            if held_out is None or is_held_out(one, 0.1) == held_out:
+            if held_out is None or is_held_out(one, HOLDOUT) == held_out:
                 batch.append(one)
         drafted.samples.add(batch)
         return batch

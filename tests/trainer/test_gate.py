@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 
 from osd.acceptance import expected_acceptance
-from storage.records import TokenKind
+from storage.records import RequestSamples, TokenKind
 from storage.settings import GateSettings, LearnSettings
 from tests.trainer.models import VOCAB, answers, random_prompts, samples_of, tiny_llama
 from trainer.distil import distil
-from trainer.gate import comparable, compare, judge, only_mistakes, score, whole_output
+from trainer.gate import Verdict, comparable, compare, hear, judge, only_mistakes, score, whole_output
 
 
 def full(model: torch.nn.Module, target: torch.nn.Module, tokens: list[int], positions: list[int]) -> float:
@@ -65,6 +66,10 @@ def test_a_draft_that_is_no_better_passes_as_seldom_as_the_confidence_says() -> 
     assert 35 <= passed <= 90
 
 
+def judged(current: nn.Module, candidate: nn.Module, judges: list[RequestSamples], gate: GateSettings) -> Verdict:
+    return judge([hear(current, candidate, judges)], gate)
+
+
 def test_a_trained_draft_passes_and_a_damaged_one_does_not() -> None:
     target, draft = tiny_llama(1), tiny_llama(2)
     samples = answers(target, random_prompts(40))
@@ -72,15 +77,15 @@ def test_a_trained_draft_passes_and_a_damaged_one_does_not() -> None:
     distil(trained, samples[:30], LearnSettings(epochs=20, learning_rate=5e-3, batch_tokens=128))
     with torch.no_grad():
         damaged.get_output_embeddings().weight.add_(torch.randn(VOCAB, 32), alpha=0.05)
-    better = judge(draft, trained, samples[30:], GateSettings())
+    better = judged(draft, trained, samples[30:], GateSettings())
     assert better.better and better.evidence["after"] > better.evidence["before"]
     assert better.evidence["requests"] == 10 and better.evidence["positions"] == 120
-    assert not judge(trained, damaged, samples[30:], GateSettings()).better
+    assert not judged(trained, damaged, samples[30:], GateSettings()).better
 
 
 def test_the_same_weights_are_not_better() -> None:
     draft, samples = tiny_llama(2), answers(tiny_llama(1), random_prompts(8))
-    verdict = judge(draft, copy.deepcopy(draft), samples, GateSettings())
+    verdict = judged(draft, copy.deepcopy(draft), samples, GateSettings())
     assert not verdict.better and verdict.evidence["difference"] == 0
 
 
@@ -89,12 +94,26 @@ def test_a_gain_smaller_than_asked_for_does_not_pass() -> None:
     samples = answers(target, random_prompts(20))
     trained = copy.deepcopy(draft)
     distil(trained, samples, LearnSettings(epochs=5, learning_rate=5e-3))
-    gain = judge(draft, trained, samples, GateSettings()).evidence["lower"]
-    assert gain > 0 and not judge(draft, trained, samples, GateSettings(min_gain=gain + 0.01)).better
+    gain = judged(draft, trained, samples, GateSettings()).evidence["lower"]
+    assert gain > 0 and not judged(draft, trained, samples, GateSettings(min_gain=gain + 0.01)).better
+
+
+def test_what_was_heard_in_lots_is_one_comparison() -> None:
+    current, candidate, samples = tiny_llama(2), tiny_llama(3), answers(tiny_llama(1), random_prompts(9))
+    lots = [hear(current, candidate, samples[:4]), None, hear(current, candidate, samples[4:])]
+    assert judge(lots, GateSettings()) == judged(current, candidate, samples, GateSettings())
+
+
+def test_lots_of_which_one_needs_agreement_are_measured_by_agreement_alone() -> None:
+    current, candidate, samples = tiny_llama(2), tiny_llama(3), answers(tiny_llama(1), random_prompts(4))
+    mistakes = [samples_of(range(2, 14), [3, 8]), samples_of(range(3, 15), [4, 9])]
+    lots = [hear(current, candidate, samples), hear(current, candidate, mistakes)]
+    evidence = judge(lots, GateSettings()).evidence
+    assert (evidence["measure"], evidence["requests"], evidence["positions"]) == ("agreement", 2, 20)
 
 
 def test_nothing_to_judge_on_is_not_better() -> None:
-    assert not judge(tiny_llama(), tiny_llama(1), [], GateSettings()).better
+    assert not judged(tiny_llama(), tiny_llama(1), [], GateSettings()).better
 
 
 def test_where_only_mistakes_were_kept_the_measure_is_agreement_over_the_whole_output() -> None:

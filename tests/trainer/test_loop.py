@@ -17,7 +17,7 @@ from storage.records import DraftVersion, RunState, TokenKind, TrainingRun, Vers
 from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
-from trainer.gate import Verdict
+from trainer.gate import Verdict, score
 from trainer.loop import run_once
 from trainer.weights import load_current
 
@@ -148,14 +148,33 @@ def test_training_goes_on_from_a_candidate_that_was_too_close_to_call(
     assert [run.result["started_from"] for run in runs] == [root, *(run.version for run in runs[:-1])]
     assert all(run.parent == root for run in runs)
     gains = [run.result["evidence"]["difference"] for run in runs]
-    assert gains == sorted(gains) and runs[-1].state is RunState.PUBLISHED
+    assert gains[-1] > 2 * gains[0] and runs[-1].state is RunState.PUBLISHED
+
+
+def test_a_claimed_request_judges_the_line_before_it_is_trained_on(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    never = changed(settings, "gate", min_gain=0.9)
+    traffic(8, held_out=False)
+    assert done(run_once(drafted, never, "default", "me")).result["evidence"]["tested_first"] == 0
+    traffic(9, held_out=False)
+    run = done(run_once(drafted, settings, "default", "me"))
+    evidence = run.result["evidence"]
+    assert (evidence["tested_first"], evidence["trained_on"], evidence["requests"]) == (9, 0, 9)
+    assert run.state is RunState.PUBLISHED
+
+    root, last, _ = drafted.versions.list("default")
+    claimed = drafted.samples.read(run.request_ids)
+    before, after = (score(load_current(drafted, version, CPU), claimed) for version in (root, last))
+    assert evidence["before"] == pytest.approx(before.expected.sum() / before.positions.sum(), abs=1e-6)
+    assert evidence["after"] == pytest.approx(after.expected.sum() / after.positions.sum(), abs=1e-6)
 
 
 def test_training_does_not_go_on_from_a_worse_candidate(drafted: Store, settings: Settings, traffic: Traffic) -> None:
     traffic(12)
     done(run_once(drafted, settings, "default", "me"))
     traffic(12)
-    bad = done(run_once(drafted, changed(settings, "learn", learning_rate=1.0), "default", "me"))
+    bad = done(run_once(drafted, changed(settings, "learn", learning_rate=1e3), "default", "me"))
     assert bad.state is RunState.REJECTED and bad.result["evidence"]["worse"]
     traffic(12)
     run = done(run_once(drafted, settings, "default", "me"))
