@@ -1,17 +1,23 @@
-"""The target without a draft, by transformers' own ``generate``: is the text the same, and how long does it take?"""
+"""The target without a draft: is the text the same, and how long does it take?
+
+Twice: by transformers' own ``generate``, and by osd's own loop with a gamma of 0. The second tells what drafting itself
+wins, the first what somebody wins who has been using transformers.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from osd.engine import Engine
 from osd.models import Pair
 from osd.row import Completion
-from storage.records import ratio
+from storage.records import Request, ratio
+from storage.settings import ServeSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +32,40 @@ class Check:
     """What ``generate`` took, its share where several were decoded together."""
     osd_seconds: float
     """What osd took for the same tokens."""
+    plain_seconds: float | None = None
+    """What osd's own loop took without drafting, its share of all that it decoded with it."""
 
 
 class TargetAlone:
     """Decodes requests again, greedily, in the same dtype, as many at a time as osd serves together."""
 
-    def __init__(self, pair: Pair, together: int) -> None:
-        self._pair, self._together = pair, together
+    def __init__(self, pair: Pair, serve: ServeSettings) -> None:
+        self._pair, self._together = pair, serve.max_batch
+        self._plain = Engine(pair, serve.model_copy(update={"gamma": "fixed", "gamma_initial": 0}))
         self._held: list[tuple[Completion, float]] = []
+        self._checked: list[Request] = []
         self.checks: list[Check] = []
 
     def hold(self, completion: Completion, seconds: float) -> None:
         """Take a finished greedy request, for which osd needed so long; decode when enough are held."""
         self._held.append((completion, seconds))
+        self._checked.append(replace(completion.request, route=None))
         if len(self._held) == self._together:
-            self.finish()
+            self._check()
 
     def finish(self) -> None:
-        """Decode what is still held."""
-        if not self._held:
-            return
+        """Decode what is still held, and by osd's own loop all that was checked since the last time."""
+        if self._held:
+            self._check()
+        requests, self._checked = self._checked, []
+        begun = time.perf_counter()
+        tokens = sum(len(completion.tokens) for completion in self._plain.run(requests))
+        seconds = time.perf_counter() - begun
+        for index in range(len(self.checks) - len(requests), len(self.checks)):
+            check = self.checks[index]
+            self.checks[index] = replace(check, plain_seconds=seconds * check.tokens / max(1, tokens))
+
+    def _check(self) -> None:
         held, self._held = self._held, []
         texts, seconds = self._generate([completion for completion, _ in held])
         for (completion, osd_seconds), text in zip(held, texts, strict=True):
@@ -68,6 +88,12 @@ class TargetAlone:
     def speedup(self) -> float | None:
         """Time of the target alone ÷ time of osd, over the same requests."""
         return ratio(sum(c.alone_seconds for c in self.checks), sum(c.osd_seconds for c in self.checks))
+
+    @property
+    def speedup_by_drafting(self) -> float | None:
+        """Time of osd's own loop without drafting ÷ time of osd, over the same requests."""
+        timed = [check for check in self.checks if check.plain_seconds is not None]
+        return ratio(sum(c.plain_seconds or 0.0 for c in timed), sum(c.osd_seconds for c in timed))
 
     def _differs_not_alone(self, completion: Completion) -> bool:
         return self._generate([completion])[0][0] == completion.tokens

@@ -93,8 +93,9 @@ class Circle:
     def warm_up(self) -> None:
         """Decode one prompt with an engine that keeps nothing, so that first times are not taken for the method's."""
         request = Request(encode(self.pair.tokenizer, "warm up"), 8)
-        for completion in Engine(self.pair, self.plan.settings.serve).run([request]):
-            TargetAlone(self.pair, 1).hold(completion, 0.0)
+        serve = self.plan.settings.serve.model_copy(update={"max_batch": 1})
+        for completion in Engine(self.pair, serve).run([request]):
+            TargetAlone(self.pair, serve).hold(completion, 0.0)
 
 
 def own_settings(given: Settings, data: Path, **changes: dict[str, Any]) -> Settings:
@@ -142,7 +143,7 @@ def turning(plan: Plan) -> Iterator[Circle]:
     with open_store(plan.settings) as store:
         _name_routes(store, pair, plan.segments)
         with serving(pair, plan.settings, store) as engine, worker_beside(config, plan.log) as worker:
-            yield Circle(plan, pair, store, engine, worker, TargetAlone(pair, plan.settings.serve.max_batch))
+            yield Circle(plan, pair, store, engine, worker, TargetAlone(pair, plan.settings.serve))
 
 
 def make_new_folder(folder: Path) -> None:

@@ -46,6 +46,8 @@ def show(results: Results, console: Console) -> None:
         f"{number(facts['tokens_per_second'], 0)} tokens/s, target alone {number(facts['tokens_per_second_target'], 0)}"
     )
     times = "" if facts["speedup_vs_target"] is None else f" ({facts['speedup_vs_target']:.2f} × on the same requests)"
+    if facts["speedup_vs_plain"] is not None:
+        times += f", {facts['speedup_vs_plain']:.2f} × osd without drafts"
     console.print(
         f"{facts['requests']} requests, {facts['failed']} failed, in {facts['seconds']:.0f} s. {speed}{times}."
     )

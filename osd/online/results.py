@@ -39,6 +39,7 @@ DEFINITIONS = {
     f"many as there are before that) never again falls below {RECOVERED:.0%} of its last value",
     "speedup_vs_target": "seconds of transformers' greedy generate ÷ seconds of osd, over the requests that were "
     "decoded again; both while the trainer runs beside",
+    "speedup_vs_plain": "the same against osd's own loop without drafting: what drafting itself wins",
     "swap_pause_ms_max, round_ms_median": "longest time for which decoding stood still to take new weights, and the "
     "median time of a draft-then-verify round",
 }
@@ -124,6 +125,7 @@ def collect(circle: Circle, trace: Trace, title: str, *, interrupted: bool = Fal
         "lossless_checked": len(alone.checks),
         "lossless_failed": alone.failed,
         "speedup_vs_target": alone.speedup,
+        "speedup_vs_plain": alone.speedup_by_drafting,
         "tokens_per_second": tokens_per_second(trace.served),
         "tokens_per_second_target": alone.tokens_per_second,
         "swap_pause_ms_max": max(stats.swap_pause_ms, default=None),

@@ -87,7 +87,7 @@ class Stream:
         for segment in segments:
             requests = self._requests(segment, trace)
             self._serve(segment.name, requests, trace, watch)
-        self._alone.finish()
+            self._alone.finish()
         watch(trace, segments[-1].name)
 
     def _requests(self, segment: Segment, trace: Trace) -> Iterator[Request]:

@@ -65,21 +65,22 @@ def test_other_weights_read_with_their_own_forward_pass() -> None:
 def test_the_target_alone_finds_the_same_texts_alone_and_in_company() -> None:
     for together in (1, 3):
         pair = random_pair(eos=1)
-        alone = TargetAlone(pair, together)
+        alone = TargetAlone(pair, ServeSettings(max_batch=together, max_length=128))
         texts = serve(pair)
         for completion in texts:
             alone.hold(completion, 0.1)
         alone.finish()
         assert [check.request_id for check in alone.checks] == [completion.request.id for completion in texts]
         assert alone.failed == 0
-        assert alone.speedup is not None and alone.speedup > 0
+        assert alone.speedup and alone.speedup_by_drafting
+        assert all(check.plain_seconds for check in alone.checks)
 
 
 def test_a_text_of_another_target_is_noticed() -> None:
     pair = random_pair()
     other = Pair(model_of(random_module("llama", seed=9)), pair.draft, None, pair.eos_ids)
     for together in (1, 3):
-        alone = TargetAlone(other, together)
+        alone = TargetAlone(other, ServeSettings(max_batch=together, max_length=128))
         for completion in serve(pair, count=3):
             alone.hold(completion, 0.1)
         assert alone.failed == 3
