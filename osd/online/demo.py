@@ -19,7 +19,7 @@ from storage.settings import Settings
 TITLE = "osd demo"
 REMARK = "The target that ships with osd is tiny: it keeps the form of an answer and not its truth."
 LEARN: dict[str, Any] = {}
-"""Settings of learning that the demo asks for; see docs/demo.md for why."""
+"""Settings of learning that the demo asks for beyond the user's."""
 
 
 def run_demo(
