@@ -27,6 +27,7 @@ def serving(pair: Pair, settings: Settings, store: Store, *, draft: str = DEFAUL
     started from other weights.
     """
     worker = f"{socket.gethostname()}:{os.getpid()}"
+    store.sweep()  # what a killed process left half-done
     with ExitStack() as stack:
         swap = Swap(store, draft, in_folder(pair.draft), settings, worker)
         stack.callback(swap.close)

@@ -61,4 +61,6 @@ def open_turns(settings: Settings, stop: Stop, draft: str | None) -> Turns:
     from trainer.turns import Turns
 
     torch.set_num_threads(settings.worker.threads)
-    return Turns(open_store(settings), settings, stop, draft)
+    store = open_store(settings)
+    store.sweep()  # what a killed process left half-done
+    return Turns(store, settings, stop, draft)
