@@ -13,7 +13,7 @@ import torch
 
 import trainer.loop
 from storage.errors import LeaseHeld, StoreWriteFailed, TrainingFailed, WeightsDamaged, WrongState
-from storage.records import DraftVersion, RunState, TokenKind, TrainingRun, VersionState
+from storage.records import DraftVersion, RunState, TokenKind, TrainingRun, VersionState, new_id, now
 from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
@@ -172,13 +172,14 @@ def test_a_claimed_request_judges_the_line_before_it_is_trained_on(
 
 def test_training_does_not_go_on_from_a_worse_candidate(drafted: Store, settings: Settings, traffic: Traffic) -> None:
     traffic(12)
-    done(run_once(drafted, settings, "default", "me"))
-    traffic(12)
+    learnt = done(run_once(drafted, changed(settings, "learn", epochs=40), "default", "me"))
+    asked_again = drafted.samples.read(learnt.request_ids)
+    drafted.samples.add([replace(s, request_id=new_id(), created_at=now()) for s in asked_again])
     bad = done(run_once(drafted, changed(settings, "learn", learning_rate=1e3), "default", "me"))
     assert bad.state is RunState.REJECTED and bad.result["evidence"]["worse"]
     traffic(12)
     run = done(run_once(drafted, settings, "default", "me"))
-    assert run.result["started_from"] == run.parent == drafted.versions.list("default")[1].id
+    assert run.result["started_from"] == run.parent == learnt.version
 
 
 def test_only_mistakes_are_learnt_from_when_settings_say_so(
