@@ -167,8 +167,8 @@ class Recorder:
     def _work(self) -> None:
         torch.set_num_threads(1)  # of this thread: reducing must not take cores from decoding
         while (parcels := self._next()) or not self._closing:
-            for parcel in parcels:
-                self._reduce(parcel)
+            if parcels:
+                self._reduce(parcels)
             if self._due():
                 self._flush()
         self._flush()
@@ -180,27 +180,30 @@ class Recorder:
                 self._idle = True
                 self._wake.notify_all()
             self._wake.wait_for(lambda: self._parcels or self._closing, self._flush_seconds)
-            parcels = list(self._parcels)
-            self._parcels.clear()
-            self._positions = 0
+            parcels: list[Parcel] = []
+            while self._parcels and sum(len(parcel.logits) for parcel in parcels) < WAKE_POSITIONS:
+                parcels.append(self._parcels.popleft())
+            self._positions = sum(len(parcel.logits) for parcel in self._parcels)
             return parcels
 
-    def _reduce(self, parcel: Parcel) -> None:
-        if parcel.spans:
-            ids, logprobs, outside = (part.cpu() for part in reduce_logits(parcel.logits, self.k))
+    def _reduce(self, parcels: list[Parcel]) -> None:
+        """All that waits in one go: every operation of this thread takes the interpreter from the decode loop."""
+        full = [parcel.logits for parcel in parcels if parcel.spans]
+        if full:
+            ids, logprobs, outside = (part.cpu() for part in reduce_logits(torch.cat(full), self.k))
             end = 0
-            for span in parcel.spans:
+            for span in (span for parcel in parcels for span in parcel.spans):
                 begin, end = end, end + len(span.kinds)
                 part = Part(span, ids[begin:end], logprobs[begin:end], outside[begin:end])
                 self._open.setdefault(span.request_id, []).append(part)
-        for completion in parcel.completions:
+        for completion in (completion for parcel in parcels for completion in parcel.completions):
             self._oldest = self._oldest or now()
             self._outcomes += completion.outcomes
             parts = self._open.pop(completion.request.id, [])
             if parts and completion.finish_reason != "cancelled":
                 self._samples.append(_bundle(completion, parts))
         with self._wake:
-            self._held -= parcel.bytes
+            self._held -= sum(parcel.bytes for parcel in parcels)
 
     def _due(self) -> bool:
         old = self._oldest is not None and now() - self._oldest >= self._flush_seconds
