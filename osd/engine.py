@@ -20,7 +20,7 @@ from torch import Tensor
 from osd.acceptance import accept_greedy, accept_sampled
 from osd.clock import Clock
 from osd.drafters import CausalDrafter, Draft
-from osd.gamma import CostModel, Observation, make_controller
+from osd.gamma import CostModel, Observation, make_pace
 from osd.intake import check_request
 from osd.models import Pair
 from osd.recorder import Recorder
@@ -79,7 +79,7 @@ class Engine:
         self.router = router or FixedRouter()
         self.recorder, self.swap = recorder, swap
         self.costs = CostModel()
-        self.controller = make_controller(settings, self.costs)
+        self.pace = make_pace(settings, self.costs)
         self.stats = EngineStats()
         length = self.limit + settings.gamma_max + 1  # a row's padding may stand beyond its own end
         self.target = pair.target.decoder(settings.max_batch, length)
@@ -108,7 +108,7 @@ class Engine:
         if self._find(request.id):
             raise BadRequest(field="id", reason=f"request {request.id!r} is already being served")
         route = self.router.route(request)
-        self.waiting.append(Row(request, route.name, self.controller.start(), self.limit))
+        self.waiting.append(Row(request, route.name, self.pace.controller(route.name), self.limit))
 
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
@@ -148,10 +148,10 @@ class Engine:
 
     def _round(self) -> list[Progress]:
         with self._clock as clock:
-            gammas = [min(row.gamma.next_gamma(len(self.rows)), row.room()) for row in self.rows]
+            gammas = self.pace.plan(self.rows)
             warp = Warp.of([row.request.sampling for row in self.rows], self.pair.vocab_size, self.pair.device)
             chance = self._chance(gammas) if warp else None
-            draft = self.drafter.propose(self.rows, gammas, warp, chance)
+            draft = self.drafter.propose(self.rows, gammas, warp, chance, self.pace.steer)
             clock.split()
             logits = self._verify(draft)
             verdict = self._accept(logits, draft, warp, chance)
@@ -197,8 +197,8 @@ class Engine:
         rows = len(self.rows)
         self.stats.steps += 1
         self.stats.round_ms.append(clock.first_ms + clock.second_ms)
-        if draft.size:
-            self.costs.observe_draft(rows, draft.size, clock.first_ms)
+        if draft.passes:
+            self.costs.observe_draft(rows, draft.passes, clock.first_ms)
         self.costs.observe_verify(rows, draft.size + 1, clock.second_ms)
 
     def _commit(
@@ -223,7 +223,7 @@ class Engine:
         return progress
 
     def _finish(self, row: Row, reason: str) -> Completion:
-        return row.complete(reason, self.ending.text(row), self.controller.name)
+        return row.complete(reason, self.ending.text(row))
 
     def _leave(self, index: int) -> None:
         """Take a row out; the last one takes its place, so that rows stay together in the caches."""

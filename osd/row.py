@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from osd.gamma import RowGamma
+from osd.gamma import GammaController
 from storage.records import Outcome, Request, Round, now
 
 
@@ -45,9 +45,10 @@ class Progress:
 class Row:
     """The state of one request in the batch."""
 
-    def __init__(self, request: Request, route: str, gamma: RowGamma, limit: int) -> None:
+    def __init__(self, request: Request, route: str, controller: GammaController, limit: int) -> None:
         """``limit`` is the number of tokens, prompt included, at which the row must end."""
-        self.request, self.route, self.gamma = request, route, gamma
+        self.request, self.route = request, route
+        self.controller, self.gamma = controller, controller.start()
         self.tokens = list(request.prompt_tokens)
         self.prompt_len = len(self.tokens)
         self.end = min(limit, self.prompt_len + request.max_new_tokens)
@@ -76,28 +77,28 @@ class Row:
         chances: list[float] = self._chance.random(count).tolist()
         return chances
 
-    def complete(self, reason: str, text: str | None, controller: str) -> Completion:
+    def complete(self, reason: str, text: str | None) -> Completion:
         """The finished request."""
         return Completion(
             self.request, self.route, tuple(self.output), text, reason, tuple(self.rounds),
-            self._outcomes(controller), time.perf_counter() - self.started,
+            self._outcomes(), time.perf_counter() - self.started,
         )  # fmt: skip
 
-    def _outcomes(self, controller: str) -> tuple[Outcome, ...]:
+    def _outcomes(self) -> tuple[Outcome, ...]:
         by_version: dict[str, list[Round]] = {}
         for r in self.rounds:
             by_version.setdefault(r.draft_version, []).append(r)
         last = len(by_version) - 1
         parts = enumerate(by_version.items())
-        return tuple(self._outcome(version, rounds, i == last, controller) for i, (version, rounds) in parts)
+        return tuple(self._outcome(version, rounds, i == last) for i, (version, rounds) in parts)
 
-    def _outcome(self, version: str, rounds: Sequence[Round], last: bool, controller: str) -> Outcome:
+    def _outcome(self, version: str, rounds: Sequence[Round], last: bool) -> Outcome:
         return Outcome(
             request_id=self.request.id,
             route=self.route,
             tenant=self.request.tenant,
             draft_version=version,
-            controller=controller,
+            controller=self.controller.name,
             finished_at=now(),
             requests=int(last),
             rounds=len(rounds),

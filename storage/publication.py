@@ -62,9 +62,7 @@ def _name(aside: Aside, row: VersionRow, folder: Path, provenance: Mapping[str, 
     aside.rename(folder / row.path)
 
 
-def publish(
-    db: Database, folder: Path, version_id: str, evidence: Mapping[str, Any], run: TrainingRun
-) -> DraftVersion:
+def publish(db: Database, folder: Path, version_id: str, evidence: Mapping[str, Any], run: TrainingRun) -> DraftVersion:
     """See :meth:`storage.versions.VersionLedger.publish`; the files in ``folder`` were verified."""
     with _unmarked_on_error(folder), db.session() as session:
         draft = lock_draft(session, run.draft)

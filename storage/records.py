@@ -211,9 +211,9 @@ class Route:
 class VersionState(str, Enum):
     """The life of a draft version.
 
-        CANDIDATE ──> READY ──> SERVING ──> RETIRED
-            │           │          │
-         REJECTED  QUARANTINED  ROLLED_BACK
+    CANDIDATE ──> READY ──> SERVING ──> RETIRED
+        │           │          │
+     REJECTED  QUARANTINED  ROLLED_BACK
     """
 
     CANDIDATE = "candidate"  # written, not yet judged by the gate

@@ -76,4 +76,3 @@ def is_held_out(samples: RequestSamples, share: float) -> bool:
     prompt = samples.tokens[: samples.prompt_len].astype("<i4", copy=False)
     digest = hashlib.sha256(prompt.tobytes()).digest()
     return int.from_bytes(digest[:8], "big") < share * 2**64
-

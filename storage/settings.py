@@ -53,6 +53,9 @@ class StorageSettings(Section):
         return self.url or f"sqlite:///{self.data_directory() / 'osd.db'}"
 
 
+GammaRule = Literal["fixed", "analytic", "gammatune", "gammatune_plus"]
+
+
 class ServeSettings(Section):
     target: str | None = None
     """Hugging Face folder or hub name of the target."""
@@ -68,8 +71,10 @@ class ServeSettings(Section):
     """Prompt and output tokens of a row at most (the models' own limit, if that is less)."""
     threads: int | None = Field(default=None, ge=1)
     """Torch threads for decoding on the CPU; None leaves torch's own choice."""
-    gamma: Literal["fixed", "analytic", "gammatune", "gammatune_plus"] = "analytic"
+    gamma: GammaRule = "analytic"
     """The controller that sizes the drafts."""
+    gamma_routes: dict[str, GammaRule] = {}
+    """Other controllers for single routes: route = controller."""
     gamma_initial: int = Field(default=4, ge=0)
     """Drafted tokens of a request's first round (every round, for fixed)."""
     gamma_max: int = Field(default=12, ge=1)

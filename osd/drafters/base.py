@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from osd.gamma.pace import Read
 from osd.row import Row
 from osd.warp import Warp
 
@@ -26,17 +27,28 @@ class Draft:
     q: Tensor | None
     """(B, G, V) the distributions drawn from, after warping; None in a batch that is all greedy."""
 
+    passes: int
+    """Passes of the drafter that it took: G, or more where rows declined their last tokens."""
+
     @property
     def size(self) -> int:
         """G."""
         return self.tokens.shape[1]
 
 
+Steer = Callable[[Sequence[Row], list[int], int, Read], None]
+"""Rows, the lengths of their drafts (to be shortened), the passes made, a way to read the newest one's signals:
+:meth:`osd.gamma.pace.Pace.steer`."""
+
+
 class Drafter(Protocol):
     """Proposes tokens. Row i of the batch is row i of its cache."""
 
-    def propose(self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None) -> Draft:
-        """Up to ``gammas[i]`` tokens for row i; in a batch that samples, ``chance`` (B, G or more) uniforms."""
+    def propose(
+        self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
+    ) -> Draft:
+        """Up to ``gammas[i]`` tokens for row i; in a batch that samples, ``chance`` (B, G or more) uniforms.
+        ``steer`` is asked after every pass which rows stop."""
         ...
 
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:

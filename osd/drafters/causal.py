@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osd.decoder import Decoder
-from osd.drafters.base import Draft
+from osd.drafters.base import Draft, Steer
+from osd.gamma import Signal
 from osd.row import Row
 from osd.warp import Warp, draw
 
@@ -24,7 +25,9 @@ class CausalDrafter:
         """``vocabulary`` is the width of the target's logits: the draft's are cut or filled up to it."""
         self.decoder, self.vocabulary = decoder, vocabulary
 
-    def propose(self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None) -> Draft:
+    def propose(
+        self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
+    ) -> Draft:
         """See :meth:`osd.drafters.base.Drafter.propose`."""
         lengths = list(gammas)
         tokens: list[Tensor] = []
@@ -36,15 +39,18 @@ class CausalDrafter:
             tokens.append(chosen)
             if probabilities is not None:
                 q.append(probabilities)
-            self._stop_unsure(rows, lengths, len(tokens), chosen, logits)
+            steer(rows, lengths, len(tokens), Signals(logits[:, 0], chosen).read)
+        size, passes = max(lengths), len(tokens)
         nothing = torch.zeros(len(rows), 0, dtype=torch.long, device=self.decoder.device)
-        chain = torch.stack(tokens, dim=1) if tokens else nothing
-        return Draft(chain, tuple(range(len(tokens))), tuple(lengths), torch.stack(q, dim=1) if q else None)
+        chain = torch.stack(tokens[:size], dim=1) if size else nothing
+        return Draft(
+            chain, tuple(range(size)), tuple(lengths), torch.stack(q[:size], dim=1) if q[:size] else None, passes
+        )
 
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafter.commit`. The last drafted token was never fed back."""
-        if draft.size:
-            row.drafter_seen = length_before + min(accepted, draft.size - 1)
+        if draft.passes:
+            row.drafter_seen = length_before + min(accepted, draft.passes - 1)
 
     def move_row(self, source: int, target: int, row: Row) -> None:
         """See :meth:`osd.drafters.base.Drafter.move_row`."""
@@ -82,14 +88,21 @@ class CausalDrafter:
         probabilities = warp(logits)[:, 0]
         return draw(probabilities, chance[:, step]), probabilities
 
-    def _stop_unsure(
-        self, rows: Sequence[Row], lengths: list[int], drafted: int, chosen: Tensor, logits: Tensor
-    ) -> None:
-        """Ask the controllers that want to know how sure the draft was whether to go on."""
-        asked = [i for i, row in enumerate(rows) if row.gamma.wants_confidence and lengths[i] > drafted]
-        if not asked:
-            return
-        confidence = logits[:, 0].float().softmax(-1).gather(1, chosen.unsqueeze(1)).squeeze(1).tolist()
-        for i in asked:
-            if not rows[i].gamma.keep_drafting(confidence[i]):
-                lengths[i] = drafted
+
+class Signals:
+    """What a draft pass can tell the controllers; worked out for those who ask."""
+
+    def __init__(self, logits: Tensor, chosen: Tensor) -> None:
+        """``logits`` (B, V) and the tokens chosen from them (B,)."""
+        self._logits, self._chosen = logits.float(), chosen
+
+    def read(self, signal: Signal) -> list[float]:
+        """One number a row, on the host. Temperature and cuts play no part: greedy and sampling rows compare."""
+        if signal == "confidence":
+            picked = self._logits.gather(1, self._chosen.unsqueeze(1)).squeeze(1)
+        elif signal == "peak":
+            picked = self._logits.amax(-1)
+        else:
+            raise ValueError(f"a causal drafter without an acceptance head has no signal {signal!r}")
+        values: list[float] = (picked - self._logits.logsumexp(-1)).exp().tolist()
+        return values

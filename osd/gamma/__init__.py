@@ -15,13 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from osd.gamma.analytic import AnalyticController
-from osd.gamma.base import CostModel, GammaController, Observation, RowGamma
+from osd.gamma.base import CostModel, GammaController, Go, Observation, RowGamma, Signal
 from osd.gamma.fixed import FixedController
 from osd.gamma.gammatune import GammaTuneController
+from osd.gamma.pace import Pace
 from storage.errors import BadSetting
 from storage.settings import ServeSettings
 
-__all__ = ["CONTROLLERS", "CostModel", "GammaController", "Observation", "RowGamma", "make_controller"]
+__all__ = [
+    "CONTROLLERS", "CostModel", "GammaController", "Go", "Observation", "Pace", "RowGamma", "Signal", "make_controller",
+    "make_pace",
+]  # fmt: skip
 
 
 def _fixed(settings: ServeSettings, costs: CostModel) -> GammaController:
@@ -62,13 +66,23 @@ CONTROLLERS: Mapping[str, Callable[[ServeSettings, CostModel], GammaController]]
 }
 
 
-def make_controller(settings: ServeSettings, costs: CostModel) -> GammaController:
-    """The controller that ``settings.gamma`` names. Raises BadSetting for an unknown name, or when
-    ``gamma_initial`` is more than ``gamma_max``."""
-    if settings.gamma not in CONTROLLERS:
-        reason = f"there is no controller named {settings.gamma!r}; known: {', '.join(CONTROLLERS)}"
+def make_controller(settings: ServeSettings, costs: CostModel, name: str | None = None) -> GammaController:
+    """The controller called ``name``; by default the one that ``settings.gamma`` names. Raises BadSetting for an
+    unknown name, or when ``gamma_initial`` is more than ``gamma_max``."""
+    name = name or settings.gamma
+    if name not in CONTROLLERS:
+        reason = f"there is no controller named {name!r}; known: {', '.join(CONTROLLERS)}"
         raise BadSetting(source="settings", key="serve.gamma", reason=reason)
     if settings.gamma_initial > settings.gamma_max:
         reason = f"{settings.gamma_initial} is more than serve.gamma_max ({settings.gamma_max}); lower it or raise that"
         raise BadSetting(source="settings", key="serve.gamma_initial", reason=reason)
-    return CONTROLLERS[settings.gamma](settings, costs)
+    return CONTROLLERS[name](settings, costs)
+
+
+def make_pace(settings: ServeSettings, costs: CostModel) -> Pace:
+    """The engine's controllers: ``settings.gamma``, and one for each name in ``settings.gamma_routes``. Raises
+    BadSetting as :func:`make_controller`."""
+    shared = {
+        name: make_controller(settings, costs, name) for name in {settings.gamma, *settings.gamma_routes.values()}
+    }
+    return Pace(shared[settings.gamma], {route: shared[name] for route, name in settings.gamma_routes.items()})

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from osd.gamma.acceptance_rate import truncated
-from osd.gamma.base import CostModel, Observation
+from osd.gamma.base import CostModel, Go, Observation, RowByRow
 from osd.gamma.probing import Prober
 
 ACCEPTANCE_MAX = 0.98
@@ -87,7 +87,6 @@ class AnalyticRow:
     """One request: its last h rounds."""
 
     __slots__ = ("_controller", "_history", "acceptance", "behind")
-    wants_confidence: bool = False
 
     def __init__(self, controller: AnalyticController) -> None:
         self._controller = controller
@@ -101,9 +100,9 @@ class AnalyticRow:
         """The γ of this round; every row of the batch gets the same."""
         return self._controller.choose(self, batch)
 
-    def keep_drafting(self, confidence: float) -> bool:
+    def keep_drafting(self, signal: float) -> Go:
         """Always: γ is settled before the round."""
-        return True
+        return Go.ON
 
     def observe(self, seen: Observation) -> None:
         """A round without drafted tokens says nothing about acceptance."""
@@ -114,7 +113,7 @@ class AnalyticRow:
             self.acceptance = self._controller.estimate(self._history)
 
 
-class AnalyticController:
+class AnalyticController(RowByRow):
     """See the module. ``history`` is the paper's h."""
 
     name: str = "analytic"

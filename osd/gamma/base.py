@@ -1,23 +1,46 @@
 """How long should the next draft be? What a gamma controller is told, and what it answers.
 
-A controller belongs to one engine, and starts a :class:`RowGamma` for every request. Each round goes
+A controller starts a :class:`RowGamma` for every request that it serves. Each round goes
 
-    gamma = row.next_gamma(batch)          # 0: do not speculate
-    ... draft, asking row.keep_drafting(confidence) after each token where row.wants_confidence ...
+    gammas = controller.plan(rows, rooms, batch)          # 0: do not speculate
+    ... one draft pass, then controller.steer(rows, drafted, signals), and so on ...
     ... one target pass over the batch ...
-    row.observe(Observation(gamma, drafted, accepted))
+    row.observe(Observation(gamma, drafted, accepted))    # each row
 
-and the engine tells the shared :class:`~osd.gamma.costs.CostModel` how long drafting and verifying took.
+and the engine tells the shared :class:`~osd.gamma.costs.CostModel` how long drafting and verifying took. Most
+rules look at one request at a time: they are a RowGamma and a :class:`RowByRow` controller.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import IntEnum
+from typing import Any, Literal, Protocol
 
 from osd.gamma.costs import CostModel
 
-__all__ = ["CostModel", "GammaController", "Observation", "RowGamma"]
+__all__ = ["CostModel", "GammaController", "Go", "Observation", "RowByRow", "RowGamma", "Signal"]
+
+Signal = Literal["none", "confidence", "peak", "acceptance"]
+"""What a controller asks of each draft pass, a number in [0, 1] a row (all but ``none`` cost the engine a host sync).
+
+``confidence``: the draft's probability of the token that it chose. ``peak``: its largest probability for that
+token, known before one is drawn. ``acceptance``: the acceptance head's estimate for the token *before*, which the pass
+has just read (at a round's first pass: for the row's own last token, and meaningless).
+"""
+
+
+class Go(IntEnum):
+    """How a row goes on after a draft pass."""
+
+    DECLINE = 0
+    """Without the token of this pass. Lossless while the answer hangs on nothing that was drawn in this pass:
+    on ``peak`` or ``acceptance``, never on ``confidence`` (docs/gamma.md)."""
+    LAST = 1
+    """With it, and no further."""
+    ON = 2
+    """With it, and on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +63,12 @@ class Observation:
 class RowGamma(Protocol):
     """The state of one request."""
 
-    wants_confidence: bool
-    """Whether :meth:`keep_drafting` must be asked after each token (it costs the engine a host sync)."""
-
     def next_gamma(self, batch: int) -> int:
         """Tokens to draft in the next round of a batch of so many rows; 0 means do not speculate."""
         ...
 
-    def keep_drafting(self, confidence: float) -> bool:
-        """Whether to go on after a token that the draft itself gave this probability."""
+    def keep_drafting(self, signal: float) -> Go:
+        """Whether to go on after a draft pass with this signal."""
         ...
 
     def observe(self, seen: Observation) -> None:
@@ -57,10 +77,35 @@ class RowGamma(Protocol):
 
 
 class GammaController(Protocol):
-    """A way to size drafts; shared by all requests of one engine."""
+    """A way to size drafts; shared by all requests of one engine that use it."""
 
     name: str
+    signal: Signal
 
-    def start(self) -> RowGamma:
-        """The state of a new request."""
+    def start(self) -> Any:
+        """The state of a new request: what :meth:`plan` and :meth:`steer` are given, with ``observe``."""
         ...
+
+    def plan(self, rows: Sequence[Any], rooms: Sequence[int], batch: int) -> list[int]:
+        """Tokens to draft at most, a row. ``rooms``: how many each has room for (the engine cuts what is more);
+        ``batch``: rows that share the passes, those of other controllers included."""
+        ...
+
+    def steer(self, rows: Sequence[Any], drafted: int, signals: Sequence[float]) -> list[Go]:
+        """Of the rows that still draft, which go on after their draft pass number ``drafted``. Not asked
+        where ``signal`` is none."""
+        ...
+
+
+class RowByRow:
+    """A controller whose rows decide for themselves."""
+
+    signal: Signal = "none"
+
+    def plan(self, rows: Sequence[RowGamma], rooms: Sequence[int], batch: int) -> list[int]:
+        """Each row's own gamma."""
+        return [row.next_gamma(batch) for row in rows]
+
+    def steer(self, rows: Sequence[RowGamma], drafted: int, signals: Sequence[float]) -> list[Go]:
+        """Each row's own answer."""
+        return [row.keep_drafting(signal) for row, signal in zip(rows, signals, strict=True)]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from osd.gamma.base import Observation
+from osd.gamma.base import Go, Observation, RowByRow
 
 
 class FixedRow:
     """One request; nothing to remember."""
 
     __slots__ = ("_gamma",)
-    wants_confidence: bool = False
 
     def __init__(self, gamma: int) -> None:
         self._gamma = gamma
@@ -18,15 +17,15 @@ class FixedRow:
         """See :class:`~osd.gamma.base.RowGamma`."""
         return self._gamma
 
-    def keep_drafting(self, confidence: float) -> bool:
+    def keep_drafting(self, signal: float) -> Go:
         """Always."""
-        return True
+        return Go.ON
 
     def observe(self, seen: Observation) -> None:
         """Nothing is learned."""
 
 
-class FixedController:
+class FixedController(RowByRow):
     """Drafts ``gamma`` tokens every round; 0 is plain decoding with the target alone."""
 
     name: str = "fixed"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from osd.gamma.base import Observation
+from osd.gamma.base import Go, Observation, RowByRow, Signal
 
 GAMMA_MIN = 1  # at 0 no token would be drafted, none accepted, and the average could never rise again
 _ROUNDING = 1e-9  # an average of 4 that arithmetic left at 4.0000000001 must not become 5
@@ -16,20 +16,19 @@ _ROUNDING = 1e-9  # an average of 4 that arithmetic left at 4.0000000001 must no
 class GammaTuneRow:
     """The average γ̄ of one request."""
 
-    __slots__ = ("_average", "_tune", "wants_confidence")
+    __slots__ = ("_average", "_tune")
 
     def __init__(self, tune: GammaTuneController) -> None:
         self._tune = tune
         self._average = float(tune.initial)
-        self.wants_confidence: bool = tune.tau is not None
 
     def next_gamma(self, batch: int) -> int:
         """γ = ⌈γ̄⌉, Algorithm 1 line 5."""
         return math.ceil(self._average - _ROUNDING)
 
-    def keep_drafting(self, confidence: float) -> bool:
+    def keep_drafting(self, signal: float) -> Go:
         """GammaTune+ stops drafting after a token that the draft gave less than τ (section 4.2)."""
-        return self._tune.tau is None or confidence >= self._tune.tau
+        return Go.ON if self._tune.tau is None or signal >= self._tune.tau else Go.LAST
 
     def observe(self, seen: Observation) -> None:
         """Eqs. 7 and 8, Algorithm 1 lines 1 to 4.
@@ -45,11 +44,12 @@ class GammaTuneRow:
         self._average = min(float(tune.maximum), max(float(GAMMA_MIN), average))
 
 
-class GammaTuneController:
+class GammaTuneController(RowByRow):
     """GammaTune, or GammaTune+ where ``tau`` is given."""
 
     def __init__(self, initial: int, maximum: int, *, eta: float, delta: int, tau: float | None = None) -> None:
         self.name: str = "gammatune" if tau is None else "gammatune_plus"
+        self.signal: Signal = "none" if tau is None else "confidence"
         self.initial = min(maximum, max(GAMMA_MIN, initial))
         self.maximum = maximum
         self.eta = eta

@@ -36,9 +36,7 @@ def pair() -> Pair:
 
 
 @torch.inference_mode()
-def test_every_verified_position_carries_the_targets_distribution(
-    pair: Pair, store: Store, settings: Settings
-) -> None:
+def test_every_verified_position_carries_the_targets_distribution(pair: Pair, store: Store, settings: Settings) -> None:
     asked = [Request(p, max_new_tokens=17) for p in prompts(7, seed=20)]
     recorder = Recorder(store, settings, "test")
     done = Engine(pair, settings.serve, recorder=recorder).run(asked)

@@ -41,7 +41,8 @@ def opened(tmp_path: Path, url: str | None) -> Store:
 
 
 @pytest.mark.parametrize(
-    "url", ["nonsense", "mysql://me:secret@host/osd", "sqlite://", "sqlite:///:memory:", "postgresql://me:secret@host:port/x"]
+    "url",
+    ["nonsense", "mysql://me:secret@host/osd", "sqlite://", "sqlite:///:memory:", "postgresql://me:secret@host:port/x"],
 )
 def test_a_url_that_names_no_database_of_ours(tmp_path: Path, url: str) -> None:
     with pytest.raises(BadSetting, match=r"storage\.url") as caught:

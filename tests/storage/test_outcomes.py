@@ -45,9 +45,7 @@ def test_groups(store: Store) -> None:
     for route, version, controller, tenant, worker in (
         ("sql", "v1", "fixed", "t1", "a"), ("sql", "v2", "fixed", "t2", "a"), ("chat", "v2", "analytic", "t1", "b"),
     ):  # fmt: skip
-        store.outcomes.add(
-            [outcome(route=route, draft_version=version, controller=controller, tenant=tenant)], worker
-        )
+        store.outcomes.add([outcome(route=route, draft_version=version, controller=controller, tenant=tenant)], worker)
 
     def requests(*by: str, **filters: str) -> dict[tuple[str, ...], int]:
         return {tuple(row.by.values()): row.requests for row in store.outcomes.acceptance(by, **filters)}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import osd.gamma
-from osd.gamma import CONTROLLERS, CostModel, Observation, make_controller
+from osd.gamma import CONTROLLERS, CostModel, Go, Observation, make_controller
 from storage.errors import BadSetting
 from storage.settings import ServeSettings, load_settings
 
@@ -19,9 +19,8 @@ from storage.settings import ServeSettings, load_settings
 def test_each_name_makes_the_controller_of_that_name(name: str) -> None:
     controller = make_controller(load_settings(serve={"gamma": name, "gamma_initial": 3}).serve, CostModel())
     assert controller.name == name
-    row = controller.start()
-    assert row.next_gamma(1) == 3
-    assert row.wants_confidence == (name == "gammatune_plus")
+    assert controller.plan([controller.start()], [20], 1) == [3]
+    assert (controller.signal == "confidence") == (name == "gammatune_plus")
 
 
 def test_the_settings_and_the_controllers_know_the_same_names() -> None:
@@ -74,14 +73,15 @@ def test_the_settings_reach_their_controllers() -> None:
     assert after(1, gamma_eta=0.5, gamma_delta=2) == 5
     assert after(9, gamma_eta=1.0, gamma_delta=3, gamma_max=8) == 8
     plus = make_controller(ServeSettings(gamma="gammatune_plus", gamma_confidence=0.7), CostModel()).start()
-    assert (plus.keep_drafting(0.7), plus.keep_drafting(0.69)) == (True, False)
+    assert (plus.keep_drafting(0.7), plus.keep_drafting(0.69)) == (Go.ON, Go.LAST)
 
 
 def test_fixed_is_fixed() -> None:
-    row = make_controller(ServeSettings(gamma="fixed", gamma_initial=0), CostModel()).start()
+    controller = make_controller(ServeSettings(gamma="fixed", gamma_initial=0), CostModel())
+    row = controller.start()
     row.observe(Observation(0, 0, 0))
-    assert row.next_gamma(8) == 0
-    assert row.keep_drafting(0.0) and not row.wants_confidence
+    assert controller.plan([row, row], [9, 9], 8) == [0, 0]
+    assert controller.signal == "none"
 
 
 def test_rejected_is_fewer_accepted_than_drafted() -> None:
@@ -94,9 +94,10 @@ def test_rejected_is_fewer_accepted_than_drafted() -> None:
 def test_gamma_stays_within_its_limits(name: str, initial: int, shares: list[float]) -> None:
     settings = ServeSettings(gamma=name, gamma_initial=initial, gamma_max=8)  # type: ignore[arg-type]
     costs = CostModel()
-    row = make_controller(settings, costs).start()
+    controller = make_controller(settings, costs)
+    row = controller.start()
     for share in shares:
-        gamma = row.next_gamma(1)
+        [gamma] = controller.plan([row], [20], 1)
         assert 0 <= gamma <= 8
         costs.observe_draft(1, gamma, gamma * 0.5)
         costs.observe_verify(1, gamma + 1, 4.0)

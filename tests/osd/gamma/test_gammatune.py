@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.gamma.base import Observation
+from osd.gamma.base import Go, Observation
 from osd.gamma.gammatune import GammaTuneController
 
 
@@ -58,9 +58,10 @@ def test_each_request_has_its_own_average() -> None:
 
 
 def test_plus_stops_below_tau_and_a_window_cut_short_counts_as_the_window() -> None:
-    row = GammaTuneController(4, 8, eta=0.5, delta=2, tau=0.4).start()
-    assert row.wants_confidence
-    assert [row.keep_drafting(confidence) for confidence in (0.9, 0.4, 0.39)] == [True, True, False]
+    controller = GammaTuneController(4, 8, eta=0.5, delta=2, tau=0.4)
+    row = controller.start()
+    assert controller.signal == "confidence"
+    assert [row.keep_drafting(confidence) for confidence in (0.9, 0.4, 0.39)] == [Go.ON, Go.ON, Go.LAST]
     row.observe(Observation(gamma=4, drafted=3, accepted=3))  # A = 3 drafted, so 5: 4/2 + 5/2 = 4.5
     assert row.next_gamma(1) == 5
     row.observe(Observation(gamma=5, drafted=1, accepted=0))  # 4.5/2 = 2.25
@@ -72,7 +73,7 @@ def test_plus_stops_below_tau_and_a_window_cut_short_counts_as_the_window() -> N
 def test_without_tau_no_confidence_is_asked_for() -> None:
     controller = GammaTuneController(4, 8, eta=0.5, delta=2)
     assert controller.name == "gammatune"
-    assert not controller.start().wants_confidence and controller.start().keep_drafting(0.0)
+    assert controller.signal == "none"
     assert GammaTuneController(4, 8, eta=0.5, delta=2, tau=0.4).name == "gammatune_plus"
 
 

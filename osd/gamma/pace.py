@@ -1,0 +1,63 @@
+"""The controllers of one engine: the rule of each route, and one batch's rows shared out among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from osd.gamma.base import GammaController, Signal
+
+Read = Callable[[Signal], list[float]]
+"""A signal of the newest draft pass, for every row of the batch."""
+
+
+class Paced(Protocol):
+    """A row of the batch, as far as its gamma is concerned."""
+
+    controller: GammaController
+    gamma: Any
+    """Its state there."""
+
+    def room(self) -> int:
+        """Tokens that may be drafted."""
+        ...
+
+
+class Pace:
+    """Sizes the drafts of a batch whose rows may follow different rules."""
+
+    def __init__(self, usual: GammaController, by_route: Mapping[str, GammaController]) -> None:
+        self._usual, self._by_route = usual, by_route
+
+    def controller(self, route: str) -> GammaController:
+        """The rule of a route."""
+        return self._by_route.get(route, self._usual)
+
+    def plan(self, rows: Sequence[Paced]) -> list[int]:
+        """Tokens to draft at most, a row."""
+        gammas = [0] * len(rows)
+        rooms = [row.room() for row in rows]
+        for controller, members in _shared_out(rows, range(len(rows))):
+            asked = controller.plan([rows[i].gamma for i in members], [rooms[i] for i in members], len(rows))
+            for i, gamma in zip(members, asked, strict=True):
+                gammas[i] = min(gamma, rooms[i])
+        return gammas
+
+    def steer(self, rows: Sequence[Paced], lengths: list[int], drafted: int, read: Read) -> None:
+        """After draft pass number ``drafted``: shorten ``lengths`` of the rows that stop here."""
+        going = [i for i, length in enumerate(lengths) if length >= drafted]
+        for controller, members in _shared_out(rows, going):
+            if controller.signal == "none":
+                continue
+            signals = read(controller.signal)
+            answers = controller.steer([rows[i].gamma for i in members], drafted, [signals[i] for i in members])
+            for i, go in zip(members, answers, strict=True):
+                lengths[i] = min(lengths[i], (drafted - 1, drafted, lengths[i])[go])
+
+
+def _shared_out(rows: Sequence[Paced], which: Sequence[int]) -> list[tuple[GammaController, list[int]]]:
+    members: dict[int, tuple[GammaController, list[int]]] = {}
+    for i in which:
+        controller = rows[i].controller
+        members.setdefault(id(controller), (controller, []))[1].append(i)
+    return list(members.values())

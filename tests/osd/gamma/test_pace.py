@@ -1,0 +1,101 @@
+"""One batch, several controllers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from osd.gamma import CostModel, Go, Observation, make_pace
+from osd.gamma.base import RowByRow, Signal
+from osd.gamma.pace import Pace
+from storage.errors import BadSetting
+from storage.settings import ServeSettings, load_settings
+
+
+@dataclass
+class Told:
+    """A row that answers what the test tells it to."""
+
+    gamma: int
+    answers: dict[float, Go]
+
+    def next_gamma(self, batch: int) -> int:
+        return self.gamma
+
+    def keep_drafting(self, signal: float) -> Go:
+        return self.answers[signal]
+
+    def observe(self, seen: Observation) -> None:
+        raise AssertionError("not asked")
+
+
+class Telling(RowByRow):
+    name = "telling"
+
+    def __init__(self, signal: Signal) -> None:
+        self.signal: Signal = signal
+
+    def start(self) -> Told:
+        raise AssertionError("not asked")
+
+
+@dataclass
+class Line:
+    controller: Telling
+    gamma: Told
+    left: int = 20
+
+    def room(self) -> int:
+        return self.left
+
+
+ANSWERS = {0.1: Go.DECLINE, 0.5: Go.LAST, 0.9: Go.ON}
+
+
+def test_a_route_without_a_rule_of_its_own_follows_the_usual_one() -> None:
+    settings = load_settings(serve={"gamma": "analytic", "gamma_routes": {"sql": "fixed", "code": "fixed"}}).serve
+    pace = make_pace(settings, CostModel())
+    assert [pace.controller(route).name for route in ("sql", "chat")] == ["fixed", "analytic"]
+    assert pace.controller("sql") is pace.controller("code")
+
+
+def test_an_unknown_rule_for_a_route_is_refused() -> None:
+    with pytest.raises(BadSetting, match=r"serve\.gamma_routes\.sql"):
+        load_settings(serve={"gamma_routes": {"sql": "clairvoyant"}})
+    with pytest.raises(BadSetting, match="clairvoyant"):
+        make_pace(ServeSettings.model_construct(gamma_routes={"sql": "clairvoyant"}), CostModel())
+
+
+def test_each_row_is_planned_by_its_own_controller_and_cut_to_its_room() -> None:
+    one, other = Telling("none"), Telling("peak")
+    rows = [Line(one, Told(3, {})), Line(other, Told(5, {}), left=2), Line(one, Told(4, {}), left=-1)]
+    assert Pace(one, {}).plan(rows) == [3, 2, -1]
+
+
+def test_only_rows_that_still_draft_are_steered_each_by_its_own_signal() -> None:
+    confident, peaked, blind = Telling("confidence"), Telling("peak"), Telling("none")
+    rows = [Line(c, Told(9, ANSWERS)) for c in (confident, peaked, blind, confident, peaked)]
+    lengths = [6, 6, 6, 2, 3]  # the fourth has stopped after two tokens; the fifth ends here in any case
+    signals: dict[Signal, list[float]] = {"confidence": [0.5, 9, 9, 9, 9], "peak": [9, 0.1, 9, 9, 0.9]}
+    read: list[Signal] = []
+
+    def reader(signal: Signal) -> list[float]:
+        read.append(signal)
+        return signals[signal]
+
+    Pace(blind, {}).steer(rows, lengths, 3, reader)
+    assert lengths == [3, 2, 6, 2, 3]
+    assert sorted(read) == ["confidence", "peak"]
+
+
+def test_nothing_is_read_where_nobody_asks() -> None:
+    blind = Telling("none")
+    lengths = [4, 4]
+
+    def reader(signal: Signal) -> Sequence[float]:
+        raise AssertionError(signal)
+
+    Pace(blind, {}).steer([Line(blind, Told(4, {}))] * 2, lengths, 1, reader)  # type: ignore[arg-type]
+    assert lengths == [4, 4]
