@@ -212,7 +212,7 @@ class Engine:
             tokens, reason = self.ending.cut(row, [*verdict.drafted[index][:accepted], verdict.follows[index]])
             row.tokens += tokens
             self.drafter.commit(row, before, accepted, draft)
-            row.gamma.observe(Observation(gammas[index], drafted, accepted))
+            row.gamma.observe(Observation(gammas[index], drafted, accepted, row.tokens))
             times = (clock.first_ms * share, clock.second_ms * share)
             row.rounds.append(Round(gammas[index], drafted, accepted, len(tokens), *times, self.draft_version))
             progress.append(Progress(row.request.id, tuple(tokens), self._finish(row, reason) if reason else None))

@@ -53,6 +53,9 @@ class Observation:
     """Tokens in fact drafted (fewer near a length limit or after an early stop)."""
     accepted: int
     """Drafted tokens that the target accepted."""
+    text: Sequence[int] = ()
+    """The row's tokens with its prompt, this round's included: ``accepted`` drafted ones and the target's own come
+    last. The engine's own list, not a copy; empty from those that have no tokens at hand."""
 
     @property
     def rejected(self) -> bool:
