@@ -94,6 +94,10 @@ class RaggedCache(Cache):
         self._seen = torch.zeros((), dtype=dtype, device=device)
         self._hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
         self.feed: Feed
+        self.wants_embedding = False
+        """Whether somebody reads ``embedding``: a forward pass that would have to work for it asks."""
+        self.embedding: torch.Tensor | None = None
+        """(B, 1 or T, D): what the newest pass gave the output layer, after the final norm."""
         self.ragged = [RaggedLayer(self) for _ in range(layers)]
         """The same objects as ``layers``, by their own type."""
         super().__init__(layers=list(self.ragged))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -61,18 +62,41 @@ def hugging_face_forward(module: PreTrainedModel) -> Forward:
 
     def forward(tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
         feed: Feed = cache.feed
-        logits: torch.Tensor = module(
-            input_ids=tokens,
-            attention_mask=feed.mask,
-            position_ids=feed.positions,
-            past_key_values=cache,
-            use_cache=True,
-        ).logits
+        with _embedding_kept(module, cache) if cache.wants_embedding else nullcontext():
+            logits: torch.Tensor = module(
+                input_ids=tokens,
+                attention_mask=feed.mask,
+                position_ids=feed.positions,
+                past_key_values=cache,
+                use_cache=True,
+            ).logits
         if last is None:
             return logits
-        return logits.gather(1, last.view(-1, 1, 1).expand(-1, 1, logits.shape[-1]))
+        if cache.wants_embedding and cache.embedding is not None:
+            cache.embedding = _pick(cache.embedding, last)
+        return _pick(logits, last)
 
     return forward
+
+
+def _pick(columns: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """(B, T, …) and (B,) → (B, 1, …)"""
+    return columns.gather(1, last.view(-1, 1, 1).expand(-1, 1, columns.shape[-1]))
+
+
+@contextmanager
+def _embedding_kept(module: PreTrainedModel, cache: RaggedCache) -> Iterator[None]:
+    """Leave what the output layer is given in the cache."""
+    head: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
+
+    def keep(_: object, args: tuple[torch.Tensor, ...]) -> None:
+        cache.embedding = args[0]
+
+    handle = head.register_forward_pre_hook(keep)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def vocabulary_size(module: PreTrainedModel) -> int:

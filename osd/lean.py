@@ -57,7 +57,8 @@ class LeanDecoder:
             hidden = hidden + layer.transform(hidden)
         if last is not None:
             hidden = hidden.gather(1, last.view(rows, 1, 1).expand(-1, 1, hidden.shape[2]))
-        return self.head(F.rms_norm(hidden, (hidden.shape[2],), self.norm, self.eps))
+        cache.embedding = F.rms_norm(hidden, (hidden.shape[2],), self.norm, self.eps)
+        return self.head(cache.embedding)
 
     def _extend_rotary(self, length: int) -> None:
         """Rotary tables (length, head_dim); the sine's first half is negated, so that a roll does the rotation."""
