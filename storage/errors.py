@@ -4,6 +4,7 @@
     ├── BadInput                 what the caller gave cannot be used; nothing was changed
     │   ├── BadRequest             a prompt or its sampling settings
     │   ├── BadPromptFile          a file of prompts, or a line in one
+    │   ├── BadBenchFile           a recording or a cost table of `osd bench gamma`
     │   └── BadSetting             osd.toml, OSD_… or a command's option
     ├── NotFound                 a thing asked for by name is not there
     │   ├── UnknownVersion
@@ -65,6 +66,10 @@ class BadRequest(BadInput):
 
 
 class BadPromptFile(BadInput):
+    """{path}: {reason}"""
+
+
+class BadBenchFile(BadInput):
     """{path}: {reason}"""
 
 
