@@ -40,6 +40,17 @@ def accept_sampled(
     return kept, draw(_after(p_next, q, kept, lengths, rows), last_chance)
 
 
+def acceptance_chance(p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:
+    """min(1, p(y) / q(y)) of each drafted token y: the chance with which it is kept once those before it were
+    (section 4.3 of SpecDec++).
+
+    p (B, G + 1, V), q (B, G, V), drafted (B, G) ~ q → (B, G); no number where nothing could be drafted.
+    """
+    index = drafted.unsqueeze(-1)
+    likely, proposed = p[:, :-1].gather(2, index).squeeze(2), q.gather(2, index).squeeze(2)
+    return (likely / proposed).clamp_(max=1.0)
+
+
 def expected_acceptance(p: Tensor, q: Tensor) -> Tensor:
     """Σ_v min(p(v), q(v)) over the last dimension: the chance that a token drafted from q is accepted.
 

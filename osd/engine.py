@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from osd.acceptance import accept_greedy, accept_sampled
+from osd.acceptance import accept_greedy, accept_sampled, acceptance_chance
 from osd.clock import Clock
 from osd.drafters import CausalDrafter, Draft
 from osd.gamma import CostModel, Observation, make_pace
@@ -59,6 +59,8 @@ class Verdict:
     """(B, G) the drafted tokens."""
     follows: list[int]
     """The target's own token after them, a row."""
+    chances: Tensor | None = None
+    """(B, G) min(1, p/q) of each drafted token; None where nobody keeps it, or where all rows are greedy."""
 
 
 class Engine:
@@ -182,6 +184,7 @@ class Engine:
 
     def _accept(self, logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None) -> Verdict:
         lengths = torch.tensor(draft.lengths, device=self.pair.device)
+        chances: Tensor | None = None
         if warp is None or chance is None:
             accepted, follows = accept_greedy(logits.argmax(-1), draft.tokens, lengths)
         else:
@@ -190,8 +193,10 @@ class Engine:
             used = chance.shape[1] // 2
             tests, last = chance[:, used : used + draft.size], chance[:, -1]
             accepted, follows = accept_sampled(p, q, draft.tokens, lengths, tests, last)
+            if self.recorder and draft.size:
+                chances = acceptance_chance(p, q, draft.tokens)
         table = torch.cat([accepted.unsqueeze(1), follows.unsqueeze(1), draft.tokens], dim=1).tolist()  # the one sync
-        return Verdict([line[0] for line in table], [line[2:] for line in table], [line[1] for line in table])
+        return Verdict([line[0] for line in table], [line[2:] for line in table], [line[1] for line in table], chances)
 
     def _measure(self, draft: Draft, clock: Clock) -> None:
         rows = len(self.rows)
@@ -217,7 +222,7 @@ class Engine:
             row.rounds.append(Round(gammas[index], drafted, accepted, len(tokens), *times, self.draft_version))
             progress.append(Progress(row.request.id, tuple(tokens), self._finish(row, reason) if reason else None))
         if self.recorder:
-            self.recorder.take(self.rows, progress, draft, verdict.accepted, verdict.drafted, logits)
+            self.recorder.take(self.rows, progress, draft, verdict.accepted, verdict.drafted, logits, verdict.chances)
         for index in reversed([i for i, p in enumerate(progress) if p.completion]):
             self._leave(index)
         return progress

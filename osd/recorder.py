@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from osd.drafters.base import Draft
@@ -51,6 +53,8 @@ class Parcel:
     logits: Tensor
     """(m, V): the spans' positions one after another."""
     completions: list[Completion]
+    chances: Tensor | None = None
+    """(m,) min(1, p/q) there; None where it follows from what was kept: in a greedy batch."""
 
     @property
     def bytes(self) -> int:
@@ -66,6 +70,8 @@ class Part:
     ids: Tensor
     logprobs: Tensor
     outside: Tensor
+    chances: Tensor
+    """(m,) NaN where it follows from the span's kinds."""
 
 
 def reduce_logits(logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,8 +112,12 @@ class Recorder:
         accepted: Sequence[int],
         drafted: Sequence[Sequence[int]],
         logits: Tensor,
+        chances: Tensor | None = None,
     ) -> None:
-        """What one round brought, from the decode loop: logits (B, G + 1, V) are copied where they are kept."""
+        """What one round brought, from the decode loop: logits (B, G + 1, V) are copied where they are kept.
+
+        ``chances`` (B, G): with which probability each drafted token was to be kept; None in a greedy batch.
+        """
         spans: list[Span] = []
         index: list[int] = []
         for i, (row, step) in enumerate(zip(rows, progress, strict=True)):
@@ -118,8 +128,9 @@ class Recorder:
                 index.extend(range(first, first + len(span.kinds)))
         completions = [step.completion for step in progress if step.completion]
         if spans or completions:
-            kept = logits.flatten(0, 1)[torch.tensor(index, dtype=torch.long, device=logits.device)]
-            self._put(Parcel(spans, kept, completions))
+            which = torch.tensor(index, dtype=torch.long, device=logits.device)
+            padded = None if chances is None else F.pad(chances, (0, 1)).flatten()[which]
+            self._put(Parcel(spans, logits.flatten(0, 1)[which], completions, padded))
 
     def _span(self, row: Row, step: Progress, accepted: int, drafted: Sequence[int], length: int) -> Span | None:
         """What is kept of one row's round: all of it, or the corrected token alone."""
@@ -191,10 +202,11 @@ class Recorder:
         full = [parcel.logits for parcel in parcels if parcel.spans]
         if full:
             ids, logprobs, outside = (part.cpu() for part in reduce_logits(torch.cat(full), self.k))
+            chances = torch.cat([chances_of(parcel) for parcel in parcels if parcel.spans]).cpu()
             end = 0
             for span in (span for parcel in parcels for span in parcel.spans):
                 begin, end = end, end + len(span.kinds)
-                part = Part(span, ids[begin:end], logprobs[begin:end], outside[begin:end])
+                part = Part(span, ids[begin:end], logprobs[begin:end], outside[begin:end], chances[begin:end])
                 self._open.setdefault(span.request_id, []).append(part)
         for completion in (completion for parcel in parcels for completion in parcel.completions):
             self._oldest = self._oldest or now()
@@ -221,10 +233,23 @@ class Recorder:
             log.error("%d requests could not be kept: %s", len(samples), error, extra={"action": "record_failed"})
 
 
+def chances_of(parcel: Parcel) -> Tensor:
+    """(m,) its chances, NaN where they follow from what was kept."""
+    return parcel.logits.new_full((len(parcel.logits),), torch.nan) if parcel.chances is None else parcel.chances
+
+
+def acceptance_of(kinds: npt.NDArray[np.uint8], chances: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
+    """(m,) min(1, p/q) of what was drafted and judged: at temperature 0, 1 where the target agreed and 0 where not.
+    NaN where nothing was drafted."""
+    known = np.where(np.isnan(chances), kinds == TokenKind.ACCEPTED, chances)
+    return np.where(kinds == TokenKind.UNDRAFTED, np.nan, known).astype(np.float16)
+
+
 def _bundle(completion: Completion, parts: list[Part]) -> RequestSamples:
     spans = [part.span for part in parts]
-    columns = ([p.ids for p in parts], [p.logprobs for p in parts], [p.outside for p in parts])
-    ids, logprobs, outside = (torch.cat(column).numpy() for column in columns)
+    columns = ([getattr(p, name) for p in parts] for name in ("ids", "logprobs", "outside", "chances"))
+    ids, logprobs, outside, chances = (torch.cat(column).numpy() for column in columns)
+    kinds = np.array([kind for s in spans for kind in s.kinds], dtype=np.uint8)
     return RequestSamples(
         request_id=completion.request.id,
         route=completion.route,
@@ -234,9 +259,10 @@ def _bundle(completion: Completion, parts: list[Part]) -> RequestSamples:
         prompt_len=len(completion.request.prompt_tokens),
         tokens=np.array([*completion.request.prompt_tokens, *completion.tokens], dtype=np.int32),
         positions=np.concatenate([np.arange(s.begin, s.begin + len(s.kinds), dtype=np.int32) for s in spans]),
-        kinds=np.array([kind for s in spans for kind in s.kinds], dtype=np.uint8),
+        kinds=kinds,
         drafted=np.array([token for s in spans for token in s.drafted], dtype=np.int32),
         topk_ids=ids.astype(np.int32),
         topk_logprobs=logprobs.astype(np.float16),
         outside=outside.astype(np.float32),
+        acceptance=acceptance_of(kinds, chances.astype(np.float32)),
     )

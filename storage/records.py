@@ -110,6 +110,8 @@ class Sample:
     outside: float
     """The target's probability mass outside those k."""
     draft_version: str
+    acceptance: float | None = None
+    """min(1, p/q) of the drafted token under the request's own sampling; None where none was drafted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,6 +139,8 @@ class RequestSamples:
     """(m, k)"""
     outside: npt.NDArray[np.float32]
     """(m,)"""
+    acceptance: npt.NDArray[np.float16] | None = None
+    """(m,) see Sample.acceptance, NaN where nothing was drafted; None where it was not kept at all."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -146,7 +150,12 @@ class RequestSamples:
             yield Sample(
                 self.request_id, int(self.positions[i]), TokenKind(int(self.kinds[i])), int(self.drafted[i]),
                 self.topk_ids[i], self.topk_logprobs[i], float(self.outside[i]), self.draft_version,
+                self._acceptance(i),
             )  # fmt: skip
+
+    def _acceptance(self, index: int) -> float | None:
+        chance = np.nan if self.acceptance is None else float(self.acceptance[index])
+        return None if np.isnan(chance) else chance
 
 
 @dataclass(frozen=True, slots=True)

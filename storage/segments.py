@@ -16,7 +16,11 @@ drafted            list<int32>         (m,)
 topk_ids           list<int32>         (m · k,) position after position, each likeliest first
 topk_logprobs      list<float>         (m · k,) natural logarithms, in the same order; each is a float16 exactly
 outside            list<float>         (m,) probability outside the k
+acceptance         list<float>         (m,) min(1, p/q) of the drafted token, NaN where none was; empty where it was
+                                       not kept; each is a float16 exactly
 =================  ==================  ====================================================================
+
+Segments of older versions lack ``acceptance``; they are read as if it was not kept.
 
 Numbers are split by byte before zstd, which is smaller than a dictionary and faster; half of a float16's bytes in a
 float are zeros and cost nothing, and DuckDB, Polars and others read them where they do not read halves. Every page
@@ -46,9 +50,13 @@ LISTS: dict[str, type[np.generic]] = {  # as they are stored
     "topk_ids": np.int32,
     "topk_logprobs": np.float32,
     "outside": np.float32,
+    "acceptance": np.float32,
 }
-READ: dict[str, type[np.generic]] = {"topk_logprobs": np.float16}
+READ: dict[str, type[np.generic]] = {"topk_logprobs": np.float16, "acceptance": np.float16}
 """Types of a record's arrays where they are not as stored."""
+
+LATER = ("acceptance",)
+"""Columns that segments of older versions lack."""
 
 SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
 WRITE: dict[str, Any] = {
@@ -92,10 +100,14 @@ def table(batch: Sequence[RequestSamples]) -> Any:
     columns: list[Any] = [[getattr(samples, name) for samples in batch] for name in SCALARS]
     columns.append([samples.topk_ids.shape[1] for samples in batch])
     for name, dtype in LISTS.items():
-        columns.append(_list_column([np.asarray(getattr(samples, name), dtype).ravel() for samples in batch]))
+        columns.append(_list_column([_flat(getattr(samples, name), dtype) for samples in batch]))
     fields = schema()
     arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
     return pa.table(arrays, schema=fields)
+
+
+def _flat(array: Array | None, dtype: type[np.generic]) -> Array:
+    return np.zeros(0, dtype) if array is None else np.asarray(array, dtype).ravel()
 
 
 def _list_column(arrays: list[Array]) -> Any:
@@ -110,21 +122,31 @@ def require_shapes(samples: RequestSamples) -> None:
     """Raises BadInput when a request's arrays do not fit together."""
     m = len(samples.positions)
     flat = all(getattr(samples, name).shape == (m,) for name in ("positions", "kinds", "drafted", "outside"))
+    flat &= samples.acceptance is None or samples.acceptance.shape == (m,)
     wide = samples.topk_ids.ndim == 2 and len(samples.topk_ids) == m
     if not (flat and wide and samples.topk_logprobs.shape == samples.topk_ids.shape and samples.tokens.ndim == 1):
-        shapes = {name: getattr(samples, name).shape for name in LISTS}
+        shapes = {name: getattr(getattr(samples, name), "shape", None) for name in LISTS}
         raise BadInput(reason=f"The samples of request {samples.request_id} have shapes that do not fit: {shapes}.")
 
 
+def require_schema(found: Any) -> None:
+    """Raises ValueError for columns that osd does not write: the file's list of them has no checksum of its own."""
+    ours = {field.name: field.type for field in schema()}
+    if {field.name: field.type for field in found} not in (ours, {n: t for n, t in ours.items() if n not in LATER}):
+        raise ValueError(f"its columns are not a segment's: {', '.join(found.names)}")
+
+
 def decode(path: Path) -> list[RequestSamples]:
-    """Every row, in order. Raises OSError or Arrow's own errors for what is not a whole segment."""
+    """Every row, in order. Raises OSError, ValueError or Arrow's own errors for what is not a whole segment."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         whole = file.read(use_threads=False).combine_chunks()
+    require_schema(whole.schema)
     scalars = [whole[name].to_pylist() for name in SCALARS]
     widths = whole["k"].to_pylist()
-    lists = {name: _split(whole[name], READ.get(name, dtype)) for name, dtype in LISTS.items()}
+    kept = {name: dtype for name, dtype in LISTS.items() if name in whole.column_names}
+    lists = {name: _split(whole[name], READ.get(name, dtype)) for name, dtype in kept.items()}
     return [
         _to_record(values, {name: arrays[row] for name, arrays in lists.items()}, widths[row])
         for row, values in enumerate(zip(*scalars, strict=True))
@@ -144,10 +166,12 @@ def _split(column: Any, dtype: type[np.generic]) -> list[Array]:
 def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int) -> RequestSamples:
     for name in ("topk_ids", "topk_logprobs"):
         arrays[name] = arrays[name].reshape(len(arrays["positions"]), k)
+    if len(arrays.get("acceptance", ())) != len(arrays["positions"]):
+        arrays["acceptance"] = None
     return RequestSamples(*values, **arrays)
 
 
 def shares(batch: Sequence[RequestSamples]) -> Array:
     """(requests,) each request's share of the segment's bytes, by its numbers before compression; sums to 1."""
-    raw = np.array([1 + sum(getattr(samples, name).nbytes for name in LISTS) for samples in batch], np.float64)
+    raw = np.array([1 + sum(getattr(getattr(s, name), "nbytes", 0) for name in LISTS) for s in batch], np.float64)
     return np.asarray(raw / raw.sum())

@@ -172,7 +172,8 @@ def _within(
 
 def _take(samples: RequestSamples, which: npt.NDArray[np.bool_]) -> RequestSamples:
     kept = ("positions", "kinds", "drafted", "topk_ids", "topk_logprobs", "outside")
-    return replace(samples, **{name: getattr(samples, name)[which] for name in kept})
+    acceptance = None if samples.acceptance is None else samples.acceptance[which]
+    return replace(samples, acceptance=acceptance, **{name: getattr(samples, name)[which] for name in kept})
 
 
 def _cut(samples: RequestSamples, k: int) -> RequestSamples:

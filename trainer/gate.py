@@ -217,6 +217,7 @@ def whole_output(samples: RequestSamples) -> RequestSamples:
         topk_ids=tokens[:, None],
         topk_logprobs=np.zeros((m, 1), np.float16),
         outside=np.zeros(m, np.float32),
+        acceptance=None,
     )
 
 

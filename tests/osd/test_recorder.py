@@ -12,7 +12,8 @@ import torch
 from osd.engine import Engine
 from osd.models import Pair
 from osd.recorder import Recorder, reduce_logits
-from storage.records import Request, TokenKind
+from osd.warp import Warp
+from storage.records import Request, Sampling, TokenKind
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 from tests.osd.models import VOCABULARY, prompts, random_pair
@@ -56,6 +57,33 @@ def test_every_verified_position_carries_the_targets_distribution(pair: Pair, st
             assert sample.outside == pytest.approx(1 - float(top.values.exp().sum()), abs=1e-4)
             assert tokens[sample.position] == top.indices[0] == sample.topk_ids[0]  # greedy
             assert (sample.drafted != tokens[sample.position]) == (sample.kind is TokenKind.REJECTED)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("temperatures", [(0.0, 0.0, 0.0), (1.0, 0.0, 0.7)])
+def test_every_drafted_token_carries_its_chance_of_acceptance(
+    pair: Pair, store: Store, settings: Settings, temperatures: tuple[float, ...]
+) -> None:
+    """min(1, p/q) from plain forward passes of both models; in a greedy batch it is 1 or 0."""
+    sampling = [Sampling(t, top_k=20 if t == 0.7 else None, seed=i) for i, t in enumerate(temperatures)]
+    asked = [Request(p, max_new_tokens=17, sampling=s) for p, s in zip(prompts(3, seed=23), sampling, strict=True)]
+    recorder = Recorder(store, settings, "test")
+    list(Engine(pair, settings.serve, recorder=recorder).run(asked))
+    recorder.close()
+    chances = []
+    for request, samples in zip(asked, store.samples.read([r.id for r in asked]), strict=True):
+        warp = Warp.of([request.sampling, Sampling(1.0)], VOCABULARY, pair.device)
+        assert warp is not None
+        for sample in samples:
+            text = torch.tensor([samples.tokens[: sample.position].tolist()])
+            p, q = (warp(m.module(text).logits[:, -1:].expand(2, -1, -1))[0, 0] for m in (pair.target, pair.draft))
+            if sample.kind is TokenKind.UNDRAFTED:
+                assert sample.acceptance is None
+            else:
+                chances.append(float((p / q)[sample.drafted].clamp(max=1)))
+                assert sample.acceptance == pytest.approx(chances[-1], abs=2e-3)
+    assert min(chances) < 0.05 and max(chances) == 1.0
+    assert any(0.05 < chance < 0.95 for chance in chances) == any(temperatures)
 
 
 def test_only_rejected_positions_when_so_set(pair: Pair, store: Store, settings: Settings) -> None:

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from storage.records import Outcome, RequestSamples
 from storage.store import Store
 
-LISTS = ("tokens", "positions", "kinds", "drafted", "topk_ids", "topk_logprobs", "outside")
+LISTS = ("tokens", "positions", "kinds", "drafted", "topk_ids", "topk_logprobs", "outside", "acceptance")
 SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
 
 
@@ -35,6 +35,7 @@ def samples(number: int, *, m: int = 3, k: int = 4, prompt: int = 5, **changes: 
         "topk_ids": rng.integers(0, 50_000, (m, k)).astype(np.int32),
         "topk_logprobs": -np.sort(rng.exponential(4, (m, k))).astype(np.float16),
         "outside": rng.random(m).astype(np.float32),
+        "acceptance": np.where(rng.random(m) < 0.2, np.nan, rng.random(m)).astype(np.float16),
     }
     return RequestSamples(**{**values, **changes})
 
@@ -45,6 +46,9 @@ def assert_same(left: RequestSamples, right: RequestSamples) -> None:
         assert getattr(left, name) == getattr(right, name), name
     for name in LISTS:
         one, other = getattr(left, name), getattr(right, name)
+        if one is None or other is None:
+            assert one is other, name
+            continue
         assert (one.dtype, one.shape) == (other.dtype, other.shape), name
         assert one.tobytes() == other.tobytes(), name
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -34,6 +36,7 @@ def requests(draw: st.DrawFn) -> RequestSamples:
         draw(NAMES), draw(NAMES), draw(NAMES), draw(NAMES), draw(st.floats(0, 4e9)), draw(st.integers(0, n)),
         array(np.int32, n), array(np.int32, m), array(np.uint8, m), array(np.int32, m),
         array(np.int32, m, k), array(np.float16, m, k), array(np.float32, m),
+        None if m and draw(st.booleans()) else array(np.float16, m),
     )  # fmt: skip
 
 
@@ -63,13 +66,29 @@ def test_other_tools_see_plain_columns(tmp_path: Path) -> None:
     assert table["request_id"].to_pylist() == ["r0", "r1"]
     assert table["k"].to_pylist() == [4, 4]
     np.testing.assert_array_equal(table["topk_ids"][1].as_py(), samples(1).topk_ids.ravel())
-    assert {pq.ParquetFile(path).metadata.row_group(0).column(i).compression for i in range(13)} == {"ZSTD"}
+    assert {pq.ParquetFile(path).metadata.row_group(0).column(i).compression for i in range(14)} == {"ZSTD"}
 
 
-@pytest.mark.parametrize("name", ["kinds", "drafted", "topk_ids", "topk_logprobs", "outside"])
+@pytest.mark.parametrize("name", ["kinds", "drafted", "topk_ids", "topk_logprobs", "outside", "acceptance"])
 def test_shapes_that_do_not_fit_are_refused(name: str) -> None:
     with pytest.raises(BadInput, match="shapes that do not fit"):
         segments.encode([samples(0, **{name: getattr(samples(0), name)[:-1]})])
+
+
+def test_segments_of_before_the_acceptance_column_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(segments.table([samples(0), samples(1)]).drop(["acceptance"]), path)
+    first, second = segments.decode(path)
+    assert_same(first, samples(0, acceptance=None, created_at=first.created_at))
+    assert second.acceptance is None and [sample.acceptance for sample in second] == [None] * 3
+
+
+@pytest.mark.parametrize("change", [lambda t: t.drop(["outside"]), lambda t: t.append_column("more", t["k"])])
+def test_other_columns_are_no_segment(tmp_path: Path, change: Callable[[Any], Any]) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(change(segments.table([samples(0)])), path)
+    with pytest.raises(SegmentDamaged, match="columns are not a segment's"):
+        read_segment(tmp_path, "a", "a.parquet")
 
 
 def test_every_flipped_byte_of_the_data_is_noticed(tmp_path: Path) -> None:
