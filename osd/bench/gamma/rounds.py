@@ -7,25 +7,19 @@ have been. :mod:`osd.bench.gamma.record` makes traces, :mod:`osd.bench.gamma.sim
 Greedy: the match length at each position is exact, and so is a replay. Sampled: the text is one sample of the
 target's, and the acceptance probabilities along a chain are exact given the text before it. What is approximated:
 a replayed round goes on along the recorded text, not along the text which its own accepted tokens and its own
-correction would have begun. Both are samples of the target, but how easy a text is to draft does not hang on
-the coins of the rounds before, as it does in a real run.
+correction would have begun. Both are samples of the target, but in a real run how a text goes on, and so how easy
+the next round is, hangs on which of its drafted tokens were accepted; here it does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
-
-FORMAT = "1"
-"""Version of the file's layout."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,9 +28,9 @@ class Trace:
 
     data_set: str
     temperature: float
-    prompt_len: int
     end: int
     """Output tokens at which the request would have been cut: n, or more where an end token came first."""
+    prompt: Ints
     text: Ints
     """(n,) the output, its end token included."""
     drafted: Ints
@@ -60,38 +54,44 @@ class Trace:
         """G."""
         return self.drafted.shape[1]
 
+    @property
+    def greedy(self) -> bool:
+        """Whether it was decoded at temperature 0."""
+        return self.temperature == 0
+
     def matches(self, seed: int = 0) -> Ints:
-        """(n,) how many tokens of each chain are accepted. Greedy: exact, the seed plays no part. Sampled: one throw
-        of a coin for each of the chain's tokens, the same for every controller that is replayed with this seed."""
-        raise NotImplementedError
+        """(n,) how many tokens of each chain are accepted.
+
+        Greedy: exact, the seed plays no part. Sampled: a coin thrown for each token of each chain, which is the same
+        for every controller that is replayed with this seed.
+        """
+        coins = 0.5 if self.greedy else np.random.default_rng(seed).random(self.acceptance.shape)
+        kept = coins < self.acceptance
+        return np.asarray(kept.cumprod(axis=1).sum(axis=1), np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a file of traces holds."""
+    """What a file of traces holds (:mod:`osd.bench.gamma.rounds_file`)."""
 
     target: str
+    """Folder or hub name."""
     target_digest: str
+    """Of its weights."""
     draft: str
     draft_digest: str
     depth: int
     """G."""
     new_tokens: int
+    """Tokens of an output at most."""
     seed: int
-    traces: tuple[Trace, ...]
+    traces: tuple[Trace, ...] = ()
 
     def of(self, data_set: str, temperature: float) -> tuple[Trace, ...]:
         """The traces of one data set at one temperature, in the order of its prompts."""
-        raise NotImplementedError
+        return tuple(t for t in self.traces if t.data_set == data_set and t.temperature == temperature)
 
-
-def write_recording(path: Path, recording: Recording) -> None:
-    """The whole file, by rename. Raises StoreWriteFailed."""
-    raise NotImplementedError
-
-
-def read_recording(path: Path) -> Recording:
-    """Raises BadBenchFile for a file that is missing, damaged, or something else."""
-    raise NotImplementedError
-
-
+    @property
+    def sets(self) -> list[tuple[str, float]]:
+        """The data sets and temperatures it holds, in order."""
+        return list(dict.fromkeys((trace.data_set, trace.temperature) for trace in self.traces))

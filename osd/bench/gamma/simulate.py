@@ -66,9 +66,7 @@ class Simulator:
     It lives on between calls as an engine does: what the controller learned stays.
     """
 
-    def __init__(
-        self, make: Make, table: CostTable, *, batch: int = 1, noise: float = 0.0, seed: int = 0
-    ) -> None:
+    def __init__(self, make: Make, table: CostTable, *, batch: int = 1, noise: float = 0.0, seed: int = 0) -> None:
         """``noise``: standard deviation of the logarithm of each simulated timing ÷ the table's; ``seed``: of the
         noise, and of the coins of sampled traces."""
         raise NotImplementedError
