@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from osd.decoder import Forward
 from osd.models import LOAD_ERRORS, Model
 from storage.errors import OsdError, StoreError, WeightsDamaged
-from storage.records import DraftVersion
+from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.store import Store
 
@@ -33,7 +33,7 @@ class Swap:
     def __init__(self, store: Store, draft: str, model: Model, settings: Settings, worker: str) -> None:
         """``model`` is the draft that learning starts from: version 0, registered if it is new.
 
-        A later version that already serves is loaded before this returns.
+        A later version that should serve is loaded, and the store told what serves here, before this returns.
         """
         self.store, self.draft, self.model, self.worker = store, draft, model, worker
         self._every = settings.serve.swap_poll_seconds
@@ -41,9 +41,12 @@ class Swap:
         self._refused: set[str] = set()
         self._stop = threading.Event()
         self._serving = store.versions.register_root(draft, Path(model.name))
-        self._taken = self._serving
+        self._told: str | None = None
         self._thread = threading.Thread(target=self._work, name="osd-swap", daemon=True)
-        self._look()
+        wanted = store.versions.current(draft)
+        self._fetch(wanted)
+        self._serving = self._loaded()  # the engine takes it before it drafts anything
+        self._tell(wanted)
         self._thread.start()
 
     @property
@@ -63,9 +66,14 @@ class Swap:
         return forward
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop looking; a version that was taken since the last look is told to the store."""
         self._stop.set()
         self._thread.join()
+        try:
+            self._tell(self.store.versions.current(self.draft))
+            self.store.versions.end_serving(self.worker)
+        except OsdError as error:
+            log.warning("the store was not told of the end: %s", error, extra={"action": "swap_close_failed"})
 
     def _work(self) -> None:
         while not self._stop.wait(self._every):
@@ -75,13 +83,27 @@ class Swap:
                 log.warning("no look at draft versions: %s", error, extra={"action": "swap_look_failed"})
 
     def _look(self) -> None:
-        if self._serving.id != self._taken.id:
-            self._taken = self._serving
-            self.store.versions.mark_serving(self._serving.id, self.worker)
         wanted = self.store.versions.current(self.draft)
-        waiting = self._next[0].id if self._next else self._serving.id
-        if wanted.id != waiting and wanted.id not in self._refused:
+        self._tell(wanted)
+        self._fetch(wanted)
+
+    def _tell(self, wanted: DraftVersion) -> None:
+        """Note in the store what serves here: when it changed, and when it became current a second time, which it
+        may without a change here if another server had gone on to a version that was then taken back."""
+        serving = self._serving  # the engine's thread may exchange it meanwhile
+        came_back = wanted.id == serving.id and wanted.state is VersionState.READY
+        if serving.id != self._told or came_back:
+            self.store.versions.mark_serving(serving.id, self.worker)
+            self._told = serving.id
+
+    def _fetch(self, wanted: DraftVersion) -> None:
+        if wanted.id != self._loaded().id and wanted.id not in self._refused:
             self._load(wanted)
+
+    def _loaded(self) -> DraftVersion:
+        """The version that waits, or the one that drafts."""
+        waiting = self._next  # read once: the engine's thread may take it meanwhile
+        return waiting[0] if waiting else self._serving
 
     def _load(self, wanted: DraftVersion) -> None:
         try:

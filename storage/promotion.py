@@ -5,7 +5,7 @@ Each function works within the caller's transaction and locks the draft first.
 
 from __future__ import annotations
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from storage import records
@@ -38,6 +38,11 @@ def _retire_others(session: Session, row: VersionRow) -> None:
     )
     others = update(VersionRow).where(VersionRow.draft == row.draft, VersionRow.id != row.id, replaced)
     session.execute(others.values(state=VersionState.RETIRED.value))
+
+
+def end_serving(session: Session, worker: str) -> None:
+    """Forget a server that ended."""
+    session.execute(delete(ServingRow).where(ServingRow.worker == worker))
 
 
 def serving(session: Session, draft: str | None) -> dict[str, str]:

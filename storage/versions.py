@@ -62,7 +62,7 @@ class VersionLedger:
             return [to_record(row) for row in lineage_of(session, get_row(session, version_id))]
 
     def serving(self, draft: str | None = None) -> dict[str, str]:
-        """Server -> the version it last said that it drafts with."""
+        """Running server -> the version it last said that it drafts with. One that was killed stays."""
         with self._db.session(read_only=True) as session:
             return promotion.serving(session, draft)
 
@@ -169,6 +169,11 @@ class VersionLedger:
         """
         with self._db.session() as session:
             return to_record(promotion.mark_serving(session, version_id, worker))
+
+    def end_serving(self, worker: str) -> None:
+        """A server has ended: :meth:`serving` no longer names it. What it served stays SERVING."""
+        with self._db.session() as session:
+            promotion.end_serving(session, worker)
 
     def promote(self, version_id: str) -> DraftVersion:
         """Make a version with sound files current, whatever the gate said. Raises UnknownVersion, WeightsDamaged."""

@@ -137,6 +137,45 @@ def test_a_restart_begins_with_the_version_that_served(store: Store, settings: S
     assert agreement(engine) == (1.0, {better.id})
 
 
+def states(store: Store) -> list[str]:
+    return [version.state.value for version in store.versions.list("default")]
+
+
+def test_what_a_server_starts_with_is_serving(store: Store, settings: Settings, pair: Pair) -> None:
+    swap = Swap(store, "default", pair.draft, settings, "first")
+    assert states(store) == ["serving"] and store.versions.serving() == {"first": swap.version}
+    better = store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
+    swap.close()  # before any step took the newer one
+    assert states(store) == ["serving", "ready"] and store.versions.serving() == {}
+    with_better = Swap(store, "default", pair.draft, settings, "second")
+    assert states(store) == ["retired", "serving"] and store.versions.serving() == {"second": better.id}
+    assert with_better.ready and with_better.version == better.id
+    with_better.close()
+
+
+def test_a_version_taken_just_before_the_end_is_serving(store: Store, settings: Settings, pair: Pair) -> None:
+    swap = open_swap(store, settings, pair.draft)
+    store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
+    swap._look()
+    swap.take()
+    assert states(store) == ["serving", "ready"]
+    swap.close()
+    assert states(store) == ["retired", "serving"]
+
+
+def test_a_server_that_stayed_behind_serves_again_when_the_newer_version_is_taken_back(
+    store: Store, settings: Settings, pair: Pair
+) -> None:
+    behind = open_swap(store, settings, pair.draft)
+    store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
+    open_swap(store, settings, pair.draft)  # another server takes it and ends
+    assert states(store) == ["retired", "serving"]
+    store.versions.rollback("default", "test")
+    assert states(store) == ["ready", "rolled_back"]
+    behind._look()
+    assert not behind.ready and states(store) == ["serving", "rolled_back"]
+
+
 @torch.inference_mode()
 def test_an_adapter_is_merged_into_the_weights_that_learning_started_from(
     store: Store, settings: Settings, pair: Pair

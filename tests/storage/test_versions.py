@@ -301,6 +301,9 @@ def test_a_life_from_ready_to_retired(ready: Store) -> None:
     assert states(ready) == ["retired", "retired", "serving"]
     assert ready.versions.serving("default") == {"laggard": first.id, "server": second.id}
     assert [version.number for version in ready.versions.lineage(second.id)] == [2, 1, 0]
+    ready.versions.end_serving("laggard")
+    assert ready.versions.serving("default") == {"server": second.id}
+    assert states(ready) == ["retired", "retired", "serving"]
 
 
 def test_rolling_back_to_the_parent(ready: Store) -> None:
