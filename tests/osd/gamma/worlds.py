@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from osd.gamma.base import CostModel, Observation, RowGamma
+from osd.gamma.base import CostModel, GammaController, Observation, RowGamma
 from osd.gamma.costs import TRUSTED
 
 
@@ -43,3 +43,14 @@ def play(
         row.observe(Observation(gamma, gamma, accepted))
         played.append((gamma, accepted))
     return played
+
+
+def play_alone(controller: GammaController, accepted: Sequence[int]) -> list[int]:
+    """One request decoded alone, so many tokens accepted a round (no more than were drafted): the gamma before each
+    round and after the last."""
+    row = controller.start()
+    asked = controller.plan([row], [99], 1)
+    for count in accepted:
+        row.observe(Observation(asked[-1], asked[-1], min(count, asked[-1])))
+        asked += controller.plan([row], [99], 1)
+    return asked
