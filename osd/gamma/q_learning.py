@@ -1,0 +1,98 @@
+"""Method 4 of on-the-fly adaptation: Q-learning chooses γ (Algorithm 2). A table on the CPU, no network.
+
+    state    γ of the round before
+    action   γ of the next round, 1 to γ_max
+    reward   share of the drafted tokens that was accepted
+
+    Q(s, a) ← Q(s, a) + α (reward + λ max Q(a, ·) − Q(s, a))
+
+All requests of an engine teach one table. The paper warms its agent up on 25 trials; here the share of γs drawn at
+random falls from all, in the first request, to ``EXPLORE`` after ``warmup`` of them. A γ of 0 has no reward and is no
+action. α, λ and the last share are not in the paper.
+"""
+
+from __future__ import annotations
+
+import random
+
+from osd.gamma.base import Go, Observation, RowByRow
+
+ALPHA = 0.1
+"""α: how far a round moves its entry."""
+DISCOUNT = 0.9
+"""λ: worth of the round after, beside this one's reward."""
+EXPLORE = 0.05
+"""Share of γs drawn at random after the warm-up."""
+
+
+class QLearningRow:
+    """One request: the γs of its last two rounds."""
+
+    __slots__ = ("_before", "_controller", "_gamma")
+
+    def __init__(self, controller: QLearningController) -> None:
+        self._controller = controller
+        self._before: int | None = None
+        self._gamma = controller.initial
+
+    def next_gamma(self, batch: int) -> int:
+        """What the agent chose after the last round, Algorithm 2 line 17."""
+        return self._gamma
+
+    def keep_drafting(self, signal: float) -> Go:
+        """Always: γ is settled before the round."""
+        return Go.ON
+
+    def observe(self, seen: Observation) -> None:
+        """Algorithm 2 lines 16 to 18. A request's first γ, or one that a length limit cut, was no choice of the
+        agent's and teaches nothing."""
+        if self._before is not None and seen.drafted == self._gamma:
+            self._controller.learn(self._before, self._gamma, seen.accepted / seen.drafted)
+        self._before = self._gamma
+        self._gamma = self._controller.choose(self._gamma)
+
+
+class QLearningController(RowByRow):
+    """See the module. ``chance`` draws the random γs: the same one and the same rounds give the same choices."""
+
+    name: str = "q_learning"
+
+    def __init__(
+        self,
+        initial: int,
+        maximum: int,
+        chance: random.Random,
+        *,
+        warmup: int = 25,
+        alpha: float = ALPHA,
+        discount: float = DISCOUNT,
+        explore: float = EXPLORE,
+    ) -> None:
+        self.initial = max(1, initial)
+        self._maximum, self._chance, self._warmup = maximum, chance, warmup
+        self._alpha, self._discount, self._explore = alpha, discount, explore
+        self._values = [[0.0] * (maximum + 1) for _ in range(maximum + 1)]
+        self._started = 0
+
+    def start(self) -> QLearningRow:
+        """A new request, which begins with ``initial``."""
+        self._started += 1
+        return QLearningRow(self)
+
+    @property
+    def exploring(self) -> float:
+        """Share of γs drawn at random now."""
+        left = 1 - (self._started - 1) / self._warmup if self._warmup else 0.0
+        return max(self._explore, left)
+
+    def choose(self, state: int) -> int:
+        """The action after a round of γ = ``state``; the least γ where several are worth the same."""
+        if self._chance.random() < self.exploring:
+            return self._chance.randint(1, self._maximum)
+        values = self._values[state]
+        return values.index(max(values[1:]), 1)
+
+    def learn(self, state: int, action: int, reward: float) -> None:
+        """The Bellman update of Q(state, action)."""
+        worth = reward + self._discount * max(self._values[action][1:])
+        self._values[state][action] += self._alpha * (worth - self._values[state][action])
