@@ -1,0 +1,96 @@
+"""transformers' ``assistant_confidence_threshold``: draft until the draft is unsure (stopping_criteria.py).
+
+A draft ends after the first token to which the draft model gave less probability than τ, or at 20 tokens.
+
+transformers also moves τ after every round where scikit-learn is installed (candidate_generator.py). Each judged
+token is a sample, its probability the score, its acceptance the label, and τ becomes the score that minimises
+
+    cost(τ) = share of the refused tokens with p ≥ τ  +  3 · share of the accepted ones with p < τ
+
+once there are more than 5 samples, with both labels among them. Here that is ``adapts``, and scores are rounded down
+to 1/64, so that a round costs the same however long the text is.
+"""
+
+from __future__ import annotations
+
+from osd.gamma.base import Go, Observation, RowByRow, Signal
+
+TOKENS = 20
+"""transformers' ``num_assistant_tokens``."""
+MISSED = 3.0
+"""What ending before a token that would be accepted costs, beside drafting one that is refused."""
+ENOUGH = 5
+"""Samples after which, and not before, τ moves."""
+STEPS = 64
+"""Scores are counted in so many steps of [0, 1]."""
+
+
+class Threshold:
+    """τ of one request, and the judged tokens that move it."""
+
+    __slots__ = ("_accepted", "_refused", "tau")
+
+    def __init__(self, tau: float) -> None:
+        self.tau = tau
+        self._accepted = [0] * (STEPS + 1)
+        self._refused = [0] * (STEPS + 1)
+
+    def add(self, score: float, accepted: bool) -> None:
+        """A judged token."""
+        (self._accepted if accepted else self._refused)[int(score * STEPS)] += 1
+
+    def move(self) -> None:
+        """τ ← the highest score of least cost; infinite, so that a draft is one token, where no score costs less."""
+        hits, misses = sum(self._accepted), sum(self._refused)
+        if hits + misses <= ENOUGH or not hits or not misses:
+            return
+        cost = best = MISSED
+        tau = float("inf")
+        for step in range(STEPS, -1, -1):
+            cost += self._refused[step] / misses - MISSED * self._accepted[step] / hits
+            if cost < best - 1e-9:
+                best, tau = cost, step / STEPS
+        self.tau = tau
+
+
+class ConfidenceRow:
+    """One request: its τ, and the scores of the round that runs."""
+
+    __slots__ = ("_adapts", "_gamma", "_scores", "_threshold")
+
+    def __init__(self, gamma: int, tau: float, adapts: bool) -> None:
+        self._gamma, self._adapts = gamma, adapts
+        self._threshold = Threshold(tau)
+        self._scores: list[float] = []
+
+    def next_gamma(self, batch: int) -> int:
+        """As many as may be drafted at all."""
+        self._scores.clear()
+        return self._gamma
+
+    def keep_drafting(self, signal: float) -> Go:
+        """No further after a token of less than τ."""
+        self._scores.append(signal)
+        return Go.LAST if signal < self._threshold.tau else Go.ON
+
+    def observe(self, seen: Observation) -> None:
+        """The accepted tokens and the first refused one are samples; those after it were never judged."""
+        if not self._adapts:
+            return
+        for index, score in enumerate(self._scores[: seen.accepted + 1]):
+            self._threshold.add(score, index < seen.accepted)
+        self._threshold.move()
+
+
+class ConfidenceController(RowByRow):
+    """See the module. ``tau`` in (0, 1); no more than ``maximum`` tokens, nor than 20."""
+
+    name: str = "confidence"
+    signal: Signal = "confidence"
+
+    def __init__(self, maximum: int, *, tau: float = 0.4, adapts: bool = False) -> None:
+        self._gamma, self._tau, self._adapts = min(TOKENS, maximum), tau, adapts
+
+    def start(self) -> ConfidenceRow:
+        """A new request."""
+        return ConfidenceRow(self._gamma, self._tau, self._adapts)
