@@ -53,7 +53,10 @@ class StorageSettings(Section):
         return self.url or f"sqlite:///{self.data_directory() / 'osd.db'}"
 
 
-GammaRule = Literal["fixed", "analytic", "gammatune", "gammatune_plus"]
+GammaRule = Literal[
+    "fixed", "analytic", "fsm", "cache_fsm", "q_learning", "gammatune", "gammatune_plus", "heuristic", "confidence",
+    "moving_average",
+]  # fmt: skip
 
 
 class ServeSettings(Section):
@@ -87,8 +90,14 @@ class ServeSettings(Section):
     """η: weight of the newest round in GammaTune's moving average."""
     gamma_delta: int = Field(default=2, ge=1)
     """δ: tokens by which GammaTune lengthens a window that was accepted whole."""
-    gamma_confidence: float = Field(default=0.4, ge=0, le=1)
-    """τ: gammatune_plus stops drafting after a token that the draft gave less probability than this."""
+    gamma_confidence: float = Field(default=0.4, gt=0, lt=1)
+    """τ: gammatune_plus and confidence stop drafting after a token where the draft is less sure than this."""
+    gamma_confidence_adapts: bool = False
+    """Whether confidence moves τ to what a request's judged tokens say, as transformers does."""
+    gamma_warmup: int = Field(default=25, ge=0)
+    """Requests in which q_learning tries gammas at random, fewer and fewer."""
+    gamma_seed: int = 0
+    """Seeds the random gammas of q_learning."""
     record: Literal["off", "rejected", "verified"] = "verified"
     """What is kept for learning: nothing, the positions that the draft got wrong (as the OSD paper), or every
     verified position."""

@@ -3,8 +3,14 @@
 =================  ==================================================================================
 ``fixed``          the same every round
 ``analytic``       the most expected tokens a millisecond, from measured costs and recent acceptance
+``fsm``            one up or one down
+``cache_fsm``      the same, with an eye on tokens that the text has had before
+``q_learning``     a table of what each gamma was worth after the one before it
 ``gammatune``      a moving average of what was accepted
 ``gammatune_plus`` the same, and a draft stops where it is unsure
+``heuristic``      transformers': two up or one down
+``confidence``     transformers': until the draft is unsure
+``moving_average`` SGLang's: a moving average picks one of a few gammas for the whole batch
 =================  ==================================================================================
 
 Equations, schedule and settings: docs/gamma.md.
@@ -12,13 +18,20 @@ Equations, schedule and settings: docs/gamma.md.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 
 from osd.gamma.analytic import AnalyticController
 from osd.gamma.base import CostModel, GammaController, Go, Observation, RowGamma, Signal
+from osd.gamma.cache_fsm import CacheFsmController
+from osd.gamma.confidence import ConfidenceController
 from osd.gamma.fixed import FixedController
+from osd.gamma.fsm import FsmController
 from osd.gamma.gammatune import GammaTuneController
+from osd.gamma.heuristic import HeuristicController
+from osd.gamma.moving_average import MovingAverageController
 from osd.gamma.pace import Pace
+from osd.gamma.q_learning import QLearningController
 from storage.errors import BadSetting
 from storage.settings import ServeSettings
 
@@ -42,6 +55,19 @@ def _analytic(settings: ServeSettings, costs: CostModel) -> GammaController:
     )
 
 
+def _fsm(settings: ServeSettings, costs: CostModel) -> GammaController:
+    return FsmController(settings.gamma_initial, settings.gamma_max)
+
+
+def _cache_fsm(settings: ServeSettings, costs: CostModel) -> GammaController:
+    return CacheFsmController(settings.gamma_initial, settings.gamma_max)
+
+
+def _q_learning(settings: ServeSettings, costs: CostModel) -> GammaController:
+    chance = random.Random(settings.gamma_seed)
+    return QLearningController(settings.gamma_initial, settings.gamma_max, chance, warmup=settings.gamma_warmup)
+
+
 def _gammatune(settings: ServeSettings, costs: CostModel) -> GammaController:
     return GammaTuneController(
         settings.gamma_initial, settings.gamma_max, eta=settings.gamma_eta, delta=settings.gamma_delta
@@ -58,11 +84,31 @@ def _gammatune_plus(settings: ServeSettings, costs: CostModel) -> GammaControlle
     )
 
 
+def _heuristic(settings: ServeSettings, costs: CostModel) -> GammaController:
+    return HeuristicController(settings.gamma_initial, settings.gamma_max)
+
+
+def _confidence(settings: ServeSettings, costs: CostModel) -> GammaController:
+    return ConfidenceController(
+        settings.gamma_max, tau=settings.gamma_confidence, adapts=settings.gamma_confidence_adapts
+    )
+
+
+def _moving_average(settings: ServeSettings, costs: CostModel) -> GammaController:
+    return MovingAverageController(settings.gamma_initial, settings.gamma_max)
+
+
 CONTROLLERS: Mapping[str, Callable[[ServeSettings, CostModel], GammaController]] = {
     "fixed": _fixed,
     "analytic": _analytic,
+    "fsm": _fsm,
+    "cache_fsm": _cache_fsm,
+    "q_learning": _q_learning,
     "gammatune": _gammatune,
     "gammatune_plus": _gammatune_plus,
+    "heuristic": _heuristic,
+    "confidence": _confidence,
+    "moving_average": _moving_average,
 }
 
 

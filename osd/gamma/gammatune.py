@@ -27,7 +27,7 @@ class GammaTuneRow:
         return math.ceil(self._average - _ROUNDING)
 
     def keep_drafting(self, signal: float) -> Go:
-        """GammaTune+ stops drafting after a token that the draft gave less than τ (section 4.2)."""
+        """GammaTune+ stops drafting after a token for which the draft's largest probability was below τ (4.2)."""
         return Go.ON if self._tune.tau is None or signal >= self._tune.tau else Go.LAST
 
     def observe(self, seen: Observation) -> None:
@@ -49,7 +49,7 @@ class GammaTuneController(RowByRow):
 
     def __init__(self, initial: int, maximum: int, *, eta: float, delta: int, tau: float | None = None) -> None:
         self.name: str = "gammatune" if tau is None else "gammatune_plus"
-        self.signal: Signal = "none" if tau is None else "confidence"
+        self.signal: Signal = "none" if tau is None else "peak"
         self.initial = min(maximum, max(GAMMA_MIN, initial))
         self.maximum = maximum
         self.eta = eta

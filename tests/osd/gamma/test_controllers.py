@@ -13,14 +13,19 @@ import osd.gamma
 from osd.gamma import CONTROLLERS, CostModel, Go, Observation, make_controller
 from storage.errors import BadSetting
 from storage.settings import ServeSettings, load_settings
+from tests.osd.gamma.worlds import play_alone
+
+WITHOUT_INITIAL = {"confidence"}
+"""Controllers that always ask for gamma_max: the draft ends elsewhere."""
+SIGNALS = {"gammatune_plus": "peak", "confidence": "confidence"}
 
 
 @pytest.mark.parametrize("name", list(CONTROLLERS))
 def test_each_name_makes_the_controller_of_that_name(name: str) -> None:
     controller = make_controller(load_settings(serve={"gamma": name, "gamma_initial": 3}).serve, CostModel())
     assert controller.name == name
-    assert controller.plan([controller.start()], [20], 1) == [3]
-    assert (controller.signal == "confidence") == (name == "gammatune_plus")
+    assert controller.plan([controller.start()], [20], 1) == [12 if name in WITHOUT_INITIAL else 3]
+    assert controller.signal == SIGNALS.get(name, "none")
 
 
 def test_the_settings_and_the_controllers_know_the_same_names() -> None:
@@ -31,7 +36,7 @@ def test_the_settings_and_the_controllers_know_the_same_names() -> None:
 
 def test_an_unknown_name_lists_those_there_are() -> None:
     settings = ServeSettings.model_construct(gamma="clairvoyant")
-    with pytest.raises(BadSetting, match="fixed, analytic, gammatune, gammatune_plus"):
+    with pytest.raises(BadSetting, match=", ".join(CONTROLLERS)):
         make_controller(settings, CostModel())
 
 
@@ -52,7 +57,12 @@ def test_an_initial_gamma_above_the_maximum_is_refused(name: str) -> None:
         ("gamma_eta", 0.0),
         ("gamma_eta", 1.5),
         ("gamma_delta", 0),
+        ("gamma_confidence", 0.0),
+        ("gamma_confidence", 1.0),
         ("gamma_confidence", 1.5),
+        ("gamma_confidence_adapts", "perhaps"),
+        ("gamma_warmup", -1),
+        ("gamma_seed", "x"),
     ],
 )
 def test_a_setting_out_of_range_is_named(key: str, value: object) -> None:
@@ -72,8 +82,29 @@ def test_the_settings_reach_their_controllers() -> None:
     assert after(1, gamma_eta=1.0, gamma_delta=3) == 7
     assert after(1, gamma_eta=0.5, gamma_delta=2) == 5
     assert after(9, gamma_eta=1.0, gamma_delta=3, gamma_max=8) == 8
-    plus = make_controller(ServeSettings(gamma="gammatune_plus", gamma_confidence=0.7), CostModel()).start()
-    assert (plus.keep_drafting(0.7), plus.keep_drafting(0.69)) == (Go.ON, Go.LAST)
+    for name in ("gammatune_plus", "confidence"):
+        sure = make_controller(ServeSettings(gamma=name, gamma_confidence=0.7), CostModel()).start()
+        assert (sure.keep_drafting(0.7), sure.keep_drafting(0.69)) == (Go.ON, Go.LAST)
+
+
+def test_the_settings_of_the_confidence_threshold_reach_it() -> None:
+    def threshold(**changes: object) -> list[Go]:
+        row = make_controller(ServeSettings(gamma="confidence", **changes), CostModel()).start()  # type: ignore[arg-type]
+        answers = [row.keep_drafting(p) for p in (0.9, 0.9, 0.9, 0.9, 0.9, 0.6)]
+        row.observe(Observation(6, 6, 5))  # 0.6 was too little
+        return [answers[-1], row.keep_drafting(0.6)]
+
+    assert threshold() == [Go.ON, Go.ON]
+    assert threshold(gamma_confidence_adapts=True) == [Go.ON, Go.LAST]
+
+
+def test_the_settings_of_q_learning_reach_it() -> None:
+    def choices(**changes: int) -> list[int]:
+        controller = make_controller(ServeSettings(gamma="q_learning", **changes), CostModel())  # type: ignore[arg-type]
+        return play_alone(controller, [0] * 40)
+
+    assert choices(gamma_seed=1) == choices(gamma_seed=1) != choices(gamma_seed=2)
+    assert choices(gamma_warmup=0)[1:].count(1) > 30 > choices(gamma_warmup=25)[1:].count(1)  # nothing pays: the least
 
 
 def test_fixed_is_fixed() -> None:

@@ -60,7 +60,7 @@ def test_each_request_has_its_own_average() -> None:
 def test_plus_stops_below_tau_and_a_window_cut_short_counts_as_the_window() -> None:
     controller = GammaTuneController(4, 8, eta=0.5, delta=2, tau=0.4)
     row = controller.start()
-    assert controller.signal == "confidence"
+    assert controller.signal == "peak"
     assert [row.keep_drafting(confidence) for confidence in (0.9, 0.4, 0.39)] == [Go.ON, Go.ON, Go.LAST]
     row.observe(Observation(gamma=4, drafted=3, accepted=3))  # A = 3 drafted, so 5: 4/2 + 5/2 = 4.5
     assert row.next_gamma(1) == 5
