@@ -42,7 +42,7 @@ class Trace:
     acceptance: Floats
     """(n, G) min(1, p ÷ q) of that token if all before it are accepted; greedy: 1 or 0, and 0 after the first 0."""
     head: Floats | None = None
-    """(n, G) an acceptance head's estimate of ``acceptance`` (Signal ``acceptance``, a pass later); None without one."""
+    """(n, G) an acceptance head's estimate of ``acceptance`` (Signal ``acceptance``, one pass later); or none."""
 
     @property
     def length(self) -> int:
