@@ -1,0 +1,165 @@
+"""Decodes the jobs of a plan in osd's engine and in transformers'.
+
+An engine remembers nothing between requests but its cost model and its controllers. So one engine a batch size is
+lent to one entrant after another, each with a cost model and a controller of its own, which live as long as the run:
+to an entrant it is an engine of its own, and the weights are in memory once.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from osd.bench.contenders import Tokens, assisted_contender
+from osd.bench.gamma.measured import Measured
+from osd.bench.gamma.oracle import OracleController
+from osd.bench.gamma.plan import ORACLE, Draft, Entrant, Job, Plan, Setting, serve_settings
+from osd.bench.gamma.rounds import Trace
+from osd.bench.gamma.timed import CountedCosts, Timed
+from osd.engine import Engine
+from osd.gamma import CostModel, GammaController, Pace, make_controller
+from osd.models import Model, Pair
+from osd.row import Completion
+from storage.records import Request, Sampling
+from storage.settings import ServeSettings
+
+WARM_TOKENS = 24
+"""Tokens to which an entrant decodes one batch of prompts before it is measured in a setting."""
+
+
+@dataclass(slots=True)
+class Lodger:
+    """What an entrant keeps in one setting, and brings along to the engine."""
+
+    costs: CountedCosts
+    controller: Timed
+
+
+class Contest:
+    """Everything that the jobs of one plan are decoded with."""
+
+    def __init__(
+        self, pair: Pair, serve: ServeSettings, plan: Plan, prompts: Mapping[str, Sequence[Tokens]],
+        traces: Mapping[str, Sequence[Trace]],
+    ) -> None:  # fmt: skip
+        """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).
+        ``traces``: the greedy text of each of them, in the same order, for the oracle."""
+        self.pair, self.plan = pair, plan
+        self.costs = CostModel()
+        """What everybody's passes cost."""
+        self._serve = serve
+        self._prompts, self._traces = prompts, traces
+        self._length = max(len(prompt) for some in prompts.values() for prompt in some) + plan.max_tokens
+        self._engines: dict[tuple[int, Draft], Engine] = {}
+        self._lodgers: dict[tuple[Setting, Entrant], Lodger] = {}
+
+    def measure(self, job: Job) -> Measured:
+        """Decode a job's prompts and say how that went."""
+        indices = self.plan.prompts(job.setting, job.turn, job.part)
+        prompts = self._texts(indices)
+        if job.entrant.kind == "assisted":
+            return self._assisted(job, prompts)
+        lodger = self._lodger(job.setting, job.entrant)
+        if job.entrant == ORACLE:
+            lodger.controller = Timed(self._oracle(job.setting, indices))
+        return self._timed(job, lodger, [self._request(job, i, prompt) for i, prompt in enumerate(prompts)])
+
+    def _timed(self, job: Job, lodger: Lodger, requests: Sequence[Request]) -> Measured:
+        costs, timed = lodger.costs, lodger.controller
+        before = costs.draft_passes, costs.target_passes, costs.clock_ms, timed.decisions, timed.spent_ns
+        begun = time.perf_counter()
+        done = self.decode(job.setting, lodger, requests)
+        seconds = time.perf_counter() - begun
+        rounds = [r for completion in done for r in completion.rounds]
+        return Measured(
+            job,
+            tokens=sum(len(completion.tokens) for completion in done),
+            seconds=seconds,
+            rounds=len(rounds),
+            drafted=sum(r.drafted for r in rounds),
+            accepted=sum(r.accepted for r in rounds),
+            draft_passes=costs.draft_passes - before[0],
+            target_passes=costs.target_passes - before[1],
+            clock_ms=costs.clock_ms - before[2],
+            decisions=timed.decisions - before[3],
+            decision_ns=timed.spent_ns - before[4],
+            digest="" if job.setting.temperature else digest(completion.tokens for completion in done),
+        )
+
+    def decode(self, setting: Setting, lodger: Lodger, requests: Sequence[Request]) -> list[Completion]:
+        """Serve requests as this lodger; completions in the requests' order."""
+        engine = self.engine(setting)
+        engine.costs, engine.pace = lodger.costs, Pace(lodger.controller, {})
+        done = {completion.request.id: completion for completion in engine.run(requests)}
+        return [done[request.id] for request in requests]
+
+    def engine(self, setting: Setting) -> Engine:
+        """The engine of a setting's batch size and draft."""
+        key = setting.batch, setting.draft
+        if key not in self._engines:
+            pair = self.pair if setting.draft == "given" else with_random_draft(self.pair)
+            self._engines[key] = Engine(pair, serve_settings(self._serve, self.plan, setting.batch, self._length))
+        return self._engines[key]
+
+    def controller(self, setting: Setting, entrant: Entrant, costs: CostModel) -> GammaController:
+        """A new controller of this name and initial gamma. Raises BadSetting."""
+        serve = serve_settings(self._serve, self.plan, setting.batch, self._length)
+        return make_controller(serve.model_copy(update={"gamma_initial": entrant.gamma}), costs, entrant.name)
+
+    def lodger(self, setting: Setting, entrant: Entrant) -> Lodger:
+        """A new lodger."""
+        costs = CountedCosts(self.costs)
+        return Lodger(costs, Timed(self.controller(setting, entrant, costs)))
+
+    def _lodger(self, setting: Setting, entrant: Entrant) -> Lodger:
+        """An entrant's own, warmed up when it is new."""
+        key = setting, entrant
+        if key not in self._lodgers:
+            plain = entrant if entrant != ORACLE else Entrant("rule", "fixed", self.plan.initial)
+            self._lodgers[key] = lodger = self.lodger(setting, plain)
+            sampling = Sampling(temperature=setting.temperature, seed=0)
+            length = min(WARM_TOKENS, self.plan.max_tokens)
+            warm = self._texts(self.plan.warm_prompts(setting))
+            self.decode(setting, lodger, [Request(prompt, length, sampling) for prompt in warm])
+        return self._lodgers[key]
+
+    def _texts(self, indices: Sequence[tuple[str, int]]) -> list[Tokens]:
+        return [self._prompts[name][i % len(self._prompts[name])] for name, i in indices]
+
+    def _oracle(self, setting: Setting, indices: Sequence[tuple[str, int]]) -> OracleController:
+        traces = [self._traces[name][i % len(self._traces[name])] for name, i in indices]
+        return OracleController(traces, self.engine(setting).settings.gamma_max)
+
+    def _assisted(self, job: Job, prompts: Sequence[Tokens]) -> Measured:
+        contender = assisted_contender(self.pair, job.entrant.name, self.plan.max_tokens)
+        begun = time.perf_counter()
+        texts = contender.decode(prompts)
+        return Measured(job, sum(map(len, texts)), time.perf_counter() - begun)
+
+    def _request(self, job: Job, index: int, prompt: Tokens) -> Request:
+        seed = (job.turn * len(self._prompts) + job.part) * self.plan.size(job.setting) + index
+        return Request(prompt, self.plan.max_tokens, Sampling(temperature=job.setting.temperature, seed=seed))
+
+
+def with_random_draft(pair: Pair, seed: int = 0) -> Pair:
+    """The same target with a draft of the same shape that knows nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    module: Any = copy.deepcopy(pair.draft.module)
+    with torch.no_grad():
+        for weight in module.parameters():
+            if weight.dim() > 1:
+                spread = float(weight.float().std())
+                weight.copy_((torch.randn(weight.shape, generator=generator) * spread).to(weight))
+    draft = Model(f"{pair.draft.name}, random weights", module, pair.draft.limit, pair.draft.build)
+    return replace(pair, draft=draft)
+
+
+def digest(texts: Any) -> str:
+    """A short name of some texts: equal texts, equal names."""
+    return hashlib.blake2b(repr([tuple(text) for text in texts]).encode(), digest_size=8).hexdigest()
