@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from storage.database import Database
 from storage.drivers import insert_for, plain
 from storage.errors import UnknownDraft, UnknownRoute
+from storage.leases import known_drafts
 from storage.records import Route
 from storage.tables import DraftRow, RouteRow
 
@@ -37,8 +38,7 @@ class RouteTable:
         """Add a route, or change the one of that name. Raises UnknownDraft."""
         with self._db.session() as session:
             if session.get(DraftRow, route.draft) is None:
-                known = ", ".join(session.scalars(select(DraftRow.name).order_by(DraftRow.name)))
-                raise UnknownDraft(draft=route.draft, known=known)
+                raise UnknownDraft(draft=route.draft, known=known_drafts(session))
             row = {"draft": route.draft, "matches": plain(route.matches)}
             new = insert_for(self._db.dialect)(RouteRow).values(name=route.name, **row)
             session.execute(new.on_conflict_do_update(index_elements=["name"], set_=row))

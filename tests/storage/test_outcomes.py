@@ -139,9 +139,11 @@ def test_writers_at_once_lose_nothing(settings: Settings) -> None:
 
 def test_routes(store: Store, tmp_path: Path) -> None:
     assert store.routes.list() == [Route("default", "default", {})]
-    with pytest.raises(UnknownDraft):
+    with pytest.raises(UnknownDraft, match="known: none"):  # the default route's draft has no weights yet
         store.routes.add(Route("sql", "sql"))
     add_root(store, tmp_path / "sql", "sql")
+    with pytest.raises(UnknownDraft, match=r"known: sql\."):
+        store.routes.add(Route("go", "go"))
     store.routes.add(Route("sql", "sql", {"topic": "databases"}))
     store.routes.add(Route("sql", "default", {"topic": "sql"}))
     assert store.routes.get("sql") == Route("sql", "default", {"topic": "sql"})
