@@ -63,6 +63,11 @@ def queue_name(settings: Settings) -> str:
     return f"osd-{hashlib.sha256(store.encode()).hexdigest()[:8]}"
 
 
+def broker_folder(settings: Settings) -> Path:
+    """Where the broker that needs no server keeps its files."""
+    return settings.storage.data_directory().expanduser().absolute() / "broker"
+
+
 def nudge(app: Celery, settings: Settings) -> None:
     """Ask the store's workers for a turn; the message is void once the next one is due. Raises OperationalError."""
     app.send_task(TURN, expires=2 * settings.worker.poll_seconds, retry=False)
@@ -126,7 +131,7 @@ def _transport_options(settings: Settings) -> dict[str, Any]:
     """Where the file system's broker keeps its messages: below the data directory."""
     if settings.worker.broker is not None:
         return {}
-    folder = settings.storage.data_directory().expanduser().absolute() / "broker"
+    folder = broker_folder(settings)
     messages, control = folder / "messages", folder / "control"
     for path in (messages, control):
         _make(path)

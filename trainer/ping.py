@@ -1,19 +1,23 @@
-"""Can the broker be reached? One JSON line, for `osd doctor`."""
+"""Can the broker be reached? One JSON line, for `osd doctor`. Nothing is made or changed."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 from kombu.exceptions import OperationalError
 
 from storage.settings import Settings
-from trainer.app import make_app
+from trainer.app import broker_folder, make_app
 
 SECONDS = 5.0
 
 
 def ping(settings: Settings) -> dict[str, Any]:
     """``ok``, ``found`` (a sentence without passwords) and, when something is wrong, ``mend``."""
+    if settings.worker.broker is None:
+        return _ping_files(broker_folder(settings))
     app = make_app(settings)
     with app.connection_for_write(connect_timeout=SECONDS) as connection:
         where = connection.as_uri()
@@ -23,8 +27,13 @@ def ping(settings: Settings) -> dict[str, Any]:
             return {"ok": False, "found": f"{where}: {error}", "mend": "check worker.broker and that the broker runs"}
         except ImportError as error:
             return {"ok": False, "found": f"{where}: {error}", "mend": "install the broker's client (extra redis)"}
-    return {"ok": True, "found": _named(settings, where)}
+    return {"ok": True, "found": where}
 
 
-def _named(settings: Settings, where: str) -> str:
-    return where if settings.worker.broker is not None else "files in the data directory (no server needed)"
+def _ping_files(folder: Path) -> dict[str, Any]:
+    """The broker without a server: can its folder be written, or the one in which it would be made?"""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        mend = "set storage.directory to a folder of yours, or worker.broker"
+        return {"ok": False, "found": f"{there} is no folder that can be written", "mend": mend}
+    return {"ok": True, "found": "files in the data directory (no server needed)"}

@@ -154,13 +154,15 @@ def database(here: Surroundings) -> Iterator[Finding]:
 
 def weights(here: Surroundings) -> Iterator[Finding]:
     """Whether the files of every draft's current version are what was published."""
-    from storage.database import check
+    from storage.database import Database
+    from storage.store import Store
 
+    kept = here.settings.storage
     try:
-        if not check(here.settings.storage.database_url())["current"]:
-            return
-        with here.store() as store:
-            for draft in sorted({version.draft for version in store.versions.list()}):
+        db = Database(kept.database_url())
+        with Store(db, kept.data_directory().absolute(), kept.holdout) as store:  # open_store would make the folder
+            drafts = {version.draft for version in store.versions.list()} if db.check()["current"] else set()
+            for draft in sorted(drafts):
                 yield sound(store, draft)
     except OsdError as error:
         yield Finding("weights", BROKEN, str(error))

@@ -17,7 +17,14 @@ def test_a_sound_machine(osd, data: Path):
     assert {part: row["found"] for part, row in found.items() if row["state"] == "broken"} == {}
     assert done.exit_code == 0
     assert "torch" in found["packages"]["found"]
-    assert not (data / "osd.db").exists()
+    assert not data.exists()
+
+
+def test_a_look_makes_no_folder_for_weights(osd, data: Path, tmp_path: Path):
+    elsewhere = {"OSD_STORAGE__URL": f"sqlite:///{tmp_path / 'elsewhere.db'}"}
+    osd("db", "upgrade", **elsewhere)
+    assert findings(osd("doctor", "--json", **elsewhere))["database"]["state"] == "ok"
+    assert not data.exists()
 
 
 def test_broken_parts_are_named_with_what_mends_them(osd, filled):

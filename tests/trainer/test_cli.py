@@ -10,12 +10,13 @@ import torch
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner, Result
 
-from storage.settings import Settings
+from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, configured
 from trainer.__main__ import app
 from trainer.gate import score
+from trainer.ping import ping
 
 
 @pytest.fixture
@@ -119,6 +120,16 @@ def test_ping_tells_whether_the_broker_answers(tmp_path: Path, settings: Setting
     missing = call("ping", "--config", nowhere)
     said = json.loads(missing.stdout)
     assert missing.exit_code == 1 and not said["ok"] and said["mend"] and "secret" not in missing.stdout
+
+
+def test_ping_of_the_files_changes_nothing_and_wants_a_folder(tmp_path: Path) -> None:
+    new, file = tmp_path / "new", tmp_path / "file"
+    file.touch()
+    for directory, ok in ((new, True), (file, False)):
+        answer = ping(load_settings(storage={"directory": directory}))
+        assert answer["ok"] is ok
+    assert str(file) in answer["found"] and "storage.directory" in answer["mend"]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_misspelt_setting_is_named(tmp_path: Path) -> None:
