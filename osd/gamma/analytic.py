@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from osd.gamma.acceptance_rate import truncated
-from osd.gamma.base import CostModel, Go, Observation, RowByRow
+from osd.gamma.base import CostModel, Go, Observation, Signal
 from osd.gamma.probing import Prober
 
 ACCEPTANCE_MAX = 0.98
@@ -96,14 +96,6 @@ class AnalyticRow:
         self.behind = LAG + 1
         """Rounds since the request last had a draft; a new one's prompt was never read by the drafter."""
 
-    def next_gamma(self, batch: int) -> int:
-        """The γ of this round; every row of the batch gets the same."""
-        return self._controller.choose(self, batch)
-
-    def keep_drafting(self, signal: float) -> Go:
-        """Always: γ is settled before the round."""
-        return Go.ON
-
     def observe(self, seen: Observation) -> None:
         """A round without drafted tokens says nothing about acceptance."""
         self.behind = 0 if seen.drafted else self.behind + 1
@@ -113,10 +105,11 @@ class AnalyticRow:
             self.acceptance = self._controller.estimate(self._history)
 
 
-class AnalyticController(RowByRow):
+class AnalyticController:
     """See the module. ``history`` is the paper's h."""
 
     name: str = "analytic"
+    signal: Signal = "none"
 
     def __init__(
         self,
@@ -139,10 +132,6 @@ class AnalyticController(RowByRow):
         self._prior_trials = prior_trials
         self._prober = Prober(costs)
         self._tables: dict[int, tuple[int, list[float]]] = {}
-        self._round = -1
-        self._choice: int | None = None
-        self._rows: list[AnalyticRow] = []
-        self._rows_before: list[AnalyticRow] = []
 
     def start(self) -> AnalyticRow:
         """A new request, which begins with the engine's recent acceptance."""
@@ -161,28 +150,20 @@ class AnalyticController(RowByRow):
         beta = (accepted + self._prior_trials * prior) / weight if weight else prior
         return min(beta, self._acceptance_max)
 
-    def choose(self, row: AnalyticRow, batch: int) -> int:
-        """One answer a round: the first row that asks settles it for the rows that were in the round before.
+    def plan(self, rows: Sequence[AnalyticRow], rooms: Sequence[int], batch: int) -> list[int]:
+        """One γ for all rows, and a word to the cost model where a row has to read up before it drafts."""
+        self._costs.late = any(row.behind > LAG for row in rows)
+        return [self._decide(rows, batch)] * len(rows)
 
-        A round ends when the engine times a target pass, or when a row asks again.
-        """
-        if self._round != self._costs.rounds or row in self._rows:
-            self._round = self._costs.rounds
-            self._rows_before, self._rows = self._rows, []
-            self._choice = None
-            self._costs.late = False
-        self._rows.append(row)
-        self._costs.late = self._costs.late or row.behind > LAG
-        if self._choice is None:
-            self._choice = self._decide(row, batch)
-        return self._choice
+    def steer(self, rows: Sequence[AnalyticRow], drafted: int, signals: Sequence[float]) -> list[Go]:
+        """Not asked: γ is settled before the round."""
+        return [Go.ON] * len(rows)
 
-    def _decide(self, row: AnalyticRow, batch: int) -> int:
+    def _decide(self, rows: Sequence[AnalyticRow], batch: int) -> int:
         table = self._table(batch)
         if table is None or self.shared.trials < FIRST_TRIALS:
             return self._initial or self._prober.blind(batch)
-        rows = [row] if batch == 1 else [row, *(other for other in self._rows_before if other is not row)]
-        gamma, gain = best_gamma([each.acceptance for each in rows], table)
+        gamma, gain = best_gamma([row.acceptance for row in rows], table)
         return self._prober.instead(gamma, gain, batch, table)
 
     def _table(self, batch: int) -> list[float] | None:

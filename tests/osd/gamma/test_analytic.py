@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.gamma.analytic import AnalyticController, AnalyticRow, best_gamma
+from osd.gamma.analytic import AnalyticController, best_gamma
 from osd.gamma.base import CostModel, Observation
-from tests.osd.gamma.worlds import known_costs, play
+from tests.osd.gamma.worlds import known_costs, play, play_alone
 
 accuracies = st.floats(0, 0.98)
 round_costs = st.lists(st.floats(0.1, 100), min_size=2, max_size=13)
@@ -23,21 +23,12 @@ def controller(costs: CostModel, **changes: object) -> AnalyticController:
     return AnalyticController(costs, **{"initial": 4, "maximum": 5, "history": 2, "prior_trials": 0.0, **changes})  # type: ignore[arg-type]
 
 
-def gammas(row: AnalyticRow, accepted: list[int]) -> list[int]:
-    """The gamma before each round and after the last."""
-    asked = [row.next_gamma(1)]
-    for count in accepted:
-        row.observe(Observation(asked[-1], asked[-1], count))
-        asked.append(row.next_gamma(1))
-    return asked
-
-
 def eq_1(beta: float, gamma: int, cost: float) -> float:
     return (1 - beta ** (gamma + 1)) / ((1 - beta) * cost)
 
 
 def test_a_trace_worked_by_hand() -> None:
-    row = controller(known_costs(1.0, level)).start()  # a = 1, b = 4, h = 2, γ_max = 5, no prior
+    alone = controller(known_costs(1.0, level))  # a = 1, b = 4, h = 2, γ_max = 5, no prior
     # rounds 1 and 2: fewer than 8 tokens judged so far, so γ_initial = 4; both accepted whole
     # round 3: V = 4 + 4, no rejection, Acc 8/8 but at most 0.98. Tokens per ms:
     #          γ 4: 4.8039/8 = 0.600, γ 5: 5.7079/9 = 0.634                                        -> 5
@@ -47,25 +38,25 @@ def test_a_trace_worked_by_hand() -> None:
     #          γ 0: 1/4 = 0.25, γ 1: 1.3333/5 = 0.2667, γ 2: 1.4444/6 = 0.2407                     -> 1
     # then V 0 of 1: 0 / 2 = 0:   γ 0: 0.25, γ 1: 0.2                                              -> 0
     # a round without a draft teaches nothing                                                      -> 0
-    assert gammas(row, [4, 4, 1, 0, 0, 0]) == [4, 4, 5, 4, 1, 0, 0]
+    assert play_alone(alone, [4, 4, 1, 0, 0, 0]) == [4, 4, 5, 4, 1, 0, 0]
 
 
 def test_a_verification_that_grows_shortens_the_draft() -> None:
     def dear(batch: int, tokens: int) -> float:
         return 4.0 + 2.0 * (tokens - 1)
 
-    row = controller(known_costs(1.0, dear)).start()
+    alone = controller(known_costs(1.0, dear))
     # Acc 0.98: γ 0: 1/4 = 0.25, γ 1: 1.98/7 = 0.2829, γ 2: 2.9404/10 = 0.2940, γ 5: 5.7079/19 = 0.3004 -> 5
     # (4 + 1)/6 = 0.8333: γ 1: 1.8333/7 = 0.2619, γ 2: 2.5278/10 = 0.2528                               -> 1
-    assert gammas(row, [4, 4, 1])[2:] == [5, 1]
+    assert play_alone(alone, [4, 4, 1])[2:] == [5, 1]
 
 
 def test_the_cap_is_what_stops_an_estimate_of_one() -> None:
     # a = 1, b = 40: at 0.98 the gain per step is still above its cost at γ = 12, at 0.5 it is not after γ = 4:
     # γ 4: 1.9375/44 = 0.04403, γ 5: 1.96875/45 = 0.04375, γ 3: 1.875/43 = 0.04360
     costs = known_costs(1.0, lambda batch, tokens: 40.0)
-    assert gammas(controller(costs, maximum=12).start(), [4, 4])[-1] == 12
-    assert gammas(controller(costs, maximum=12, acceptance_max=0.5).start(), [4, 4])[-1] == 4
+    assert play_alone(controller(costs, maximum=12), [4, 4])[-1] == 12
+    assert play_alone(controller(costs, maximum=12, acceptance_max=0.5), [4, 4])[-1] == 4
 
 
 def test_eq_11_reads_the_same_rounds_as_better() -> None:
@@ -97,15 +88,13 @@ def test_a_new_request_starts_from_what_the_engine_has_seen() -> None:
 
 def test_gamma_initial_until_costs_are_known() -> None:
     costs = CostModel()
-    row = controller(costs, initial=3).start()
-    assert gammas(row, [3, 3, 3, 3]) == [3] * 5  # nothing was timed
-    assert controller(costs, initial=0).start().next_gamma(1) == 0
+    assert play_alone(controller(costs, initial=3), [3, 3, 3, 3]) == [3] * 5  # nothing was timed
+    assert play_alone(controller(costs, initial=0), []) == [0]
 
 
 def test_never_speculates_where_drafting_costs_more_than_it_can_win() -> None:
     # a = b: a drafted token costs as much as the target's own, so even Acc 1 wins nothing
-    row = controller(known_costs(4.0, level), initial=4).start()
-    assert gammas(row, [4, 4])[-1] == 0
+    assert play_alone(controller(known_costs(4.0, level), initial=4), [4, 4])[-1] == 0
 
 
 def test_plain_decoding_that_was_never_timed_is_estimated() -> None:
@@ -117,10 +106,11 @@ def test_plain_decoding_that_was_never_timed_is_estimated() -> None:
             costs.observe_verify(1, gamma + 1, 2.0 + 2.0 * (gamma + 1))
     costs.spent_ms = 0.0
     assert costs.round_ms(1, 0) == pytest.approx(4.0)
-    row = controller(costs).start()
+    alone = controller(costs)
+    row = alone.start()
     for _ in range(8):
         row.observe(Observation(1, 1, 0))  # Acc 0
-    assert row.next_gamma(1) == 0
+    assert alone.plan([row], [99], 1) == [0]
 
 
 def test_a_batch_shares_one_gamma_that_is_best_for_all_of_it() -> None:
@@ -129,11 +119,12 @@ def test_a_batch_shares_one_gamma_that_is_best_for_all_of_it() -> None:
     shared = controller(known_costs(1.0, level, batches=(2,)), history=2)
     good, bad = shared.start(), shared.start()
     for _ in range(2):
-        assert [good.next_gamma(2), bad.next_gamma(2)] == [4, 4]
+        assert shared.plan([good, bad], [99, 99], 2) == [4, 4]
         good.observe(Observation(4, 4, 4))
         bad.observe(Observation(4, 4, 0))
     assert (good.acceptance, bad.acceptance) == (0.98, 0.0)
-    assert [good.next_gamma(2), bad.next_gamma(2)] == [5, 5]
+    assert shared.plan([good, bad], [99, 99], 2) == [5, 5]
+    assert shared.plan([bad], [99], 2) == [0]  # only the rows that are here now count
 
 
 def test_a_batch_that_grows_dear_drafts_less() -> None:
@@ -141,16 +132,17 @@ def test_a_batch_that_grows_dear_drafts_less() -> None:
     rows = [shared.start() for _ in range(8)]
     for row in rows:
         row.observe(Observation(4, 4, 3))
-    assert rows[0].next_gamma(1) > 0
-    assert {row.next_gamma(8) for row in rows} == {0}  # b(8, t) = 4 t: a token verified costs as one decoded
+    assert shared.plan(rows[:1], [99], 1) > [0]
+    assert shared.plan(rows, [99] * 8, 8) == [0] * 8  # b(8, t) = 4 t: a token verified costs as one decoded
 
 
 def test_it_says_when_the_drafter_has_to_read_up_first() -> None:
     costs = known_costs(1.0, level)
-    row = controller(costs).start()
+    alone = controller(costs)
+    row = alone.start()
     late = []
     for drafted in [4, 4, 0, 0, 0, 0, 0, 4, 4]:
-        row.next_gamma(1)
+        alone.plan([row], [99], 1)
         late.append(costs.late)
         row.observe(Observation(drafted, drafted, 0))
         costs.observe_verify(1, drafted + 1, 4.0)
@@ -162,10 +154,11 @@ def test_one_row_that_has_to_read_up_makes_the_batch_late() -> None:
     costs = known_costs(1.0, level, batches=(2,))
     shared = controller(costs)
     old, new = shared.start(), shared.start()
-    old.next_gamma(1)
+    shared.plan([old], [99], 1)
     old.observe(Observation(4, 4, 4))
     costs.observe_verify(1, 5, 4.0)
-    assert [old.next_gamma(2), costs.late, new.next_gamma(2), costs.late] == [4, False, 4, True]
+    assert (shared.plan([old], [99], 1), costs.late) == ([4], False)
+    assert (shared.plan([old, new], [99, 99], 2), costs.late) == ([4, 4], True)
 
 
 @given(accuracies, round_costs)
@@ -202,7 +195,7 @@ def test_gamma_stays_between_0_and_the_maximum(
     shared = controller(costs, initial=initial, maximum=maximum, estimator=estimator, prior_trials=6.0)
     rows = [shared.start() for _ in range(4)]
     for batch, share, draft_ms, verify_ms in rounds:
-        asked = [row.next_gamma(batch) for row in rows[:batch]]
+        asked = shared.plan(rows[:batch], [99] * batch, batch)
         assert all(0 <= gamma <= maximum for gamma in asked)
         for row, gamma in zip(rows, asked, strict=False):
             row.observe(Observation(gamma, gamma, round(share * gamma)))
@@ -218,7 +211,7 @@ def test_it_finds_the_best_gamma_of_a_world_it_knew_nothing_of() -> None:
         return 4.0 + 0.1 * tokens
 
     costs = CostModel()
-    row = controller(costs, initial=1, maximum=12, history=12, prior_trials=6.0).start()
-    played = play(row, costs, 400, 0.8, 0.5, verify)
+    alone = controller(costs, initial=1, maximum=12, history=12, prior_trials=6.0)
+    played = play(alone, alone.start(), costs, 400, 0.8, 0.5, verify)
     assert best_gamma([0.8], [0.5 * g + verify(1, g + 1) for g in range(13)])[0] == 5
     assert 4 <= sum(gamma for gamma, _ in played[200:]) / 200 <= 6

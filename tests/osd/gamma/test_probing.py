@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osd.gamma.analytic import AnalyticController
+from osd.gamma.analytic import AnalyticController, AnalyticRow
 from osd.gamma.base import CostModel, Observation
 from osd.gamma.costs import TRUSTED
 from osd.gamma.probing import BANKED, BURST, STALE_ROUNDS, Prober
@@ -17,13 +17,13 @@ def level(batch: int, tokens: int) -> float:
     return 4.0
 
 
-def hopeless(costs: CostModel, maximum: int = 12) -> AnalyticController:
-    """A controller that knows drafts to be refused."""
+def hopeless(costs: CostModel, maximum: int = 12) -> tuple[AnalyticController, AnalyticRow]:
+    """A controller that knows drafts to be refused, and a new request."""
     controller = AnalyticController(costs, initial=4, maximum=maximum)
     seen = controller.start()
     for _ in range(64):
         seen.observe(Observation(4, 4, 0))
-    return controller
+    return controller, controller.start()
 
 
 def probes(played: list[tuple[int, int]]) -> list[int]:
@@ -36,7 +36,7 @@ def test_at_gamma_0_a_probe_comes_as_often_as_its_cost_allows() -> None:
     # decoding. 50 plain rounds spend 200 ms: rounds 51 and 52. They take 10 ms, and 48 plain rounds more make
     # 402 (47 make 398): rounds 101 and 102.
     costs = known_costs(1.0, level)
-    played = play(hopeless(costs).start(), costs, 140, 0.0, 1.0, level)
+    played = play(*hopeless(costs), costs, 140, 0.0, 1.0, level)
     assert probes(played) == [51, 52, 101, 102]
     assert {gamma for gamma, _ in played} == {0, 1}
 
@@ -47,7 +47,7 @@ def test_a_dearer_probe_is_rarer() -> None:
         return 3.0 + tokens
 
     costs = known_costs(3.0, verify)
-    played = play(hopeless(costs).start(), costs, 250, 0.0, 3.0, verify)
+    played = play(*hopeless(costs), costs, 250, 0.0, 3.0, verify)
     assert probes(played) == [201, 202]
 
 
@@ -58,18 +58,18 @@ def test_a_probe_pays_for_what_the_drafter_must_read_first() -> None:
     for _ in range(3):
         costs.observe_draft(1, 1, 4.0)
     costs.spent_ms = 0.0
-    played = play(hopeless(costs).start(), costs, 150, 0.0, 1.0, level)
+    played = play(*hopeless(costs), costs, 150, 0.0, 1.0, level)
     assert probes(played) == [126, 127]
 
 
 def test_all_rows_of_a_batch_probe_together() -> None:
     costs = known_costs(1.0, level, batches=(4,))
-    controller = hopeless(costs)
+    controller, _ = hopeless(costs)
     rows = [controller.start() for _ in range(4)]
     costs.spent_ms = 199.0
     asked = []
     for _ in range(4):
-        asked.append([row.next_gamma(4) for row in rows])
+        asked.append(controller.plan(rows, [99] * 4, 4))
         costs.observe_draft(4, asked[-1][0], 1.0)
         costs.observe_verify(4, asked[-1][0] + 1, 4.0)
     assert asked == [[0] * 4, [1] * 4, [1] * 4, [0] * 4]
@@ -82,7 +82,7 @@ def test_probes_stay_below_one_percent_of_decoding(step: float, start: float, sl
         return start + slope * tokens
 
     costs = known_costs(step, verify)
-    played = play(hopeless(costs).start(), costs, rounds, 0.0, step, verify)
+    played = play(*hopeless(costs), costs, rounds, 0.0, step, verify)
     lost = sum(step * gamma + verify(1, gamma + 1) - verify(1, 1) for gamma, _ in played)
     assert lost <= 0.0101 * costs.spent_ms
 
@@ -90,15 +90,15 @@ def test_probes_stay_below_one_percent_of_decoding(step: float, start: float, sl
 def test_saved_credit_is_limited() -> None:
     costs = known_costs(1.0, level)
     costs.spent_ms = 1e6  # a long time of speculating, without a probe
-    played = play(hopeless(costs).start(), costs, 20, 0.0, 1.0, level)
+    played = play(*hopeless(costs), costs, 20, 0.0, 1.0, level)
     assert probes(played) == list(range(1, int(BANKED) * BURST + 1))
 
 
 def test_a_draft_that_has_become_good_is_noticed() -> None:
     costs = known_costs(1.0, level)
-    row = hopeless(costs).start()
-    assert sum(gamma for gamma, _ in play(row, costs, 100, 0.0, 1.0, level)) == 2
-    played = play(row, costs, 400, 0.9, 1.0, level)
+    controller, row = hopeless(costs)
+    assert sum(gamma for gamma, _ in play(controller, row, costs, 100, 0.0, 1.0, level)) == 2
+    played = play(controller, row, costs, 400, 0.9, 1.0, level)
     assert all(gamma >= 3 for gamma, _ in played[100:])  # by Eq. 1 it is 6 at 0.9 and 3 at 0.75
 
 
@@ -132,8 +132,8 @@ def test_plain_decoding_is_timed_again_when_that_is_long_ago() -> None:
 
 def test_starting_at_gamma_0_still_finds_out_that_drafting_pays() -> None:
     costs = CostModel()
-    row = AnalyticController(costs, initial=0, maximum=8).start()
-    played = play(row, costs, 2000, 0.9, 0.5, level)
+    controller = AnalyticController(costs, initial=0, maximum=8)
+    played = play(controller, controller.start(), costs, 2000, 0.9, 0.5, level)
     assert played[0] == (0, 0)
     assert played[-1][0] >= 4
     first = next(index for index, (gamma, _) in enumerate(played) if gamma)

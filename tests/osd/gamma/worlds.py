@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from osd.gamma.base import CostModel, GammaController, Observation, RowGamma
+from osd.gamma.analytic import AnalyticController, AnalyticRow
+from osd.gamma.base import CostModel, GammaController, Observation
 from osd.gamma.costs import TRUSTED
 
 
@@ -22,7 +23,8 @@ def known_costs(step: float, verify: Callable[[int, int], float], batches: tuple
 
 
 def play(
-    row: RowGamma,
+    controller: AnalyticController,
+    row: AnalyticRow,
     costs: CostModel,
     rounds: int,
     beta: float,
@@ -34,7 +36,7 @@ def play(
     chance = random.Random(seed)
     played = []
     for _ in range(rounds):
-        gamma = row.next_gamma(1)
+        [gamma] = controller.plan([row], [99], 1)
         accepted = 0
         while accepted < gamma and chance.random() < beta:
             accepted += 1
