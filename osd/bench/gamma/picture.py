@@ -1,0 +1,169 @@
+"""Two pictures: throughput by controller and data set, and what is verified against what is discarded."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from osd.bench.contenders import ASSISTED
+from osd.bench.gamma.plan import ALONE, ORACLE, Entrant, Plan
+from osd.bench.gamma.scene import Scene
+
+BLUE, ORANGE, GREEN, INK, GREY, FAINT = "#0072B2", "#D55E00", "#009E73", "#222222", "#8A8A8A", "#CCCCCC"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's, which people with any colour vision tell apart; with MARKS beside them there are 42 pairs."""
+MARKS = "os^DvP"
+COLUMNS = 3
+"""Panels beside each other at most."""
+OTHERS = {"target alone": ALONE, "oracle": ORACLE} | {
+    f"transformers {name.removeprefix('assisted_')}": Entrant("assisted", name) for name in ASSISTED
+}
+
+
+def draw_throughput(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
+    """GammaTune's Figure 1: a panel a data set, a bar a contender, tokens a second.
+
+    A controller's bar is its mean over the initial gammas, with a standard deviation to either side and dots at the
+    least and the most; where none were swept it is its throughput, with the range over turns.
+    """
+    figure, panels = _panels(
+        len(scenes), width=4.3, height=1.2 + 0.27 * (len(plan.controllers) + len(OTHERS)), sharey=True
+    )
+    for axes, (name, scene) in zip(panels, scenes.items(), strict=True):
+        _bars(axes, scene, plan)
+        axes.set_title(f"{name}  (T={scene.setting.temperature:g}, batch {scene.setting.batch})", fontsize=11)
+    figure.supxlabel("tokens a second", fontsize=11)
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=4, frameon=False, fontsize=10)
+    return figure
+
+
+def _bars(axes: Axes, scene: Scene, plan: Plan) -> None:
+    names = [*plan.controllers, *OTHERS]
+    for place, name in enumerate(reversed(names)):
+        if name in OTHERS:
+            _bar(axes, place, _over_turns(scene, OTHERS[name]), GREY)
+        else:
+            rates = list(scene.over_initial(name).values())
+            bar = _over_gammas(rates) if rates else _over_turns(scene, Entrant("rule", name, plan.initial))
+            _bar(axes, place, bar, ORANGE if name == "fixed" else BLUE)
+    axes.set_yticks(range(len(names)), list(reversed(names)), fontsize=10)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    best, alone = scene.best_fixed_gamma, scene.rate(ALONE)
+    if best is not None:
+        axes.axvline(
+            scene.fixed[best], color=ORANGE, lw=1.3, ls=(0, (4, 2)), label="best fixed gamma, chosen in hindsight"
+        )
+        axes.annotate(
+            f"γ = {best}", (scene.fixed[best], 1), xycoords=("data", "axes fraction"), ha="right", va="top",
+            xytext=(-3, -2), textcoords="offset points", fontsize=9, color=ORANGE,
+        )  # fmt: skip
+    if alone is not None:
+        axes.axvline(alone, color=INK, lw=1.1, ls=(0, (1, 1.5)), label="target alone")
+    axes.set_xlim(left=0)
+    _dress(axes, "x")
+
+
+def _over_gammas(rates: Sequence[float]) -> tuple[float, float, float, float, float]:
+    """Mean, mean − and + a standard deviation, least, most."""
+    mean, deviation = statistics.mean(rates), statistics.stdev(rates)
+    return mean, mean - deviation, mean + deviation, min(rates), max(rates)
+
+
+def _over_turns(scene: Scene, entrant: Entrant) -> tuple[float, float, float, float, float] | None:
+    speed = scene.speed(entrant)
+    return (speed.rate, speed.low, speed.high, math.nan, math.nan) if speed else None
+
+
+def _bar(axes: Axes, place: int, bar: tuple[float, float, float, float, float] | None, colour: str) -> None:
+    if bar is None:
+        axes.text(0, place, " not run here", va="center", fontsize=8, color=GREY)
+        return
+    rate, low, high, least, most = bar
+    axes.barh(place, rate, height=0.68, color=colour, alpha=0.8)
+    axes.plot([low, high], [place, place], color=INK, lw=1.6, solid_capstyle="butt")
+    axes.plot([least, most], [place, place], ls="", marker="o", ms=2.6, color=INK)
+
+
+def draw_rates(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
+    """SpecDec++'s Figure 3: discarded against verified, the fixed gammas as a line; grey lines join equal times."""
+    figure, panels = _panels(len(scenes), width=4.3, height=4.1)
+    for axes, (name, scene) in zip(panels, scenes.items(), strict=True):
+        frontier = [(gamma, *_rates(scene, Entrant("rule", "fixed", gamma))) for gamma in plan.gammas]
+        axes.plot(
+            *zip(*[(x, y) for _, x, y in frontier], strict=True),
+            color=GREY,
+            lw=1.4,
+            marker=".",
+            ms=5,
+            label="fixed gamma",
+        )
+        _name_points(axes, frontier)
+        for index, rule in enumerate(plan.adaptive):
+            axes.plot(
+                *_rates(scene, Entrant("rule", rule, plan.initial)), ls="", marker=MARKS[index % len(MARKS)], ms=8, alpha=0.85,
+                color=COLOURS[index % len(COLOURS)], label=rule, markeredgecolor="white", markeredgewidth=0.6,
+            )  # fmt: skip
+        if ORACLE in scene.of:
+            axes.plot(*_rates(scene, ORACLE), ls="", marker="*", ms=12, color=INK, label="oracle")
+        _equal_times(axes, scene)
+        axes.set_title(f"{name}  (T={scene.setting.temperature:g}, batch {scene.setting.batch})", fontsize=11)
+        _dress(axes, "both")
+    figure.supxlabel("verification rate: rounds a token", fontsize=11)
+    figure.supylabel("discard rate: drafted in vain a token", fontsize=11)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=10
+    )
+    return figure
+
+
+def _rates(scene: Scene, entrant: Entrant) -> tuple[float, float]:
+    counts = scene.counts(entrant)
+    verified, discarded = counts["verification_rate"], counts["discard_rate"]
+    return (math.nan if verified is None else verified), (math.nan if discarded is None else discarded)
+
+
+def _name_points(axes: Axes, frontier: Sequence[tuple[int, float, float]]) -> None:
+    """The gamma beside each point that stands far enough from the last one named."""
+    top = max((y for _, _, y in frontier), default=1.0)
+    named: list[tuple[float, float]] = []
+    for gamma, x, y in frontier:
+        if all(abs(y - other) > 0.05 * top or abs(x - there) > 0.06 for there, other in named):
+            axes.annotate(str(gamma), (x, y), xytext=(5, 3), textcoords="offset points", fontsize=8, color=GREY)
+            named.append((x, y))
+
+
+def _equal_times(axes: Axes, scene: Scene) -> None:
+    """Points on one of these lines take the same time a token (Eq. 5.1)."""
+    model = scene.time_model
+    if model is None or model.draft_ms <= 0:
+        return
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    bottom = min(0.0, bottom)
+    slope = -(model.target_ms - model.draft_ms) / model.draft_ms
+    for part in range(1, 8):
+        start = bottom + part / 4 * (top - bottom)
+        axes.axline((left, start), slope=slope, color=FAINT, lw=0.8, zorder=0)
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+
+
+def _panels(count: int, width: float, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    """``count`` panels in rows of COLUMNS; ``width`` and ``height`` of one in inches."""
+    across = min(COLUMNS, count)
+    down = -(-count // across)
+    figure = Figure(figsize=(width * across + 1.2, height * down + 1.0), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False, sharey=sharey).flatten().tolist()
+    for spare in panels[count:]:
+        spare.remove()
+    return figure, panels[:count]
+
+
+def _dress(axes: Axes, grid: str) -> None:
+    axes.grid(axis=grid, color=FAINT, lw=0.6, alpha=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,126 @@
+"""``osd bench gamma --simulate``: the same contest from a recording and a table of costs, without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from osd.bench.gamma.costs import CostTable
+from osd.bench.gamma.measured import Measured
+from osd.bench.gamma.oracle import OracleController
+from osd.bench.gamma.page import Counted
+from osd.bench.gamma.plan import MIX, ORACLE, Entrant, Job, Plan, Setting, serve_settings
+from osd.bench.gamma.rounds import Recording, Trace
+from osd.bench.gamma.simulate import Simulated, Simulator
+from osd.gamma import CostModel, GammaController, make_controller
+from storage.settings import ServeSettings
+
+HISTORIES = (3, 6, 12, 24, 48)
+MAXIMA = (4, 5, 6, 7, 8, 12, 20)
+"""What Table 12 of on-the-fly adaptation varies: history lengths h, and gamma_max."""
+
+
+class Replay:
+    """Jobs of a plan, simulated. A data set's turn is all its traces."""
+
+    def __init__(self, recording: Recording, table: CostTable, serve: ServeSettings, plan: Plan) -> None:
+        self.recording, self.table, self.plan = recording, table, plan
+        self._serve = serve
+
+    def jobs(self) -> Iterator[Job]:
+        """Those that can be replayed: transformers' modes cannot, a text has one turn, and there is one draft."""
+        for setting in self.plan.settings():
+            entrants = self.plan.entrants(setting, 0)
+            yield from (Job(setting, entrant, 0) for entrant in entrants if entrant.kind != "assisted")
+
+    def measure(self, job: Job) -> Measured:
+        """Simulate a job."""
+        return as_measured(job, self.simulate(job.setting, job.entrant, self.traces(job.setting)))
+
+    def traces(self, setting: Setting) -> list[Trace]:
+        """A setting's traces in the order in which they are served."""
+        if setting.data_set != MIX:
+            return list(self.recording.of(setting.data_set, setting.temperature))
+        kept = [iter(self.recording.of(name, setting.temperature)) for name in self.plan.data_sets]
+        mixed: list[Trace] = []
+        while stretch := [trace for some in kept for trace in islice(some, self.plan.mix)]:
+            mixed += stretch
+        return mixed
+
+    def simulate(self, setting: Setting, entrant: Entrant, traces: Sequence[Trace]) -> Simulated:
+        """Replay the traces under a new controller."""
+
+        def make(costs: CostModel) -> GammaController:
+            serve = self._settings(setting)
+            if entrant == ORACLE:
+                return OracleController(traces, serve.gamma_max)
+            return make_controller(serve.model_copy(update={"gamma_initial": entrant.gamma}), costs, entrant.name)
+
+        return Simulator(make, self.table, batch=setting.batch).run(traces)
+
+    def rounds(self, setting: Setting, entrant: Entrant, trace: int) -> list[Counted]:
+        """How an entrant went through one of a setting's traces."""
+        seen = self.simulate(setting, entrant, self.traces(setting)).by_request[trace]
+        return [(each.gamma, each.drafted, each.accepted) for each in seen]
+
+    def sensitivity(self, data_set: str, report: Callable[[], None]) -> Mapping[str, Mapping[str, float]]:
+        """Tokens a second of ``analytic`` for each history length and gamma_max, in the main setting."""
+        setting = self.plan.main(data_set)
+        traces = self.traces(setting)
+        found: dict[str, dict[str, float]] = {}
+        for history in HISTORIES:
+            for maximum in [m for m in MAXIMA if m <= self.recording.depth]:
+                changes = {
+                    "gamma_history": history,
+                    "gamma_max": maximum,
+                    "gamma_initial": min(self.plan.initial, maximum),
+                }
+                serve = self._settings(setting).model_copy(update=changes)
+                simulator = Simulator(
+                    lambda costs, s=serve: make_controller(s, costs, "analytic"), self.table, batch=setting.batch
+                )
+                found.setdefault(str(history), {})[str(maximum)] = simulator.run(traces).tokens_per_second
+                report()
+        return found
+
+    def _settings(self, setting: Setting) -> ServeSettings:
+        serve = serve_settings(self._serve, self.plan, setting.batch, self._serve.max_length)
+        return serve.model_copy(update={"gamma_max": min(serve.gamma_max, self.recording.depth)})
+
+
+def plan_of(recording: Recording, plan: Plan) -> Plan:
+    """The part of a plan that a recording can show: its data sets and temperatures, gammas as deep as its chains."""
+    data_sets = tuple(dict.fromkeys(trace.data_set for trace in recording.traces))
+    warm = {trace.temperature for trace in recording.traces}
+    gammas = tuple(gamma for gamma in plan.gammas if gamma <= recording.depth)
+    return replace(
+        plan,
+        target=recording.target,
+        draft=recording.draft,
+        data_sets=data_sets,
+        gammas=gammas,
+        initial=min(plan.initial, recording.depth),
+        temperatures=tuple(t for t in plan.temperatures if t in warm),
+        max_tokens=recording.new_tokens,
+        turns=1,
+        random_draft=False,
+    )
+
+
+def as_measured(job: Job, seen: Simulated) -> Measured:
+    """A replay as a measurement: its time is the table's, its decisions' is real."""
+    clock_ms = seen.draft_ms + seen.verify_ms
+    return Measured(
+        job,
+        tokens=seen.emitted,
+        seconds=clock_ms / 1000,
+        rounds=seen.rounds,
+        drafted=seen.drafted,
+        accepted=seen.accepted,
+        draft_passes=seen.draft_passes,
+        target_passes=seen.steps,
+        clock_ms=clock_ms,
+        decisions=seen.rounds,
+        decision_ns=round(1e9 * seen.decision_seconds),
+    )
