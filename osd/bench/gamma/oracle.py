@@ -1,13 +1,19 @@
-"""The oracle of SpecDec++, Theorem 4.1: greedy decoding with every draft stopped just before its first rejection."""
+"""The oracle of SpecDec++, Theorem 4.1: greedy decoding with every draft stopped just before its first rejection.
+
+S is the set of positions at which the draft's first choice, given the true text, is not the text's token. Stopping
+before each of them discards nothing and takes |S| + 1 target passes. Where the text's last token is itself in S, that
+token comes from the last of the |S| passes and the text ends there, so it is |S|; the theorem counts one pass more,
+which would begin the token after the end. A bound on a draft's length makes further passes of a long run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from osd.bench.gamma.rounds import Trace
-from osd.gamma import Go, Observation
+from osd.gamma import Go, Observation, Signal
+from storage.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +26,24 @@ class OracleCounts:
     drafted: int
 
     def tokens_per_second(self, draft_ms: float, target_ms: float) -> float:
-        """Eq. 3.1 with these counts, from the measured milliseconds of a draft pass and of a target pass."""
-        raise NotImplementedError
+        """N ÷ Eq. 3.1 with these counts, from the measured milliseconds of a draft pass and of a target pass."""
+        return 1e3 * self.emitted / (draft_ms * self.drafted + target_ms * self.rounds)
+
+
+def disagreements(trace: Trace) -> list[int]:
+    """S, positions counted from 0. Raises BadInput for a sampled trace."""
+    _require_greedy(trace)
+    return [t for t, accepted in enumerate(trace.acceptance[:, 0].tolist()) if not accepted]
+
+
+def oracle_lengths(trace: Trace, maximum: int | None = None) -> list[int]:
+    """For each position, how many drafted tokens the target would accept there, at most ``maximum``, and never the
+    text's last one, which the target's own pass gives. Raises BadInput for a sampled trace."""
+    wrong, run, lengths = set(disagreements(trace)), -1, []
+    for position in reversed(range(trace.length)):
+        run = 0 if position in wrong else run + 1
+        lengths.append(run if maximum is None else min(run, maximum))
+    return lengths[::-1]
 
 
 def oracle(traces: Sequence[Trace], maximum: int | None = None) -> OracleCounts:
@@ -29,17 +51,32 @@ def oracle(traces: Sequence[Trace], maximum: int | None = None) -> OracleCounts:
 
     Raises BadInput for a sampled trace.
     """
-    raise NotImplementedError
+    emitted = rounds = drafted = 0
+    for trace in traces:
+        lengths, position = oracle_lengths(trace, maximum), 0
+        while position < trace.length:
+            rounds, drafted = rounds + 1, drafted + lengths[position]
+            position += lengths[position] + 1
+        emitted += trace.length
+    return OracleCounts(emitted, rounds, drafted)
 
 
 class OracleRow:
     """One request: where in its text it is."""
 
-    position: int
+    __slots__ = ("_lengths", "_position")
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths, self._position = lengths, 0
+
+    @property
+    def gamma(self) -> int:
+        """The match length here; 0 past the recorded text."""
+        return self._lengths[self._position] if self._position < len(self._lengths) else 0
 
     def observe(self, seen: Observation) -> None:
         """Advance by what was accepted and the target's own token."""
-        raise NotImplementedError
+        self._position += seen.accepted + 1
 
 
 class OracleController:
@@ -49,20 +86,29 @@ class OracleController:
     """
 
     name: str = "oracle"
-    signal: Literal["none"] = "none"
+    signal: Signal = "none"
 
     def __init__(self, traces: Sequence[Trace], maximum: int | None = None) -> None:
-        """``maximum``: tokens of a draft at most (an engine's ``gamma_max``). Raises BadInput for a sampled trace."""
-        raise NotImplementedError
+        """``maximum``: tokens of a draft at most (an engine's ``gamma_max``, a trace's depth). Raises BadInput for a
+        sampled trace."""
+        self._waiting = iter([oracle_lengths(trace, maximum) for trace in traces])
 
     def start(self) -> OracleRow:
         """The next trace's row. Raises BadInput when there is none left."""
-        raise NotImplementedError
+        lengths = next(self._waiting, None)
+        if lengths is None:
+            raise BadInput(reason="The oracle was given fewer traces than requests; it knows nothing about this one.")
+        return OracleRow(lengths)
 
     def plan(self, rows: Sequence[OracleRow], rooms: Sequence[int], batch: int) -> list[int]:
         """The match length at each row's position."""
-        raise NotImplementedError
+        return [row.gamma for row in rows]
 
     def steer(self, rows: Sequence[OracleRow], drafted: int, signals: Sequence[float]) -> list[Go]:
-        """Never asked."""
-        raise NotImplementedError
+        """Every row drafts what was planned."""
+        return [Go.ON] * len(rows)
+
+
+def _require_greedy(trace: Trace) -> None:
+    if not trace.greedy:
+        raise BadInput(reason=f"An oracle knows greedy texts only; {trace.data_set} has one of {trace.temperature}.")

@@ -1,17 +1,34 @@
-"""Replays traces under any controller and any costs, without a model."""
+"""Replays traces under any controller and any costs, without a model.
+
+The loop is the engine's (osd/engine.py): rows are planned, steered and observed through the same
+:class:`~osd.gamma.pace.Pace`, join as others leave, and a leaving row's place is taken by the last. A cost table
+stands where the clock was, and what it says also feeds the cost model that the controller looks into. So for greedy
+traces each request's rounds come out as the engine's own, as long as the controller does not look at costs; where it
+does, they are those of an engine on the machine that the table describes.
+
+A target pass is charged by the tokens in it, γ_i + 1 of each row. The target's reading of prompts is not charged.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+import random
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import Trace
-from osd.gamma import CostModel, GammaController, Observation
+from osd.bench.gamma.time_model import discard_rate, verification_rate
+from osd.gamma import CostModel, GammaController, Observation, Pace, Signal
+from storage.errors import BadInput
 
 Make = Callable[[CostModel], GammaController]
-"""Makes a controller over the cost model that the simulator feeds: ``lambda costs: make_controller(settings, costs)``."""
+"""Makes a controller over the cost model that the simulator feeds: ``partial(make_controller, settings)``."""
+
+_LAG = 4
+"""Unread tokens that a drafter reads along with its first pass: that of osd.drafters.causal, which needs torch."""
 
 
 @dataclass(slots=True)
@@ -31,7 +48,7 @@ class Simulated:
     draft_ms: float = 0.0
     verify_ms: float = 0.0
     decision_seconds: float = 0.0
-    """Real seconds spent in plan, steer and observe."""
+    """Real seconds spent in plan, steer and observe; no part of the simulated time."""
     gammas: Counter[int] = field(default_factory=Counter)
     """How many rounds drafted so many tokens."""
     by_request: list[list[Observation]] = field(default_factory=list)
@@ -42,39 +59,176 @@ class Simulated:
     @property
     def tokens_per_second(self) -> float:
         """Emitted tokens a simulated second."""
-        raise NotImplementedError
+        spent = self.draft_ms + self.verify_ms
+        return 1e3 * self.emitted / spent if spent else 0.0
 
     @property
     def discard_rate(self) -> float:
         """See :func:`osd.bench.gamma.time_model.discard_rate`."""
-        raise NotImplementedError
+        return discard_rate(self.drafted, self.accepted, self.emitted)
 
     @property
     def verification_rate(self) -> float:
         """See :func:`osd.bench.gamma.time_model.verification_rate`."""
-        raise NotImplementedError
+        return verification_rate(self.rounds, self.emitted)
 
     @property
     def decision_us(self) -> float:
         """Real microseconds of deciding a round of a request."""
-        raise NotImplementedError
+        return 1e6 * self.decision_seconds / self.rounds if self.rounds else 0.0
+
+
+class _Row:
+    """One trace while it is replayed; what Pace needs of a row."""
+
+    def __init__(self, index: int, trace: Trace, controller: GammaController, seed: int) -> None:
+        self.index, self.trace = index, trace
+        self.controller, self.gamma = controller, controller.start()
+        self.position = 0
+        self.tokens: list[int] = trace.prompt.tolist()
+        self.read = 0
+        """Leading tokens that the drafter has read."""
+        self.matches: list[int] = trace.matches(seed).tolist()
+        self._text: list[int] = trace.text.tolist()
+        self._signals: list[list[float]] = _signals(trace, controller.signal)
+
+    def room(self) -> int:
+        """Tokens that may be drafted: a round emits one more than it drafts."""
+        return self.trace.end - self.position - 1
+
+    def signal(self, drafted: int) -> float:
+        """What draft pass number ``drafted`` of this round tells the row's controller."""
+        return self._signals[self.position][drafted - 1]
+
+    def unread(self) -> int:
+        """Tokens that have to be read before drafting."""
+        behind = len(self.tokens) - self.read
+        return behind - 1 if behind > _LAG else 0
+
+    def commit(self, accepted: int, passes: int) -> int:
+        """Take the accepted tokens and the target's own; how many of them are the text's."""
+        if passes:
+            self.read = len(self.tokens) + min(accepted, passes - 1)
+        new = self._text[self.position : self.position + accepted + 1]
+        self.tokens += new
+        self.position += len(new)
+        return len(new)
+
+    @property
+    def done(self) -> bool:
+        return self.position == len(self._text)
+
+
+def _signals(trace: Trace, signal: Signal) -> list[list[float]]:
+    """(n, G) by position and draft pass."""
+    if signal == "none":
+        return []
+    if signal == "acceptance":
+        if trace.head is None:
+            raise BadInput(reason="The traces hold no acceptance head's estimates, and this controller asks for them.")
+        return [[1.0, *chain[:-1]] for chain in trace.head.tolist()]  # of the token before; before the first: unused
+    values: list[list[float]] = (trace.confidence if signal == "confidence" else trace.peak).tolist()
+    return values
 
 
 class Simulator:
     """An engine's loop around one controller, with a table instead of a clock and traces instead of models.
 
-    It lives on between calls as an engine does: what the controller learned stays.
+    It lives on between calls as an engine does: what the controller and the cost model learned stays.
     """
 
     def __init__(self, make: Make, table: CostTable, *, batch: int = 1, noise: float = 0.0, seed: int = 0) -> None:
         """``noise``: standard deviation of the logarithm of each simulated timing ÷ the table's; ``seed``: of the
         noise, and of the coins of sampled traces."""
-        raise NotImplementedError
+        self.costs = CostModel()
+        self.controller = make(self.costs)
+        self._pace = Pace(self.controller, {})
+        self._table, self._batch, self._noise, self._seed = table, batch, noise, seed
+        self._chance = random.Random(seed)
+        self._rows: list[_Row] = []
+        self._result = Simulated()
 
     def run(self, traces: Sequence[Trace]) -> Simulated:
         """Serve the traces in order, at most ``batch`` at a time. Raises BadInput when the controller asks for a signal
         that was not recorded, or for more tokens than a chain has."""
-        raise NotImplementedError
+        self._rows = []
+        self._result = Simulated(by_request=[[] for _ in traces], request_ms=[(0.0, 0.0) for _ in traces])
+        waiting = deque(enumerate(traces))
+        while waiting or self._rows:
+            while waiting and len(self._rows) < self._batch:
+                index, trace = waiting.popleft()
+                self._rows.append(_Row(index, trace, self.controller, self._seed + index))
+            self._round()
+        return self._result
+
+    def _round(self) -> None:
+        begun = time.perf_counter()
+        gammas = self._pace.plan(self._rows)
+        lengths = list(gammas)
+        self._require_depth(lengths)
+        passes = self._draft(lengths)
+        self._result.decision_seconds += time.perf_counter() - begun
+        times = self._charge(lengths, passes)
+        for row, gamma, drafted in zip(self._rows, gammas, lengths, strict=True):
+            self._commit(row, gamma, drafted, passes, times)
+        self._leave()
+
+    def _require_depth(self, gammas: Sequence[int]) -> None:
+        for row, gamma in zip(self._rows, gammas, strict=True):
+            if gamma > row.trace.depth:
+                most = f"recorded chains have {row.trace.depth}"
+                raise BadInput(
+                    reason=f"The controller asks for {gamma} drafted tokens and the {most}; record deeper ones."
+                )
+
+    def _draft(self, lengths: list[int]) -> int:
+        """The draft passes of a round; ``lengths`` are shortened where rows stop."""
+        if self.controller.signal == "none":
+            return max(lengths)
+        passes = 0
+        while passes < max(lengths):
+            passes += 1
+            self._pace.steer(self._rows, lengths, passes, lambda signal, at=passes: [r.signal(at) for r in self._rows])
+        return passes
+
+    def _charge(self, lengths: Sequence[int], passes: int) -> tuple[float, float]:
+        """What the passes of a round took, in milliseconds; the cost model is told, as by the engine."""
+        rows, tokens = len(lengths), sum(lengths) + len(lengths)
+        draft_ms = 0.0
+        if passes:
+            unread = sum(row.unread() for row in self._rows)
+            usual = self._table.draft_ms(rows, passes) + unread * self._table.catch_up_token_ms
+            draft_ms = self._noisy(usual)
+            self.costs.observe_draft(rows, passes, draft_ms)
+        verify_ms = self._noisy(self._table.verify_ms(rows, tokens))
+        self.costs.observe_verify(rows, tokens, verify_ms)
+        result = self._result
+        result.steps, result.draft_passes = result.steps + 1, result.draft_passes + passes
+        result.draft_ms, result.verify_ms = result.draft_ms + draft_ms, result.verify_ms + verify_ms
+        return draft_ms / rows, verify_ms / rows
+
+    def _noisy(self, ms: float) -> float:
+        return ms * math.exp(self._chance.gauss(0.0, self._noise)) if self._noise else ms
+
+    def _commit(self, row: _Row, gamma: int, drafted: int, passes: int, times: tuple[float, float]) -> None:
+        result, accepted = self._result, min(row.matches[row.position], drafted)
+        result.emitted += row.commit(accepted, passes)
+        begun = time.perf_counter()
+        row.gamma.observe(Observation(gamma, drafted, accepted, row.tokens))
+        result.decision_seconds += time.perf_counter() - begun
+        result.rounds, result.drafted = result.rounds + 1, result.drafted + drafted
+        result.accepted += accepted
+        result.gammas[drafted] += 1
+        result.by_request[row.index].append(Observation(gamma, drafted, accepted))
+        spent = result.request_ms[row.index]
+        result.request_ms[row.index] = (spent[0] + times[0], spent[1] + times[1])
+
+    def _leave(self) -> None:
+        """Finished rows leave; the last one takes the place of each, as in the engine."""
+        for index in reversed([i for i, row in enumerate(self._rows) if row.done]):
+            last = self._rows.pop()
+            if index < len(self._rows):
+                self._rows[index] = last
 
 
 def simulate(
