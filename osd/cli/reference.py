@@ -110,6 +110,8 @@ def words_for(annotation: Any) -> str:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(annotation))
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         return words_for(next(part for part in typing.get_args(annotation) if part is not type(None)))
+    if typing.get_origin(annotation) is dict:
+        return f"table, each value one of {words_for(typing.get_args(annotation)[1])}"
     names = {int: "whole number", float: "number", str: "text", Path: "path", bool: "true, false"}
     return names.get(annotation, str(annotation))
 
