@@ -20,12 +20,13 @@ from torch import Tensor
 from osd.acceptance import accept_greedy, accept_sampled, acceptance_chance
 from osd.clock import Clock
 from osd.drafters import CausalDrafter, Draft
+from osd.drafters.head import head_in_settings
 from osd.gamma import CostModel, Observation, make_pace
 from osd.intake import check_request
 from osd.models import Pair
 from osd.recorder import Recorder
 from osd.row import Completion, Progress, Row
-from osd.swap import Swap
+from osd.swap import HeadSwap, Swap
 from osd.text import Ending
 from osd.warp import Warp
 from router.base import Router
@@ -74,18 +75,23 @@ class Engine:
         router: Router | None = None,
         recorder: Recorder | None = None,
         swap: Swap | None = None,
+        heads: HeadSwap | None = None,
     ) -> None:
-        """Raises BadSetting when the gamma controller's settings do not fit together."""
+        """``heads`` brings acceptance heads; without it the one that ``gamma_head`` names is read.
+
+        Raises BadSetting when the gamma controller's settings do not fit together, HeadNotLoaded and HeadMismatch.
+        """
         self.pair, self.settings = pair, settings
         self.limit = min(settings.max_length, pair.limit)
         self.router = router or FixedRouter()
-        self.recorder, self.swap = recorder, swap
+        self.recorder, self.swap, self.heads = recorder, swap, heads
         self.costs = CostModel()
         self.pace = make_pace(settings, self.costs)
         self.stats = EngineStats()
         length = self.limit + settings.gamma_max + 1  # a row's padding may stand beyond its own end
         self.target = pair.target.decoder(settings.max_batch, length)
-        self.drafter = CausalDrafter(pair.draft.decoder(settings.max_batch, length), pair.vocab_size)
+        head = None if heads else head_in_settings(settings, pair.draft)
+        self.drafter = CausalDrafter(pair.draft.decoder(settings.max_batch, length), pair.vocab_size, head)
         self.ending = Ending(pair.tokenizer, pair.eos_ids)
         self.rows: list[Row] = []
         self.waiting: deque[Row] = deque()
@@ -241,12 +247,14 @@ class Engine:
         self.rows.pop()
 
     def _swap(self) -> None:
-        """Take newer draft weights if they are ready: an exchange of references between two steps."""
+        """Take newer draft weights and a newer head if they are ready: exchanges of references between two steps."""
         if self.swap and self.swap.ready:
             with self._clock as clock:
                 self.drafter.decoder.forward = self.swap.take()
                 clock.split()
             self.stats.swap_pause_ms.append(clock.first_ms)
+        if self.heads and self.heads.ready:
+            self.drafter.head = self.heads.take()
 
     def _find(self, request_id: str) -> Row | None:
         return next((row for row in [*self.rows, *self.waiting] if row.request.id == request_id), None)

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from osd.engine import Engine
+from osd.gamma.specdecpp import needs_head
 from osd.models import Model, Pair
 from osd.recorder import Recorder
-from osd.swap import Swap
+from osd.swap import HeadSwap, Swap
 from router.fixed import FixedRouter
 from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings
@@ -24,17 +25,21 @@ def serving(pair: Pair, settings: Settings, store: Store, *, draft: str = DEFAUL
     """An engine over the pair that keeps what it serves; at the end everything kept is on the disk.
 
     Requests may name any route that this draft serves. Raises StoreError when the store's draft of that name
-    started from other weights.
+    started from other weights, HeadNotLoaded or HeadMismatch for ``serve.gamma_head``.
     """
     worker = f"{socket.gethostname()}:{os.getpid()}"
     store.sweep()  # what a killed process left half-done
     with ExitStack() as stack:
         swap = Swap(store, draft, in_folder(pair.draft), settings, worker)
         stack.callback(swap.close)
+        heads = None
+        if needs_head(settings.serve):
+            heads = HeadSwap(store, draft, pair.draft, settings, worker)
+            stack.callback(heads.close)
         recorder = Recorder(store, settings, worker)
         stack.callback(recorder.close)
         router = FixedRouter([route for route in store.routes.list() if route.draft == draft])
-        yield Engine(pair, settings.serve, router=router, recorder=recorder, swap=swap)
+        yield Engine(pair, settings.serve, router=router, recorder=recorder, swap=swap, heads=heads)
 
 
 def in_folder(model: Model) -> Model:

@@ -14,7 +14,9 @@
     ├── PairError                the two models cannot serve together
     │   ├── ModelNotLoaded
     │   ├── VocabularyMismatch
-    │   └── CannotServeRagged
+    │   ├── CannotServeRagged
+    │   ├── HeadNotLoaded
+    │   └── HeadMismatch
     ├── StoreError               what is kept cannot be reached or trusted
     │   ├── DatabaseUnreachable
     │   ├── SchemaOutdated
@@ -116,6 +118,16 @@ class VocabularyMismatch(PairError):
 
 class CannotServeRagged(PairError):
     """{model}: {reason} osd serves rows of different length in one batch, which this model cannot do."""
+
+
+class HeadNotLoaded(PairError):
+    """{path} is no acceptance head ({reason}). `python -m trainer head` makes one, a folder with
+    acceptance_head.json and model.safetensors."""
+
+
+class HeadMismatch(PairError):
+    """The acceptance head {head} does not belong to the draft {draft}: {reason}. A head reads the embeddings of
+    the draft that it was trained for; train one for this draft with `python -m trainer head`."""
 
 
 class StoreError(OsdError):

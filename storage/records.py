@@ -21,6 +21,11 @@ DEFAULT_DRAFT = "default"
 DEFAULT_TENANT = "default"
 
 
+def head_of(draft: str) -> str:
+    """The name under which a draft's acceptance heads are kept: they have versions, runs and a lease of their own."""
+    return f"{draft}.head"
+
+
 def new_id() -> str:
     """A fresh id for a request or a run: 32 hexadecimal digits."""
     return uuid.uuid4().hex
@@ -248,7 +253,7 @@ class DraftVersion:
     digest: str
     """SHA-256 of the folder's files (names and contents), hexadecimal."""
     kind: str
-    """``full`` or ``lora``."""
+    """``full``, ``lora``, or ``head`` for an acceptance head."""
     state: VersionState
     created_at: float
     path: str

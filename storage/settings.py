@@ -55,7 +55,7 @@ class StorageSettings(Section):
 
 GammaRule = Literal[
     "fixed", "analytic", "fsm", "cache_fsm", "q_learning", "gammatune", "gammatune_plus", "heuristic", "confidence",
-    "moving_average",
+    "moving_average", "specdecpp",
 ]  # fmt: skip
 
 
@@ -98,6 +98,10 @@ class ServeSettings(Section):
     """Requests in which q_learning tries gammas at random, fewer and fewer."""
     gamma_seed: int = 0
     """Seeds the random gammas of q_learning."""
+    gamma_head_threshold: float = Field(default=0.7, gt=0, lt=1)
+    """h: specdecpp stops drafting once the head's chance that a token was refused is above it."""
+    gamma_head: Path | None = None
+    """Folder of the acceptance head that learning starts from; None is one that only knows the mean."""
     record: Literal["off", "rejected", "verified"] = "verified"
     """What is kept for learning: nothing, the positions that the draft got wrong (as the OSD paper), or every
     verified position."""
@@ -142,6 +146,18 @@ class LearnSettings(Section):
     """Rank of the adapter."""
     seed: int = 0
     """Seeds batch order and adapter initialisation."""
+    head: Literal["auto", "on", "off"] = "auto"
+    """Whether the draft's acceptance head is trained too; auto is where serve.gamma, or a route's, reads it."""
+    head_depth: int = Field(default=3, ge=0, le=16)
+    """D: residual layers of a new acceptance head (0 is a linear one)."""
+    head_reject_weight: float = Field(default=6.0, gt=0)
+    """w_rej: weight of rejections in the head's loss."""
+    head_learning_rate: float = Field(default=1e-3, gt=0)
+    """Peak step size of Adam for the head."""
+    head_epochs: int = Field(default=3, ge=1)
+    """The head's passes over a run's drafted tokens."""
+    head_batch: int = Field(default=256, ge=1)
+    """Drafted tokens of one of its steps."""
 
 
 class GateSettings(Section):

@@ -1,7 +1,7 @@
 """Folders of weights: which files belong, their digest, and the marker that says they may be served.
 
     <data>/weights/<draft>/<version id>/
-        config.json, model.safetensors …     a Hugging Face folder, or a PEFT adapter
+        config.json, model.safetensors …     a Hugging Face folder, a PEFT adapter, or an acceptance head
         osd.json                              where the weights came from
         READY                                 empty, written last
 
@@ -23,6 +23,7 @@ from storage.files import sync_path, writing
 
 PROVENANCE = "osd.json"
 MARKER = "READY"
+HEAD_CONFIG = "acceptance_head.json"
 SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".model", ".jinja", ".md"})
 NAMES = frozenset({"LICENSE", "NOTICE"})
 
@@ -47,7 +48,9 @@ def servable_files(folder: Path) -> list[Path]:
 
 
 def kind_of(folder: Path) -> str:
-    """``lora`` for a PEFT adapter, ``full`` for whole weights."""
+    """``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``full`` for whole weights."""
+    if (folder / HEAD_CONFIG).exists():
+        return "head"
     return "lora" if (folder / "adapter_config.json").exists() else "full"
 
 

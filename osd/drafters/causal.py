@@ -10,6 +10,7 @@ from torch import Tensor
 
 from osd.decoder import Decoder
 from osd.drafters.base import Draft, Steer
+from osd.drafters.head import HeadPass
 from osd.gamma import Signal
 from osd.row import Row
 from osd.warp import Warp, draw
@@ -21,9 +22,20 @@ LAG = 4
 class CausalDrafter:
     """Drafts a chain, one pass a token; all rows of the batch share the passes."""
 
-    def __init__(self, decoder: Decoder, vocabulary: int) -> None:
+    def __init__(self, decoder: Decoder, vocabulary: int, head: HeadPass | None = None) -> None:
         """``vocabulary`` is the width of the target's logits: the draft's are cut or filled up to it."""
         self.decoder, self.vocabulary = decoder, vocabulary
+        self.head = head
+
+    @property
+    def head(self) -> HeadPass | None:
+        """Estimates acceptance for controllers that ask; may be replaced between two rounds."""
+        return self._head
+
+    @head.setter
+    def head(self, head: HeadPass | None) -> None:
+        self._head = head
+        self.decoder.cache.wants_embedding = head is not None
 
     def propose(
         self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
@@ -39,7 +51,7 @@ class CausalDrafter:
             tokens.append(chosen)
             if probabilities is not None:
                 q.append(probabilities)
-            steer(rows, lengths, len(tokens), Signals(logits[:, 0], chosen).read)
+            steer(rows, lengths, len(tokens), self._signals(logits[:, 0], chosen).read)
         size, passes = max(lengths), len(tokens)
         nothing = torch.zeros(len(rows), 0, dtype=torch.long, device=self.decoder.device)
         chain = torch.stack(tokens[:size], dim=1) if size else nothing
@@ -80,6 +92,9 @@ class CausalDrafter:
         device = self.decoder.device
         return self.decoder.logits(torch.tensor(fed, device=device), starts, last=torch.tensor(last, device=device))
 
+    def _signals(self, logits: Tensor, chosen: Tensor) -> Signals:
+        return Signals(logits, chosen, self.head, self.decoder.cache.embedding)
+
     def _choose(
         self, logits: Tensor, warp: Warp | None, chance: Tensor | None, step: int
     ) -> tuple[Tensor, Tensor | None]:
@@ -92,17 +107,27 @@ class CausalDrafter:
 class Signals:
     """What a draft pass can tell the controllers; worked out for those who ask."""
 
-    def __init__(self, logits: Tensor, chosen: Tensor) -> None:
-        """``logits`` (B, V) and the tokens chosen from them (B,)."""
-        self._logits, self._chosen = logits.float(), chosen
+    def __init__(
+        self, logits: Tensor, chosen: Tensor, head: HeadPass | None = None, embedding: Tensor | None = None
+    ) -> None:
+        """``logits`` (B, V), the tokens chosen from them (B,), and (B, 1, D) the embedding of the tokens before."""
+        self._logits, self._chosen = logits, chosen
+        self._head, self._embedding = head, embedding
 
     def read(self, signal: Signal) -> list[float]:
-        """One number a row, on the host. Temperature and cuts play no part: greedy and sampling rows compare."""
-        if signal == "confidence":
-            picked = self._logits.gather(1, self._chosen.unsqueeze(1)).squeeze(1)
-        elif signal == "peak":
-            picked = self._logits.amax(-1)
-        else:
-            raise ValueError(f"a causal drafter without an acceptance head has no signal {signal!r}")
-        values: list[float] = (picked - self._logits.logsumexp(-1)).exp().tolist()
+        """One number a row, on the host. Temperature and cuts play no part: greedy and sampling rows compare.
+
+        ``acceptance`` is NaN where there is no head yet.
+        """
+        values: list[float] = (self._acceptance() if signal == "acceptance" else self._likelihood(signal)).tolist()
         return values
+
+    def _likelihood(self, signal: Signal) -> Tensor:
+        logits = self._logits.float()
+        picked = logits.amax(-1) if signal == "peak" else logits.gather(1, self._chosen.unsqueeze(1)).squeeze(1)
+        return (picked - logits.logsumexp(-1)).exp()
+
+    def _acceptance(self) -> Tensor:
+        if self._head is None or self._embedding is None:
+            return torch.full((len(self._logits),), torch.nan)
+        return self._head(self._embedding[:, 0])

@@ -11,6 +11,7 @@
 ``heuristic``      transformers': two up or one down
 ``confidence``     transformers': until the draft is unsure
 ``moving_average`` SGLang's: a moving average picks one of a few gammas for the whole batch
+``specdecpp``      until a token was probably refused, by the draft's trained acceptance head
 =================  ==================================================================================
 
 Equations, schedule and settings: docs/gamma.md.
@@ -32,6 +33,7 @@ from osd.gamma.heuristic import HeuristicController
 from osd.gamma.moving_average import MovingAverageController
 from osd.gamma.pace import Pace
 from osd.gamma.q_learning import QLearningController
+from osd.gamma.specdecpp import SpecDecController
 from storage.errors import BadSetting
 from storage.settings import ServeSettings
 
@@ -98,6 +100,10 @@ def _moving_average(settings: ServeSettings, costs: CostModel) -> GammaControlle
     return MovingAverageController(settings.gamma_initial, settings.gamma_max)
 
 
+def _specdecpp(settings: ServeSettings, costs: CostModel) -> GammaController:
+    return SpecDecController(settings.gamma_head_threshold, initial=settings.gamma_initial, maximum=settings.gamma_max)
+
+
 CONTROLLERS: Mapping[str, Callable[[ServeSettings, CostModel], GammaController]] = {
     "fixed": _fixed,
     "analytic": _analytic,
@@ -109,6 +115,7 @@ CONTROLLERS: Mapping[str, Callable[[ServeSettings, CostModel], GammaController]]
     "heuristic": _heuristic,
     "confidence": _confidence,
     "moving_average": _moving_average,
+    "specdecpp": _specdecpp,
 }
 
 

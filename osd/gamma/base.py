@@ -27,7 +27,7 @@ Signal = Literal["none", "confidence", "peak", "acceptance"]
 
 ``confidence``: the draft's probability of the token that it chose. ``peak``: its largest probability for that
 token, known before one is drawn. ``acceptance``: the acceptance head's estimate for the token *before*, which the pass
-has just read (at a round's first pass: for the row's own last token, and meaningless).
+has just read (at a round's first pass: for the row's own last token, and meaningless); NaN where no head is there yet.
 """
 
 

@@ -1,0 +1,154 @@
+"""The acceptance head of SpecDec++: from the draft's embedding of a token to the chance that the target keeps it.
+
+    P̂(Y_i is accepted | Y_1 … Y_{i−1} are) = sigmoid(f_θ(e_i))                        Eq. 4.1
+
+f_θ is a (D + 1)-layer ResNet: D times x ← x + SiLU(W x + b), every layer with weights of its own, then one linear
+layer to a number. It is trained with weight w_rej on rejections, which lowers what it says; ``estimate`` undoes that.
+
+A folder of one, written by :func:`save_head`:
+
+    acceptance_head.json     what it was trained for
+    model.safetensors        its weights, float32
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from osd.models import Model
+from storage.errors import HeadMismatch, HeadNotLoaded
+from storage.settings import ServeSettings
+from storage.weights import HEAD_CONFIG, digest_of, servable_files
+
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadConfig:
+    """What a head is and which draft it reads."""
+
+    hidden_size: int
+    """Width of the draft's embedding."""
+    depth: int
+    """D: residual layers before the output."""
+    reject_weight: float
+    """w_rej that it was trained with."""
+    draft: str
+    """Digest of the draft's number 0: the lineage whose embeddings it reads."""
+    trained_for: str
+    """Digest of the version whose embeddings it was last trained on."""
+
+    def __post_init__(self) -> None:
+        whole = isinstance(self.hidden_size, int) and isinstance(self.depth, int)
+        if not (whole and self.hidden_size >= 1 and self.depth >= 0 and self.reject_weight > 0):
+            raise ValueError(f"{asdict(self)} describes no acceptance head")
+
+
+class AcceptanceHead(nn.Module):
+    """f_θ. A new one knows nothing: it says sigmoid(bias) of every token, with bias 0."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.residual = nn.ModuleList(nn.Linear(config.hidden_size, config.hidden_size) for _ in range(config.depth))
+        self.out = nn.Linear(config.hidden_size, 1)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Embeddings (…, hidden) → f_θ (…)."""
+        hidden = embeddings
+        for layer in self.residual:
+            hidden = hidden + F.silu(layer(hidden))
+        logits: Tensor = self.out(hidden).squeeze(-1)
+        return logits
+
+    def estimate(self, embeddings: Tensor) -> Tensor:
+        """The chance of acceptance itself, as a logit: (…, hidden) → (…).
+
+        The weighted loss is least where P̂ / (1 − P̂) = P / (1 − P) / w_rej, so ln w_rej is added back.
+        """
+        logits: Tensor = self(embeddings)
+        return logits + math.log(self.config.reject_weight)
+
+
+class HeadPass:
+    """The head as the draft loop calls it: few operations, weights laid out for small batches, no gradients."""
+
+    def __init__(self, head: AcceptanceHead, device: torch.device) -> None:
+        layers = [layer for layer in head.residual if isinstance(layer, nn.Linear)]
+        self._residual = [(_across(layer, device), layer.bias.detach().to(device)) for layer in layers]
+        self._out, self._bias = _across(head.out, device), head.out.bias.detach().to(device)
+
+    def __call__(self, embeddings: Tensor) -> Tensor:
+        """Embeddings (B, hidden) → sigmoid(f_θ) (B,)."""
+        hidden = embeddings.float()
+        for weight, bias in self._residual:
+            hidden = F.silu(torch.addmm(bias, hidden, weight), inplace=True).add_(hidden)
+        return torch.addmm(self._bias, hidden, self._out).sigmoid_().squeeze(1)
+
+
+def save_head(head: AcceptanceHead, folder: Path) -> None:
+    """Write the folder's files; the folder is there."""
+    tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in head.state_dict().items()}
+    save_file(tensors, folder / WEIGHTS)
+    (folder / HEAD_CONFIG).write_text(json.dumps(asdict(head.config), indent=2) + "\n", "utf-8")
+
+
+def load_head(folder: Path) -> AcceptanceHead:
+    """A head on the CPU. Raises HeadNotLoaded."""
+    try:
+        config = HeadConfig(**json.loads((folder / HEAD_CONFIG).read_text("utf-8")))
+        head = AcceptanceHead(config)
+        head.load_state_dict(load_file(folder / WEIGHTS))
+    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise HeadNotLoaded(path=folder, reason=reason) from None
+    return head
+
+
+def require_fit(head: AcceptanceHead, name: object, draft: Model, digest: str | None) -> None:
+    """Raises HeadMismatch unless the head reads this draft's embeddings: their width, and its lineage where
+    ``digest`` (of the draft's files, or of its number 0) is known."""
+    width = hidden_size(draft)
+    config = head.config
+    if config.hidden_size != width:
+        raise HeadMismatch(head=name, draft=draft.name, reason=f"it reads {config.hidden_size} numbers, not {width}")
+    if digest is not None and digest not in (config.draft, config.trained_for):
+        reason = f"it was trained for weights {config.draft[:8]}…, these are {digest[:8]}…"
+        raise HeadMismatch(head=name, draft=draft.name, reason=reason)
+
+
+def head_in_settings(serve: ServeSettings, draft: Model) -> HeadPass | None:
+    """The head that ``serve.gamma_head`` names, for an engine without a store. Raises HeadNotLoaded, HeadMismatch."""
+    if serve.gamma_head is None:
+        return None
+    head = load_head(serve.gamma_head)
+    require_fit(head, serve.gamma_head, draft, digest_of_model(Path(draft.name)))
+    return HeadPass(head, draft.device)
+
+
+def hidden_size(draft: Model) -> int:
+    """Width of what the draft gives its output layer."""
+    head: nn.Module = draft.module.get_output_embeddings()  # type: ignore[no-untyped-call]
+    assert isinstance(head.weight, Tensor)
+    return int(head.weight.shape[1])
+
+
+def digest_of_model(folder: Path) -> str | None:
+    """The digest that the folder would have as number 0 of a draft; None where it is not a folder here."""
+    return digest_of(folder, servable_files(folder)) if folder.is_dir() else None
+
+
+def _across(layer: nn.Linear, device: torch.device) -> Tensor:
+    """(in, out): the product of a row with it reads memory in order."""
+    return layer.weight.detach().to(device).t().contiguous()
