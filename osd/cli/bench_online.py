@@ -39,7 +39,8 @@ def online(
         str,
         typer.Option(
             help="lockstep: every learn.interval_requests requests, wait until the update over them serves, as in the "
-            "OSD paper's Algorithm 1. paced: not far ahead of the trainer. free: as fast as it goes."
+            "OSD paper's Algorithm 1. paced: not far ahead of the trainer. free: as fast as it goes.",
+            metavar="lockstep|paced|free",
         ),
     ] = "lockstep",
     seed: Annotated[int, typer.Option(help="Which prompts of a file are drawn.", metavar="N")] = 0,

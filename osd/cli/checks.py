@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 from osd.cli.context import Surroundings
+from osd.cli.out import counted
 from osd.cli.pair import choose_pair
 from osd.cli.worker import trainer_command
 from storage.errors import OsdError, WeightsDamaged
@@ -111,7 +112,8 @@ def device(here: Surroundings) -> Iterator[Finding]:
             "install a CUDA build of torch, or set serve.device to auto",
         )
     else:
-        yield Finding("device", OK, f"{asked}: CPU, {here.settings.serve.threads or torch.get_num_threads()} threads")
+        threads = counted(here.settings.serve.threads or torch.get_num_threads(), "thread")
+        yield Finding("device", OK, f"{asked}: CPU, {threads}")
 
 
 def disk(here: Surroundings) -> Iterator[Finding]:

@@ -28,7 +28,8 @@ def demo(
     arrival: Annotated[
         str,
         typer.Option(
-            help="free: as fast as it goes. paced: not far ahead of the trainer. lockstep: wait for each update."
+            help="free: as fast as it goes. paced: not far ahead of the trainer. lockstep: wait for each update.",
+            metavar="free|paced|lockstep",
         ),
     ] = "paced",
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.", metavar="N")] = 0,

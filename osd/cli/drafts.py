@@ -39,6 +39,8 @@ def list_versions(
 ) -> None:
     """List the versions of every draft, oldest first."""
     with surroundings(ctx).store() as store:
+        if draft is not None:
+            store.versions.current(draft)  # raises UnknownDraft
         rows = version_rows(store, store.versions.list(draft))
     if as_json:
         print_json(rows)
@@ -90,7 +92,8 @@ def rollback(
     """
     with surroundings(ctx).store() as store:
         current = store.versions.current(draft)
-        confirm(f"Take back {current.id} and return to {to or current.parent}?", yes)
+        if back := to or current.parent:  # else rolling back says why it cannot
+            confirm(f"Take back {current.id} and return to {back}?", yes)
         now_current = store.versions.rollback(draft, reason, to=to)
     note(f"{now_current.id} is now the current version of {draft}.")
 

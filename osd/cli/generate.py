@@ -49,7 +49,7 @@ def generate(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Makes drawing repeatable where serve.gamma does not measure time (fixed).",
+            help="Makes drawing repeatable with serve.gamma = fixed; analytic, the default, measures time.",
             metavar="N",
             rich_help_panel=SAMPLING,
         ),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from osd.cli.out import note, print_json, say
+from osd.cli.out import counted, note, print_json, say
 from osd.cli.stream import TextStream
 from osd.prompts import Prompt, encode
 from storage.errors import BadPromptFile, BadRequest, OsdError, UnknownRoute
@@ -127,5 +127,6 @@ def summary(done: Completion) -> str:
     speed = found["tokens"] / max(done.seconds, 1e-9)
     alpha = "" if found["alpha"] is None else f", α {found['alpha']:.2f}"
     return (
-        f"{found['tokens']} tokens in {found['rounds']} rounds, {speed:.0f} tokens/s{alpha} ({found['finish_reason']})"
+        f"{counted(found['tokens'], 'token')} in {counted(found['rounds'], 'round')}, "
+        f"{speed:.0f} tokens/s{alpha} ({found['finish_reason']})"
     )

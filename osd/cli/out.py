@@ -122,6 +122,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def counted(number: int, thing: str) -> str:
+    """``1 round``, ``2 rounds``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def size(value: float) -> str:
     """Bytes, in the unit that suits."""
     for unit in ("B", "KB", "MB", "GB"):

@@ -56,4 +56,6 @@ def acceptance(
         print_csv(rows)
     else:
         keys = [Column(name, name, when if name in TIMES else str, whole=True) for name in names]
-        print_table(rows, [*keys, *MEASURES], empty="No requests have been recorded in that time.")
+        narrowed = any(option is not None for option in (since, until, route, draft))
+        which = "that fit these options" if narrowed else "yet"
+        print_table(rows, [*keys, *MEASURES], empty=f"No requests have been recorded {which}.")

@@ -22,6 +22,12 @@ def test_list_of_an_empty_store_is_an_empty_list(osd):
     assert "no drafts yet" in shown.stderr
 
 
+def test_list_of_a_draft_that_is_not_there_names_those_that_are(osd, filled):
+    done = osd("drafts", "list", "--draft", "nobody", "--json")
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "known: default" in done.stderr
+
+
 def test_show_says_where_a_version_came_from(osd, filled):
     facts = json.loads(osd("drafts", "show", filled.child, "--json").stdout)
     assert facts["evidence"] == {"gain": 0.25}
@@ -48,6 +54,13 @@ def test_rollback_asks_first_and_returns_to_the_parent(osd, filled):
     assert done.exit_code == 0, done.stderr
     assert filled.store.versions.current("default").id == filled.root
     assert filled.store.versions.get(filled.child).state is VersionState.ROLLED_BACK
+
+
+def test_rollback_of_number_zero_says_why_not_and_asks_nothing(osd, filled):
+    osd("drafts", "rollback", "--yes")
+    done = osd("drafts", "rollback")
+    assert done.exit_code == 5
+    assert "another sound version" in done.stderr and "None" not in done.output
 
 
 def test_promote_brings_it_back(osd, filled):

@@ -28,6 +28,10 @@ def test_one_prompt_says_what_the_target_alone_says(osd):
     assert "ships with osd" in done.stderr
 
 
+def test_one_is_not_called_many(osd):
+    assert "1 token in 1 round," in osd("generate", PROMPT, "--max-tokens", 1, "--no-learn").stderr
+
+
 def test_a_prompt_from_stdin_is_the_same_prompt(osd):
     said = [osd("generate", PROMPT, "--max-tokens", 8), osd("generate", "-", "--max-tokens", 8, stdin=PROMPT)]
     assert said[0].stdout == said[1].stdout

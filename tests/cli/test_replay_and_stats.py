@@ -32,7 +32,11 @@ def test_acceptance_as_a_table(osd, filled):
 def test_acceptance_since_tomorrow_is_nothing(osd, filled):
     done = osd("stats", "acceptance", "--since", "2999-01-01")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert "No requests" in done.stderr
+    assert "No requests have been recorded that fit" in done.stderr
+
+
+def test_acceptance_of_an_empty_store_speaks_of_no_time(osd):
+    assert osd("stats", "acceptance").stderr == "No requests have been recorded yet.\n"
 
 
 def test_a_group_that_is_none_is_named(osd, filled):
