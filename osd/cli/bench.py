@@ -5,8 +5,10 @@ from __future__ import annotations
 import typer
 
 from osd.cli.bench_decode import decode
+from osd.cli.bench_gamma import gamma
 from osd.cli.bench_online import online
 
-app = typer.Typer(no_args_is_help=True, help="Measure decoding, and learning while serving.")
+app = typer.Typer(no_args_is_help=True, help="Measure decoding, learning while serving, and gamma controllers.")
 app.command()(decode)
 app.command()(online)
+app.command()(gamma)

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from osd.cli.context import surroundings
-from osd.cli.options import DraftOption, JsonOption, TargetOption
+from osd.cli.options import DraftOption, JsonOption, TargetOption, numbers
 from osd.cli.out import Column, note, print_json, print_table
 from osd.cli.pair import choose_pair
 from osd.prompts import Prompt, encode, read_prompts
-from storage.errors import BadPromptFile, BadSetting
+from storage.errors import BadPromptFile
 
 
 def decode(
@@ -49,23 +49,13 @@ def decode(
     with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
         task = bar.add_task("warming up", total=None)
         result = bench_decode(
-            pair, tokens, settings, batches=_sizes(batch), new_tokens=max_tokens, turns=turns,
+            pair, tokens, settings, batches=numbers(batch, "--batch", int, 1), new_tokens=max_tokens, turns=turns,
             report=lambda done, total, name: bar.update(task, completed=done, total=total, description=name),
         )  # fmt: skip
     result["threads"] = torch.get_num_threads()
     if not json:
         _show(result)
     print_json(result)
-
-
-def _sizes(text: str) -> list[int]:
-    try:
-        sizes = [int(part) for part in text.split(",")]
-    except ValueError:
-        sizes = []
-    if not sizes or min(sizes) < 1:
-        raise BadSetting(source="option", key="--batch", reason=f"{text!r} is not a list of batch sizes such as 1,8")
-    return sizes
 
 
 def _texts(files: list[Path], count: int) -> list[str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
+from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
+
+from storage.errors import BadSetting
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on one line instead of a table.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -49,3 +53,18 @@ def confirm(question: str, yes: bool) -> None:
     """Ask before something that cannot be undone; ends the command with status 1 on no."""
     if not yes:
         typer.confirm(question, abort=True, err=True)
+
+
+N = TypeVar("N", int, float)
+
+
+def numbers(text: str, option: str, kind: Callable[[str], N], least: N) -> tuple[N, ...]:
+    """The numbers between the commas of an option, each once, in their order. Raises BadSetting."""
+    try:
+        found = tuple(dict.fromkeys(kind(part) for part in text.split(",")))
+    except ValueError:
+        found = ()
+    if not found or not all(least <= number < math.inf for number in found):
+        reason = f"{text!r} is not a list of numbers from {least} on, such as {least},8"
+        raise BadSetting(source="option", key=option, reason=reason)
+    return found

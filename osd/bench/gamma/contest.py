@@ -26,7 +26,7 @@ from osd.engine import Engine
 from osd.gamma import CostModel, GammaController, Pace, make_controller
 from osd.models import Model, Pair
 from osd.row import Completion
-from storage.records import Request, Sampling
+from storage.records import Request, Round, Sampling
 from storage.settings import ServeSettings
 
 WARM_TOKENS = 24
@@ -65,7 +65,7 @@ class Contest:
         prompts = self._texts(indices)
         if job.entrant.kind == "assisted":
             return self._assisted(job, prompts)
-        lodger = self._lodger(job.setting, job.entrant)
+        lodger = self.lodger_of(job.setting, job.entrant)
         if job.entrant == ORACLE:
             lodger.controller = Timed(self._oracle(job.setting, indices))
         return self._timed(job, lodger, [self._request(job, i, prompt) for i, prompt in enumerate(prompts)])
@@ -117,17 +117,28 @@ class Contest:
         costs = CountedCosts(self.costs)
         return Lodger(costs, Timed(self.controller(setting, entrant, costs)))
 
-    def _lodger(self, setting: Setting, entrant: Entrant) -> Lodger:
+    def lodger_of(self, setting: Setting, entrant: Entrant) -> Lodger:
         """An entrant's own, warmed up when it is new."""
         key = setting, entrant
         if key not in self._lodgers:
-            plain = entrant if entrant != ORACLE else Entrant("rule", "fixed", self.plan.initial)
-            self._lodgers[key] = lodger = self.lodger(setting, plain)
-            sampling = Sampling(temperature=setting.temperature, seed=0)
-            length = min(WARM_TOKENS, self.plan.max_tokens)
-            warm = self._texts(self.plan.warm_prompts(setting))
-            self.decode(setting, lodger, [Request(prompt, length, sampling) for prompt in warm])
+            usual = Entrant("rule", "fixed", self.plan.initial)  # stands in for the oracle, which cannot be warmed up
+            self._lodgers[key] = self.warm(setting, usual if entrant == ORACLE else entrant)
         return self._lodgers[key]
+
+    def warm(self, setting: Setting, entrant: Entrant, tokens: int = WARM_TOKENS) -> Lodger:
+        """A new lodger that has decoded so many tokens of a batch of prompts. Raises OsdError."""
+        lodger = self.lodger(setting, entrant)
+        sampling = Sampling(temperature=setting.temperature, seed=0)
+        prompts = self._texts(self.plan.warm_prompts(setting))
+        length = min(tokens, self.plan.max_tokens)
+        self.decode(setting, lodger, [Request(prompt, length, sampling) for prompt in prompts])
+        return lodger
+
+    def rounds(self, setting: Setting, entrant: Entrant) -> list[Round]:
+        """How an entrant goes through the first prompt of a setting."""
+        first = self._texts(self.plan.prompts(setting, 0))[0]
+        request = Request(first, self.plan.max_tokens, Sampling(temperature=setting.temperature, seed=0))
+        return list(self.decode(setting, self.lodger_of(setting, entrant), [request])[0].rounds)
 
     def _texts(self, indices: Sequence[tuple[str, int]]) -> list[Tokens]:
         return [self._prompts[name][i % len(self._prompts[name])] for name, i in indices]

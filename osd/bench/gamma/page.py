@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -13,8 +14,25 @@ from storage.errors import StoreWriteFailed
 
 Show = Callable[[int], str]
 """A token as text."""
-Counted = tuple[int, int, int]
-"""Gamma, drafted and accepted of a round."""
+
+
+class Counted(Protocol):
+    """A round, as far as the page tells of it: a Round, or an Observation."""
+
+    @property
+    def gamma(self) -> int:
+        """Tokens asked for."""
+        ...
+
+    @property
+    def drafted(self) -> int:
+        """Tokens drafted."""
+        ...
+
+    @property
+    def accepted(self) -> int:
+        """Of them, those accepted."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +57,7 @@ class Told:
     @property
     def tokens(self) -> int:
         """Tokens of the text."""
-        return sum(len(step.accepted) + 1 for step in self.steps if step.own) + sum(
-            len(step.accepted) for step in self.steps if not step.own
-        )
+        return sum(len(step.accepted) + bool(step.own) for step in self.steps)
 
     @property
     def rejected(self) -> int:
@@ -58,11 +74,11 @@ def tell(controller: str, trace: Trace, rounds: Sequence[Counted], show: Show) -
     """A controller's rounds over a greedy trace, from the first on: what it drafted stands in the trace."""
     steps, position = [], 0
     text = trace.text.tolist()
-    for gamma, drafted, accepted in rounds:
-        chain = [show(token) for token in trace.drafted[position, :drafted].tolist()] if drafted else []
-        after = position + accepted
+    for each in rounds:
+        chain = [show(token) for token in trace.drafted[position, : each.drafted].tolist()] if each.drafted else []
+        after = position + each.accepted
         own = show(text[after]) if after < len(text) else ""
-        steps.append(Step(gamma, chain[:accepted], chain[accepted:], own))
+        steps.append(Step(each.gamma, chain[: each.accepted], chain[each.accepted :], own))
         position = after + 1
     return Told(controller, steps)
 

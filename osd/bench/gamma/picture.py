@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -104,9 +105,10 @@ def draw_rates(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
         )
         _name_points(axes, frontier)
         for index, rule in enumerate(plan.adaptive):
+            mark, colour = MARKS[index % len(MARKS)], COLOURS[index % len(COLOURS)]
             axes.plot(
-                *_rates(scene, Entrant("rule", rule, plan.initial)), ls="", marker=MARKS[index % len(MARKS)], ms=8, alpha=0.85,
-                color=COLOURS[index % len(COLOURS)], label=rule, markeredgecolor="white", markeredgewidth=0.6,
+                *_rates(scene, Entrant("rule", rule, plan.initial)), ls="", marker=mark, color=colour, label=rule,
+                ms=8, alpha=0.85, markeredgecolor="white", markeredgewidth=0.6,
             )  # fmt: skip
         if ORACLE in scene.of:
             axes.plot(*_rates(scene, ORACLE), ls="", marker="*", ms=12, color=INK, label="oracle")
@@ -163,7 +165,7 @@ def _panels(count: int, width: float, height: float, sharey: bool = False) -> tu
     return figure, panels[:count]
 
 
-def _dress(axes: Axes, grid: str) -> None:
+def _dress(axes: Axes, grid: Literal["both", "x", "y"]) -> None:
     axes.grid(axis=grid, color=FAINT, lw=0.6, alpha=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

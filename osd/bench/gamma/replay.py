@@ -9,11 +9,10 @@ from itertools import islice
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.measured import Measured
 from osd.bench.gamma.oracle import OracleController
-from osd.bench.gamma.page import Counted
 from osd.bench.gamma.plan import MIX, ORACLE, Entrant, Job, Plan, Setting, serve_settings
 from osd.bench.gamma.rounds import Recording, Trace
-from osd.bench.gamma.simulate import Simulated, Simulator
-from osd.gamma import CostModel, GammaController, make_controller
+from osd.bench.gamma.simulate import Make, Simulated, Simulator
+from osd.gamma import Observation, make_controller
 from storage.settings import ServeSettings
 
 HISTORIES = (3, 6, 12, 24, 48)
@@ -51,18 +50,16 @@ class Replay:
     def simulate(self, setting: Setting, entrant: Entrant, traces: Sequence[Trace]) -> Simulated:
         """Replay the traces under a new controller."""
 
-        def make(costs: CostModel) -> GammaController:
-            serve = self._settings(setting)
-            if entrant == ORACLE:
-                return OracleController(traces, serve.gamma_max)
-            return make_controller(serve.model_copy(update={"gamma_initial": entrant.gamma}), costs, entrant.name)
-
+        serve = self._settings(setting)
+        make = _maker(serve.model_copy(update={"gamma_initial": entrant.gamma}), entrant.name)
+        if entrant == ORACLE:
+            make = _oracle_maker(traces, serve.gamma_max)
         return Simulator(make, self.table, batch=setting.batch).run(traces)
 
-    def rounds(self, setting: Setting, entrant: Entrant, trace: int) -> list[Counted]:
-        """How an entrant went through one of a setting's traces."""
-        seen = self.simulate(setting, entrant, self.traces(setting)).by_request[trace]
-        return [(each.gamma, each.drafted, each.accepted) for each in seen]
+    def rounds(self, setting: Setting, entrant: Entrant) -> list[Observation]:
+        """How an entrant goes through a setting's first trace, once it has been through all of them."""
+        traces = self.traces(setting)
+        return self.simulate(setting, entrant, [*traces, traces[0]]).by_request[-1]
 
     def sensitivity(self, data_set: str, report: Callable[[], None]) -> Mapping[str, Mapping[str, float]]:
         """Tokens a second of ``analytic`` for each history length and gamma_max, in the main setting."""
@@ -77,16 +74,22 @@ class Replay:
                     "gamma_initial": min(self.plan.initial, maximum),
                 }
                 serve = self._settings(setting).model_copy(update=changes)
-                simulator = Simulator(
-                    lambda costs, s=serve: make_controller(s, costs, "analytic"), self.table, batch=setting.batch
-                )
-                found.setdefault(str(history), {})[str(maximum)] = simulator.run(traces).tokens_per_second
+                seen = Simulator(_maker(serve, "analytic"), self.table, batch=setting.batch).run(traces)
+                found.setdefault(str(history), {})[str(maximum)] = seen.tokens_per_second
                 report()
         return found
 
     def _settings(self, setting: Setting) -> ServeSettings:
         serve = serve_settings(self._serve, self.plan, setting.batch, self._serve.max_length)
         return serve.model_copy(update={"gamma_max": min(serve.gamma_max, self.recording.depth)})
+
+
+def _maker(serve: ServeSettings, name: str) -> Make:
+    return lambda costs: make_controller(serve, costs, name)
+
+
+def _oracle_maker(traces: Sequence[Trace], maximum: int) -> Make:
+    return lambda costs: OracleController(traces, maximum)
 
 
 def plan_of(recording: Recording, plan: Plan) -> Plan:

@@ -68,20 +68,23 @@ class Results:
         sets = {name: self._data_set(name) for name in self.main}
         own = [sets[name] for name in self.plan.data_sets if name in sets]
         checked, differing = self.lossless()
-        line = {
-            "overall": self._overall(own),
-            "data_sets": sets,
-            "texts_compared": checked,
-            "texts_differing": differing,
-        }
-        return rounded(line | ({"never_slower": self.never_slower()} if self.never_slower() else {}))
+        never_slower = self.never_slower()
+        line: dict[str, Any] = rounded(
+            {
+                "overall": self._overall(own),
+                "data_sets": sets,
+                **({"never_slower": never_slower} if never_slower else {}),
+                "texts_compared": checked,
+                "texts_differing": differing,
+            }
+        )
+        return line
 
     def summary(self) -> dict[str, Any]:
         """Everything, for bench.json."""
         settings = {str(setting): self._setting(scene) for setting, scene in self.scenes.items()}
-        return rounded(
-            {"plan": self.plan.facts(), **self.last_line(), "settings": settings, "definitions": DEFINITIONS}
-        )
+        facts = {"plan": self.plan.facts(), **self.last_line(), "settings": rounded(settings)}
+        return facts | {"definitions": DEFINITIONS}
 
     def best_fixed(self, data_set: str) -> dict[str, int | None]:
         """By temperature and batch size."""
@@ -168,9 +171,8 @@ class Results:
 
 
 def _references(scene: Scene) -> dict[str, Figures]:
-    """Who is no controller, and each fixed gamma."""
+    """Who is no controller."""
     others = {"target_alone": ALONE, "oracle": ORACLE} | {name: Entrant("assisted", name) for name in ASSISTED}
-    others |= {f"fixed_{gamma}": Entrant("rule", "fixed", gamma) for gamma in scene.plan.gammas}
     found = {name: entrant for name, entrant in others.items() if entrant in scene.of}
     return {
         name: {"throughput": scene.rate(entrant), **scene.ratios(entrant), **scene.counts(entrant)}

@@ -1,0 +1,99 @@
+"""``osd bench gamma`` from loaded models or a recording to a folder of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from osd.bench.contenders import Tokens
+from osd.bench.gamma.costs import CostTable, load_costs
+from osd.bench.gamma.leave import COSTS, leave, leave_costs, leave_page
+from osd.bench.gamma.page import Show
+from osd.bench.gamma.plan import Plan
+from osd.bench.gamma.progress import Progress
+from osd.bench.gamma.replay import HISTORIES, MAXIMA, Replay, plan_of
+from osd.bench.gamma.result import Results
+from osd.bench.gamma.rounds import Recording
+from osd.bench.gamma.run import able, depth, digest_of, replay, run
+from osd.models import Pair
+from storage.errors import BadSetting
+from storage.settings import ServeSettings
+
+Done = tuple[Results, dict[str, Path]]
+"""What was measured, and the files that were left, by what they are."""
+
+
+def bench_gamma(
+    pair: Pair,
+    serve: ServeSettings,
+    plan: Plan,
+    prompts: Mapping[str, Sequence[Tokens]],
+    out: Path,
+    progress: Progress,
+    *,
+    insist: bool = True,
+    sensitivity: bool = False,
+) -> Done:
+    """Measure a plan with real models. ``prompts``: by data set, ``plan.prompts_needed()`` of each.
+
+    A controller that cannot serve the pair is left out, and said; with ``insist`` it is an error. Raises BadSetting,
+    StoreWriteFailed, and what serving raises.
+    """
+    unable = able(pair, serve, plan, prompts)
+    for name, error in unable.items():
+        if insist:
+            raise error
+        progress.say(f"{name} is left out: {error}")
+    plan = replace(plan, controllers=tuple(name for name in plan.controllers if name not in unable))
+    plan = replace(plan, prompts_digest=digest_of(prompts))
+    results, contest, recording = run(pair, serve, plan, prompts, out, progress)
+    table = leave_costs(contest.costs, plan, out, depth(serve, plan)) or load_costs(out / COSTS)
+    more = _sensitivity(Replay(recording, table, serve, plan), progress) if sensitivity else {}
+    files = leave(results, out, more)
+    page = leave_page(plan, lambda name: recording.of(name, 0.0), contest.rounds, shower(pair.tokenizer), out)
+    return results, files | ({"gamma along texts": page} if page else {})
+
+
+def simulate_gamma(
+    recording: Recording,
+    table: CostTable,
+    serve: ServeSettings,
+    plan: Plan,
+    out: Path,
+    progress: Progress,
+    *,
+    tokenizer: Any = None,
+    sensitivity: bool = False,
+) -> Done:
+    """Replay a recording under a table of costs. Raises BadSetting when nothing that the plan asks for was recorded."""
+    part = plan_of(recording, plan)
+    if not part.temperatures or not part.gammas:
+        known = ", ".join(f"{t:g}" for t in sorted({trace.temperature for trace in recording.traces}))
+        reason = f"recorded were temperatures {known} and chains of {recording.depth} tokens; ask for some of these"
+        raise BadSetting(source="option", key="--simulate", reason=reason)
+    replayed = Replay(recording, table, serve, part)
+    results = replay(replayed, progress)
+    more = {"costs": {"name": table.name, "source": table.source}}
+    more |= _sensitivity(replayed, progress) if sensitivity else {}
+    files = leave(results, out, more)
+    page = leave_page(part, lambda name: recording.of(name, 0.0), replayed.rounds, shower(tokenizer), out)
+    return results, files | ({"gamma along texts": page} if page else {})
+
+
+def _sensitivity(replayed: Replay, progress: Progress) -> dict[str, Any]:
+    """Tokens a second by data set, history length and gamma_max."""
+    progress.begin(len(replayed.plan.data_sets) * len(HISTORIES) * len(MAXIMA))
+    found = {}
+    for name in replayed.plan.data_sets:
+        progress.at(f"sensitivity, {name}")
+        found[name] = replayed.sensitivity(name, lambda: progress.did(1))
+    return {"sensitivity": found}
+
+
+def shower(tokenizer: Any) -> Show:
+    """Tokens as text; as numbers without a tokenizer."""
+    if tokenizer is None:
+        return lambda token: f"{token} "
+    return lambda token: str(tokenizer.decode([token]))

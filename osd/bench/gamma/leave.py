@@ -1,0 +1,69 @@
+"""What a run leaves in its folder.
+
+plan.json, measured.jsonl   what to do and what was done: the same command with this folder goes on from there
+rounds.parquet, costs.json  what ``--simulate`` and ``--costs`` take
+bench.json                  every figure, with definitions
+throughput, rates           pictures, .png and .svg
+gamma.html                  gamma along a text of each data set
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from osd.bench.gamma.costs import CostTable, costs_of_engine, save_costs
+from osd.bench.gamma.page import Counted, Show, Told, save_page, tell
+from osd.bench.gamma.plan import Entrant, Plan, Setting
+from osd.bench.gamma.result import Results
+from osd.bench.gamma.rounds import Trace
+from osd.gamma import CostModel
+from storage.errors import BadInput, StoreWriteFailed
+
+COSTS, BENCH, PAGE = "costs.json", "bench.json", "gamma.html"
+TITLE = "Gamma along a text"
+
+
+def leave_costs(costs: CostModel, plan: Plan, out: Path, depth: int) -> CostTable | None:
+    """Write what everybody's passes cost; None when nothing was timed, as in a run that only reads its folder."""
+    try:
+        table = costs_of_engine(costs, "measured", f"osd bench gamma, {plan.target}", batches=plan.batches, depth=depth)
+    except BadInput:
+        return None
+    save_costs(out / COSTS, table)
+    return table
+
+
+def leave(results: Results, out: Path, more: Mapping[str, Any]) -> dict[str, Path]:
+    """Write figures and pictures; the files by what they are. ``more`` goes into bench.json.
+
+    Raises StoreWriteFailed.
+    """
+    from osd.bench.gamma.picture import draw_rates, draw_throughput  # matplotlib takes a second to load
+    from osd.online.picture import save
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(results.summary() | dict(more), ensure_ascii=False, indent=1)
+        (out / BENCH).write_text(text + "\n", encoding="utf-8")
+        _, throughput = save(draw_throughput(results.main, results.plan), out, "throughput")
+        _, rates = save(draw_rates(results.main, results.plan), out, "rates")
+    except OSError as error:
+        raise StoreWriteFailed(path=out, reason=error.strerror or str(error)) from None
+    return {"all figures": out / BENCH, "throughput": throughput, "verified and discarded": rates}
+
+
+def leave_page(
+    plan: Plan, traces: Callable[[str], Sequence[Trace]], rounds: Callable[[Setting, Entrant], Iterable[Counted]],
+    show: Show, out: Path,
+) -> Path | None:  # fmt: skip
+    """Write gamma along each data set's first text, for every controller; None when the main setting samples."""
+    pages: dict[str, list[Told]] = {}
+    for name in plan.data_sets if plan.temperatures[0] == 0 else ():
+        first, setting = traces(name)[0], plan.main(name)
+        for rule in reversed(plan.controllers):
+            entrant = Entrant("rule", rule, plan.initial)
+            pages.setdefault(name, []).append(tell(rule, first, list(rounds(setting, entrant)), show))
+    return save_page(pages, TITLE, out / PAGE) if pages else None

@@ -1,0 +1,87 @@
+"""Goes through a plan's jobs, in the engine or in the simulator."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from osd.bench.contenders import Tokens
+from osd.bench.gamma.contest import Contest
+from osd.bench.gamma.measured import Folder, Measured
+from osd.bench.gamma.plan import Entrant, Plan
+from osd.bench.gamma.progress import Progress
+from osd.bench.gamma.record import record_file
+from osd.bench.gamma.replay import Replay
+from osd.bench.gamma.result import Results
+from osd.bench.gamma.rounds import Recording
+from osd.models import Pair
+from storage.errors import OsdError
+from storage.settings import ServeSettings
+
+ROUNDS = "rounds.parquet"
+
+
+def digest_of(prompts: Mapping[str, Sequence[Tokens]]) -> str:
+    """A name of the prompts, so that a run is not gone on with others."""
+    return hashlib.blake2b(repr(sorted(prompts.items())).encode(), digest_size=8).hexdigest()
+
+
+def able(pair: Pair, serve: ServeSettings, plan: Plan, prompts: Mapping[str, Sequence[Tokens]]) -> dict[str, OsdError]:
+    """Controllers that cannot serve this pair, and why: each is tried on a few tokens."""
+    contest = Contest(pair, serve, plan, prompts, {})
+    setting = plan.main(plan.data_sets[0])
+    unable: dict[str, OsdError] = {}
+    for name in plan.controllers:
+        try:
+            contest.warm(setting, Entrant("rule", name, plan.initial), tokens=4)
+        except OsdError as error:
+            unable[name] = error
+    return unable
+
+
+def run(
+    pair: Pair,
+    serve: ServeSettings,
+    plan: Plan,
+    prompts: Mapping[str, Sequence[Tokens]],
+    out: Path,
+    progress: Progress,
+) -> tuple[Results, Contest, Recording]:
+    """Measure what the folder does not hold yet. Raises BadSetting for the folder of another plan, StoreWriteFailed."""
+    folder = Folder(out, plan)
+    done = {each.job for each in folder.finished}
+    jobs = [job for job in plan.jobs() if job not in done]
+    progress.begin(sum(map(plan.work, jobs)))
+    progress.at("recording rounds")
+    recording = record_file(
+        out / ROUNDS,
+        pair,
+        prompts,
+        temperatures=plan.temperatures,
+        new_tokens=plan.max_tokens,
+        depth=depth(serve, plan),
+    )
+    contest = Contest(pair, serve, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
+    for job in jobs:
+        progress.at(f"{job.setting}, {job.entrant}")
+        folder.add(contest.measure(job))
+        progress.did(plan.work(job))
+    return Results(plan, folder.finished), contest, recording
+
+
+def replay(replayed: Replay, progress: Progress) -> Results:
+    """Simulate all jobs."""
+    jobs = list(replayed.jobs())
+    progress.begin(len(jobs))
+    measured: list[Measured] = []
+    for job in jobs:
+        progress.at(f"{job.setting}, {job.entrant}")
+        measured.append(replayed.measure(job))
+        progress.did(1)
+    return Results(replayed.plan, measured)
+
+
+def depth(serve: ServeSettings, plan: Plan) -> int:
+    """Tokens of a recorded chain: as many as any controller of the plan may draft."""
+    return max(serve.gamma_max, *plan.gammas)
