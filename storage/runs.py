@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.orm import Session
 
 from storage import records
@@ -18,6 +18,10 @@ from storage.samples import IS_WAITING, of_draft
 from storage.tables import LeaseRow, RunRow, SampleRow
 
 Runs = list[TrainingRun]
+Wanted = Sequence[ColumnElement[bool]]
+
+TAKEN_UNTIL = "taken_until"
+"""Among the settings of a run that claims nothing: when the newest request that it took was made."""
 
 
 class RunLedger:
@@ -48,13 +52,47 @@ class RunLedger:
             if current is None:
                 raise UnknownDraft(draft=draft, known=known_drafts(session))
             end_expired(session, draft)
-            if not _is_due(session, draft, min_requests, max_age_seconds):
+            if not _is_due(session, (of_draft(draft), *IS_WAITING), min_requests, max_age_seconds):
                 return None
             run = _new_run(draft, holder, current, lease_seconds, settings or {})
             session.add(run)
             session.flush()
             run.request_ids = _claim_requests(session, run, max_requests)
             session.add(LeaseRow(draft=draft, run_id=run.id))
+            return to_record(run)
+
+    def claim_beside(
+        self,
+        name: str,
+        draft: str,
+        holder: str,
+        *,
+        min_requests: int,
+        max_age_seconds: float,
+        lease_seconds: float,
+        settings: Mapping[str, Any] | None = None,
+        max_requests: int | None = None,
+    ) -> TrainingRun | None:
+        """As :meth:`claim`, for ``name``, which learns from the same requests as ``draft`` (its acceptance head).
+
+        What is taken stays free for the draft's own runs. New are requests that came after all that the last judged
+        run of ``name`` took; those of a run that failed or was lost are taken again. Raises LeaseHeld, UnknownDraft.
+        """
+        with self._db.session() as session:
+            current = lock_draft(session, name).current_version
+            if current is None:
+                raise UnknownDraft(draft=name, known=known_drafts(session))
+            end_expired(session, name)
+            new = (of_draft(draft), SampleRow.holdout.is_(False), SampleRow.created_at > _taken_until(session, name))
+            if not _is_due(session, new, min_requests, max_age_seconds):
+                return None
+            taken = _oldest(session, new, max_requests)
+            facts = {**(settings or {}), TAKEN_UNTIL: taken[-1][1]}
+            run = _new_run(name, holder, current, lease_seconds, facts)
+            run.request_ids = [request_id for request_id, _ in taken]
+            session.add(run)
+            session.flush()
+            session.add(LeaseRow(draft=name, run_id=run.id))
             return to_record(run)
 
     def heartbeat(self, run: TrainingRun, lease_seconds: float) -> TrainingRun:
@@ -98,10 +136,25 @@ class RunLedger:
             return [to_record(row) for row in session.scalars(query)]
 
 
-def _is_due(session: Session, draft: str, min_requests: int, max_age_seconds: float) -> bool:
-    query = select(func.count(), func.min(SampleRow.created_at)).where(of_draft(draft), *IS_WAITING)
+def _is_due(session: Session, wanted: Wanted, min_requests: int, max_age_seconds: float) -> bool:
+    query = select(func.count(), func.min(SampleRow.created_at)).where(*wanted)
     count, oldest = session.execute(query).one()
     return bool(count) and (count >= min_requests or records.now() - oldest >= max_age_seconds)
+
+
+def _oldest(session: Session, wanted: Wanted, limit: int | None) -> list[tuple[str, float]]:
+    """Ids and times of creation, oldest first."""
+    query = select(SampleRow.request_id, SampleRow.created_at).where(*wanted)
+    rows = session.execute(query.order_by(SampleRow.created_at, SampleRow.request_id).limit(limit))
+    return [(request_id, created_at) for request_id, created_at in rows]
+
+
+def _taken_until(session: Session, name: str) -> float:
+    """When the newest request was made that a judged run took; 0 before the first."""
+    judged = RunRow.state.in_([RunState.PUBLISHED.value, RunState.REJECTED.value])
+    last = select(RunRow).where(RunRow.draft == name, judged).order_by(RunRow.started_at.desc()).limit(1)
+    run = session.scalar(last)
+    return 0.0 if run is None else float(run.settings.get(TAKEN_UNTIL, run.started_at))
 
 
 def _new_run(draft: str, holder: str, parent: str, lease_seconds: float, settings: Mapping[str, Any]) -> RunRow:

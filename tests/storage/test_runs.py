@@ -187,3 +187,70 @@ def test_taking_over_at_once_makes_one_run(ready: Store, settings: Settings, clo
     test_of_many_claims_at_once_one_succeeds(ready, settings)
     states = sorted(run.state.value for run in ready.runs.list())
     assert states == ["claimed", "lost"]
+
+
+# what learns from the same requests beside the draft
+
+
+@pytest.fixture
+def headed(ready: Store, tmp_path: Path) -> Store:
+    """The same, and the draft has an acceptance head."""
+    write_weights(tmp_path / "head", 7.0)
+    ready.versions.register_root("default.head", tmp_path / "head")
+    return ready
+
+
+def beside(store: Store, **changes: object) -> TrainingRun | None:
+    arguments = {"min_requests": 2, "max_age_seconds": 1e9, "lease_seconds": 60.0, **changes}
+    return store.runs.claim_beside("default.head", "default", "one", **arguments)
+
+
+def names(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"r{number}" for number in numbers)
+
+
+def test_what_is_taken_beside_stays_free_for_the_draft(headed: Store) -> None:
+    run = beside(headed)
+    assert run is not None and run.draft == "default.head" and run.request_ids == names(*range(6))
+    assert headed.samples.waiting("default").requests == 6
+    assert claimed(headed).request_ids == run.request_ids  # both at once: a lease each
+    with pytest.raises(LeaseHeld):
+        beside(headed)
+
+
+@pytest.mark.parametrize("state", [RunState.PUBLISHED, RunState.REJECTED])
+def test_a_judged_run_moves_on_and_only_what_came_later_is_new(headed: Store, state: RunState) -> None:
+    run = beside(headed, max_requests=4)
+    assert run is not None and run.request_ids == names(0, 1, 2, 3)
+    headed.runs.finish(run, state)
+    run = beside(headed)
+    assert run is not None and run.request_ids == names(4, 5)
+    headed.runs.finish(run, state)
+    assert beside(headed, min_requests=1, max_age_seconds=0) is None
+    headed.samples.add([samples(6)])
+    assert beside(headed) is None  # two make a run
+    headed.samples.add([samples(7)])
+    run = beside(headed)
+    assert run is not None and run.request_ids == names(6, 7)
+
+
+def test_what_a_failed_or_lost_run_took_beside_is_taken_again(headed: Store, clock: Clock) -> None:
+    first = beside(headed, max_requests=2)
+    assert first is not None
+    headed.runs.finish(first, RunState.REJECTED)
+    clock.seconds += 1
+    for _ in range(2):
+        failed = beside(headed)
+        assert failed is not None and failed.request_ids == names(2, 3, 4, 5)
+        headed.runs.finish(failed, RunState.FAILED)
+        clock.seconds += 1
+    beside(headed)
+    clock.seconds += 61
+    again = beside(headed)
+    assert again is not None and again.request_ids == names(2, 3, 4, 5)
+    assert headed.samples.waiting("default").requests == 6
+
+
+def test_beside_needs_a_version_to_start_from(ready: Store) -> None:
+    with pytest.raises(UnknownDraft):
+        beside(ready)
