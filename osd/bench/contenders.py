@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers.utils import logging
 
 from osd.engine import Engine
 from osd.models import Pair
@@ -70,9 +72,21 @@ def assisted_contender(pair: Pair, rule: str, new_tokens: int) -> Contender:
     config.assistant_confidence_threshold = ASSISTED[rule]["threshold"]
 
     def decode(prompts: Sequence[Tokens]) -> list[list[int]]:
-        return [_generate(pair, [prompt], new_tokens, assistant_model=assistant)[0] for prompt in prompts]
+        with _no_remarks():
+            return [_generate(pair, [prompt], new_tokens, assistant_model=assistant)[0] for prompt in prompts]
 
     return Contender(rule, 1, decode)
+
+
+@contextmanager
+def _no_remarks() -> Iterator[None]:
+    """transformers warns of how its own assisted mode calls itself."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 @torch.inference_mode()

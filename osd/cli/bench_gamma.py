@@ -102,6 +102,7 @@ def gamma(
         temperatures=numbers(temperatures, "--temperatures", float, 0.0),
         batches=numbers(batch_sizes, "--batch-sizes", int, 1),
         count=count, max_tokens=max_tokens, turns=turns, mix=mix, random_draft=random_draft,
+        head=str(settings.serve.gamma_head) if settings.serve.gamma_head else None,
     )  # fmt: skip
     there = out or new_folder("bench-gamma")
     serve = settings.serve if threads is None else settings.serve.model_copy(update={"threads": threads})

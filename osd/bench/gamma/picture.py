@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -39,7 +38,7 @@ def draw_throughput(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
         axes.set_title(f"{name}  (T={scene.setting.temperature:g}, batch {scene.setting.batch})", fontsize=11)
     figure.supxlabel("tokens a second", fontsize=11)
     handles = panels[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside lower center", ncols=4, frameon=False, fontsize=10)
+    figure.legend(*handles, loc="outside upper center", ncols=4, frameon=False, fontsize=10)
     return figure
 
 
@@ -53,7 +52,7 @@ def _bars(axes: Axes, scene: Scene, plan: Plan) -> None:
             bar = _over_gammas(rates) if rates else _over_turns(scene, Entrant("rule", name, plan.initial))
             _bar(axes, place, bar, ORANGE if name == "fixed" else BLUE)
     axes.set_yticks(range(len(names)), list(reversed(names)), fontsize=10)
-    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.set_ylim(-0.6, len(names) + 0.15)
     best, alone = scene.best_fixed_gamma, scene.rate(ALONE)
     if best is not None:
         axes.axvline(
@@ -66,7 +65,8 @@ def _bars(axes: Axes, scene: Scene, plan: Plan) -> None:
     if alone is not None:
         axes.axvline(alone, color=INK, lw=1.1, ls=(0, (1, 1.5)), label="target alone")
     axes.set_xlim(left=0)
-    _dress(axes, "x")
+    axes.grid(axis="x", color=FAINT, lw=0.6, alpha=0.6)
+    _dress(axes)
 
 
 def _over_gammas(rates: Sequence[float]) -> tuple[float, float, float, float, float]:
@@ -91,19 +91,17 @@ def _bar(axes: Axes, place: int, bar: tuple[float, float, float, float, float] |
 
 
 def draw_rates(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
-    """SpecDec++'s Figure 3: discarded against verified, the fixed gammas as a line; grey lines join equal times."""
+    """SpecDec++'s Figure 3: discarded against verified, the fixed gammas as a line; grey lines join equal times.
+
+    The frame is that of the controllers; fixed gammas that discard more lie above it.
+    """
     figure, panels = _panels(len(scenes), width=4.3, height=4.1)
     for axes, (name, scene) in zip(panels, scenes.items(), strict=True):
         frontier = [(gamma, *_rates(scene, Entrant("rule", "fixed", gamma))) for gamma in plan.gammas]
         axes.plot(
-            *zip(*[(x, y) for _, x, y in frontier], strict=True),
-            color=GREY,
-            lw=1.4,
-            marker=".",
-            ms=5,
+            [x for _, x, _ in frontier], [y for _, _, y in frontier], color=GREY, lw=1.4, marker=".", ms=5,
             label="fixed gamma",
-        )
-        _name_points(axes, frontier)
+        )  # fmt: skip
         for index, rule in enumerate(plan.adaptive):
             mark, colour = MARKS[index % len(MARKS)], COLOURS[index % len(COLOURS)]
             axes.plot(
@@ -112,13 +110,15 @@ def draw_rates(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
             )  # fmt: skip
         if ORACLE in scene.of:
             axes.plot(*_rates(scene, ORACLE), ls="", marker="*", ms=12, color=INK, label="oracle")
+        _frame(axes, scene, plan)
+        _name_points(axes, frontier)
         _equal_times(axes, scene)
         axes.set_title(f"{name}  (T={scene.setting.temperature:g}, batch {scene.setting.batch})", fontsize=11)
-        _dress(axes, "both")
+        _dress(axes)
     figure.supxlabel("verification rate: rounds a token", fontsize=11)
     figure.supylabel("discard rate: drafted in vain a token", fontsize=11)
     figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=10
+        *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False, fontsize=10
     )
     return figure
 
@@ -129,14 +129,22 @@ def _rates(scene: Scene, entrant: Entrant) -> tuple[float, float]:
     return (math.nan if verified is None else verified), (math.nan if discarded is None else discarded)
 
 
+def _frame(axes: Axes, scene: Scene, plan: Plan) -> None:
+    """Show where the controllers are: a fixed gamma of 24 discards so much that they would lie on one line."""
+    best = Entrant("rule", "fixed", scene.best_fixed_gamma or plan.initial)
+    points = [_rates(scene, each) for each in [best, *(Entrant("rule", name, plan.initial) for name in plan.adaptive)]]
+    highest = max((y for _, y in points if not math.isnan(y)), default=1.0)
+    axes.set_ylim(-0.06 * highest, 1.25 * highest or 1.0)
+
+
 def _name_points(axes: Axes, frontier: Sequence[tuple[int, float, float]]) -> None:
-    """The gamma beside each point that stands far enough from the last one named."""
-    top = max((y for _, _, y in frontier), default=1.0)
-    named: list[tuple[float, float]] = []
+    """The gamma beside each point that is in the frame and not too near to the last one named."""
+    _, top = axes.get_ylim()
+    last = -math.inf
     for gamma, x, y in frontier:
-        if all(abs(y - other) > 0.05 * top or abs(x - there) > 0.06 for there, other in named):
+        if y < 0.97 * top and y - last > 0.05 * top:
             axes.annotate(str(gamma), (x, y), xytext=(5, 3), textcoords="offset points", fontsize=8, color=GREY)
-            named.append((x, y))
+            last = y
 
 
 def _equal_times(axes: Axes, scene: Scene) -> None:
@@ -145,11 +153,11 @@ def _equal_times(axes: Axes, scene: Scene) -> None:
     if model is None or model.draft_ms <= 0:
         return
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    bottom = min(0.0, bottom)
     slope = -(model.target_ms - model.draft_ms) / model.draft_ms
     for part in range(1, 8):
         start = bottom + part / 4 * (top - bottom)
-        axes.axline((left, start), slope=slope, color=FAINT, lw=0.8, zorder=0)
+        label = "equal time a token" if part == 1 else "_"  # matplotlib leaves _ out of the legend
+        axes.axline((left, start), slope=slope, color=FAINT, lw=0.8, zorder=0, label=label)
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
 
@@ -165,7 +173,6 @@ def _panels(count: int, width: float, height: float, sharey: bool = False) -> tu
     return figure, panels[:count]
 
 
-def _dress(axes: Axes, grid: Literal["both", "x", "y"]) -> None:
-    axes.grid(axis=grid, color=FAINT, lw=0.6, alpha=0.6)
+def _dress(axes: Axes) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

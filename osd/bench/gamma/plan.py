@@ -95,6 +95,8 @@ class Plan:
     """Prompts of a turn, at least as many as the batch has rows."""
     max_tokens: int
     turns: int
+    head: str | None = None
+    """Folder of the draft's acceptance head."""
     mix: int = 0
     """Requests after which the mix changes its domain; 0: no mix."""
     random_draft: bool = False

@@ -15,8 +15,9 @@ from osd.bench.gamma.record import record_file
 from osd.bench.gamma.replay import Replay
 from osd.bench.gamma.result import Results
 from osd.bench.gamma.rounds import Recording
+from osd.drafters.head import head_in_settings
 from osd.models import Pair
-from storage.errors import OsdError
+from storage.errors import BadSetting, OsdError
 from storage.settings import ServeSettings
 
 ROUNDS = "rounds.parquet"
@@ -34,7 +35,10 @@ def able(pair: Pair, serve: ServeSettings, plan: Plan, prompts: Mapping[str, Seq
     unable: dict[str, OsdError] = {}
     for name in plan.controllers:
         try:
-            contest.warm(setting, Entrant("rule", name, plan.initial), tokens=4)
+            lodger = contest.warm(setting, Entrant("rule", name, plan.initial), tokens=4)
+            if lodger.controller.signal == "acceptance" and contest.engine(setting).drafter.head is None:
+                reason = f"{name} asks an acceptance head; name its folder (OSD_SERVE__GAMMA_HEAD)"
+                raise BadSetting(source="settings", key="serve.gamma_head", reason=reason)
         except OsdError as error:
             unable[name] = error
     return unable
@@ -61,6 +65,7 @@ def run(
         temperatures=plan.temperatures,
         new_tokens=plan.max_tokens,
         depth=depth(serve, plan),
+        head=head_in_settings(serve, pair.draft),
     )
     contest = Contest(pair, serve, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
     for job in jobs:
