@@ -42,7 +42,8 @@ class Trace:
     acceptance: Floats
     """(n, G) min(1, p ÷ q) of that token if all before it are accepted; greedy: 1 or 0, and 0 after the first 0."""
     head: Floats | None = None
-    """(n, G) an acceptance head's estimate of ``acceptance`` (Signal ``acceptance``, one pass later); or none."""
+    """(n, G) what an acceptance head says at each of the chain's passes, of the token before (Signal ``acceptance``);
+    its first column means nothing. None without a head."""
 
     @property
     def length(self) -> int:
@@ -52,7 +53,7 @@ class Trace:
     @property
     def depth(self) -> int:
         """G."""
-        return self.drafted.shape[1]
+        return int(self.drafted.shape[1])
 
     @property
     def greedy(self) -> bool:

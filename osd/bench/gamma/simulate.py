@@ -17,6 +17,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import Trace
@@ -123,11 +124,10 @@ def _signals(trace: Trace, signal: Signal) -> list[list[float]]:
     """(n, G) by position and draft pass."""
     if signal == "none":
         return []
-    if signal == "acceptance":
-        if trace.head is None:
-            raise BadInput(reason="The traces hold no acceptance head's estimates, and this controller asks for them.")
-        return [[1.0, *chain[:-1]] for chain in trace.head.tolist()]  # of the token before; before the first: unused
-    values: list[list[float]] = (trace.confidence if signal == "confidence" else trace.peak).tolist()
+    chains = {"confidence": trace.confidence, "peak": trace.peak, "acceptance": trace.head}[signal]
+    if chains is None:
+        raise BadInput(reason="The traces hold no acceptance head's estimates, and this controller asks for them.")
+    values: list[list[float]] = chains.tolist()
     return values
 
 
@@ -188,8 +188,11 @@ class Simulator:
         passes = 0
         while passes < max(lengths):
             passes += 1
-            self._pace.steer(self._rows, lengths, passes, lambda signal, at=passes: [r.signal(at) for r in self._rows])
+            self._pace.steer(self._rows, lengths, passes, partial(self._read, passes))
         return passes
+
+    def _read(self, drafted: int, signal: Signal) -> list[float]:
+        return [row.signal(drafted) for row in self._rows]
 
     def _charge(self, lengths: Sequence[int], passes: int) -> tuple[float, float]:
         """What the passes of a round took, in milliseconds; the cost model is told, as by the engine."""

@@ -121,10 +121,10 @@ def test_peak_is_another_number_than_confidence() -> None:
     assert [r[1] for r in seen(simulate([trace], lambda costs: Stopping("peak", Go.LAST), TABLE))] == [2, 0]
 
 
-def test_the_heads_estimate_comes_a_pass_later() -> None:
+def test_a_heads_estimate_comes_with_the_pass_after_its_token() -> None:
     trace = greedy_trace([4] * 6, end=20)
     head = np.full((6, 4), 0.9, np.float32)
-    head[:, 1] = 0.1  # the second token is doubted, which the third pass tells
+    head[:, 2] = 0.1  # the third pass doubts the second token
     with pytest.raises(BadInput, match="acceptance head"):
         simulate([trace], lambda costs: Stopping("acceptance", Go.DECLINE), TABLE)
     done = simulate([replace(trace, head=head)], lambda costs: Stopping("acceptance", Go.DECLINE), TABLE)
