@@ -66,7 +66,8 @@ class Trace:
         Greedy: exact, the seed plays no part. Sampled: a coin thrown for each token of each chain, which is the same
         for every controller that is replayed with this seed.
         """
-        coins = 0.5 if self.greedy else np.random.default_rng(seed).random(self.acceptance.shape)
+        stream = np.random.default_rng((seed, 1))  # not the one that the chains were drawn from
+        coins = 0.5 if self.greedy else stream.random(self.acceptance.shape)
         kept = coins < self.acceptance
         return np.asarray(kept.cumprod(axis=1).sum(axis=1), np.int32)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -106,7 +107,7 @@ def test_a_flipped_byte_is_noticed_or_changes_nothing(tmp_path: Path) -> None:
     [("acceptance", np.full((3, 4), 1.5, np.float32)), ("peak", np.zeros((2, 4), np.float32)),
      ("confidence", np.full((3, 4), np.nan, np.float32)), ("drafted", np.zeros((3, 3), np.int32))],
 )  # fmt: skip
-def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, name: str, value: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, name: str, value: Any) -> None:
     damaged: Recording = recording(replace(greedy_trace([1, 0, 2]), **{name: value}))
     write_recording(tmp_path / "r.parquet", replace(damaged, depth=4))
     with pytest.raises(BadBenchFile, match=f"{name} of trace 0"):
