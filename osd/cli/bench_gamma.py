@@ -107,11 +107,11 @@ def gamma(
     there = out or new_folder("bench-gamma")
     serve = settings.serve if threads is None else settings.serve.model_copy(update={"threads": threads})
     with _bar(there) as progress:
+        insist = controllers != "all"
         if simulate:
-            results, left = _simulate(serve, plan, simulate, costs, sensitivity, there, progress)
+            results, left = _simulate(serve, plan, simulate, costs, insist, sensitivity, there, progress)
         else:
             names, paths = choose_pair(serve, target, draft), [*(prompts or []), *(files or [])]
-            insist = controllers != "all"
             results, left = _measure(serve, plan, names, paths, seed, insist, sensitivity, there, progress)
     line = results.last_line()
     if not json:
@@ -152,8 +152,9 @@ def _segments(serve: ServeSettings, plan: Plan, names: PairNames, paths: list[Pa
 
 
 def _simulate(
-    serve: ServeSettings, plan: Plan, path: Path, costs: str | None, sensitivity: bool, out: Path, progress: Bar
-) -> Done:
+    serve: ServeSettings, plan: Plan, path: Path, costs: str | None, insist: bool, sensitivity: bool, out: Path,
+    progress: Bar,
+) -> Done:  # fmt: skip
     """Read the recording and the costs, replay."""
     from osd.bench.gamma.bench import simulate_gamma
     from osd.bench.gamma.profiles import PROFILES, find_costs
@@ -166,7 +167,7 @@ def _simulate(
     recording, table = read_recording(path), find_costs(costs)
     tokenizer = load_tokenizer(recording.target) if Path(recording.target).is_dir() else None
     return simulate_gamma(
-        recording, table, serve, plan, out, progress, tokenizer=tokenizer, sensitivity=sensitivity
+        recording, table, serve, plan, out, progress, tokenizer=tokenizer, insist=insist, sensitivity=sensitivity
     )  # fmt: skip
 
 
@@ -238,6 +239,17 @@ def _show(results: Results, line: Mapping[str, Any]) -> None:
         rows, [Column("name", "tokens a second", whole=True), *columns],
         title=f"Temperature {first.temperature:g}, batch {first.batch}; initial gamma {results.plan.initial}",
     )  # fmt: skip
+    if "sensitivity" in results.more:
+        _show_sensitivity(results.more["sensitivity"])
     rows = [{"name": name, **figures} for name, figures in line["overall"]["controllers"].items()]
     columns = [Column(key, heading, how, right=True) for key, (heading, how) in HEADINGS.items()]
     print_table(rows, [Column("name", "overall", whole=True), *columns])
+
+
+def _show_sensitivity(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    """Table 12 of on-the-fly adaptation: a row a history length, a column a gamma_max."""
+    rows = [{"set": name, "h": h, **rates} for name, by_history in found.items() for h, rates in by_history.items()]
+    maxima = [key for key in rows[0] if key not in ("set", "h")]
+    columns = [Column(m, f"γ_max {m}", lambda value: f"{value:.1f}", right=True) for m in maxima]
+    title = "analytic, simulated: tokens a second by history length h and gamma_max"
+    print_table(rows, [Column("set", "data set", whole=True), Column("h", "h", right=True), *columns], title=title)

@@ -16,9 +16,9 @@ from osd.bench.gamma.progress import Progress
 from osd.bench.gamma.replay import HISTORIES, MAXIMA, Replay, plan_of
 from osd.bench.gamma.result import Results
 from osd.bench.gamma.rounds import Recording
-from osd.bench.gamma.run import able, depth, digest_of, replay, run
+from osd.bench.gamma.run import depth, digest_of, replay, run, unable
 from osd.models import Pair
-from storage.errors import BadSetting
+from storage.errors import BadSetting, OsdError
 from storage.settings import ServeSettings
 
 Done = tuple[Results, dict[str, Path]]
@@ -41,18 +41,16 @@ def bench_gamma(
     A controller that cannot serve the pair is left out, and said; with ``insist`` it is an error. Raises BadSetting,
     StoreWriteFailed, and what serving raises.
     """
-    unable = able(pair, serve, plan, prompts)
-    for name, error in unable.items():
-        if insist:
-            raise error
-        progress.say(f"{name} is left out: {error}")
-    plan = replace(plan, controllers=tuple(name for name in plan.controllers if name not in unable))
+    plan = _without(plan, unable(pair, serve, plan, prompts), insist, progress)
     plan = replace(plan, prompts_digest=digest_of(prompts))
     results, contest, recording = run(pair, serve, plan, prompts, out, progress)
     table = leave_costs(contest.costs, plan, out, depth(serve, plan)) or load_costs(out / COSTS)
-    more = _sensitivity(Replay(recording, table, serve, plan), progress) if sensitivity else {}
-    files = leave(results, out, more)
-    page = leave_page(plan, lambda name: recording.of(name, 0.0), contest.rounds, shower(pair.tokenizer), out)
+    if sensitivity:
+        results.more["sensitivity"] = _sensitivity(Replay(recording, table, serve, plan), progress)
+    files = leave(results, out)
+    page = leave_page(
+        plan, lambda name: recording.of(name, 0.0), contest.rounds, shower(pair.tokenizer), serve.gamma, out
+    )
     return results, files | ({"gamma along texts": page} if page else {})
 
 
@@ -65,21 +63,36 @@ def simulate_gamma(
     progress: Progress,
     *,
     tokenizer: Any = None,
+    insist: bool = True,
     sensitivity: bool = False,
 ) -> Done:
-    """Replay a recording under a table of costs. Raises BadSetting when nothing that the plan asks for was recorded."""
+    """Replay a recording under a table of costs; ``insist`` as above.
+
+    Raises BadSetting when nothing that the plan asks for was recorded, and StoreWriteFailed.
+    """
     part = plan_of(recording, plan)
     if not part.temperatures or not part.gammas:
         known = ", ".join(f"{t:g}" for t in sorted({trace.temperature for trace in recording.traces}))
         reason = f"recorded were temperatures {known} and chains of {recording.depth} tokens; ask for some of these"
         raise BadSetting(source="option", key="--simulate", reason=reason)
+    part = _without(part, Replay(recording, table, serve, part).unable(), insist, progress)
     replayed = Replay(recording, table, serve, part)
     results = replay(replayed, progress)
-    more = {"costs": {"name": table.name, "source": table.source}}
-    more |= _sensitivity(replayed, progress) if sensitivity else {}
-    files = leave(results, out, more)
-    page = leave_page(part, lambda name: recording.of(name, 0.0), replayed.rounds, shower(tokenizer), out)
+    results.more["costs"] = {"name": table.name, "source": table.source}
+    if sensitivity:
+        results.more["sensitivity"] = _sensitivity(replayed, progress)
+    files = leave(results, out)
+    page = leave_page(part, lambda name: recording.of(name, 0.0), replayed.rounds, shower(tokenizer), serve.gamma, out)
     return results, files | ({"gamma along texts": page} if page else {})
+
+
+def _without(plan: Plan, unable: Mapping[str, OsdError], insist: bool, progress: Progress) -> Plan:
+    """The plan for the controllers that can take part. Raises the first error when all were asked for by name."""
+    for name, error in unable.items():
+        if insist:
+            raise error
+        progress.say(f"{name} is left out: {error}")
+    return replace(plan, controllers=tuple(name for name in plan.controllers if name not in unable))
 
 
 def _sensitivity(replayed: Replay, progress: Progress) -> dict[str, Any]:
@@ -89,7 +102,7 @@ def _sensitivity(replayed: Replay, progress: Progress) -> dict[str, Any]:
     for name in replayed.plan.data_sets:
         progress.at(f"sensitivity, {name}")
         found[name] = replayed.sensitivity(name, lambda: progress.did(1))
-    return {"sensitivity": found}
+    return found
 
 
 def shower(tokenizer: Any) -> Show:

@@ -10,9 +10,8 @@ gamma.html                  gamma along a text of each data set
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from osd.bench.gamma.costs import CostTable, costs_of_engine, save_costs
 from osd.bench.gamma.page import Counted, Show, Told, save_page, tell
@@ -36,17 +35,14 @@ def leave_costs(costs: CostModel, plan: Plan, out: Path, depth: int) -> CostTabl
     return table
 
 
-def leave(results: Results, out: Path, more: Mapping[str, Any]) -> dict[str, Path]:
-    """Write figures and pictures; the files by what they are. ``more`` goes into bench.json.
-
-    Raises StoreWriteFailed.
-    """
+def leave(results: Results, out: Path) -> dict[str, Path]:
+    """Write figures and pictures; the files by what they are. Raises StoreWriteFailed."""
     from osd.bench.gamma.picture import draw_rates, draw_throughput  # matplotlib takes a second to load
     from osd.online.picture import save
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(results.summary() | dict(more), ensure_ascii=False, indent=1)
+        text = json.dumps(results.summary(), ensure_ascii=False, indent=1)
         (out / BENCH).write_text(text + "\n", encoding="utf-8")
         _, throughput = save(draw_throughput(results.main, results.plan), out, "throughput")
         _, rates = save(draw_rates(results.main, results.plan), out, "rates")
@@ -57,13 +53,16 @@ def leave(results: Results, out: Path, more: Mapping[str, Any]) -> dict[str, Pat
 
 def leave_page(
     plan: Plan, traces: Callable[[str], Sequence[Trace]], rounds: Callable[[Setting, Entrant], Iterable[Counted]],
-    show: Show, out: Path,
+    show: Show, first: str, out: Path,
 ) -> Path | None:  # fmt: skip
-    """Write gamma along each data set's first text, for every controller; None when the main setting samples."""
+    """Write gamma along each data set's first text, for every controller, ``first`` foremost.
+
+    None when the main setting samples.
+    """
     pages: dict[str, list[Told]] = {}
     for name in plan.data_sets if plan.temperatures[0] == 0 else ():
-        first, setting = traces(name)[0], plan.main(name)
-        for rule in reversed(plan.controllers):
+        trace, setting = traces(name)[0], plan.main(name)
+        for rule in sorted(plan.controllers, key=lambda rule: rule != first):
             entrant = Entrant("rule", rule, plan.initial)
-            pages.setdefault(name, []).append(tell(rule, first, list(rounds(setting, entrant)), show))
+            pages.setdefault(name, []).append(tell(rule, trace, list(rounds(setting, entrant)), show))
     return save_page(pages, TITLE, out / PAGE) if pages else None

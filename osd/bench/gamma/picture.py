@@ -13,7 +13,7 @@ from osd.bench.contenders import ASSISTED
 from osd.bench.gamma.plan import ALONE, ORACLE, Entrant, Plan
 from osd.bench.gamma.scene import Scene
 
-BLUE, ORANGE, GREEN, INK, GREY, FAINT = "#0072B2", "#D55E00", "#009E73", "#222222", "#8A8A8A", "#CCCCCC"
+BLUE, ORANGE, INK, GREY, FAINT = "#0072B2", "#D55E00", "#222222", "#8A8A8A", "#CCCCCC"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which people with any colour vision tell apart; with MARKS beside them there are 42 pairs."""
 MARKS = "os^DvP"
@@ -30,43 +30,50 @@ def draw_throughput(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
     A controller's bar is its mean over the initial gammas, with a standard deviation to either side and dots at the
     least and the most; where none were swept it is its throughput, with the range over turns.
     """
-    figure, panels = _panels(
-        len(scenes), width=4.3, height=1.2 + 0.27 * (len(plan.controllers) + len(OTHERS)), sharey=True
-    )
+    others = {name: each for name, each in OTHERS.items() if any(each in scene.of for scene in scenes.values())}
+    height = 1.2 + 0.27 * (len(plan.controllers) + len(others))
+    figure, panels = _panels(len(scenes), width=4.3, height=height, sharey=True)
     for axes, (name, scene) in zip(panels, scenes.items(), strict=True):
-        _bars(axes, scene, plan)
+        _bars(axes, scene, plan, others)
+        _mark_bests(axes, scene)
         axes.set_title(f"{name}  (T={scene.setting.temperature:g}, batch {scene.setting.batch})", fontsize=11)
     figure.supxlabel("tokens a second", fontsize=11)
-    handles = panels[0].get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper center", ncols=4, frameon=False, fontsize=10)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=10,
+        title="Controllers: mean over initial gammas, ± a standard deviation, dots at least and most. "
+        "Grey, and where none were swept: median and range over turns.",
+    )  # fmt: skip
     return figure
 
 
-def _bars(axes: Axes, scene: Scene, plan: Plan) -> None:
-    names = [*plan.controllers, *OTHERS]
+def _bars(axes: Axes, scene: Scene, plan: Plan, others: Mapping[str, Entrant]) -> None:
+    names = [*plan.controllers, *others]
     for place, name in enumerate(reversed(names)):
-        if name in OTHERS:
-            _bar(axes, place, _over_turns(scene, OTHERS[name]), GREY)
+        if name in others:
+            _bar(axes, place, _over_turns(scene, others[name]), GREY)
         else:
             rates = list(scene.over_initial(name).values())
             bar = _over_gammas(rates) if rates else _over_turns(scene, Entrant("rule", name, plan.initial))
             _bar(axes, place, bar, ORANGE if name == "fixed" else BLUE)
     axes.set_yticks(range(len(names)), list(reversed(names)), fontsize=10)
     axes.set_ylim(-0.6, len(names) + 0.15)
+    axes.set_xlim(left=0)
+    axes.grid(axis="x", color=FAINT, lw=0.6, alpha=0.6)
+    _dress(axes)
+
+
+def _mark_bests(axes: Axes, scene: Scene) -> None:
+    """Lines at the best fixed gamma and at the target alone."""
     best, alone = scene.best_fixed_gamma, scene.rate(ALONE)
     if best is not None:
-        axes.axvline(
-            scene.fixed[best], color=ORANGE, lw=1.3, ls=(0, (4, 2)), label="best fixed gamma, chosen in hindsight"
-        )
+        label = "best fixed gamma, chosen in hindsight"
+        axes.axvline(scene.fixed[best], color=ORANGE, lw=1.3, ls=(0, (4, 2)), label=label)
         axes.annotate(
             f"γ = {best}", (scene.fixed[best], 1), xycoords=("data", "axes fraction"), ha="right", va="top",
             xytext=(-3, -2), textcoords="offset points", fontsize=9, color=ORANGE,
         )  # fmt: skip
     if alone is not None:
         axes.axvline(alone, color=INK, lw=1.1, ls=(0, (1, 1.5)), label="target alone")
-    axes.set_xlim(left=0)
-    axes.grid(axis="x", color=FAINT, lw=0.6, alpha=0.6)
-    _dress(axes)
 
 
 def _over_gammas(rates: Sequence[float]) -> tuple[float, float, float, float, float]:

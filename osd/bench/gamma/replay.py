@@ -13,6 +13,7 @@ from osd.bench.gamma.plan import MIX, ORACLE, Entrant, Job, Plan, Setting, serve
 from osd.bench.gamma.rounds import Recording, Trace
 from osd.bench.gamma.simulate import Make, Simulated, Simulator
 from osd.gamma import Observation, make_controller
+from storage.errors import OsdError
 from storage.settings import ServeSettings
 
 HISTORIES = (3, 6, 12, 24, 48)
@@ -32,6 +33,17 @@ class Replay:
         for setting in self.plan.settings():
             entrants = self.plan.entrants(setting, 0)
             yield from (Job(setting, entrant, 0) for entrant in entrants if entrant.kind != "assisted")
+
+    def unable(self) -> dict[str, OsdError]:
+        """Controllers that cannot be replayed, and why: each is tried on one trace."""
+        setting = self.plan.main(self.plan.data_sets[0])
+        found: dict[str, OsdError] = {}
+        for name in self.plan.controllers:
+            try:
+                self.simulate(setting, Entrant("rule", name, self.plan.initial), self.traces(setting)[:1])
+            except OsdError as error:
+                found[name] = error
+        return found
 
     def measure(self, job: Job) -> Measured:
         """Simulate a job."""

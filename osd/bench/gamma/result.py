@@ -52,6 +52,8 @@ class Results:
 
     def __init__(self, plan: Plan, measured: Iterable[Measured]) -> None:
         self.plan = plan
+        self.more: dict[str, Any] = {}
+        """What else bench.json should hold."""
         by_setting: dict[Setting, list[Measured]] = defaultdict(list)
         for each in measured:
             by_setting[each.job.setting].append(each)
@@ -84,7 +86,7 @@ class Results:
         """Everything, for bench.json."""
         settings = {str(setting): self._setting(scene) for setting, scene in self.scenes.items()}
         facts = {"plan": self.plan.facts(), **self.last_line(), "settings": rounded(settings)}
-        return facts | {"definitions": DEFINITIONS}
+        return facts | rounded(self.more) | {"definitions": DEFINITIONS}
 
     def best_fixed(self, data_set: str) -> dict[str, int | None]:
         """By temperature and batch size."""

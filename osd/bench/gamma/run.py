@@ -28,11 +28,13 @@ def digest_of(prompts: Mapping[str, Sequence[Tokens]]) -> str:
     return hashlib.blake2b(repr(sorted(prompts.items())).encode(), digest_size=8).hexdigest()
 
 
-def able(pair: Pair, serve: ServeSettings, plan: Plan, prompts: Mapping[str, Sequence[Tokens]]) -> dict[str, OsdError]:
+def unable(
+    pair: Pair, serve: ServeSettings, plan: Plan, prompts: Mapping[str, Sequence[Tokens]]
+) -> dict[str, OsdError]:
     """Controllers that cannot serve this pair, and why: each is tried on a few tokens."""
     contest = Contest(pair, serve, plan, prompts, {})
     setting = plan.main(plan.data_sets[0])
-    unable: dict[str, OsdError] = {}
+    found: dict[str, OsdError] = {}
     for name in plan.controllers:
         try:
             lodger = contest.warm(setting, Entrant("rule", name, plan.initial), tokens=4)
@@ -40,8 +42,8 @@ def able(pair: Pair, serve: ServeSettings, plan: Plan, prompts: Mapping[str, Seq
                 reason = f"{name} asks an acceptance head; name its folder (OSD_SERVE__GAMMA_HEAD)"
                 raise BadSetting(source="settings", key="serve.gamma_head", reason=reason)
         except OsdError as error:
-            unable[name] = error
-    return unable
+            found[name] = error
+    return found
 
 
 def run(
