@@ -3,6 +3,8 @@
 worker    train whatever falls due, until stopped
 once      train what is due now, then leave
 distil    distil a draft offline on everything that a store holds
+head      train an acceptance head offline, from files of prompts
+head-bench  compare a head learned online with one trained offline
 ping      can the broker be reached?
 """
 
@@ -106,6 +108,83 @@ def distil(
     typer.echo(json.dumps(done) if as_json else f"{out}: {done['requests']} requests, loss {done['loss_last']:.4f}")
 
 
+Target = Annotated[str, typer.Option(help="Folder or hub name of the target.", metavar="MODEL")]
+DraftModel = Annotated[str, typer.Option("--draft", help="Folder or hub name of the draft.", metavar="MODEL")]
+Prompts = Annotated[
+    list[Path], typer.Option(help="JSON lines, plain or .gz, with a `prompt` field; may be repeated.", metavar="FILE")
+]
+MaxTokens = Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)]
+Temperature = Annotated[float, typer.Option(help="Of answers and proposals: that of the traffic to come.", min=0.0)]
+TopK = Annotated[int | None, typer.Option(help="Draw from the K likeliest tokens.", min=1)]
+Mixing = Annotated[float, typer.Option(help="Share of the fed tokens that are the target's own.", min=0.0, max=1.0)]
+
+
+@app.command()
+def head(
+    target: Target,
+    draft: DraftModel,
+    prompts: Prompts,
+    out: Annotated[Path, typer.Option(help="New folder for the head.", metavar="DIR")],
+    config: Config = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the drafted tokens.", min=1)] = 3,
+    count: Annotated[int | None, typer.Option(help="Prompts taken from each file. Default: all.", min=1)] = None,
+    max_tokens: MaxTokens = 128,
+    temperature: Temperature = 0.0,
+    top_k: TopK = None,
+    mixing: Mixing = 0.15,
+    as_json: Json = False,
+) -> None:
+    """Train an acceptance head for a draft offline, as the SpecDec++ paper: answer, mix, train.
+
+    `serve.gamma_head` names the folder to the servers. `[learn]` head_depth, head_reject_weight and
+    head_learning_rate hold here too.
+    """
+    from osd.models import load_pair
+    from storage.records import Sampling
+    from trainer.heads.offline import Recipe, prompts_of, train_offline
+
+    settings = load_settings(config, learn={"head_epochs": epochs})
+    pair = load_pair(target, draft, device=settings.worker.device, dtype=settings.serve.dtype)
+    recipe = Recipe(mixing, Sampling(temperature, top_k), max_tokens)
+    with stop_on_signals() as stop:
+        done = train_offline(pair, settings, prompts_of(pair, prompts, count), out, recipe, stop, _say)
+    typer.echo(json.dumps(done) if as_json else f"{out}: {done['tokens']} drafted tokens, loss {done['loss_last']:.4f}")
+
+
+@app.command("head-bench")
+def head_bench(
+    target: Target,
+    draft: DraftModel,
+    prompts: Prompts,
+    config: Config = None,
+    requests: Annotated[int, typer.Option(help="Requests to learn from, evenly from all files.", min=16)] = 400,
+    test_requests: Annotated[int, typer.Option(help="Further ones to test on.", min=2)] = 100,
+    max_tokens: MaxTokens = 64,
+    temperature: Temperature = 0.0,
+    top_k: TopK = None,
+    mixing: Mixing = 0.15,
+) -> None:
+    """Compare a head that learns online from traffic with one trained offline on the same prompts. Prints JSON.
+
+    Calibration error and binary KL are of tokens that serving other prompts drafted; `cost` is the head's share of a
+    draft step.
+    """
+    from osd.models import load_pair
+    from storage.records import Sampling
+    from trainer.heads.bench import Plan, bench_heads
+    from trainer.heads.offline import Recipe, prompts_of, spread
+
+    settings = load_settings(config)
+    pair = load_pair(target, draft, device=settings.serve.device, dtype=settings.serve.dtype)
+    chosen = spread([prompts_of(pair, [path], requests + test_requests) for path in prompts], requests + test_requests)
+    recipe = Recipe(mixing, Sampling(temperature, top_k), max_tokens)
+    typer.echo(json.dumps(bench_heads(pair, settings, Plan(chosen[:requests], chosen[requests:], recipe), _say)))
+
+
+def _say(message: str) -> None:
+    typer.echo(message, err=True)
+
+
 @app.command()
 def ping(config: Config = None) -> None:
     """Can the broker be reached? One JSON line."""
@@ -125,7 +204,7 @@ def _take_turn(settings: Settings, draft: str | None, as_json: bool) -> None:
     with stop_on_signals() as stop:
         turns = open_turns(settings, stop, draft)
         with turns.store:
-            runs = turns.take() if draft is None else [run for run in [turns.train(draft)] if run]
+            runs = turns.take() if draft is None else turns.train_all(draft)
     for run in runs:
         facts = {"run": run.id, "draft": run.draft, "state": run.state.value, "version": run.version, **run.result}
         typer.echo(json.dumps(facts) if as_json else told(run))

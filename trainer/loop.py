@@ -72,8 +72,13 @@ def run_once(
     if run is None:
         return None
     lease = Lease(store, run, settings.worker.lease_seconds, stop)
+    return conduct(store, run, lambda: _train(store, settings, run, lease, watcher, memory or Memory()))
+
+
+def conduct(store: Store, run: TrainingRun, train: Callable[[], TrainingRun]) -> TrainingRun:
+    """Train, and end the run in order when that fails; answers and raises as :func:`run_once`."""
     try:
-        return _train(store, settings, run, lease, watcher, memory or Memory())
+        return train()
     except LeaseLost as error:
         log.warning("%s", error, extra={"action": "run_lost", "run": run.id})
         return store.runs.get(run.id)
@@ -89,7 +94,7 @@ def run_once(
     except Exception as error:
         reason = str(error) if isinstance(error, NotFinite) else f"{type(error).__name__}: {error}"
         _fail(store, run, reason)
-        raise TrainingFailed(run=run.id, draft=draft, reason=reason) from error
+        raise TrainingFailed(run=run.id, draft=run.draft, reason=reason) from error
 
 
 def _train(

@@ -10,19 +10,24 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from itertools import takewhile
 
+from osd.gamma.specdecpp import needs_head
 from storage import records
 from storage.errors import LeaseHeld, OsdError, UnknownDraft
-from storage.records import RunState, TrainingRun
+from storage.records import RunState, TrainingRun, head_of
 from storage.settings import Settings
 from storage.store import Store
+from trainer.heads.loop import run_head_once
 from trainer.loop import Watcher, run_once
 from trainer.optimizer import Memory
 from trainer.signals import Stop
 from trainer.watch import Watch
 
 log = logging.getLogger("osd.trainer")
+
+Runs = list[TrainingRun]
 
 LONGEST_REST = 300.0
 """Seconds that a draft rests at most after runs that failed."""
@@ -49,17 +54,28 @@ class Turns:
         for draft in self.drafts():
             if self.stop.is_set():
                 break
-            try:
-                run = self.train(draft, watcher)
-            except LeaseHeld as error:
-                self._tell(draft, str(error))
-            except UnknownDraft:
-                continue  # no server has given it weights yet
-            except OsdError as error:
-                log.error("%s", error, extra={"action": "turn_failed", "draft": draft})
-            else:
-                runs += [run] if run else []
+            runs += self._tried(self.train, draft, watcher)
+            if trains_head(self.settings):
+                runs += self._tried(self.train_head, draft, watcher)
         return runs
+
+    def _tried(self, train: Callable[[str, Watcher], TrainingRun | None], draft: str, watcher: Watcher) -> Runs:
+        try:
+            run = train(draft, watcher)
+        except LeaseHeld as error:
+            self._tell(draft, str(error))
+        except UnknownDraft:
+            pass  # no server has given it weights yet
+        except OsdError as error:
+            log.error("%s", error, extra={"action": "turn_failed", "draft": draft})
+        else:
+            return [run] if run else []
+        return []
+
+    def train_all(self, draft: str) -> Runs:
+        """Train one draft, and its acceptance head where heads are trained. Raises what both raise."""
+        runs = [self.train(draft), self.train_head(draft) if trains_head(self.settings) else None]
+        return [run for run in runs if run]
 
     def train(self, draft: str, watcher: Watcher = lambda _: None) -> TrainingRun | None:
         """Watch one draft and train it if it is due; None when nothing is. Raises what :func:`run_once` raises."""
@@ -68,6 +84,15 @@ class Turns:
         if self._is_resting(draft):
             return None
         run = run_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory)
+        if run is not None:
+            log.info("%s", told(run), extra={"action": "run_ended", "run": run.id, "state": run.state.value})
+        return run
+
+    def train_head(self, draft: str, watcher: Watcher = lambda _: None) -> TrainingRun | None:
+        """Train one draft's acceptance head if that is due. Raises what :func:`run_head_once` raises."""
+        if self._is_resting(head_of(draft)):
+            return None
+        run = run_head_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory)
         if run is not None:
             log.info("%s", told(run), extra={"action": "run_ended", "run": run.id, "state": run.state.value})
         return run
@@ -94,6 +119,11 @@ class Turns:
             log.info("%s", message, extra={"action": "lease_held", "draft": draft})
 
 
+def trains_head(settings: Settings) -> bool:
+    """Whether acceptance heads are trained beside the drafts (``learn.head``)."""
+    return settings.learn.head == "on" or (settings.learn.head == "auto" and needs_head(settings.serve))
+
+
 def _has_failed(run: TrainingRun) -> bool:
     """A run that was stopped has not."""
     return run.state is RunState.FAILED and not run.result.get("stopped")
@@ -104,6 +134,11 @@ def told(run: TrainingRun) -> str:
     facts = run.result
     evidence = facts.get("evidence", {})
     head = f"{run.draft}: {run.state.value} {run.version or ''}".rstrip()
+    if "kl_after" in evidence:
+        return (
+            f"{head}: binary KL {evidence['kl_before']:.4f} → {evidence['kl_after']:.4f} on {evidence['requests']} "
+            f"requests, {facts['tokens']} drafted tokens trained on in {facts['seconds']:.1f} s"
+        )
     if "after" not in evidence:
         return f"{head} ({facts.get('reason', 'no reason given')})"
     return (

@@ -1,0 +1,11 @@
+"""Training acceptance heads (SpecDec++): a head says, from a draft's embedding of a token, whether the target keeps it.
+
+trainer.heads.examples   drafted tokens as embeddings with the chance that they are kept
+trainer.heads.losses     the weighted loss (section 4.4), binary KL, calibration error
+trainer.heads.fit        training itself
+trainer.heads.gate       is it better?
+trainer.heads.loop       online: claim → embed → fit → gate → publish
+trainer.heads.mixing     offline material: token mixing (section 4.4)
+trainer.heads.offline    offline: from files of prompts to a folder
+trainer.heads.bench      online against offline on requests that neither has seen
+"""

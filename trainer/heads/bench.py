@@ -1,0 +1,163 @@
+"""Online against offline: two heads for one draft, on requests that neither has seen.
+
+    traffic ──> recorded ──> a run every learn.interval_requests ──> the online head ──┐
+    the same prompts ──> token mixing, learn.head_epochs passes ──> the offline head ──┼──> other prompts, served
+    nothing but the mean ─────────────────────────────────────────> a constant ────────┘    with a fixed gamma
+
+All predict the same tokens: those that serving drafted and judged. What a head costs is timed beside a draft step,
+turn by turn.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from osd.drafters.head import AcceptanceHead, HeadPass, hidden_size
+from osd.models import Pair
+from osd.serving import serving
+from storage.errors import BadInput
+from storage.records import DEFAULT_DRAFT, Request, RunState, head_of
+from storage.settings import Settings
+from storage.store import Store, open_store
+from trainer.heads.examples import Examples, drafted_of, embed
+from trainer.heads.loop import load_version, run_head_once
+from trainer.heads.losses import binary_kl, calibration_error
+from trainer.heads.offline import Recipe, Report, Tokens, answers, fit_offline, material
+from trainer.optimizer import Memory
+
+TEST_GAMMA = 8
+"""Tokens of every round of the requests that both heads are tested on."""
+TURNS, STEPS = 40, 50
+"""Turns of the timing, and passes of each turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is compared on what."""
+
+    train: Sequence[Tokens]
+    test: Sequence[Tokens]
+    recipe: Recipe
+
+
+def bench_heads(pair: Pair, settings: Settings, plan: Plan, report: Report = lambda _: None) -> dict[str, Any]:
+    """Measure, and return the dictionary that the command prints. Raises BadInput when nothing can be learned."""
+    online, runs = learn_online(pair, settings, plan, report)
+    report("answering and mixing the same prompts")
+    items = material(
+        pair, plan.train, answers(pair, settings, plan.train, plan.recipe), plan.recipe, settings.learn.seed
+    )
+    offline, done = fit_offline(pair, settings, items)
+    report(f"serving {len(plan.test)} requests to test on")
+    examples = test_examples(pair, settings, plan)
+    heads = {"online": online, "offline": offline}
+    found = {name: measure(head.estimate(examples.embeddings), examples) for name, head in heads.items()}
+    mean = examples.chances.mean().logit().expand(len(examples))
+    return {
+        "requests": len(plan.train),
+        "test_requests": len(plan.test),
+        "test_tokens": len(examples),
+        "mean_acceptance": round(float(examples.chances.mean()), 4),
+        **found,
+        "constant": measure(mean, examples),
+        "kl_ratio": round(found["online"]["binary_kl"] / found["offline"]["binary_kl"], 4),
+        "runs": runs,
+        "offline_tokens": done["tokens"],
+        "cost": cost(pair, online),
+    }
+
+
+def learn_online(pair: Pair, settings: Settings, plan: Plan, report: Report) -> tuple[AcceptanceHead, dict[str, int]]:
+    """Serve the requests as they come and train whenever a run is due; the head that serves at the end."""
+    interval, memory, states = settings.learn.interval_requests, Memory(), []
+    with _served(pair, settings, {"gamma": "specdecpp"}) as (store, ask, changed):
+        for begin in range(0, len(plan.train), interval):
+            ask(plan.train[begin : begin + interval], plan.recipe)
+            report(f"served {begin + interval} of {len(plan.train)} requests")
+            if run := run_head_once(store, changed, DEFAULT_DRAFT, "bench", memory=memory):
+                states.append(run.state)
+        if RunState.PUBLISHED not in states:
+            raise BadInput(reason=f"No head was published from {len(plan.train)} requests; give more.")
+        head = load_version(store, store.versions.current(head_of(DEFAULT_DRAFT)))
+    return head, {state.value: states.count(state) for state in set(states)}
+
+
+def test_examples(pair: Pair, settings: Settings, plan: Plan) -> Examples:
+    """What serving drafts and judges of the other prompts, with a fixed gamma so that no head has a say."""
+    with _served(pair, settings, {"gamma": "fixed", "gamma_initial": TEST_GAMMA}) as (store, ask, _):
+        ask(plan.test, plan.recipe)
+        kept = store.samples.read(store.samples.recent(limit=len(plan.test)))
+    items = [item for item in map(drafted_of, kept) if item is not None]
+    if not items:
+        raise BadInput(reason="The requests to test on left no drafted tokens; give more of them, or longer answers.")
+    return embed(pair.draft.module, items)
+
+
+@contextmanager
+def _served(
+    pair: Pair, settings: Settings, serve: dict[str, Any]
+) -> Iterator[tuple[Store, Callable[[Sequence[Tokens], Recipe], None], Settings]]:
+    """An engine over a store that is thrown away: the store, how to ask, and the settings that it has."""
+    rules = {"gamma_max": 20, "gamma_routes": {}, "gamma_head": None, "record": "verified", **serve}
+    with TemporaryDirectory(prefix="osd-head-bench-") as folder:
+        changed = settings.model_copy(
+            update={
+                "serve": settings.serve.model_copy(update=rules),
+                "storage": settings.storage.model_copy(update={"directory": Path(folder), "url": None}),
+            }
+        )
+        with open_store(changed) as store, serving(pair, changed, store) as engine:
+
+            def ask(prompts: Sequence[Tokens], recipe: Recipe) -> None:
+                fitting = (p for p in prompts if len(p) + recipe.max_tokens < engine.limit)
+                for _ in engine.run(Request(p, recipe.max_tokens, recipe.sampling) for p in fitting):
+                    pass
+                assert engine.recorder is not None
+                engine.recorder.wait(60)
+
+            yield store, ask, changed
+
+
+@torch.inference_mode()
+def measure(logits: torch.Tensor, examples: Examples) -> dict[str, float]:
+    """How well estimates, as logits, predict."""
+    return {
+        "calibration_error": round(calibration_error(examples.chances, logits.sigmoid()), 4),
+        "binary_kl": round(float(binary_kl(examples.chances, logits).mean()), 4),
+    }
+
+
+@torch.inference_mode()
+def cost(pair: Pair, head: AcceptanceHead) -> dict[str, float]:
+    """Microseconds of a draft step and of the head at batch 1, medians over turns, and the median of their ratios."""
+    decoder, context = pair.draft.decoder(1, 256), 100
+    served, embedding = HeadPass(head, pair.device), torch.randn(1, hidden_size(pair.draft), device=pair.device)
+    decoder.prefill(0, [0] * context)
+    token = torch.zeros(1, 1, dtype=torch.long, device=pair.device)
+
+    def timed(run: Callable[[], object]) -> float:
+        begun = time.perf_counter()
+        for _ in range(STEPS):
+            run()
+        return (time.perf_counter() - begun) / STEPS * 1e6
+
+    def step() -> object:
+        return decoder.logits(token, [context])[:, 0].argmax(-1).tolist()
+
+    turns = [(timed(step), timed(lambda: served(embedding).tolist())) for _ in range(TURNS)]
+    steps, heads = zip(*turns, strict=True)
+    share = statistics.median(h / s for s, h in turns)
+    return {
+        "draft_step_us": round(statistics.median(steps), 1),
+        "head_us": round(statistics.median(heads), 1),
+        "share": round(share, 4),
+    }

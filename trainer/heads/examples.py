@@ -1,0 +1,176 @@
+"""Drafted tokens as a head sees them: the draft's embedding of each, and the chance with which it was to be kept.
+
+A token's embedding is that of the column where it was *fed*, after the tokens before it. An accepted token stands in
+the text. A rejected one does not: the target's own stands in its place. So the text is fed once, and each rejected
+token as a further column that has the position of its place and sees what comes before it there:
+
+    column      0  1  2  3  4  5 | 6     text x0 … x5; at position 3 the draft had proposed y3
+    position    0  1  2  3  4  5 | 3
+    token       x0 x1 x2 x3 x4 x5| y3    y3 sees columns 0, 1, 2 and itself; nobody sees y3
+
+This gives each token the input that it had when it was drafted, (x_prefix, Y_1 … Y_i), in one pass a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from storage.records import RequestSamples
+from trainer.collate import device_of
+from trainer.gate import only_mistakes
+
+BATCH_TOKENS = 4096
+"""Columns of a batch that is embedded, padding included."""
+SHORT = 1e-4
+"""What the chance of acceptance may be off by: it was rounded to float16."""
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drafted:
+    """The m tokens of one text that a draft proposed and a target judged."""
+
+    tokens: Ints
+    """(n,) the text."""
+    positions: Ints
+    """(m,) where each was proposed: after tokens[:position]."""
+    drafted: Ints
+    """(m,) the tokens proposed; where the text has another, the target refused it."""
+    chances: npt.NDArray[np.float32]
+    """(m,) min(1, p/q) of each."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def refused(self) -> npt.NDArray[np.bool_]:
+        """(m,) those that the text does not have."""
+        return np.asarray(self.tokens[self.positions] != self.drafted)
+
+    @property
+    def context(self) -> int:
+        """Tokens of the text that must be fed."""
+        return int((self.positions + ~self.refused).max())
+
+    @property
+    def columns(self) -> int:
+        """Width of the text with its further columns."""
+        return self.context + int(self.refused.sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Examples:
+    """N drafted tokens of several requests."""
+
+    embeddings: Tensor
+    """(N, hidden) float32, on the CPU."""
+    chances: Tensor
+    """(N,) float32"""
+    requests: Tensor
+    """(N,) the index of each one's request in the sequence that was embedded."""
+
+    def __len__(self) -> int:
+        return len(self.chances)
+
+    def of(self, first: int, end: int) -> Examples:
+        """Those of the requests ``first`` … ``end − 1``, whose indices then begin at 0."""
+        which = (self.requests >= first) & (self.requests < end)
+        return Examples(self.embeddings[which], self.chances[which], self.requests[which] - first)
+
+
+def drafted_of(samples: RequestSamples) -> Drafted | None:
+    """What a recorded request teaches a head; None where chances were not kept, or only of mistakes."""
+    if samples.acceptance is None or only_mistakes(samples):
+        return None
+    chances = samples.acceptance.astype(np.float32)
+    known = ~np.isnan(chances) & (chances >= 0) & (chances <= 1 + SHORT) & (samples.positions > 0)
+    if not known.any():
+        return None
+    positions, drafted = (column[known].astype(np.int64) for column in (samples.positions, samples.drafted))
+    return Drafted(samples.tokens.astype(np.int64), positions, drafted, chances[known].clip(0, 1))
+
+
+@torch.no_grad()  # not inference mode: heads are trained on what comes out
+def embed(model: nn.Module, items: Sequence[Drafted], between: Callable[[], None] = lambda: None) -> Examples:
+    """The draft's embedding of every drafted token, request after request. ``items`` has at least one."""
+    found: list[tuple[int, Tensor]] = []
+    for chunk in _chunks(items):
+        embeddings = _embed([items[i] for i in chunk], model)
+        found += zip(chunk, embeddings, strict=True)
+        between()
+    found.sort(key=lambda pair: pair[0])
+    counts = torch.tensor([len(item) for item in items])
+    return Examples(
+        torch.cat([embedding for _, embedding in found]),
+        torch.from_numpy(np.concatenate([item.chances for item in items])),
+        torch.repeat_interleave(torch.arange(len(items)), counts),
+    )
+
+
+def _chunks(items: Sequence[Drafted]) -> Iterator[list[int]]:
+    """Indices of requests of like width that fit into a batch."""
+    chunk: list[int] = []
+    for i in sorted(range(len(items)), key=lambda i: items[i].columns):
+        if chunk and (len(chunk) + 1) * items[i].columns > BATCH_TOKENS:
+            yield chunk
+            chunk = []
+        chunk.append(i)
+    if chunk:
+        yield chunk
+
+
+def _embed(items: Sequence[Drafted], model: nn.Module) -> list[Tensor]:
+    """(m, hidden) float32 on the CPU, for each."""
+    width = max(item.columns for item in items)
+    tokens, positions, in_text = (np.zeros((len(items), width), np.int64) for _ in range(3))
+    columns = []
+    for row, item in enumerate(items):
+        columns.append(_lay_out(item, tokens[row], positions[row], in_text[row]))
+    fed, place = (torch.from_numpy(each).to(device_of(model)) for each in (tokens, positions))
+    mask = visible(place, torch.from_numpy(in_text).to(device_of(model)).bool())
+    hidden = _hidden(model, fed, place, mask)
+    return [hidden[row, torch.from_numpy(each).to(hidden.device)].float().cpu() for row, each in enumerate(columns)]
+
+
+def _lay_out(item: Drafted, tokens: Ints, positions: Ints, in_text: Ints) -> Ints:
+    """Fill one row of a batch; (m,) the column of each drafted token."""
+    context, refused = item.context, item.refused
+    tokens[:context], positions[:context], in_text[:context] = item.tokens[:context], np.arange(context), 1
+    tokens[context : item.columns] = item.drafted[refused]
+    positions[context : item.columns] = item.positions[refused]
+    columns = item.positions.copy()
+    columns[refused] = np.arange(context, item.columns)
+    return columns
+
+
+def visible(positions: Tensor, in_text: Tensor) -> Tensor:
+    """Which column sees which, (b, w) positions and whether a column is text → (b, 1, w, w): text at earlier
+    positions, and itself."""
+    earlier = in_text[:, None, :] & (positions[:, None, :] < positions[:, :, None])
+    return (earlier | torch.eye(positions.shape[1], dtype=torch.bool, device=positions.device)).unsqueeze(1)
+
+
+def _hidden(model: nn.Module, tokens: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
+    """(b, w, hidden): what the output layer is given. Logits are computed for one column only."""
+    dtype = next(model.parameters()).dtype
+    mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
+    kept: list[Tensor] = []
+
+    def take(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        kept.append(args[0])
+        return (args[0][:, :1], *args[1:])
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(take)  # type: ignore[operator]
+    try:
+        model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False)
+    finally:
+        handle.remove()
+    return kept[0]

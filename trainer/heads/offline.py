@@ -1,0 +1,134 @@
+"""Training a head offline, from files of prompts to a folder: the paper's way, to hold online learning against."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from osd.drafters.head import AcceptanceHead, digest_of_model, save_head
+from osd.engine import Engine
+from osd.models import Pair
+from osd.prompts import encode, read_prompts
+from storage.errors import BadInput, BadPromptFile, TrainingFailed
+from storage.files import Aside, writing
+from storage.records import Request, Sampling
+from storage.settings import Settings
+from trainer.distil import NotFinite
+from trainer.heads.examples import Drafted, embed
+from trainer.heads.fit import fit
+from trainer.heads.loop import new_head
+from trainer.heads.mixing import mix, propose
+from trainer.lease import Stopped
+from trainer.signals import Stop
+
+Tokens = tuple[int, ...]
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How offline material is made. The defaults are the paper's (appendix D.1), the temperature aside."""
+
+    mixing: float = 0.15
+    """r: share of the fed tokens that are the target's own."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How answers and proposals are drawn: as the head's traffic will be."""
+    max_tokens: int = 128
+    """Tokens of an answer at most."""
+
+
+def prompts_of(pair: Pair, files: Sequence[Path], count: int | None) -> list[Tokens]:
+    """The first ``count`` prompts of each file as tokens. Raises BadPromptFile for a line that cannot be used."""
+    found: list[Tokens] = []
+    for path in files:
+        for number, line in enumerate(read_prompts(path)):
+            if number == count:
+                break
+            if isinstance(line, BadPromptFile):
+                raise line
+            found.append(encode(pair.tokenizer, line.text))
+    return found
+
+
+def spread(files: Sequence[Sequence[Tokens]], count: int) -> list[Tokens]:
+    """``count`` prompts, taken from the files in turn. Raises BadInput when there are fewer."""
+    chosen = [p for turn in zip_longest(*files) for p in turn if p is not None][:count]
+    if len(chosen) < count:
+        raise BadInput(reason=f"The files hold {len(chosen)} prompts and {count} are asked for.")
+    return chosen
+
+
+def answers(pair: Pair, settings: Settings, prompts: Sequence[Tokens], recipe: Recipe) -> list[Tokens]:
+    """The target's answers; prompts that leave no room for one are left out by an empty answer."""
+    limit = min(settings.serve.max_length, pair.limit)
+    fitting = [i for i, prompt in enumerate(prompts) if len(prompt) + recipe.max_tokens < limit]
+    asked = {str(i): Request(prompts[i], recipe.max_tokens, recipe.sampling, id=str(i)) for i in fitting}
+    serve = settings.serve.model_copy(update={"gamma": "analytic", "gamma_routes": {}, "gamma_head": None})
+    done = {c.request.id: c.tokens for c in Engine(pair, serve).run(asked.values())}
+    return [done.get(str(i), ()) for i in range(len(prompts))]
+
+
+def material(
+    pair: Pair, prompts: Sequence[Tokens], replies: Sequence[Tokens], recipe: Recipe, seed: int
+) -> list[Drafted]:
+    """Every prompt with its mixed answer."""
+    chance = np.random.default_rng(seed)
+    found = []
+    for prompt, reply in zip(prompts, replies, strict=True):
+        if reply:
+            proposals = propose(pair, prompt, reply, recipe.sampling, chance)
+            found.append(mix(prompt, reply, proposals, recipe.mixing, chance))
+    return [item for item in found if item is not None]
+
+
+def fit_offline(
+    pair: Pair, settings: Settings, items: Sequence[Drafted], between: Callable[[], None] = lambda: None
+) -> tuple[AcceptanceHead, dict[str, Any]]:
+    """A head from nothing, for ``learn.head_epochs`` with a step size that ends along a cosine. Raises NotFinite."""
+    examples = embed(pair.draft.module, items, between)
+    digest = digest_of_model(Path(pair.draft.name)) or ""
+    head = new_head(pair.draft.module, settings.learn, digest, digest, float(examples.chances.mean()))
+    return head, asdict(fit(head, examples, settings.learn, between, schedule="cosine"))
+
+
+def train_offline(
+    pair: Pair,
+    settings: Settings,
+    prompts: Sequence[Tokens],
+    out: Path,
+    recipe: Recipe,
+    stop: Stop | None = None,
+    report: Report = lambda _: None,
+) -> dict[str, Any]:
+    """Answer the prompts, mix, train, and write ``out``, a folder that must be new. What was done, ready for JSON.
+
+    Raises BadInput, StoreWriteFailed, and TrainingFailed when it was stopped; nothing is written then.
+    """
+    if out.exists():
+        raise BadInput(reason=f"{out} exists; give the name of a new folder.")
+    stop = stop or threading.Event()
+
+    def between() -> None:
+        if stop.is_set():
+            raise Stopped("it was stopped")
+
+    report(f"answering {len(prompts)} prompts")
+    items = material(pair, prompts, answers(pair, settings, prompts, recipe), recipe, settings.learn.seed)
+    if not items:
+        raise BadInput(reason="The prompts leave nothing to train a head on: none has an answer that fits.")
+    report(f"training on {sum(map(len, items))} drafted tokens")
+    try:
+        head, done = fit_offline(pair, settings, items, between)
+    except (NotFinite, Stopped) as error:
+        raise TrainingFailed(run="offline", draft=pair.draft.name, reason=str(error)) from error
+    with Aside(out.absolute().parent, out.name, folder=True) as aside:
+        with writing(aside.path):
+            save_head(head, aside.path)
+        aside.rename(out.absolute())
+    return {"out": str(out), "prompts": len(items), "epochs": settings.learn.head_epochs, **done}
