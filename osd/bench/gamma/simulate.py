@@ -17,7 +17,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import Trace
@@ -53,7 +53,7 @@ class Simulated:
     gammas: Counter[int] = field(default_factory=Counter)
     """How many rounds drafted so many tokens."""
     by_request: list[list[Observation]] = field(default_factory=list)
-    """The rounds of each trace, in the traces' order."""
+    """The rounds of each trace, in the traces' order; the text of all of them is the whole."""
     request_ms: list[tuple[float, float]] = field(default_factory=list)
     """Drafting and verifying milliseconds of each trace: its share of its batches' times."""
 
@@ -143,7 +143,9 @@ class Simulator:
         self.costs = CostModel()
         self.controller = make(self.costs)
         self._pace = Pace(self.controller, {})
-        self._table, self._batch, self._noise, self._seed = table, batch, noise, seed
+        self._batch, self._noise, self._seed = batch, noise, seed
+        self._draft_ms, self._verify_ms = cache(table.draft_ms), cache(table.verify_ms)
+        self._unread_ms = table.catch_up_token_ms
         self._chance = random.Random(seed)
         self._rows: list[_Row] = []
         self._result = Simulated()
@@ -199,11 +201,10 @@ class Simulator:
         rows, tokens = len(lengths), sum(lengths) + len(lengths)
         draft_ms = 0.0
         if passes:
-            unread = sum(row.unread() for row in self._rows)
-            usual = self._table.draft_ms(rows, passes) + unread * self._table.catch_up_token_ms
-            draft_ms = self._noisy(usual)
+            unread = sum([row.unread() for row in self._rows])
+            draft_ms = self._noisy(self._draft_ms(rows, passes) + unread * self._unread_ms)
             self.costs.observe_draft(rows, passes, draft_ms)
-        verify_ms = self._noisy(self._table.verify_ms(rows, tokens))
+        verify_ms = self._noisy(self._verify_ms(rows, tokens))
         self.costs.observe_verify(rows, tokens, verify_ms)
         result = self._result
         result.steps, result.draft_passes = result.steps + 1, result.draft_passes + passes
@@ -216,13 +217,14 @@ class Simulator:
     def _commit(self, row: _Row, gamma: int, drafted: int, passes: int, times: tuple[float, float]) -> None:
         result, accepted = self._result, min(row.matches[row.position], drafted)
         result.emitted += row.commit(accepted, passes)
+        seen = Observation(gamma, drafted, accepted, row.tokens)
         begun = time.perf_counter()
-        row.gamma.observe(Observation(gamma, drafted, accepted, row.tokens))
+        row.gamma.observe(seen)
         result.decision_seconds += time.perf_counter() - begun
         result.rounds, result.drafted = result.rounds + 1, result.drafted + drafted
         result.accepted += accepted
         result.gammas[drafted] += 1
-        result.by_request[row.index].append(Observation(gamma, drafted, accepted))
+        result.by_request[row.index].append(seen)
         spent = result.request_ms[row.index]
         result.request_ms[row.index] = (spent[0] + times[0], spent[1] + times[1])
 

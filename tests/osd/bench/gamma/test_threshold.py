@@ -106,7 +106,7 @@ def test_the_best_policy_is_a_threshold_on_the_chance_of_a_rejection() -> None:
 
 
 def test_where_the_theorem_says_stop_the_best_policy_stops() -> None:
-    """P(a rejection) ≥ (c₂ + Δ) ÷ (c₁ + c₂ + Δ), with c₁ = 1, c₂ = TARGET − 1. Δ bounds what the state after going on may
+    """P(a rejection) ≥ (c₂ + Δ) ÷ (c₁ + c₂ + Δ), c₁ = 1 and c₂ = TARGET − 1. Δ bounds what the state after going on may
     be worth beyond the prefix after stopping: at most DEPTH tokens, each c₁ less than a token usually takes."""
     _, goes_on = optimal_threshold()
     delta = DEPTH * (1 / best_rate() - 1)
