@@ -161,7 +161,7 @@ class Steady:
         pass
 
 
-@pytest.mark.parametrize("batch", [1])
+@pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", sorted(LOOK_AT_COSTS & CONTROLLERS.keys()))
 def test_a_replay_decides_as_an_engine_with_the_tables_costs(name: str, batch: int) -> None:
     table = CostTable("steady", "", Cells((1, n, 2.0 / n) for n in range(1, DEPTH + 1)), Pieces((Piece(start_ms=4),)))
