@@ -6,7 +6,8 @@ stands where the clock was, and what it says also feeds the cost model that the 
 traces each request's rounds come out as the engine's own, as long as the controller does not look at costs; where it
 does, they are those of an engine on the machine that the table describes.
 
-A target pass is charged by the tokens in it: of each row as many as of the longest. The target's reading of prompts is not charged.
+A target pass is charged by the tokens in it, of each row as many as of the longest. The target's reading of prompts is
+not charged.
 """
 
 from __future__ import annotations

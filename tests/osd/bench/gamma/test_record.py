@@ -19,6 +19,7 @@ from osd.bench.gamma.record import fingerprint, record_file, record_traces
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.rounds_file import read_recording
 from osd.bench.gamma.simulate import simulate
+from osd.drafters.head import AcceptanceHead, HeadConfig, HeadPass
 from osd.engine import Engine
 from osd.gamma import CONTROLLERS, Pace, make_controller
 from osd.models import Pair
@@ -142,6 +143,21 @@ def test_a_replay_of_a_fixed_gamma_counts_what_the_engine_counts(gamma: int) -> 
     replayed = simulate(traces(), partial(make_controller, serve), FLAT, batch=2)
     expected = decoded(Engine(pair(), serve))
     assert [[(r.gamma, r.drafted, r.accepted) for r in rounds] for rounds in replayed.by_request] == expected
+
+
+def test_a_replay_of_a_heads_estimates_counts_what_the_engine_counts() -> None:
+    head = AcceptanceHead(HeadConfig(hidden_size=32, depth=1, reject_weight=1.0, draft="", trained_for=""))
+    torch.manual_seed(0)
+    torch.nn.init.normal_(head.out.weight)
+    estimates = HeadPass(head.requires_grad_(False), torch.device("cpu"))
+    recorded = record_traces(pair(), "random", PROMPTS, new_tokens=NEW_TOKENS, depth=DEPTH, head=estimates)
+    serve = settings("specdecpp", 3)
+    engine = Engine(pair(), serve)
+    engine.drafter.head = estimates
+    replayed = simulate(recorded, partial(make_controller, serve), FLAT, batch=3)
+    rounds = [[(r.gamma, r.drafted, r.accepted) for r in rounds] for rounds in replayed.by_request]
+    assert rounds == decoded(engine)
+    assert len({drafted for each in rounds for _, drafted, _ in each[:-4]}) > 2  # the head ends rounds at many lengths
 
 
 class Steady:
