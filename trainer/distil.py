@@ -61,7 +61,7 @@ def distil(
     learn: LearnSettings,
     between: Between = lambda _: None,
     *,
-    schedule: Schedule = "constant",
+    schedule: Schedule = "linear",
     optimizer: torch.optim.AdamW | None = None,
 ) -> Distilled:
     """Train ``model`` in place on ``samples`` for ``learn.epochs``; only parameters that ask for a gradient move.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,14 @@ from storage.settings import LearnSettings
 WARMUP = 10
 """Steps in which the step size of a fresh AdamW rises to its peak."""
 
-Schedule = Literal["constant", "cosine"]
-"""``constant`` for learning that goes on, ``cosine`` (down to 0) for training that ends."""
+FLOOR = 0.1
+"""Share of the peak that a linear schedule ends at."""
+RATE_TIMES_WIDTH = 0.4
+"""Step size · hidden size where no step size is set: the wider the layers, the smaller a step may be."""
+
+Schedule = Literal["constant", "linear", "cosine"]
+"""``linear`` (down to a tenth in every run) for a draft whose learning goes on: each run ends on weights that are settled
+enough to serve. ``cosine`` (down to 0) for training that ends."""
 Moments = list[dict[str, Tensor]]
 """AdamW's state of each trained parameter, in their order."""
 
@@ -31,7 +37,11 @@ def adamw(model: nn.Module, learn: LearnSettings, moments: Moments | None = None
     """AdamW over what the model trains, going on from ``moments`` where they fit its parameters."""
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(
-        trained, lr=learn.learning_rate, betas=(0.9, 0.99), weight_decay=learn.weight_decay, fused=True
+        trained,
+        lr=learn.learning_rate or RATE_TIMES_WIDTH / width(model),
+        betas=(0.9, 0.99),
+        weight_decay=learn.weight_decay,
+        fused=True,
     )
     if moments is not None and _fit(moments, trained):
         for parameter, state in zip(trained, moments, strict=True):
@@ -50,9 +60,17 @@ def scale(schedule: Schedule, done: int, steps: int) -> Callable[[int], float]:
 
     def at(step: int) -> float:
         warm = min(1.0, (done + step + 1) / WARMUP)
-        return warm if schedule == "constant" else warm * 0.5 * (1 + math.cos(math.pi * step / max(1, steps)))
+        part = step / max(1, steps)
+        falls = {"constant": 1.0, "linear": 1 - (1 - FLOOR) * part, "cosine": 0.5 * (1 + math.cos(math.pi * part))}
+        return warm * falls[schedule]
 
     return at
+
+
+def width(model: nn.Module) -> int:
+    """The hidden size of a Hugging Face model, an adapter around it included."""
+    config: Any = model.config
+    return int(config.get_text_config().hidden_size)
 
 
 def steps_done(optimizer: torch.optim.AdamW) -> int:

@@ -98,11 +98,20 @@ def moving(served: Sequence[Served], whose: Whose, window: int = WINDOW) -> list
     ]
 
 
-def recovered_after(curve: Sequence[float], share: float = RECOVERED) -> int | None:
-    """How many requests of a segment it took until the curve was back for good.
+def recovered_after(curve: Sequence[float], share: float = RECOVERED, least: int = WINDOW // 2) -> int | None:
+    """How many requests of a segment it took until acceptance was back at ``share`` of where it ends.
 
-    The smallest index from which on the curve never falls below ``share`` of its last value; 0 when it never was
-    below. ``curve`` is the moving average of the segment's own requests. None for an empty curve.
+    ``curve`` is the moving average of the segment's own requests; averages over fewer than ``least`` of them do not
+    count. None for an empty curve.
+    """
+    reached = (count for count, value in enumerate(curve, start=1) if value >= share * curve[-1] and count >= least)
+    return next(reached, len(curve) or None)
+
+
+def settled_after(curve: Sequence[float], share: float = RECOVERED) -> int | None:
+    """The same for good: the smallest index from which on the curve never falls below ``share`` of its last value.
+
+    0 when it never was below. Requests differ, so this is large even for a draft that never changes.
     """
     if not curve:
         return None

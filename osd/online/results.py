@@ -20,6 +20,7 @@ from osd.online.measure import (
     moving,
     recovered_after,
     rejections_gone,
+    settled_after,
     tokens_per_second,
 )  # fmt: skip
 from osd.online.stream import Trace
@@ -35,8 +36,9 @@ DEFINITIONS = {
     "alpha_whole, alpha_frozen_whole, alpha_offline_whole": "the same over the whole segment",
     "alpha_counted": f"accepted ÷ (accepted + rejections) as the engine counted it, over the last {WINDOW} requests; "
     "positions that were never drafted are left out",
-    "recovered_after": f"requests of the segment after which the moving average over {WINDOW} of its requests (over as "
-    f"many as there are before that) never again falls below {RECOVERED:.0%} of its last value",
+    "recovered_after": f"requests of the segment after which the moving average over {WINDOW} of its requests (over "
+    f"{WINDOW // 2} at least) first reaches {RECOVERED:.0%} of its last value",
+    "settled_after": "requests after which it never again falls below that",
     "speedup_vs_target": "seconds of transformers' greedy generate ÷ seconds of osd, over the requests that were "
     "decoded again; both while the trainer runs beside",
     "speedup_vs_plain": "the same against osd's own loop without drafting: what drafting itself wins",
@@ -100,6 +102,7 @@ def segment_facts(served: Sequence[Served]) -> dict[str, Any]:
         "alpha_counted": counted_alpha(last),
         "rejections_gone": None if frozen is None or now is None else rejections_gone(frozen, now),
         "recovered_after": recovered_after(moving(served, "online")),
+        "settled_after": settled_after(moving(served, "online")),
         "tokens_per_second": tokens_per_second(served),
         "tokens_per_second_last": tokens_per_second(last),
     }

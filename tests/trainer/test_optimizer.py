@@ -25,14 +25,14 @@ def weights(keep: bool) -> torch.Tensor:
     moments = None
     for run in range(3):
         optimizer = adamw(draft, LEARN, moments)
-        distil(draft, samples, LEARN.model_copy(update={"seed": run}), optimizer=optimizer)
+        distil(draft, samples, LEARN.model_copy(update={"seed": run}), schedule="constant", optimizer=optimizer)
         moments = moments_of(optimizer) if keep else None
     return draft.get_output_embeddings().weight.detach()
 
 
 def test_runs_that_keep_the_moments_are_one_training() -> None:
     samples, draft = answers(tiny_llama(1), random_prompts(8)), tiny_llama(2)
-    distil(draft, samples, LEARN.model_copy(update={"epochs": 3}))
+    distil(draft, samples, LEARN.model_copy(update={"epochs": 3}), schedule="constant")
     torch.testing.assert_close(weights(keep=True), draft.get_output_embeddings().weight.detach())
     assert not torch.allclose(weights(keep=False), weights(keep=True), atol=1e-3)
 
@@ -58,9 +58,17 @@ def test_the_step_size_warms_up_once_and_then_stays_or_falls() -> None:
     constant = scale("constant", 0, 100)
     assert [constant(i) for i in (0, WARMUP - 1, 50, 99)] == [1 / WARMUP, 1, 1, 1]
     assert scale("constant", 4, 100)(0) == 5 / WARMUP and scale("constant", 400, 100)(0) == 1
+    linear = scale("linear", WARMUP, 100)
+    assert (linear(0), linear(50), linear(100)) == (1, pytest.approx(0.55), pytest.approx(0.1))
     cosine = scale("cosine", 0, 100)
     assert cosine(50) == pytest.approx(0.5) and cosine(100) == pytest.approx(0)
     assert cosine(25) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
+
+
+def test_the_wider_the_draft_the_smaller_its_steps() -> None:
+    usual, asked = adamw(tiny_llama(), LearnSettings()), adamw(tiny_llama(), LEARN)
+    assert usual.defaults["lr"] == pytest.approx(0.4 / tiny_llama().config.hidden_size)
+    assert asked.defaults["lr"] == 5e-3
 
 
 def test_moments_go_with_the_version_that_they_led_to(drafted: Store, settings: Settings, traffic: Traffic) -> None:

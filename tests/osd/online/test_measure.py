@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from osd.online.measure import alpha, counted_alpha, moving, recovered_after, rejections_gone, tokens_per_second
+from osd.online.measure import (
+    alpha,
+    counted_alpha,
+    moving,
+    recovered_after,
+    rejections_gone,
+    settled_after,
+    tokens_per_second,
+)
 from tests.osd.online.served import served
 
 
@@ -45,10 +53,26 @@ def test_moving_starts_with_what_there_is_and_then_forgets() -> None:
         ([0.0, 0.0], 0),
     ],
 )
-def test_recovered_when_it_never_falls_below_nine_tenths_of_the_end_again(
-    curve: list[float], after: int | None
-) -> None:
-    assert recovered_after(curve) == after
+def test_settled_when_it_never_falls_below_nine_tenths_of_the_end_again(curve: list[float], after: int | None) -> None:
+    assert settled_after(curve) == after
+
+
+@pytest.mark.parametrize(
+    ("curve", "after"),
+    [
+        ([], None),
+        ([0.7], 1),
+        ([0.8, 0.8, 0.8], 2),
+        (
+            [0.9, 0.1, 0.71, 0.73, 0.79, 0.8],
+            4,
+        ),  # 0.72 is nine tenths of 0.8; an average over one request does not count
+        ([0.1, 0.8, 0.71, 0.8], 2),
+        ([0.1, 0.2, 0.3], 3),
+    ],
+)
+def test_recovered_at_the_first_time_at_nine_tenths_of_the_end(curve: list[float], after: int | None) -> None:
+    assert recovered_after(curve, least=2) == after
 
 
 def test_rejections_gone() -> None:
