@@ -100,7 +100,7 @@ def fingerprint(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, weight in module.named_parameters():
         flat = weight.detach().flatten()
-        some = flat[:: max(1, len(flat) // 4096)].float().cpu().numpy()
+        some = flat[:: -(-len(flat) // 4096)].float().cpu().numpy()
         digest.update(f"{name} {tuple(weight.shape)}".encode() + some.tobytes())
     return digest.hexdigest()
 
