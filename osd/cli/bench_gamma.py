@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from osd.online.source import Segment
     from storage.settings import ServeSettings
 
+LINE_SECONDS = 20
+"""Between two lines of progress where there is no terminal."""
 GAMMAS = "1,2,3,4,5,6,7,8,12,16,20,24"
 """GammaTune's own list (section 5)."""
 
@@ -164,7 +167,7 @@ def _simulate(
     if costs is None:
         reason = f"--simulate needs costs: costs.json of a run, or one of {', '.join(PROFILES)}"
         raise BadSetting(source="option", key="--costs", reason=reason)
-    recording, table = read_recording(path), find_costs(costs)
+    table, recording = find_costs(costs), read_recording(path)
     tokenizer = load_tokenizer(recording.target) if Path(recording.target).is_dir() else None
     return simulate_gamma(
         recording, table, serve, plan, out, progress, tokenizer=tokenizer, insist=insist, sensitivity=sensitivity
@@ -172,10 +175,11 @@ def _simulate(
 
 
 class Bar:
-    """The progress bar: what runs, how far, how long still."""
+    """The progress bar: what runs, how far, how long still. Where there is no terminal, a line now and then."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar, self._task = bar, bar.add_task("loading", total=None)
+        self._told = time.monotonic()
 
     def begin(self, work: float) -> None:
         """So much work is to come."""
@@ -184,6 +188,11 @@ class Bar:
     def at(self, what: str) -> None:
         """What is being done now."""
         self._bar.update(self._task, description=what)
+        if self._bar.disable and time.monotonic() > self._told + LINE_SECONDS:
+            self._told = time.monotonic()
+            task = self._bar.tasks[self._task]
+            left = "" if task.time_remaining is None else f", about {task.time_remaining / 60:.0f} min left"
+            note(f"{task.percentage:.0f} %: {what}{left}")
 
     def say(self, text: str) -> None:
         """A line above the bar."""
@@ -198,15 +207,12 @@ class Bar:
 def _bar(out: Path) -> Iterator[Bar]:
     """Ctrl-C ends the command in good order: what is finished stays in the folder."""
     columns = (
-        TextColumn("{task.description:<36}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+        TextColumn("{task.description:<36}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    console = Console(stderr=True)
     try:
-        with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
+        with Progress(*columns, transient=True, console=console, disable=not console.is_terminal) as bar:
             yield Bar(bar)
     except KeyboardInterrupt:
         note(f"Stopped. What was measured is in {out}; the same command with --out {out} goes on from there.")

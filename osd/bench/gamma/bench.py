@@ -9,14 +9,14 @@ from typing import Any
 
 from osd.bench.contenders import Tokens
 from osd.bench.gamma.costs import CostTable, load_costs
-from osd.bench.gamma.leave import COSTS, leave, leave_costs, leave_page
+from osd.bench.gamma.leave import leave, leave_page
 from osd.bench.gamma.page import Show
 from osd.bench.gamma.plan import Plan
 from osd.bench.gamma.progress import Progress
-from osd.bench.gamma.replay import HISTORIES, MAXIMA, Replay, plan_of
+from osd.bench.gamma.replay import HISTORIES, Replay, plan_of
 from osd.bench.gamma.result import Results
 from osd.bench.gamma.rounds import Recording
-from osd.bench.gamma.run import depth, digest_of, replay, run, unable
+from osd.bench.gamma.run import COSTS, digest_of, replay, run, unable
 from osd.models import Pair
 from storage.errors import BadSetting, OsdError
 from storage.settings import ServeSettings
@@ -44,9 +44,9 @@ def bench_gamma(
     plan = _without(plan, unable(pair, serve, plan, prompts), insist, progress)
     plan = replace(plan, prompts_digest=digest_of(prompts))
     results, contest, recording = run(pair, serve, plan, prompts, out, progress)
-    table = leave_costs(contest.costs, plan, out, depth(serve, plan)) or load_costs(out / COSTS)
     if sensitivity:
-        results.more["sensitivity"] = _sensitivity(Replay(recording, table, serve, plan), progress)
+        replayed = Replay(recording, load_costs(out / COSTS), serve, plan)
+        results.more["sensitivity"] = _sensitivity(replayed, progress)
     files = leave(results, out)
     page = leave_page(
         plan, lambda name: recording.of(name, 0.0), contest.rounds, shower(pair.tokenizer), serve.gamma, out
@@ -97,7 +97,7 @@ def _without(plan: Plan, unable: Mapping[str, OsdError], insist: bool, progress:
 
 def _sensitivity(replayed: Replay, progress: Progress) -> dict[str, Any]:
     """Tokens a second by data set, history length and gamma_max."""
-    progress.begin(len(replayed.plan.data_sets) * len(HISTORIES) * len(MAXIMA))
+    progress.begin(len(replayed.plan.data_sets) * len(HISTORIES) * len(replayed.maxima))
     found = {}
     for name in replayed.plan.data_sets:
         progress.at(f"sensitivity, {name}")

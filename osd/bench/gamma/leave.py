@@ -13,26 +13,14 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from osd.bench.gamma.costs import CostTable, costs_of_engine, save_costs
 from osd.bench.gamma.page import Counted, Show, Told, save_page, tell
 from osd.bench.gamma.plan import Entrant, Plan, Setting
 from osd.bench.gamma.result import Results
 from osd.bench.gamma.rounds import Trace
-from osd.gamma import CostModel
-from storage.errors import BadInput, StoreWriteFailed
+from storage.errors import StoreWriteFailed
 
-COSTS, BENCH, PAGE = "costs.json", "bench.json", "gamma.html"
+BENCH, PAGE = "bench.json", "gamma.html"
 TITLE = "Gamma along a text"
-
-
-def leave_costs(costs: CostModel, plan: Plan, out: Path, depth: int) -> CostTable | None:
-    """Write what everybody's passes cost; None when nothing was timed, as in a run that only reads its folder."""
-    try:
-        table = costs_of_engine(costs, "measured", f"osd bench gamma, {plan.target}", batches=plan.batches, depth=depth)
-    except BadInput:
-        return None
-    save_costs(out / COSTS, table)
-    return table
 
 
 def leave(results: Results, out: Path) -> dict[str, Path]:

@@ -49,7 +49,7 @@ def as_line(measured: Measured) -> str:
 
 
 def from_line(line: str) -> Measured:
-    """The other way. Raises ValueError, KeyError or TypeError for something else."""
+    """The other way. Raises ValueError, KeyError, TypeError or AttributeError for something else."""
     values: dict[str, Any] = json.loads(line)
     job = values.pop("job")
     setting, entrant = Setting(**job.pop("setting")), Entrant(**job.pop("entrant"))
@@ -92,7 +92,7 @@ class Folder:
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 yield from_line(line)
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, AttributeError):
                 reason = f"line {number} of {log} is not a measurement; remove that line, or give another folder"
                 raise BadSetting(source="option", key="--out", reason=reason) from None
 

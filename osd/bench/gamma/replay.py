@@ -73,13 +73,18 @@ class Replay:
         traces = self.traces(setting)
         return self.simulate(setting, entrant, [*traces, traces[0]]).by_request[-1]
 
+    @property
+    def maxima(self) -> list[int]:
+        """Values of gamma_max that the recorded chains are long enough for."""
+        return [maximum for maximum in MAXIMA if maximum <= self.recording.depth]
+
     def sensitivity(self, data_set: str, report: Callable[[], None]) -> Mapping[str, Mapping[str, float]]:
         """Tokens a second of ``analytic`` for each history length and gamma_max, in the main setting."""
         setting = self.plan.main(data_set)
         traces = self.traces(setting)
         found: dict[str, dict[str, float]] = {}
         for history in HISTORIES:
-            for maximum in [m for m in MAXIMA if m <= self.recording.depth]:
+            for maximum in self.maxima:
                 changes = {
                     "gamma_history": history,
                     "gamma_max": maximum,

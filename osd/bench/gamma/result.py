@@ -85,8 +85,9 @@ class Results:
     def summary(self) -> dict[str, Any]:
         """Everything, for bench.json."""
         settings = {str(setting): self._setting(scene) for setting, scene in self.scenes.items()}
-        facts = {"plan": self.plan.facts(), **self.last_line(), "settings": rounded(settings)}
-        return facts | rounded(self.more) | {"definitions": DEFINITIONS}
+        facts: dict[str, Any] = {"plan": self.plan.facts(), **self.last_line(), "settings": rounded(settings)}
+        facts.update(rounded(self.more), definitions=DEFINITIONS)
+        return facts
 
     def best_fixed(self, data_set: str) -> dict[str, int | None]:
         """By temperature and batch size."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from osd.bench.contenders import Tokens
 from osd.bench.gamma.contest import Contest
+from osd.bench.gamma.costs import costs_of_engine, save_costs
 from osd.bench.gamma.measured import Folder, Measured
 from osd.bench.gamma.plan import Entrant, Plan
 from osd.bench.gamma.progress import Progress
@@ -17,10 +19,11 @@ from osd.bench.gamma.result import Results
 from osd.bench.gamma.rounds import Recording
 from osd.drafters.head import head_in_settings
 from osd.models import Pair
-from storage.errors import BadSetting, OsdError
+from storage.errors import BadInput, BadSetting, OsdError
 from storage.settings import ServeSettings
 
-ROUNDS = "rounds.parquet"
+ROUNDS, COSTS = "rounds.parquet", "costs.json"
+SOURCE = "timed by osd bench gamma"
 
 
 def digest_of(prompts: Mapping[str, Sequence[Tokens]]) -> str:
@@ -70,11 +73,23 @@ def run(
         head=head_in_settings(serve, pair.draft),
     )
     contest = Contest(pair, serve, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
-    for job in jobs:
-        progress.at(f"{job.setting}, {job.entrant}")
-        folder.add(contest.measure(job))
-        progress.did(plan.work(job))
+    try:
+        for job in jobs:
+            progress.at(f"{job.setting}, {job.entrant}")
+            folder.add(contest.measure(job))
+            progress.did(plan.work(job))
+    finally:
+        _leave_costs(contest, out, depth(serve, plan), mine=len(folder.finished) - len(done), all_=len(folder.finished))
     return Results(plan, folder.finished), contest, recording
+
+
+def _leave_costs(contest: Contest, out: Path, depth: int, *, mine: int, all_: int) -> None:
+    """What this session's passes cost, unless an earlier one left costs and made more of the measurements."""
+    if (out / COSTS).exists() and 2 * mine < all_:
+        return
+    batches = contest.plan.batches
+    with suppress(BadInput):  # nothing was timed
+        save_costs(out / COSTS, costs_of_engine(contest.costs, "measured", SOURCE, batches=batches, depth=depth))
 
 
 def replay(replayed: Replay, progress: Progress) -> Results:

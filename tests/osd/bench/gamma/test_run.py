@@ -1,0 +1,214 @@
+"""A whole run with a small random pair: interrupted, gone on with, and replayed from what it recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from osd.bench.gamma.bench import bench_gamma, simulate_gamma
+from osd.bench.gamma.contest import Contest, with_random_draft
+from osd.bench.gamma.costs import load_costs
+from osd.bench.gamma.measured import LOG, from_line
+from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, Job, Plan, Setting
+from osd.bench.gamma.rounds_file import read_recording
+from osd.bench.gamma.timed import CountedCosts, Timed
+from osd.engine import Engine
+from osd.gamma import CostModel, GammaController, Go, Observation
+from osd.gamma.base import RowByRow
+from osd.gamma.fixed import FixedRow
+from storage.errors import BadSetting
+from storage.records import Request
+from storage.settings import ServeSettings
+from tests.osd.models import prompts, random_pair
+
+SERVE = ServeSettings(max_length=128, gamma_max=6)
+PLAN = Plan(
+    target="random", draft="noisy", data_sets=("one", "two"), prompts_digest="",
+    controllers=("fixed", "analytic", "gammatune"), initial=3, gammas=(1, 3), temperatures=(0.0, 1.0), batches=(1, 2),
+    count=1, max_tokens=6, turns=2, mix=2,
+)  # fmt: skip
+PROMPTS = {name: prompts(PLAN.prompts_needed(), seed=seed, longest=6) for seed, name in enumerate(PLAN.data_sets)}
+
+
+class Watch:
+    """Counts, and presses Ctrl-C before job number ``stop``."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        self.stop, self.jobs, self.said = stop, 0, list[str]()
+        self.work = self.done = 0.0
+
+    def begin(self, work: float) -> None:
+        self.work, self.done = work, 0.0
+
+    def at(self, what: str) -> None:
+        if what != "recording rounds":
+            self.jobs += 1
+        if self.stop == self.jobs:
+            raise KeyboardInterrupt
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def did(self, work: float) -> None:
+        self.done += work
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Watch]:
+    """A run that was stopped before its tenth job, and gone on with to the end."""
+    out, pair = tmp_path_factory.mktemp("gamma") / "run", random_pair("llama", noise=0.05)
+    with pytest.raises(KeyboardInterrupt):
+        bench_gamma(pair, SERVE, PLAN, PROMPTS, out, Watch(stop=10))
+    assert len((out / LOG).read_text().splitlines()) == 9
+    watch = Watch()
+    bench_gamma(pair, SERVE, PLAN, PROMPTS, out, watch, sensitivity=True)
+    return out, watch
+
+
+def test_an_interrupted_run_goes_on_and_measures_each_job_once(finished: tuple[Path, Watch]) -> None:
+    out, _ = finished
+    jobs = [from_line(line).job for line in (out / LOG).read_text().splitlines()]
+    assert jobs == list(PLAN.jobs())
+
+
+def test_progress_is_told_in_the_units_of_the_plan(finished: tuple[Path, Watch]) -> None:
+    watch = finished[1]
+    assert watch.done == pytest.approx(watch.work) and watch.said == []
+
+
+def test_it_leaves_figures_pictures_rounds_and_costs(finished: tuple[Path, Watch]) -> None:
+    out, _ = finished
+    bench = json.loads((out / "bench.json").read_text())
+    held = [j for j in PLAN.jobs() if not j.setting.temperature and j.entrant.kind != "assisted" and j.entrant != ALONE]
+    assert (bench["texts_compared"], bench["texts_differing"]) == (len(held), 0)
+    assert set(bench["data_sets"]) == {"one", "two", MIX}
+    assert set(bench["settings"]) == {str(setting) for setting in PLAN.settings()}
+    assert all(rates for rates in bench["sensitivity"]["one"].values())
+    oracle = bench["settings"]["one T=0 batch 1"]["counts"]["oracle"]
+    assert oracle["discard_rate"] == 0
+    alone = bench["settings"]["one T=0 batch 1"]["counts"]["fixed 0"]
+    assert alone["verification_rate"] == 1 and oracle["verification_rate"] < 1
+    for name in ("throughput.png", "throughput.svg", "rates.png", "rates.svg", "gamma.html"):
+        assert (out / name).stat().st_size > 5000, name
+    assert len(read_recording(out / "rounds.parquet").of("two", 1.0)) == PLAN.prompts_needed()
+    assert load_costs(out / "costs.json").verify_ms(1, 1) > 0
+
+
+def test_the_oracle_takes_as_few_rounds_as_the_recorded_matches_allow(finished: tuple[Path, Watch]) -> None:
+    """Theorem 4.1, from the traces: a round ends at each token that the draft has wrong, and one more ends the text."""
+    out, _ = finished
+    recording = read_recording(out / "rounds.parquet")
+    measured = [from_line(line) for line in (out / LOG).read_text().splitlines()]
+    for each in measured:
+        if each.job.entrant != ORACLE or each.job.setting.batch > 1 or each.job.setting.data_set == MIX:
+            continue
+        expected = 0
+        for name, number in PLAN.prompts(each.job.setting, each.job.turn):
+            trace = recording.of(name, 0.0)[number]
+            matches, position = trace.matches().tolist(), 0
+            while position < trace.length:
+                room = trace.end - position - 1
+                position += 1 + min(matches[position], room, SERVE.gamma_max)
+                expected += 1
+        assert each.rounds == expected
+
+
+def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Path, Watch], tmp_path: Path) -> None:
+    out, _ = finished
+    recording, table = read_recording(out / "rounds.parquet"), load_costs(out / "costs.json")
+    results, files = simulate_gamma(recording, table, SERVE, PLAN, tmp_path, Watch())
+    assert all(path.exists() for path in files.values())
+    line = results.last_line()
+    assert set(line["data_sets"]) == {"one", "two", MIX}
+    setting = PLAN.main("one")
+    measured = [from_line(text) for text in (out / LOG).read_text().splitlines()]
+    simulated = results.scenes[setting].of[Entrant("rule", "fixed", 3)][0]
+    counted = [m for m in measured if (m.job.setting, m.job.entrant) == (setting, Entrant("rule", "fixed", 3))]
+    traces = recording.of("one", 0.0)
+    assert simulated.tokens == sum(trace.length for trace in traces)
+    for each in counted:
+        ((_, number),) = PLAN.prompts(setting, each.job.turn)
+        assert each.tokens == traces[number].length
+
+
+def test_a_run_cannot_go_on_with_other_prompts(finished: tuple[Path, Watch]) -> None:
+    others = {name: list(reversed(some)) for name, some in PROMPTS.items()}
+    with pytest.raises(BadSetting, match="prompts_digest is"):
+        bench_gamma(random_pair("llama", noise=0.05), SERVE, PLAN, others, finished[0], Watch())
+
+
+def test_a_controller_without_its_head_is_left_out_or_refused(tmp_path: Path) -> None:
+    plan = replace(PLAN, controllers=("fixed", "specdecpp"), temperatures=(0.0,), batches=(1,), mix=0, turns=1)
+    pair = random_pair("llama")
+    with pytest.raises(BadSetting, match=r"serve\.gamma_head: specdecpp asks an acceptance head"):
+        bench_gamma(pair, SERVE, plan, PROMPTS, tmp_path / "a", Watch(), insist=True)
+    assert not (tmp_path / "a").exists()
+    watch = Watch()
+    results, _ = bench_gamma(pair, SERVE, plan, PROMPTS, tmp_path / "b", watch, insist=False)
+    assert results.plan.controllers == ("fixed",)
+    assert watch.said[0].startswith("specdecpp is left out: ")
+
+
+def test_a_borrowed_engine_decodes_as_one_of_ones_own() -> None:
+    pair = random_pair("llama", noise=0.05)
+    contest = Contest(pair, SERVE, PLAN, PROMPTS, {})
+    setting, asked = PLAN.main("one"), [Request(prompt, 6) for prompt in PROMPTS["one"][:3]]
+    for name in ("fixed", "gammatune"):
+        own = Engine(pair, SERVE.model_copy(update={"max_batch": 1, "gamma": name, "gamma_initial": 3}))
+        expected = [[(r.drafted, r.accepted) for r in done.rounds] for done in own.run(asked)]
+        lodger = contest.warm(setting, Entrant("rule", name, 3))
+        got = contest.decode(setting, lodger, asked)
+        assert [[(r.drafted, r.accepted) for r in done.rounds] for done in got] == expected
+
+
+def test_a_random_draft_has_the_shape_and_none_of_the_knowledge() -> None:
+    pair = random_pair("llama", noise=0.0)
+    other = with_random_draft(pair)
+    assert other.target is pair.target
+    assert [w.shape for w in other.draft.module.parameters()] == [w.shape for w in pair.draft.module.parameters()]
+    contest = Contest(pair, SERVE, replace(PLAN, random_draft=True), PROMPTS, {})
+    drafted = Entrant("rule", "fixed", 3)
+    good = contest.measure(Job(Setting(ALL, 0.0, 2), drafted, 0))
+    bad = contest.measure(Job(Setting(ALL, 0.0, 2, "random"), drafted, 0))
+    alone = contest.measure(Job(Setting(ALL, 0.0, 2, "random"), ALONE, 0))
+    assert good.accepted == good.drafted and bad.accepted < bad.drafted / 2
+    assert bad.digest == alone.digest == good.digest
+
+
+class Slow(RowByRow):
+    """Thinks for a millisecond before each answer."""
+
+    name, signal = "slow", "none"
+
+    def start(self) -> FixedRow:
+        return FixedRow(2)
+
+    def plan(self, rows: Sequence[object], rooms: Sequence[int], batch: int) -> list[int]:
+        sum(range(50_000))
+        return [2] * len(rows)
+
+
+def test_decisions_are_counted_a_row_and_answers_are_passed_on() -> None:
+    inner: GammaController = Slow()
+    timed = Timed(inner)
+    rows = [timed.start(), timed.start()]
+    assert timed.plan(rows, [9, 9], 2) == [2, 2]
+    assert timed.steer(rows, 1, [0.5, 0.5]) == [Go.ON, Go.ON]
+    rows[0].observe(Observation(2, 2, 1))
+    assert timed.decisions == 2 and timed.spent_ns > 10_000
+    assert (timed.name, timed.signal) == ("slow", "none")
+
+
+def test_costs_are_heard_by_their_own_model_and_by_everyones() -> None:
+    everyone = CostModel()
+    first, second = CountedCosts(everyone), CountedCosts(everyone)
+    first.observe_draft(1, 3, 1.5)
+    first.observe_verify(1, 4, 4.0)
+    second.observe_verify(1, 1, 2.0)
+    assert (first.draft_passes, first.target_passes, first.clock_ms) == (3, 1, 5.5)
+    assert (second.draft_passes, second.target_passes, second.rounds) == (0, 1, 1)
+    assert everyone.rounds == 2 and everyone.draft_ms(1, 3) == pytest.approx(1.5)
