@@ -22,11 +22,13 @@ class Feed:
     positions: torch.Tensor
     """(B, T) int64: position of each token fed; consecutive within a row."""
     slots: torch.Tensor
-    """(B · T,) int64: the same as row · length + position, where keys and values are written."""
+    """(B · T,) int64, of a packed pass (N,): the same as row · length + position, where keys and values are written."""
     mask: torch.Tensor
     """(B, 1, T, span) additive: 0 where the query may see the key, the dtype's minimum elsewhere."""
     span: int
     """Positions that are read: the longest row, this pass included."""
+    packed: torch.Tensor | None = None
+    """(N,) int64: which of the B · T tokens are computed at all; None for all of them."""
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers' own base is untyped
@@ -53,15 +55,20 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
         as (B, heads, span, head_dim) views."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        feed, (keys, values) = self.cache.feed, self._kept
-        return self._scatter(keys, key_states, feed), self._scatter(values, value_states, feed)
+        rows, heads, count, _ = key_states.shape
+        flat = [new.transpose(1, 2).reshape(rows * count, heads, -1) for new in (key_states, value_states)]
+        return self.keep(flat[0], flat[1], rows)
 
-    def _scatter(self, kept: torch.Tensor, new: torch.Tensor, feed: Feed) -> torch.Tensor:
-        rows, heads, count, width = new.shape
-        kept.index_copy_(0, feed.slots, new.transpose(1, 2).reshape(rows * count, heads, width))
-        length = self.cache.length
-        window = kept.view(-1, length, heads, width)[feed.first : feed.first + rows, : feed.span]
-        return window.transpose(1, 2)
+    def keep(self, keys: torch.Tensor, values: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same for (B · T or N, heads, head_dim), in the order of the feed's slots, of B = ``rows`` rows."""
+        if not self.is_initialized:
+            self.lazy_initialization(keys.unsqueeze(2), values.unsqueeze(2))
+        feed, windows = self.cache.feed, []
+        for kept, new in zip(self._kept, (keys, values), strict=True):
+            kept.index_copy_(0, feed.slots, new)
+            lines = kept.view(-1, self.cache.length, *new.shape[1:])
+            windows.append(lines[feed.first : feed.first + rows, : feed.span].transpose(1, 2))
+        return windows[0], windows[1]
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of one row over another."""
@@ -102,16 +109,18 @@ class RaggedCache(Cache):
         """The same objects as ``layers``, by their own type."""
         super().__init__(layers=list(self.ragged))
 
-    def aim(self, first: int, starts: torch.Tensor, count: int, span: int) -> Feed:
+    def aim(self, first: int, starts: torch.Tensor, count: int, span: int, packed: torch.Tensor | None = None) -> Feed:
         """Point the next forward pass at B rows from ``first``: row i takes ``count`` tokens at
-        positions ``starts[i]`` …; starts is (B, 1) int64 on the device, span > every position fed."""
+        positions ``starts[i]`` …; starts is (B, 1) int64 on the device, span > every position fed. With
+        ``packed`` (N,) only those of the B · count tokens are fed."""
         positions = starts + self._ramp[:count]
         slots = positions + self._row_base[first : first + len(starts)]
         visible = self._ramp[:span] <= positions.unsqueeze(-1)
         mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)
         if span > self.limit:
             positions = positions.clamp(max=self.limit - 1)
-        self.feed = Feed(first, positions, slots.view(-1), mask, span)
+        slots = slots.view(-1)
+        self.feed = Feed(first, positions, slots if packed is None else slots[packed], mask, span, packed)
         return self.feed
 
     def move_row(self, source: int, target: int, length: int) -> None:

@@ -16,6 +16,9 @@ from storage.errors import CannotServeRagged
 CHUNK = 512
 """Prompt tokens of one prefill pass: bounds the mask's memory on long prompts."""
 
+PACKED = 0.9
+"""A pass is packed when no more than this share of its tokens counts."""
+
 Forward = Callable[[torch.Tensor, RaggedCache, torch.Tensor | None], torch.Tensor]
 """Tokens (B, T), a cache that was aimed, and which token of each row to score (None: all) → logits."""
 Builder = Callable[[PreTrainedModel], Forward | None]
@@ -33,18 +36,37 @@ class Decoder:
         self.forward = forward
         """May be replaced by that of other weights between two calls; what is cached is then only stale."""
 
+    @property
+    def packs(self) -> bool:
+        """Whether a pass costs only the tokens that count, however they are spread over the rows."""
+        return bool(getattr(self.forward, "packs", False))
+
     def logits(
-        self, tokens: torch.Tensor, starts: Sequence[int], *, first: int = 0, last: torch.Tensor | None = None
+        self,
+        tokens: torch.Tensor,
+        starts: Sequence[int],
+        *,
+        first: int = 0,
+        last: torch.Tensor | None = None,
+        counts: Sequence[int] | None = None,
     ) -> torch.Tensor:
         """Feed tokens (B, T) to rows ``first`` … at positions ``starts[i]`` … and return the logits (B, T, V).
 
         With ``last`` (B,) int64 only each row's logits after its token ``last[i]`` are computed: (B, 1, V).
+        With ``counts`` only the first ``counts[i]`` tokens of a row mean anything, and so only their logits do.
         """
         count = tokens.shape[1]
         span = max(starts) + count
         begin = torch.tensor(starts, device=self.device).unsqueeze(1)
-        self.cache.aim(first, begin, count, span)
+        self.cache.aim(first, begin, count, span, self._packed(counts, count))
         return self.forward(tokens, self.cache, last)
+
+    def _packed(self, counts: Sequence[int] | None, width: int) -> torch.Tensor | None:
+        """Which tokens to compute, where leaving out the others is worth the way round."""
+        if counts is None or not self.packs or sum(counts) > PACKED * width * len(counts):
+            return None
+        chosen = [row * width + i for row, count in enumerate(counts) for i in range(count)]
+        return torch.tensor(chosen, device=self.device)
 
     def prefill(self, row: int, tokens: Sequence[int], start: int = 0) -> None:
         """Fill a row's cache with tokens from position ``start`` on, in chunks."""
@@ -149,4 +171,8 @@ def _ragged_difference(module: PreTrainedModel, forward: Forward) -> float:
     ragged = decoder.logits(torch.stack([tokens[-3:] for tokens in rows]), starts)
     plain = torch.stack([module(input_ids=tokens[None], use_cache=False).logits[0, -3:] for tokens in rows])
     scale = plain.float().abs().max().clamp(min=1.0)
-    return float(((ragged - plain).float().abs().max() / scale).item())
+    differences = [ragged - plain]
+    if decoder.packs:
+        packed = decoder.logits(torch.stack([tokens[-3:] for tokens in rows]), starts, counts=(1, 3))
+        differences += [packed[0, :1] - plain[0, :1], packed[1] - plain[1]]
+    return max(float((difference.float().abs().max() / scale).item()) for difference in differences)

@@ -186,7 +186,8 @@ class Engine:
     def _verify(self, draft: Draft) -> Tensor:
         """One target pass over each row's last token and its draft: logits (B, G + 1, V)."""
         last = torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.pair.device)
-        return self.target.logits(torch.cat([last, draft.tokens], dim=1), [row.length - 1 for row in self.rows])
+        starts, counts = [row.length - 1 for row in self.rows], [length + 1 for length in draft.lengths]
+        return self.target.logits(torch.cat([last, draft.tokens], dim=1), starts, counts=counts)
 
     def _accept(self, logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None) -> Verdict:
         lengths = torch.tensor(draft.lengths, device=self.pair.device)
@@ -210,7 +211,8 @@ class Engine:
         self.stats.round_ms.append(clock.first_ms + clock.second_ms)
         if draft.passes:
             self.costs.observe_draft(rows, draft.passes, clock.first_ms)
-        self.costs.observe_verify(rows, draft.size + 1, clock.second_ms)
+        tokens = sum(draft.lengths) + rows if self.target.packs else rows * (draft.size + 1)
+        self.costs.observe_verify(rows, tokens, clock.second_ms)
 
     def _commit(
         self, gammas: Sequence[int], draft: Draft, verdict: Verdict, logits: Tensor, clock: Clock

@@ -36,7 +36,13 @@ def lean_forward(module: PreTrainedModel) -> Callable[[Tensor, RaggedCache, Tens
 
 
 class LeanDecoder:
-    """The pass. Tokens (B, T) and an aimed cache in, logits (B, T, V) or (B, 1, V) out."""
+    """The pass. Tokens (B, T) and an aimed cache in, logits (B, T, V) or (B, 1, V) out.
+
+    A packed pass computes N of the B · T tokens as one line; only attention sees rows. The logits of the
+    others are 0.
+    """
+
+    packs = True
 
     def __init__(self, module: PreTrainedModel) -> None:
         model: Any = module.model
@@ -48,17 +54,21 @@ class LeanDecoder:
         self.cos = self.sin = self.embedding.new_empty(0)
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
-        rows = len(tokens)
+        rows, count = tokens.shape
+        feed, positions = cache.feed, cache.feed.positions
+        if feed.packed is not None:
+            tokens, positions = (each.reshape(1, -1)[:, feed.packed] for each in (tokens, positions))
         self._extend_rotary(cache.length)
-        cos, sin = self.cos[cache.feed.positions].unsqueeze(2), self.sin[cache.feed.positions].unsqueeze(2)
+        cos, sin = self.cos[positions].unsqueeze(2), self.sin[positions].unsqueeze(2)
         hidden = F.embedding(tokens, self.embedding)
         for index, layer in enumerate(self.layers):
-            hidden = hidden + layer.attend(hidden, index, cache, cos, sin)
+            hidden = hidden + layer.attend(hidden, index, cache, cos, sin, rows)
             hidden = hidden + layer.transform(hidden)
         if last is not None:
             hidden = hidden.gather(1, last.view(rows, 1, 1).expand(-1, 1, hidden.shape[2]))
         cache.embedding = F.rms_norm(hidden, (hidden.shape[2],), self.norm, self.eps)
-        return self.head(cache.embedding)
+        logits = self.head(cache.embedding)
+        return logits if feed.packed is None else _spread(logits[0], feed.packed, rows, count)
 
     def _extend_rotary(self, length: int) -> None:
         """Rotary tables (length, head_dim); the sine's first half is negated, so that a roll does the rotation."""
@@ -90,20 +100,23 @@ class _Layer:
         self.query_norm = getattr(attention, "q_norm", None)
         self.key_norm = getattr(attention, "k_norm", None)
 
-    def attend(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor) -> Tensor:
-        """Attention over the aimed rows: (B, T, D) → (B, T, D)."""
-        rows, count, size = hidden.shape
-        mixed = self.qkv(F.rms_norm(hidden, (size,), self.before, self.eps)).view(rows, count, -1, self.width)
+    def attend(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor, rows: int) -> Tensor:
+        """Attention over the ``rows`` aimed rows: (B, T, D) → (B, T, D), or (1, N, D) → (1, N, D) in a packed pass."""
+        feed, (lines, count, size) = cache.feed, hidden.shape
+        mixed = self.qkv(F.rms_norm(hidden, (size,), self.before, self.eps)).view(lines, count, -1, self.width)
         turned = self._normalise(mixed[:, :, : self.queries + self.keys])
         turned = turned * cos + turned.roll(self.width // 2, -1) * sin
-        query = turned[:, :, : self.queries].transpose(1, 2)
-        key = turned[:, :, self.queries :].transpose(1, 2)
-        value = mixed[:, :, self.queries + self.keys :].transpose(1, 2)
-        key, value = cache.ragged[index].update(key, value)
-        seen = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=cache.feed.mask, scale=self.scale, enable_gqa=self.queries != self.keys
+        query, key = turned[:, :, : self.queries], turned[:, :, self.queries :]
+        if feed.packed is not None:
+            query = _spread(query[0], feed.packed, rows, feed.positions.shape[1])
+        keys, values = cache.ragged[index].keep(
+            key.flatten(0, 1), mixed[:, :, self.queries + self.keys :].flatten(0, 1), rows
         )
-        return self.out(seen.transpose(1, 2).reshape(rows, count, -1))
+        seen = F.scaled_dot_product_attention(
+            query.transpose(1, 2), keys, values, attn_mask=feed.mask, scale=self.scale,
+            enable_gqa=self.queries != self.keys,
+        ).transpose(1, 2).flatten(2)  # fmt: skip
+        return self.out(seen if feed.packed is None else seen.flatten(0, 1)[feed.packed].unsqueeze(0))
 
     def _normalise(self, heads: Tensor) -> Tensor:
         if self.query_norm is None or self.key_norm is None:
@@ -116,6 +129,12 @@ class _Layer:
         normed = F.rms_norm(hidden, (hidden.shape[2],), self.after, self.eps)
         gate, up = self.gate_up(normed).chunk(2, dim=-1)
         return self.down(F.silu(gate) * up)
+
+
+def _spread(lines: Tensor, packed: Tensor, rows: int, count: int) -> Tensor:
+    """(N, …) at their places among (rows, count, …), 0 elsewhere."""
+    spread = lines.new_zeros(rows * count, *lines.shape[1:])
+    return spread.index_copy_(0, packed, lines).view(rows, count, *lines.shape[1:])
 
 
 def _stack(parts: list[Tensor | None]) -> Tensor | None:

@@ -1,8 +1,8 @@
 """The gamma with the most expected tokens a millisecond (on-the-fly adaptation, Eqs. 1 and 2).
 
     rows' recent acceptance β_i ──┐
-                                  ├─> argmax over γ of  Σ_i (1 + β_i + … + β_i^γ) ÷ (γ·a(B) + b(B, γ + 1))
-    costs a(B), b(B, tokens) ─────┘
+                                  ├─> argmax over γ of  Σ_i (1 + β_i + … + β_i^γ) ÷ (γ·a(B) + b(B, B(γ + 1)))
+    costs a(B), b(B, N)      ─────┘
 
 A batch drafts and verifies together, so its rows share one γ and the numerator is summed over them; for one
 row it is Eq. 1. γ = 0 competes like every other γ. What a choice leaves unmeasured, :mod:`osd.gamma.probing`

@@ -1,7 +1,8 @@
-"""What drafting and verifying cost here and now: a(B) and b(B, tokens), learned while serving.
+"""What drafting and verifying cost here and now: a(B) and b(B, N), learned while serving.
 
-Nothing is profiled beforehand. Each cell (batch, tokens) keeps the median of its last few timings; a line
-through the cells fills in those that were never timed. Both forget, and a stray timing moves neither.
+B rows share a pass, and N tokens are in it, of all rows together. Nothing is profiled beforehand. Each cell
+(batch, tokens) keeps the median of its last few timings; a line through the cells fills in those never timed.
+Both forget, and a stray timing moves neither.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ _LOAD_ANCHOR = 0.98
 def lower_median(values: deque[float]) -> float:
     """The middle value, the lower of two: a stray timing is nearly always a slow one."""
     return sorted(values)[(len(values) - 1) // 2]
+
+
+def _rounded(tokens: int) -> int:
+    """Passes of nearly as many tokens share a cell: eight cells between one power of two and the next."""
+    step = 1 << max(0, tokens.bit_length() - 4)
+    return (tokens + step // 2) // step * step
 
 
 class Cell:
@@ -162,7 +169,7 @@ class CostModel:
         self._late_draft = Surface(lambda batch, steps: batch)
         self._late_drafts = 0
         self._extras: deque[float] = deque([0.0], maxlen=WINDOW)
-        self._verify = Surface(lambda batch, tokens: batch * tokens)
+        self._verify = Surface(lambda batch, tokens: tokens)
 
     def observe_draft(self, batch: int, steps: int, ms: float) -> None:
         """``steps`` draft passes over ``batch`` rows took ``ms``. A timing that is not above 0 is ignored."""
@@ -182,10 +189,10 @@ class CostModel:
             self._extras.append(max(0.0, ms / self.load - steps * usual))
 
     def observe_verify(self, batch: int, tokens: int, ms: float) -> None:
-        """One target pass of ``tokens`` (gamma + 1) a row over ``batch`` rows took ``ms``, accepting included."""
+        """One target pass of ``tokens`` tokens (γ + 1 a row) over ``batch`` rows took ``ms``, accepting included."""
         self.rounds += 1
-        self.plain_rounds += tokens == 1
-        self._observe(self._verify, batch, tokens, ms, 1)
+        self.plain_rounds += tokens == batch
+        self._observe(self._verify, batch, _rounded(tokens), ms, 1)
 
     def _observe(self, surface: Surface, batch: int, tokens: int, ms: float, passes: int) -> None:
         if batch < 1 or tokens < 1 or not 0 < ms < math.inf:
@@ -218,17 +225,18 @@ class CostModel:
         return self.draft_ms(batch, 1)
 
     def verify_ms(self, batch: int, tokens: int) -> float | None:
-        """b(B, tokens): milliseconds of one target pass; None while no pass was timed."""
+        """b(B, N): milliseconds of one target pass of N tokens in all; None while no pass was timed."""
         value = self._verify.estimate(batch, tokens)
         return None if value is None else value * self.load
 
     def round_ms(self, batch: int, gamma: int) -> float | None:
-        """The denominator of Eq. 1, γ·a(B) + b(B, γ + 1), in milliseconds; None while too little is known."""
-        verify = self.verify_ms(batch, gamma + 1)
+        """The denominator of Eq. 1 for B rows of γ drafted tokens, γ·a(B) + b(B, B (γ + 1)), in milliseconds; None
+        while too little is known."""
+        verify = self.verify_ms(batch, batch * (gamma + 1))
         draft = self.draft_ms(batch, gamma) if gamma else 0.0
         return None if verify is None or draft is None else draft + verify
 
     def verified(self, batch: int, tokens: int) -> tuple[int, int]:
         """How often a pass of this shape was timed, and in which round last (0, 0 for never)."""
-        cell = self._verify.cell(batch, tokens)
+        cell = self._verify.cell(batch, _rounded(tokens))
         return (cell.count, cell.seen_at) if cell else (0, 0)

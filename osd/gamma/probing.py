@@ -1,16 +1,16 @@
 """Measuring what the best choice leaves unmeasured, within a budget.
 
-While γ is 0 nothing is learned about acceptance; while it is not, nothing about b(B, 1), which it must beat.
+While γ is 0 nothing is learned about acceptance; while it is not, nothing about b(B, B), which it must beat.
 A probe is a try of the other kind. Every millisecond of decoding earns 0.01 ms of credit, and a probe is made
 only when the credit covers what it may lose, reckoned as if it brought nothing:
 
-    at γ = 0    two rounds of one drafted token    loses  catch-up + 2 (a(B) + b(B, 2) − b(B, 1))
-    at γ > 0    one plain round                    loses  (gain − 1) · b(B, 1)
+    at γ = 0    two rounds of one drafted token    loses  catch-up + 2 (a(B) + b(B, 2B) − b(B, B))
+    at γ > 0    one plain round                    loses  (gain − 1) · b(B, B)
 
 where catch-up is what the drafter needs to read the text of the rounds that had no draft. So a probe of c ms comes
-once in 100 c ms of decoding, the second kind only while b(B, 1) is new or old, and over T ms probes lose at most
+once in 100 c ms of decoding, the second kind only while b(B, B) is new or old, and over T ms probes lose at most
 0.01 T and what was saved up. The one exception is an engine's first plain round, which comes as soon as a
-choice is to be made: until then b(B, 1) is a guess.
+choice is to be made: until then b(B, B) is a guess.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BURST = 2
 BANKED = 4.0
 """Credit is kept for so many probes at most, so that a long quiet time does not end in a burst."""
 STALE_ROUNDS = 512
-"""Rounds after which b(B, 1) is timed again."""
+"""Rounds after which b(B, B) is timed again."""
 
 
 class Prober:
@@ -53,7 +53,7 @@ class Prober:
 
     def blind(self, batch: int) -> int:
         """1 or 0 while drafting was never timed: a draft step is taken to cost what a plain round does."""
-        plain = self._costs.verify_ms(batch, 1)
+        plain = self._costs.verify_ms(batch, batch)
         return 0 if plain is None else self._probe(plain)
 
     def _probe(self, loss: float) -> int:
@@ -75,5 +75,5 @@ class Prober:
         return True
 
     def _plain_known(self, batch: int) -> bool:
-        count, seen_at = self._costs.verified(batch, 1)
+        count, seen_at = self._costs.verified(batch, batch)
         return count >= TRUSTED and self._costs.rounds - seen_at < STALE_ROUNDS

@@ -147,7 +147,9 @@ def costs_of_engine(costs: CostModel, name: str, source: str, *, batches: Sequen
     """
     drafts = [(batch, passes, costs.draft_ms(batch, passes)) for batch in batches for passes in range(1, depth + 1)]
     verified = [
-        (batch, batch * count, costs.verify_ms(batch, count)) for batch in batches for count in range(1, depth + 2)
+        (batch, batch * count, costs.verify_ms(batch, batch * count))
+        for batch in batches
+        for count in range(1, depth + 2)
     ]
     draft = Cells((batch, passes, ms / passes) for batch, passes, ms in drafts if ms is not None)
     verify = Cells((batch, tokens, ms) for batch, tokens, ms in verified if ms is not None)

@@ -6,8 +6,7 @@ stands where the clock was, and what it says also feeds the cost model that the 
 traces each request's rounds come out as the engine's own, as long as the controller does not look at costs; where it
 does, they are those of an engine on the machine that the table describes.
 
-A target pass is charged by the tokens in it, of each row as many as of the longest. The target's reading of prompts is
-not charged.
+A target pass is charged by the tokens in it, γ_i + 1 of each row. The target's reading of prompts is not charged.
 """
 
 from __future__ import annotations
@@ -199,13 +198,13 @@ class Simulator:
 
     def _charge(self, lengths: Sequence[int], passes: int) -> tuple[float, float]:
         """What the passes of a round took, in milliseconds; the cost model is told, as by the engine."""
-        rows, tokens = len(lengths), max(lengths) + 1
+        rows, tokens = len(lengths), sum(lengths) + len(lengths)
         draft_ms = 0.0
         if passes:
             unread = sum([row.unread() for row in self._rows])
             draft_ms = self._noisy(self._draft_ms(rows, passes) + unread * self._unread_ms)
             self.costs.observe_draft(rows, passes, draft_ms)
-        verify_ms = self._noisy(self._verify_ms(rows, rows * tokens))
+        verify_ms = self._noisy(self._verify_ms(rows, tokens))
         self.costs.observe_verify(rows, tokens, verify_ms)
         result = self._result
         result.steps, result.draft_passes = result.steps + 1, result.draft_passes + passes

@@ -201,7 +201,7 @@ def test_gamma_stays_between_0_and_the_maximum(
             row.observe(Observation(gamma, gamma, round(share * gamma)))
             assert 0 <= row.acceptance <= 0.98
         costs.observe_draft(batch, max(asked), draft_ms)
-        costs.observe_verify(batch, max(asked) + 1, verify_ms)
+        costs.observe_verify(batch, batch * (max(asked) + 1), verify_ms)
 
 
 def test_it_finds_the_best_gamma_of_a_world_it_knew_nothing_of() -> None:

@@ -17,7 +17,7 @@ def timed(verify: dict[tuple[int, int], float], draft: dict[tuple[int, int], flo
     costs = CostModel()
     for _ in range(TRUSTED):
         for (batch, tokens), ms in verify.items():
-            costs.observe_verify(batch, tokens, ms)
+            costs.observe_verify(batch, batch * tokens, ms)
         for (batch, steps), ms in (draft or {}).items():
             costs.observe_draft(batch, steps, ms)
     return costs
@@ -35,9 +35,9 @@ def test_nothing_timed_is_nothing_known() -> None:
 
 def test_one_timing_is_taken_at_its_word() -> None:
     costs = CostModel()
-    costs.observe_verify(2, 5, 10.0)
+    costs.observe_verify(2, 10, 10.0)
     costs.observe_draft(2, 4, 6.0)
-    assert costs.verify_ms(2, 5) == pytest.approx(10.0)
+    assert costs.verify_ms(2, 10) == pytest.approx(10.0)
     assert costs.draft_step_ms(2) == pytest.approx(1.5)
     assert costs.round_ms(2, 4) == pytest.approx(16.0)
     assert (costs.rounds, costs.plain_rounds, costs.spent_ms) == (1, 0, 16.0)
@@ -52,7 +52,7 @@ def test_a_line_fills_what_was_not_timed() -> None:
     assert costs.verify_ms(1, 1) == pytest.approx(4.25)  # before what was timed
     assert costs.verify_ms(1, 5) == pytest.approx(5.25)  # between
     assert costs.verify_ms(1, 13) == pytest.approx(7.25)  # beyond
-    assert costs.verify_ms(3, 2) == pytest.approx(5.5)  # a batch that was never seen
+    assert costs.verify_ms(3, 6) == pytest.approx(5.5)  # a batch that was never seen
     assert costs.draft_step_ms(2) == pytest.approx(2.0)
     assert costs.draft_ms(4, 7) == pytest.approx(21.0)
 

@@ -71,7 +71,7 @@ def test_all_rows_of_a_batch_probe_together() -> None:
     for _ in range(4):
         asked.append(controller.plan(rows, [99] * 4, 4))
         costs.observe_draft(4, asked[-1][0], 1.0)
-        costs.observe_verify(4, asked[-1][0] + 1, 4.0)
+        costs.observe_verify(4, 4 * (asked[-1][0] + 1), 4.0)
     assert asked == [[0] * 4, [1] * 4, [1] * 4, [0] * 4]
 
 

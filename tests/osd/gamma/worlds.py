@@ -17,7 +17,7 @@ def known_costs(step: float, verify: Callable[[int, int], float], batches: tuple
         for batch in batches:
             for gamma in range(13):
                 costs.observe_draft(batch, gamma, gamma * step)
-                costs.observe_verify(batch, gamma + 1, verify(batch, gamma + 1))
+                costs.observe_verify(batch, batch * (gamma + 1), verify(batch, gamma + 1))
     costs.spent_ms = 0.0  # so that no probe is due before the test has spent something
     return costs
 
