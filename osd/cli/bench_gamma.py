@@ -243,7 +243,7 @@ def _show(results: Results, line: Mapping[str, Any]) -> None:
     columns = [Column(name, name, lambda value: f"{value:.0f}", right=True) for name in sets]
     print_table(
         rows, [Column("name", "tokens a second", whole=True), *columns],
-        title=f"Temperature {first.temperature:g}, batch {first.batch}; initial gamma {results.plan.initial}",
+        title=f"T={first.temperature:g}, batch {first.batch}, initial γ {results.plan.initial}",
     )  # fmt: skip
     if "sensitivity" in results.more:
         _show_sensitivity(results.more["sensitivity"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,6 +18,10 @@ BLUE, ORANGE, INK, GREY, FAINT = "#0072B2", "#D55E00", "#222222", "#8A8A8A", "#C
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which people with any colour vision tell apart; with MARKS beside them there are 42 pairs."""
 MARKS = "os^DvP"
+BARS = (
+    "Controllers: mean over initial gammas, ± a standard deviation, dots at least and most. "
+    "Grey, and where no initial gammas were swept: median and range over turns."
+)
 COLUMNS = 3
 """Panels beside each other at most."""
 OTHERS = {"target alone": ALONE, "oracle": ORACLE} | {
@@ -40,8 +45,7 @@ def draw_throughput(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
     figure.supxlabel("tokens a second", fontsize=11)
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False, fontsize=10,
-        title="Controllers: mean over initial gammas, ± a standard deviation, dots at least and most. "
-        "Grey, and where none were swept: median and range over turns.",
+        title=fill(BARS, int(11 * figure.get_figwidth())),
     )  # fmt: skip
     return figure
 

@@ -71,6 +71,7 @@ def run(
         new_tokens=plan.max_tokens,
         depth=depth(serve, plan),
         head=head_in_settings(serve, pair.draft),
+        report=lambda texts, total, name: progress.at(f"recording {name}, {texts} of {total}"),
     )
     contest = Contest(pair, serve, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
     try:

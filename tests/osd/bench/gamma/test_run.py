@@ -45,7 +45,7 @@ class Watch:
         self.work, self.done = work, 0.0
 
     def at(self, what: str) -> None:
-        if what != "recording rounds":
+        if not what.startswith("recording"):
             self.jobs += 1
         if self.stop == self.jobs:
             raise KeyboardInterrupt
