@@ -48,7 +48,7 @@ def test_a_run_and_its_replay(osd, asked, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--controllers", "analytic,fms"], f"there is no controller named 'fms'; known: all, {', '.join(CONTROLLERS)}"),
+        (["--controllers", "analytic,fms"], f"no controller named 'fms'; known: all, {', '.join(CONTROLLERS)}"),
         (["--controllers", ","], "there is no controller named ','"),
         (["--batch-sizes", "1,many"], "--batch-sizes: '1,many' is not a list of numbers from 1 on"),
         (["--batch-sizes", "0"], "--batch-sizes: '0' is not a list of numbers"),
