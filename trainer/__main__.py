@@ -116,6 +116,7 @@ Prompts = Annotated[
 MaxTokens = Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)]
 Temperature = Annotated[float, typer.Option(help="Of answers and proposals: that of the traffic to come.", min=0.0)]
 TopK = Annotated[int | None, typer.Option(help="Draw from the K likeliest tokens.", min=1)]
+HeadEpochs = Annotated[int, typer.Option("--epochs", help="Offline passes over the drafted tokens.", min=1)]
 Mixing = Annotated[float, typer.Option(help="Share of the fed tokens that are the target's own.", min=0.0, max=1.0)]
 
 
@@ -126,7 +127,7 @@ def head(
     prompts: Prompts,
     out: Annotated[Path, typer.Option(help="New folder for the head.", metavar="DIR")],
     config: Config = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the drafted tokens.", min=1)] = 3,
+    epochs: HeadEpochs = 10,
     count: Annotated[int | None, typer.Option(help="Prompts taken from each file. Default: all.", min=1)] = None,
     max_tokens: MaxTokens = 128,
     temperature: Temperature = 0.0,
@@ -160,6 +161,7 @@ def head_bench(
     requests: Annotated[int, typer.Option(help="Requests to learn from, evenly from all files.", min=16)] = 400,
     test_requests: Annotated[int, typer.Option(help="Further ones to test on.", min=2)] = 100,
     max_tokens: MaxTokens = 64,
+    epochs: HeadEpochs = 10,
     temperature: Temperature = 0.0,
     top_k: TopK = None,
     mixing: Mixing = 0.15,
@@ -178,7 +180,8 @@ def head_bench(
     pair = load_pair(target, draft, device=settings.serve.device, dtype=settings.serve.dtype)
     chosen = spread([prompts_of(pair, [path], requests + test_requests) for path in prompts], requests + test_requests)
     recipe = Recipe(mixing, Sampling(temperature, top_k), max_tokens)
-    typer.echo(json.dumps(bench_heads(pair, settings, Plan(chosen[:requests], chosen[requests:], recipe), _say)))
+    plan = Plan(chosen[:requests], chosen[requests:], recipe, epochs)
+    typer.echo(json.dumps(bench_heads(pair, settings, plan, _say)))
 
 
 def _say(message: str) -> None:

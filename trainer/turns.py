@@ -90,6 +90,9 @@ class Turns:
 
     def train_head(self, draft: str, watcher: Watcher = lambda _: None) -> TrainingRun | None:
         """Train one draft's acceptance head if that is due. Raises what :func:`run_head_once` raises."""
+        if self.settings.serve.record != "verified":
+            self._tell(head_of(draft), "no acceptance head is trained: that needs serve.record = verified")
+            return None
         if self._is_resting(head_of(draft)):
             return None
         run = run_head_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory)

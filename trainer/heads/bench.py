@@ -1,7 +1,7 @@
 """Online against offline: two heads for one draft, on requests that neither has seen.
 
     traffic ──> recorded ──> a run every learn.interval_requests ──> the online head ──┐
-    the same prompts ──> token mixing, learn.head_epochs passes ──> the offline head ──┼──> other prompts, served
+    the same prompts ──> token mixing, as many passes as asked ───> the offline head ──┼──> other prompts, served
     nothing but the mean ─────────────────────────────────────────> a constant ────────┘    with a fixed gamma
 
 All predict the same tokens: those that serving drafted and judged. What a head costs is timed beside a draft step,
@@ -36,7 +36,9 @@ from trainer.optimizer import Memory
 
 TEST_GAMMA = 8
 """Tokens of every round of the requests that both heads are tested on."""
-TURNS, STEPS = 40, 50
+AT_ONCE = {"flush_seconds": 0.02}
+"""Nobody is served in the meantime, so what was recorded is written as soon as it is asked for."""
+TURNS, STEPS = 20, 50
 """Turns of the timing, and passes of each turn."""
 
 
@@ -47,6 +49,8 @@ class Plan:
     train: Sequence[Tokens]
     test: Sequence[Tokens]
     recipe: Recipe
+    epochs: int
+    """Offline passes; online there are ``learn.head_epochs`` a run."""
 
 
 def bench_heads(pair: Pair, settings: Settings, plan: Plan, report: Report = lambda _: None) -> dict[str, Any]:
@@ -56,7 +60,8 @@ def bench_heads(pair: Pair, settings: Settings, plan: Plan, report: Report = lam
     items = material(
         pair, plan.train, answers(pair, settings, plan.train, plan.recipe), plan.recipe, settings.learn.seed
     )
-    offline, done = fit_offline(pair, settings, items)
+    learn = settings.learn.model_copy(update={"head_epochs": plan.epochs})
+    offline, done = fit_offline(pair, settings.model_copy(update={"learn": learn}), items)
     report(f"serving {len(plan.test)} requests to test on")
     examples = test_examples(pair, settings, plan)
     heads = {"online": online, "offline": offline}
@@ -72,6 +77,7 @@ def bench_heads(pair: Pair, settings: Settings, plan: Plan, report: Report = lam
         "kl_ratio": round(found["online"]["binary_kl"] / found["offline"]["binary_kl"], 4),
         "runs": runs,
         "offline_tokens": done["tokens"],
+        "offline_epochs": plan.epochs,
         "cost": cost(pair, online),
     }
 
@@ -112,7 +118,7 @@ def _served(
         changed = settings.model_copy(
             update={
                 "serve": settings.serve.model_copy(update=rules),
-                "storage": settings.storage.model_copy(update={"directory": Path(folder), "url": None}),
+                "storage": settings.storage.model_copy(update={"directory": Path(folder), "url": None, **AT_ONCE}),
             }
         )
         with open_store(changed) as store, serving(pair, changed, store) as engine:
