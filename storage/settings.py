@@ -152,10 +152,10 @@ class LearnSettings(Section):
     """D: residual layers of a new acceptance head (0 is a linear one)."""
     head_reject_weight: float = Field(default=6.0, gt=0)
     """w_rej: weight of rejections in the head's loss."""
-    head_learning_rate: float = Field(default=1e-3, gt=0)
+    head_learning_rate: float = Field(default=5e-4, gt=0)
     """Peak step size of Adam for the head."""
-    head_epochs: int = Field(default=3, ge=1)
-    """The head's passes over a run's drafted tokens."""
+    head_epochs: int = Field(default=1, ge=1)
+    """The head's passes over a run's drafted tokens, replayed ones included."""
     head_batch: int = Field(default=256, ge=1)
     """Drafted tokens of one of its steps."""
 
