@@ -235,7 +235,9 @@ class Recorder:
 
 def chances_of(parcel: Parcel) -> Tensor:
     """(m,) its chances, NaN where they follow from what was kept."""
-    return parcel.logits.new_full((len(parcel.logits),), torch.nan) if parcel.chances is None else parcel.chances
+    if parcel.chances is not None:
+        return parcel.chances
+    return torch.full((len(parcel.logits),), torch.nan, device=parcel.logits.device)  # float32, whatever logits are
 
 
 def acceptance_of(kinds: npt.NDArray[np.uint8], chances: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
