@@ -10,9 +10,7 @@ its next run embeds everything anew with the new weights.
 
 from __future__ import annotations
 
-import logging
 import math
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,8 +38,6 @@ from trainer.provenance import provenance
 from trainer.publish import reject_abandoned, rejected_on_error, settle, where_to_start
 from trainer.signals import Stop
 from trainer.weights import load_current, vocab_size
-
-log = logging.getLogger("osd.trainer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +110,7 @@ def new_head(draft: nn.Module, learn: LearnSettings, root: str, trained_for: str
 
 def _begin(store: Store, settings: Settings, draft: str) -> bool:
     """Whether there is a head to train; makes number 0 as soon as there is something to take the mean of."""
-    with suppress(UnknownDraft):
-        store.versions.current(head_of(draft))
+    if _exists(store, draft):
         return True
     current = store.versions.current(draft)
     first = store.samples.recent(draft, limit=settings.learn.interval_requests, holdout=False)
@@ -127,8 +122,19 @@ def _begin(store: Store, settings: Settings, draft: str) -> bool:
     head = new_head(model, settings.learn, _root(store, current).digest, current.digest, mean)
     with TemporaryDirectory(prefix="osd-head-") as folder:
         save_head(head, Path(folder))
-        with suppress(StoreError):  # another worker was faster
+        try:
             store.versions.register_root(head_of(draft), Path(folder))
+        except StoreError:
+            if not _exists(store, draft):  # else another worker was faster
+                raise
+    return True
+
+
+def _exists(store: Store, draft: str) -> bool:
+    try:
+        store.versions.current(head_of(draft))
+    except UnknownDraft:
+        return False
     return True
 
 
