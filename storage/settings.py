@@ -101,7 +101,7 @@ class ServeSettings(Section):
     gamma_head_threshold: float = Field(default=0.7, gt=0, lt=1)
     """h: specdecpp stops drafting once the head's chance that a token was refused is above it."""
     gamma_head: Path | None = None
-    """Folder of the acceptance head that learning starts from; None is one that only knows the mean."""
+    """Folder of the acceptance head to start from; None waits until the first one was learned."""
     record: Literal["off", "rejected", "verified"] = "verified"
     """What is kept for learning: nothing, the positions that the draft got wrong (as the OSD paper), or every
     verified position."""
