@@ -15,6 +15,7 @@ class Clock:
         on_gpu = device.type == "cuda"
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(3 * on_gpu)]  # type: ignore[no-untyped-call]
         self._times = [0.0, 0.0, 0.0]
+        self._ended = 0.0
         self.first_ms = 0.0
         """Milliseconds before the split."""
         self.second_ms = 0.0
@@ -37,6 +38,11 @@ class Clock:
             self.first_ms, self.second_ms = (self._events[i].elapsed_time(self._events[i + 1]) for i in (0, 1))
         else:
             self.first_ms, self.second_ms = (1e3 * (self._times[i + 1] - self._times[i]) for i in (0, 1))
+        self._ended = time.perf_counter()
+
+    def since_ms(self) -> float:
+        """Milliseconds that the host has spent since the end."""
+        return 1e3 * (time.perf_counter() - self._ended)
 
     def _mark(self, index: int) -> None:
         if self._events:

@@ -159,12 +159,15 @@ class Engine:
             gammas = self.pace.plan(self.rows)
             warp = Warp.of([row.request.sampling for row in self.rows], self.pair.vocab_size, self.pair.device)
             chance = self._chance(gammas) if warp else None
+            self.costs.unread = sum(row.unread() for row, gamma in zip(self.rows, gammas, strict=True) if gamma)
             draft = self.drafter.propose(self.rows, gammas, warp, chance, self.pace.steer)
             clock.split()
             logits = self._verify(draft)
             verdict = self._accept(logits, draft, warp, chance)
-        self._measure(draft, clock)
-        return self._commit(gammas, draft, verdict, logits, clock)
+        rows = len(self.rows)
+        progress = self._commit(gammas, draft, verdict, logits, clock)
+        self._measure(rows, draft, clock)
+        return progress
 
     def _admit(self) -> None:
         while self.waiting and len(self.rows) < self.settings.max_batch:
@@ -205,14 +208,14 @@ class Engine:
         table = torch.cat([accepted.unsqueeze(1), follows.unsqueeze(1), draft.tokens], dim=1).tolist()  # the one sync
         return Verdict([line[0] for line in table], [line[2:] for line in table], [line[1] for line in table], chances)
 
-    def _measure(self, draft: Draft, clock: Clock) -> None:
-        rows = len(self.rows)
+    def _measure(self, rows: int, draft: Draft, clock: Clock) -> None:
+        """Tell the cost model. Committing is as often as verifying, so it counts there."""
         self.stats.steps += 1
         self.stats.round_ms.append(clock.first_ms + clock.second_ms)
         if draft.passes:
             self.costs.observe_draft(rows, draft.passes, clock.first_ms)
         tokens = sum(draft.lengths) + rows if self.target.packs else rows * (draft.size + 1)
-        self.costs.observe_verify(rows, tokens, clock.second_ms)
+        self.costs.observe_verify(rows, tokens, clock.second_ms + clock.since_ms())
 
     def _commit(
         self, gammas: Sequence[int], draft: Draft, verdict: Verdict, logits: Tensor, clock: Clock

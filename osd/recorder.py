@@ -8,6 +8,7 @@ to storage. When the buffer is full, positions are dropped and counted; decoding
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ from storage.store import Store
 log = logging.getLogger(__name__)
 
 
+SWITCH_SECONDS = 5e-4
+"""How soon a thread of this process must let another have the interpreter."""
 WAKE_POSITIONS = 64
 """The thread is woken when so many positions wait, or a request is finished: waking it every round would cost
 the decode loop more than the work itself."""
@@ -101,6 +104,8 @@ class Recorder:
         self._samples: list[RequestSamples] = []
         self._outcomes: list[Outcome] = []
         self._oldest: float | None = None
+        # decoding gives up the interpreter at every product, and by default waits 5 ms for this thread to give it back
+        sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
         self._thread = threading.Thread(target=self._work, name="osd-recorder", daemon=True)
         self._thread.start()
 

@@ -11,6 +11,9 @@ import numpy as np
 from osd.gamma import GammaController
 from storage.records import Outcome, Request, Round, now
 
+LAG = 4
+"""Tokens by which a drafter may lag behind a row's text and still share the batch's first draft pass."""
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -71,6 +74,11 @@ class Row:
     def room(self) -> int:
         """Tokens that may be drafted: a round emits one more than it drafts."""
         return self.end - self.length - 1
+
+    def unread(self) -> int:
+        """Tokens that the drafter must read before it can draft: 0 where a draft's first pass reads them in passing."""
+        behind = self.length - self.drafter_seen
+        return behind if behind > LAG else 0
 
     def chances(self, count: int) -> list[float]:
         """The row's next uniform numbers in [0, 1): its own stream, whatever else is in the batch."""

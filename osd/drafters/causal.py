@@ -15,9 +15,6 @@ from osd.gamma import Signal
 from osd.row import Row
 from osd.warp import Warp, draw
 
-LAG = 4
-"""Tokens by which a row may lag behind its text and still share the batch's first draft pass."""
-
 
 class CausalDrafter:
     """Drafts a chain, one pass a token; all rows of the batch share the passes."""
@@ -46,7 +43,7 @@ class CausalDrafter:
         q: list[Tensor] = []
         starts = [row.length for row in rows]
         while len(tokens) < max(lengths):
-            logits = self._next(rows, tokens, starts)
+            logits = self._next(rows, gammas, tokens, starts)
             chosen, probabilities = self._choose(logits, warp, chance, len(tokens))
             tokens.append(chosen)
             if probabilities is not None:
@@ -61,31 +58,34 @@ class CausalDrafter:
 
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafter.commit`. The last drafted token was never fed back."""
-        if draft.passes:
+        if row.drafter_seen == length_before:  # it has read the whole text, so the row was among those that drafted
             row.drafter_seen = length_before + min(accepted, draft.passes - 1)
 
     def move_row(self, source: int, target: int, row: Row) -> None:
         """See :meth:`osd.drafters.base.Drafter.move_row`."""
         self.decoder.move_row(source, target, row.drafter_seen)
 
-    def _next(self, rows: Sequence[Row], tokens: list[Tensor], starts: list[int]) -> Tensor:
+    def _next(self, rows: Sequence[Row], gammas: Sequence[int], tokens: list[Tensor], starts: list[int]) -> Tensor:
         """Logits (B, 1, V) after the last drafted token, or after the rows' own text."""
         if not tokens:
-            logits = self._after_text(rows)
+            logits = self._after_text(rows, gammas)
         else:
             begin = [start + len(tokens) - 1 for start in starts]
             logits = self.decoder.logits(tokens[-1].unsqueeze(1), begin)
         missing = self.vocabulary - logits.shape[-1]
         return F.pad(logits, (0, missing), value=float("-inf")) if missing else logits
 
-    def _after_text(self, rows: Sequence[Row]) -> Tensor:
-        """One pass that feeds every row what its cache lacks (the widest lag for all: feeding a token
-        again writes what is there already)."""
-        for index, row in enumerate(rows):
-            if row.length - row.drafter_seen > LAG:
+    def _after_text(self, rows: Sequence[Row], gammas: Sequence[int]) -> Tensor:
+        """One pass that feeds every row that drafts what its cache lacks (the widest lag for all: feeding a token
+        again writes what is there already). The others only stand in line; what they write is not counted as seen."""
+        drafting = [(index, row) for index, row in enumerate(rows) if gammas[index] > 0]
+        for index, row in drafting:
+            if row.unread():
                 self.decoder.prefill(index, row.tokens[row.drafter_seen : -1], row.drafter_seen)
                 row.drafter_seen = row.length - 1
-        lag = max(row.length - row.drafter_seen for row in rows)
+        lag = max(row.length - row.drafter_seen for _, row in drafting)
+        for _, row in drafting:
+            row.drafter_seen = row.length
         starts = [max(0, row.length - lag) for row in rows]
         fed = [(row.tokens[start:] + [0] * lag)[:lag] for row, start in zip(rows, starts, strict=True)]
         last = [row.length - 1 - start for row, start in zip(rows, starts, strict=True)]

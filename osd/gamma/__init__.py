@@ -1,6 +1,7 @@
 """Gamma controllers: how many tokens to draft before the target looks. No torch here.
 
 =================  ==================================================================================
+``goodput``        the most tokens a second of the whole batch; osd's own
 ``fixed``          the same every round
 ``analytic``       the most expected tokens a millisecond, from measured costs and recent acceptance
 ``fsm``            one up or one down
@@ -29,6 +30,7 @@ from osd.gamma.confidence import ConfidenceController
 from osd.gamma.fixed import FixedController
 from osd.gamma.fsm import FsmController
 from osd.gamma.gammatune import GammaTuneController
+from osd.gamma.goodput import GoodputController
 from osd.gamma.heuristic import HeuristicController
 from osd.gamma.moving_average import MovingAverageController
 from osd.gamma.pace import Pace
@@ -41,6 +43,10 @@ __all__ = [
     "CONTROLLERS", "CostModel", "GammaController", "Go", "Observation", "Pace", "RowGamma", "Signal", "make_controller",
     "make_pace",
 ]  # fmt: skip
+
+
+def _goodput(settings: ServeSettings, costs: CostModel) -> GammaController:
+    return GoodputController(costs, initial=settings.gamma_initial, maximum=settings.gamma_max)
 
 
 def _fixed(settings: ServeSettings, costs: CostModel) -> GammaController:
@@ -105,6 +111,7 @@ def _specdecpp(settings: ServeSettings, costs: CostModel) -> GammaController:
 
 
 CONTROLLERS: Mapping[str, Callable[[ServeSettings, CostModel], GammaController]] = {
+    "goodput": _goodput,
     "fixed": _fixed,
     "analytic": _analytic,
     "fsm": _fsm,

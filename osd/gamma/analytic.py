@@ -27,8 +27,6 @@ SHARED_ROUNDS = 64
 """Rounds, of any request, that make up the engine's recent acceptance."""
 FIRST_TRIALS = 8
 """Judged tokens, of any request, before acceptance is believed at all; until then gamma_initial."""
-LAG = 4
-"""Rounds without a draft after which the drafter has to read up before it can draft."""
 _REFRESH = 16
 """Rounds for which a batch size's costs are used before they are looked up again."""
 
@@ -86,19 +84,16 @@ def best_gamma(betas: Iterable[float], costs: Sequence[float]) -> tuple[int, flo
 class AnalyticRow:
     """One request: its last h rounds."""
 
-    __slots__ = ("_controller", "_history", "acceptance", "behind")
+    __slots__ = ("_controller", "_history", "acceptance")
 
     def __init__(self, controller: AnalyticController) -> None:
         self._controller = controller
         self._history = History(controller.history)
         self.acceptance = controller.estimate(self._history)
         """β: the request's acceptance, blended with the engine's."""
-        self.behind = LAG + 1
-        """Rounds since the request last had a draft; a new one's prompt was never read by the drafter."""
 
     def observe(self, seen: Observation) -> None:
         """A round without drafted tokens says nothing about acceptance."""
-        self.behind = 0 if seen.drafted else self.behind + 1
         if seen.drafted:
             self._history.add(seen.drafted, seen.accepted)
             self._controller.shared.add(seen.drafted, seen.accepted)
@@ -150,9 +145,10 @@ class AnalyticController:
         beta = (accepted + self._prior_trials * prior) / weight if weight else prior
         return min(beta, self._acceptance_max)
 
-    def plan(self, rows: Sequence[AnalyticRow], rooms: Sequence[int], batch: int) -> list[int]:
-        """One γ for all rows, and a word to the cost model where a row has to read up before it drafts."""
-        self._costs.late = any(row.behind > LAG for row in rows)
+    def plan(
+        self, rows: Sequence[AnalyticRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
+    ) -> list[int]:
+        """One γ for all rows."""
         return [self._decide(rows, batch)] * len(rows)
 
     def steer(self, rows: Sequence[AnalyticRow], drafted: int, signals: Sequence[float]) -> list[Go]:

@@ -89,9 +89,10 @@ class GammaController(Protocol):
         """The state of a new request: what :meth:`plan` and :meth:`steer` are given, with ``observe``."""
         ...
 
-    def plan(self, rows: Sequence[Any], rooms: Sequence[int], batch: int) -> list[int]:
+    def plan(self, rows: Sequence[Any], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
         """Tokens to draft at most, a row. ``rooms``: how many each has room for (the engine cuts what is more);
-        ``batch``: rows that share the passes, those of other controllers included."""
+        ``batch``: rows that share the passes, those of other controllers included; ``unread``: tokens that the
+        drafter must read before it can draft, a row (left out: none)."""
         ...
 
     def steer(self, rows: Sequence[Any], drafted: int, signals: Sequence[float]) -> list[Go]:
@@ -105,7 +106,7 @@ class RowByRow:
 
     signal: Signal = "none"
 
-    def plan(self, rows: Sequence[RowGamma], rooms: Sequence[int], batch: int) -> list[int]:
+    def plan(self, rows: Sequence[RowGamma], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
         """Each row's own gamma."""
         return [row.next_gamma(batch) for row in rows]
 

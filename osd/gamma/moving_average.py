@@ -125,7 +125,9 @@ class MovingAverageController:
         """The state of a new request."""
         return MovingAverageRow(self._accepted)
 
-    def plan(self, rows: Sequence[MovingAverageRow], rooms: Sequence[int], batch: int) -> list[int]:
+    def plan(
+        self, rows: Sequence[MovingAverageRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
+    ) -> list[int]:
         """Counts the round before in, where there was one, and gives every row the γ of this batch size."""
         if self._running:
             self._running.update(self._accepted)

@@ -22,6 +22,10 @@ class Paced(Protocol):
         """Tokens that may be drafted."""
         ...
 
+    def unread(self) -> int:
+        """Tokens that the drafter must read before it can draft."""
+        ...
+
 
 class Pace:
     """Sizes the drafts of a batch whose rows may follow different rules."""
@@ -36,11 +40,12 @@ class Pace:
     def plan(self, rows: Sequence[Paced]) -> list[int]:
         """Tokens to draft at most, a row."""
         gammas = [0] * len(rows)
-        rooms = [row.room() for row in rows]
         for controller, members in _shared_out(rows, range(len(rows))):
-            asked = controller.plan([rows[i].gamma for i in members], [rooms[i] for i in members], len(rows))
-            for i, gamma in zip(members, asked, strict=True):
-                gammas[i] = min(gamma, rooms[i])
+            own = [rows[i] for i in members]
+            states, rooms = [row.gamma for row in own], [row.room() for row in own]
+            asked = controller.plan(states, rooms, len(rows), [row.unread() for row in own])
+            for i, gamma, room in zip(members, asked, rooms, strict=True):
+                gammas[i] = min(gamma, room)
         return gammas
 
     def steer(self, rows: Sequence[Paced], lengths: list[int], drafted: int, read: Read) -> None:

@@ -32,8 +32,8 @@ STALE_ROUNDS = 512
 class Prober:
     """The credit, and what it is spent on."""
 
-    def __init__(self, costs: CostModel) -> None:
-        self._costs = costs
+    def __init__(self, costs: CostModel, share: float = SHARE) -> None:
+        self._costs, self._share = costs, share
         self._paid = 0.0
         self._burst = 0
 
@@ -67,7 +67,7 @@ class Prober:
     def _affords(self, loss: float) -> bool:
         if loss <= 0:
             return True
-        earned = SHARE * self._costs.spent_ms
+        earned = self._share * self._costs.spent_ms
         self._paid = max(self._paid, earned - BANKED * loss)
         if self._paid + loss > earned:
             return False

@@ -100,7 +100,9 @@ class OracleController:
             raise BadInput(reason="The oracle was given fewer traces than requests; it knows nothing about this one.")
         return OracleRow(lengths)
 
-    def plan(self, rows: Sequence[OracleRow], rooms: Sequence[int], batch: int) -> list[int]:
+    def plan(
+        self, rows: Sequence[OracleRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
+    ) -> list[int]:
         """The match length at each row's position."""
         return [row.gamma for row in rows]
 

@@ -106,9 +106,9 @@ class _Row:
         behind = len(self.tokens) - self.read
         return behind - 1 if behind > _LAG else 0
 
-    def commit(self, accepted: int, passes: int) -> int:
+    def commit(self, accepted: int, passes: int, drafts: bool) -> int:
         """Take the accepted tokens and the target's own; how many of them are the text's."""
-        if passes:
+        if passes and drafts:
             self.read = len(self.tokens) + min(accepted, passes - 1)
         new = self._text[self.position : self.position + accepted + 1]
         self.tokens += new
@@ -170,7 +170,7 @@ class Simulator:
         self._require_depth(lengths)
         passes = self._draft(lengths)
         self._result.decision_seconds += time.perf_counter() - begun
-        times = self._charge(lengths, passes)
+        times = self._charge(gammas, lengths, passes)
         for row, gamma, drafted in zip(self._rows, gammas, lengths, strict=True):
             self._commit(row, gamma, drafted, passes, times)
         self._leave()
@@ -196,12 +196,13 @@ class Simulator:
     def _read(self, drafted: int, signal: Signal) -> list[float]:
         return [row.signal(drafted) for row in self._rows]
 
-    def _charge(self, lengths: Sequence[int], passes: int) -> tuple[float, float]:
+    def _charge(self, gammas: Sequence[int], lengths: Sequence[int], passes: int) -> tuple[float, float]:
         """What the passes of a round took, in milliseconds; the cost model is told, as by the engine."""
         rows, tokens = len(lengths), sum(lengths) + len(lengths)
         draft_ms = 0.0
         if passes:
-            unread = sum([row.unread() for row in self._rows])
+            unread = sum([row.unread() for row, gamma in zip(self._rows, gammas, strict=True) if gamma > 0])
+            self.costs.unread = unread
             draft_ms = self._noisy(self._draft_ms(rows, passes) + unread * self._unread_ms)
             self.costs.observe_draft(rows, passes, draft_ms)
         verify_ms = self._noisy(self._verify_ms(rows, tokens))
@@ -216,7 +217,7 @@ class Simulator:
 
     def _commit(self, row: _Row, gamma: int, drafted: int, passes: int, times: tuple[float, float]) -> None:
         result, accepted = self._result, min(row.matches[row.position], drafted)
-        result.emitted += row.commit(accepted, passes)
+        result.emitted += row.commit(accepted, passes, gamma > 0)
         seen = Observation(gamma, drafted, accepted, row.tokens)
         begun = time.perf_counter()
         row.gamma.observe(seen)

@@ -40,11 +40,11 @@ class Timed:
         """The state of a new request."""
         return TimedRow(self.inner.start(), self)
 
-    def plan(self, rows: Sequence[TimedRow], rooms: Sequence[int], batch: int) -> list[int]:
+    def plan(self, rows: Sequence[TimedRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
         """Tokens to draft at most, a row."""
         states = [row.inner for row in rows]
         begun = time.thread_time_ns()
-        gammas = self.inner.plan(states, rooms, batch)
+        gammas = self.inner.plan(states, rooms, batch, unread)
         self.spent_ns += time.thread_time_ns() - begun
         self.decisions += len(states)
         return gammas
@@ -74,7 +74,7 @@ class CountedCosts(CostModel):
         super().observe_draft(batch, steps, ms)
         self.draft_passes += steps
         self.clock_ms += ms
-        self._everyone.late = self.late
+        self._everyone.unread = self.unread
         self._everyone.observe_draft(batch, steps, ms)
 
     def observe_verify(self, batch: int, tokens: int, ms: float) -> None:

@@ -136,31 +136,6 @@ def test_a_batch_that_grows_dear_drafts_less() -> None:
     assert shared.plan(rows, [99] * 8, 8) == [0] * 8  # b(8, t) = 4 t: a token verified costs as one decoded
 
 
-def test_it_says_when_the_drafter_has_to_read_up_first() -> None:
-    costs = known_costs(1.0, level)
-    alone = controller(costs)
-    row = alone.start()
-    late = []
-    for drafted in [4, 4, 0, 0, 0, 0, 0, 4, 4]:
-        alone.plan([row], [99], 1)
-        late.append(costs.late)
-        row.observe(Observation(drafted, drafted, 0))
-        costs.observe_verify(1, drafted + 1, 4.0)
-    # a new row's prompt; then not, until five rounds passed without a draft
-    assert late == [True, False, False, False, False, False, False, True, False]
-
-
-def test_one_row_that_has_to_read_up_makes_the_batch_late() -> None:
-    costs = known_costs(1.0, level, batches=(2,))
-    shared = controller(costs)
-    old, new = shared.start(), shared.start()
-    shared.plan([old], [99], 1)
-    old.observe(Observation(4, 4, 4))
-    costs.observe_verify(1, 5, 4.0)
-    assert (shared.plan([old], [99], 1), costs.late) == ([4], False)
-    assert (shared.plan([old, new], [99, 99], 2), costs.late) == ([4, 4], True)
-
-
 @given(accuracies, round_costs)
 def test_the_choice_is_the_maximum_of_eq_1(beta: float, costs: list[float]) -> None:
     gamma, gain = best_gamma([beta], costs)

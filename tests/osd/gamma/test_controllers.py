@@ -17,7 +17,7 @@ from tests.osd.gamma.worlds import play_alone
 
 WITHOUT_INITIAL = {"confidence"}
 """Controllers that always ask for gamma_max: the draft ends elsewhere."""
-SIGNALS = {"gammatune_plus": "peak", "confidence": "confidence", "specdecpp": "acceptance"}
+SIGNALS = {"goodput": "peak", "gammatune_plus": "peak", "confidence": "confidence", "specdecpp": "acceptance"}
 
 
 @pytest.mark.parametrize("name", list(CONTROLLERS))

@@ -104,23 +104,24 @@ def test_a_busy_machine_slows_what_is_not_being_timed_as_well() -> None:
 def test_a_draft_that_begins_late_does_not_count_as_what_drafting_costs() -> None:
     costs = timed({(1, 1): 4.0}, {(1, 2): 2.0})
     assert costs.catch_up_ms == 0.0
-    costs.late = True
+    costs.unread = 10
     for extra in (5.0, 7.0, 300.0, 6.0):
         costs.observe_draft(1, 2, 2.0 + extra)
     assert costs.draft_step_ms(1) == pytest.approx(1.0)
     assert costs.catch_up_ms == pytest.approx(6.0)  # the middle one of 0, 5, 6, 7, 300
+    assert costs.reading_ms == pytest.approx(0.6)
     assert costs.spent_ms == pytest.approx(4 * 4.0 + 4 * 2.0 + 326.0)
 
 
 def test_where_every_draft_begins_late_that_is_what_drafting_costs() -> None:
     costs = CostModel()
-    costs.late = True
+    costs.unread = 10
     for _ in range(2):
         costs.observe_draft(1, 2, 8.0)
     assert costs.draft_step_ms(1) is None
     costs.observe_draft(1, 2, 8.0)
     assert costs.draft_step_ms(1) == pytest.approx(4.0)
-    costs.late = False
+    costs.unread = 0
     costs.observe_draft(1, 2, 2.0)
     assert costs.draft_step_ms(1) == pytest.approx(1.0)  # until one does not
 

@@ -50,6 +50,9 @@ class Line:
     def room(self) -> int:
         return self.left
 
+    def unread(self) -> int:
+        return 0
+
 
 ANSWERS = {0.1: Go.DECLINE, 0.5: Go.LAST, 0.9: Go.ON}
 

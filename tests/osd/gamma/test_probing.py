@@ -54,7 +54,7 @@ def test_a_dearer_probe_is_rarer() -> None:
 def test_a_probe_pays_for_what_the_drafter_must_read_first() -> None:
     # as the first, and reading up takes 3 ms: a probe loses 3 + 2 = 5 ms, so 500 ms, 125 plain rounds
     costs = known_costs(1.0, level)
-    costs.late = True
+    costs.unread = 10
     for _ in range(3):
         costs.observe_draft(1, 1, 4.0)
     costs.spent_ms = 0.0

@@ -168,6 +168,9 @@ class Steady:
     def __enter__(self) -> Steady:
         return self
 
+    def since_ms(self) -> float:
+        return 0.0
+
     def split(self) -> None:
         pass
 

@@ -187,7 +187,7 @@ class Slow(RowByRow):
     def start(self) -> FixedRow:
         return FixedRow(2)
 
-    def plan(self, rows: Sequence[object], rooms: Sequence[int], batch: int) -> list[int]:
+    def plan(self, rows: Sequence[object], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
         sum(range(50_000))
         return [2] * len(rows)
 

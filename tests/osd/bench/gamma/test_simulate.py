@@ -160,7 +160,9 @@ def test_the_leaving_rows_place_is_taken_by_the_last() -> None:
         def start(self) -> FixedRow:
             return FixedRow(0)
 
-        def plan(self, rows: Sequence[object], rooms: Sequence[int], batch: int) -> list[int]:
+        def plan(
+            self, rows: Sequence[object], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
+        ) -> list[int]:
             self.seen.append(list(rooms))
             return [0] * len(rows)
 
@@ -198,7 +200,9 @@ def test_a_drafter_that_has_not_read_the_text_takes_longer() -> None:
         def start(self) -> FixedRow:
             return FixedRow(0)
 
-        def plan(self, rows: Sequence[object], rooms: Sequence[int], batch: int) -> list[int]:
+        def plan(
+            self, rows: Sequence[object], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
+        ) -> list[int]:
             return [1 if rooms[0] in (3, 2) else 0]
 
     table = replace(TABLE, catch_up_token_ms=0.125)

@@ -1,0 +1,114 @@
+"""What is a draft's own confidence worth? From its peak to the chance that the target accepts, learned as it goes.
+
+A draft knows its largest probability ("peak") before a token is drawn. How often such tokens are accepted depends on
+the draft, the target and the traffic, so it is counted: in bins of the peak, each pulled towards the peak itself while
+it holds little, and all forgetting. Of each bin it is also counted in which bin the *next* token of the chain fell, so
+that there is a guess of what one more draft pass will find before it is made.
+
+Requests differ where peaks do not: a row multiplies the odds by how much oftener than expected it was accepted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
+BINS = len(EDGES) + 1
+START = BINS
+"""In place of a bin: the row's own last token, before anything is drafted."""
+_PRIOR = 4.0
+"""Judged tokens that the peak itself counts as, in its bin."""
+_ROW_PRIOR = 3.0
+"""Accepted and rejected tokens that "this request is like the others" counts as."""
+_FORGET_AFTER = 512
+"""Judged tokens after which all counts are halved."""
+_NEGLIGIBLE = 0.02
+"""Share of a bin's successors below which one is left out of what may come next."""
+_REFRESH = 16
+"""Judged tokens after which what may come next is worked out again."""
+_ROW_KEEPS = 0.97
+"""What a row keeps of its own history with each judged token."""
+
+
+def bin_of(peak: float) -> int:
+    """Which bin a peak falls into."""
+    return bisect_right(EDGES, peak)
+
+
+class Calibration:
+    """Shared by all requests of an engine."""
+
+    def __init__(self) -> None:
+        middles = [(low + high) / 2 for low, high in zip((0.0, *EDGES), (*EDGES, 1.0), strict=True)]
+        self._accepted = [_PRIOR * middle for middle in middles]
+        self._judged = [_PRIOR] * BINS
+        self._middles = middles
+        self._follows = [[1.0 / BINS] * BINS for _ in range(BINS + 1)]
+        self._since = 0
+        self.judged = 0
+        """Tokens judged so far."""
+        self._known: list[list[tuple[float, float]] | None] = [None] * (BINS + 1)
+
+    def chance(self, peak_bin: int) -> float:
+        """How often a token whose peak is in this bin is accepted."""
+        return self._accepted[peak_bin] / self._judged[peak_bin]
+
+    def following(self, peak_bin: int) -> Sequence[tuple[float, float]]:
+        """(weight, chance) of what the next draft pass may find, after an accepted token of this bin, or at START.
+        The weights add up to 1."""
+        known = self._known[peak_bin]
+        if known is None:
+            line = self._follows[peak_bin]
+            total = sum(line)
+            kept = [(weight, self.chance(i)) for i, weight in enumerate(line) if weight > _NEGLIGIBLE * total]
+            total = sum([weight for weight, _ in kept])
+            known = self._known[peak_bin] = [(weight / total, chance) for weight, chance in kept]
+        return known
+
+    def passed(self, before: int, peak_bin: int) -> None:
+        """A draft pass found its peak in this bin, after a token of the bin ``before``."""
+        self._follows[before][peak_bin] += 1.0
+
+    def saw(self, peak_bin: int, accepted: bool) -> None:
+        """The target's verdict on a token."""
+        self.judged += 1
+        self._judged[peak_bin] += 1.0
+        self._accepted[peak_bin] += accepted
+        self._since += 1
+        if self._since % _REFRESH == 0 or self.judged <= _REFRESH:
+            self._known = [None] * (BINS + 1)
+        if self._since == _FORGET_AFTER:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Halve what was counted; what is not counted any more goes back to the peak itself."""
+        self._since = 0
+        for i, middle in enumerate(self._middles):
+            self._accepted[i] = (self._accepted[i] + _PRIOR * middle) / 2
+            self._judged[i] = (self._judged[i] + _PRIOR) / 2
+        self._follows = [[weight / 2 + 0.5 / BINS for weight in line] for line in self._follows]
+
+
+class Lean:
+    """How one request leans: its odds of acceptance ÷ those that the calibration gives."""
+
+    __slots__ = ("_accepted", "_expected", "_expected_not", "_rejected", "odds")
+
+    def __init__(self) -> None:
+        self._accepted = self._rejected = self._expected = self._expected_not = _ROW_PRIOR
+        self.odds = 1.0
+
+    def of(self, chance: float) -> float:
+        """The request's own chance where the calibration says ``chance``."""
+        leaning = self.odds * chance
+        return leaning / (leaning + 1.0 - chance)
+
+    def saw(self, chance: float, accepted: bool) -> None:
+        """A token that the calibration gave this chance."""
+        back = (1 - _ROW_KEEPS) * _ROW_PRIOR
+        self._accepted = _ROW_KEEPS * self._accepted + back + accepted
+        self._rejected = _ROW_KEEPS * self._rejected + back + (not accepted)
+        self._expected = _ROW_KEEPS * self._expected + back + chance
+        self._expected_not = _ROW_KEEPS * self._expected_not + back + 1 - chance
+        self.odds = self._accepted * self._expected_not / (self._rejected * self._expected)

@@ -1,0 +1,223 @@
+"""goodput: worked by hand, against the best that can be done in a known world, and where it must not speculate."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from osd.gamma.base import CostModel, Go, Observation
+from osd.gamma.goodput import GoodputController, GoodputRow
+from tests.osd.gamma.worlds import known_costs
+
+Verify = Callable[[int, int], float]
+"""Milliseconds of a target pass over B rows and N tokens in all."""
+
+
+@dataclass
+class World:
+    """A draft whose tokens come in two kinds, (peak, chance of acceptance) each; sure ones follow sure ones."""
+
+    sure: tuple[float, float] = (0.97, 0.95)
+    unsure: tuple[float, float] = (0.25, 0.15)
+    stay: float = 0.8
+    step: float = 0.5
+    verify: Verify = lambda batch, tokens: 4.0
+
+    def chain(self, chance: random.Random) -> list[tuple[float, bool]]:
+        """Peak of each token and whether it would be accepted, were all before it."""
+        kind, tokens = chance.random() < 0.5, []
+        for _ in range(20):
+            peak, accepted = self.sure if kind else self.unsure
+            tokens.append((peak, chance.random() < accepted))
+            kind = kind if chance.random() < self.stay else not kind
+        return tokens
+
+
+@dataclass
+class Played:
+    emitted: int = 0
+    ms: float = 0.0
+    drafted: int = 0
+    passes: int = 0
+
+    @property
+    def rate(self) -> float:
+        return self.emitted / self.ms
+
+
+def play(
+    controller: GoodputController, costs: CostModel, worlds: Sequence[World], rounds: int, seed: int = 0
+) -> Played:
+    """Rows of one batch, each with a world of its own; the first world's costs hold for all."""
+    chance, played = random.Random(seed), Played()
+    rows: list[GoodputRow] = [controller.start() for _ in worlds]
+    batch = len(rows)
+    for _ in range(rounds):
+        gammas = controller.plan(rows, [20] * batch, batch)
+        lengths, chains, passes = list(gammas), [world.chain(chance) for world in worlds], 0
+        while passes < max(lengths):
+            passes += 1
+            going = [i for i in range(batch) if lengths[i] >= passes]
+            answers = controller.steer([rows[i] for i in going], passes, [chains[i][passes - 1][0] for i in going])
+            for i, go in zip(going, answers, strict=True):
+                lengths[i] = min(lengths[i], (passes - 1, passes, lengths[i])[go])
+        draft_ms, tokens = passes * worlds[0].step, batch + sum(lengths)
+        costs.observe_draft(batch, passes, draft_ms)
+        costs.observe_verify(batch, tokens, worlds[0].verify(batch, tokens))
+        played.ms += draft_ms + worlds[0].verify(batch, tokens)
+        for row, gamma, length, chain in zip(rows, gammas, lengths, chains, strict=True):
+            verdicts = [accepted for _, accepted in chain[:length]]
+            accepted = verdicts.index(False) if False in verdicts else length
+            row.observe(Observation(gamma, length, accepted))
+            played.emitted, played.drafted = played.emitted + accepted + 1, played.drafted + length
+        played.passes += passes
+    return played
+
+
+def fixed(world: World, gamma: int, rounds: int, seed: int = 0) -> float:
+    """Tokens a millisecond of always drafting ``gamma`` tokens for one row."""
+    chance, emitted = random.Random(seed), 0
+    for _ in range(rounds):
+        verdicts = [accepted for _, accepted in world.chain(chance)[:gamma]]
+        emitted += 1 + (verdicts.index(False) if False in verdicts else gamma)
+    return emitted / (rounds * (gamma * world.step + world.verify(1, 1 + gamma)))
+
+
+def clairvoyant(world: World, threshold: float, rounds: int, seed: int = 0) -> float:
+    """Tokens a millisecond of stopping, with the chances known, once survival is below ``threshold``."""
+    chance, emitted, ms = random.Random(seed), 0, 0.0
+    worth = dict([world.sure, world.unsure])
+    for _ in range(rounds):
+        chain, survival, drafted, passes = world.chain(chance), 1.0, 0, 0
+        while passes < 20:
+            passes += 1
+            survival *= worth[chain[passes - 1][0]]
+            if survival < threshold:
+                break
+            drafted = passes
+        verdicts = [accepted for _, accepted in chain[:drafted]]
+        emitted += 1 + (verdicts.index(False) if False in verdicts else drafted)
+        ms += passes * world.step + world.verify(1, 1 + drafted)
+    return emitted / ms
+
+
+def fresh(costs: CostModel, initial: int = 4, maximum: int = 20) -> GoodputController:
+    return GoodputController(costs, initial=initial, maximum=maximum)
+
+
+def test_the_first_round_worked_by_hand() -> None:
+    # a = 1, b = 4 whatever is verified, one row: λ = 1.2 · 1 / 4 = 0.3, θ = 0, and a pass must promise 0.3 tokens.
+    # Nothing is known: any of the 13 bins may follow, worth its middle each, 0.6096 on average.
+    controller = fresh(known_costs(1.0, lambda batch, tokens: 4.0))
+    row = controller.start()
+    assert controller.plan([row], [9], 1) == [9]  # 0.61 > 0.3
+    assert controller.steer([row], 1, [0.85]) == [Go.ON]  # S = 0.85, and 0.85 · 0.61 = 0.52
+    assert controller.steer([row], 2, [0.55]) == [Go.LAST]  # S = 0.4675: 0.28 < 0.3
+    row.observe(Observation(9, 2, 2))
+    # 3 tokens in 2 · 1 + 4 ms, 1.5 plain rounds, are added to 0.97 of the 4 tokens in 4 plain rounds to begin with
+    controller.plan([row], [9], 1)
+    assert controller.speedup == pytest.approx((0.97 * 4 + 3) / (0.97 * 4 + 1.5))
+
+
+def test_a_token_that_is_not_worth_verifying_is_declined() -> None:
+    # a = 0.1, b = 4 + 0.5 a token more: θ = 0.3 · 0.5 = 0.15
+    controller = fresh(known_costs(0.1, lambda batch, tokens: 3.5 + 0.5 * tokens))
+    row = controller.start()
+    controller.plan([row], [9], 1)
+    assert controller.steer([row], 1, [0.35]) == [Go.ON]
+    assert controller.steer([row], 2, [0.25]) == [Go.DECLINE]  # S = 0.35 · 0.25
+
+
+def test_it_comes_close_to_knowing_the_world_and_beats_every_fixed_gamma() -> None:
+    world = World()
+    costs = CostModel()
+    play(learned := fresh(costs), costs, [world], 400, seed=1)
+    got = play(learned, costs, [world], 3000, seed=2).rate
+    best_fixed = max(fixed(world, gamma, 3000, seed=2) for gamma in range(13))
+    best = max(clairvoyant(world, threshold / 20, 3000, seed=2) for threshold in range(20))
+    assert best > 1.1 * best_fixed  # else there would be nothing to win
+    assert got > 0.97 * best
+
+
+def test_rows_of_one_batch_draft_as_much_as_each_is_worth() -> None:
+    # eight rows, half of which are never accepted
+    good = World(step=0.2, verify=lambda batch, tokens: 4 + 0.05 * tokens)
+    bad = World(sure=(0.97, 0.0), unsure=(0.25, 0.0))
+    costs = CostModel()
+    controller = fresh(costs)
+    play(controller, costs, [good] * 4 + [bad] * 4, 200)
+    rows = [controller.start() for _ in range(8)]
+    drafted = [0] * 8
+    chance = random.Random(3)
+    for _ in range(60):
+        lengths = controller.plan(rows, [20] * 8, 8)
+        chains = [(good if i < 4 else bad).chain(chance) for i in range(8)]
+        for passes in range(1, 21):
+            going = [i for i in range(8) if lengths[i] >= passes]
+            if not going:
+                break
+            answers = controller.steer([rows[i] for i in going], passes, [chains[i][passes - 1][0] for i in going])
+            for i, go in zip(going, answers, strict=True):
+                lengths[i] = min(lengths[i], (passes - 1, passes, lengths[i])[go])
+        for i, row in enumerate(rows):
+            verdicts = [accepted for _, accepted in chains[i][: lengths[i]]]
+            row.observe(Observation(20, lengths[i], verdicts.index(False) if False in verdicts else lengths[i]))
+            drafted[i] += lengths[i]
+    assert min(drafted[:4]) > 2 * max(drafted[4:])
+
+
+@pytest.mark.parametrize("batch", [1, 8, 32])
+def test_a_hopeless_draft_costs_next_to_nothing(batch: int) -> None:
+    world = World(sure=(0.97, 0.0), unsure=(0.25, 0.0), verify=lambda batch, tokens: 4 + 0.1 * tokens)
+    costs = CostModel()
+    played = play(fresh(costs), costs, [world] * batch, 2000)
+    plain = 2000 * world.verify(batch, batch)
+    assert played.ms < 1.02 * plain and played.drafted > 0  # it went on trying
+
+
+def test_it_starts_again_when_the_draft_becomes_good() -> None:
+    bad, good = World(sure=(0.97, 0.0), unsure=(0.25, 0.0)), World()
+    costs = CostModel()
+    controller = fresh(costs)
+    play(controller, costs, [bad], 1500)
+    got = play(controller, costs, [good], 6000).rate
+    assert got > 0.9 * max(clairvoyant(good, threshold / 20, 6000) for threshold in range(20))
+
+
+def test_when_drafting_grows_dear_it_drafts_less() -> None:
+    cheap, dear = World(step=0.3), World(step=3.0)
+    costs = CostModel()
+    controller = fresh(costs)
+    before = play(controller, costs, [cheap], 400).drafted
+    play(controller, costs, [dear], 200)
+    assert play(controller, costs, [dear], 400).drafted < before / 3
+
+
+def test_a_prompt_that_is_dear_to_read_is_not_read_for_a_few_tokens() -> None:
+    world, costs = World(), CostModel()
+    controller = fresh(costs)
+    play(controller, costs, [world], 400)
+    for _ in range(8):
+        costs.unread = 100
+        costs.observe_draft(1, 2, 2 * world.step + 100.0)  # 1 ms for each token that is read
+    costs.unread = 0
+    row = controller.start()
+    assert controller.plan([row], [60], 1, [700]) == [0]  # 700 ms to win at most 60 tokens of 4 ms
+    assert controller.plan([row], [60], 1, [10]) == [20]
+    assert controller.plan([row], [60], 1, [0]) == [20]
+
+
+@pytest.mark.parametrize("initial", [0, 1, 4, 12, 20])
+def test_where_it_begins_does_not_matter_for_long(initial: int) -> None:
+    world, costs = World(), CostModel()
+    got = play(fresh(costs, initial), costs, [world], 2000, seed=5).rate
+    usual = CostModel()
+    assert got == pytest.approx(play(fresh(usual, 4), usual, [world], 2000, seed=5).rate, rel=0.02)
+
+
+def test_never_more_than_there_is_room_for() -> None:
+    controller = fresh(known_costs(0.1, lambda batch, tokens: 4.0, batches=(1, 3)), maximum=6)
+    assert controller.plan([controller.start() for _ in range(3)], [0, 3, 99], 3) == [0, 3, 6]
