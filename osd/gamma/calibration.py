@@ -21,6 +21,8 @@ _PRIOR = 4.0
 """Judged tokens that the peak itself counts as, in its bin."""
 _ROW_PRIOR = 3.0
 """Accepted and rejected tokens that "this request is like the others" counts as."""
+_MEMORY = 160.0
+"""Tokens that a bin remembers: traffic changes, and with it what a peak is worth."""
 _FORGET_AFTER = 512
 """Judged tokens after which all counts are halved."""
 _NEGLIGIBLE = 0.02
@@ -68,13 +70,17 @@ class Calibration:
 
     def passed(self, before: int, peak_bin: int) -> None:
         """A draft pass found its peak in this bin, after a token of the bin ``before``."""
-        self._follows[before][peak_bin] += 1.0
+        line = self._follows[before]
+        line[peak_bin] += 1.0
+        if sum(line) > _MEMORY:
+            self._follows[before] = [weight * (1 - 1 / _MEMORY) for weight in line]
 
     def saw(self, peak_bin: int, accepted: bool) -> None:
         """The target's verdict on a token."""
         self.judged += 1
-        self._judged[peak_bin] += 1.0
-        self._accepted[peak_bin] += accepted
+        keeps = 1.0 if self._judged[peak_bin] < _MEMORY else 1 - 1 / _MEMORY
+        self._judged[peak_bin] = keeps * self._judged[peak_bin] + 1.0
+        self._accepted[peak_bin] = keeps * self._accepted[peak_bin] + accepted
         self._since += 1
         if self._since % _REFRESH == 0 or self.judged <= _REFRESH:
             self._known = [None] * (BINS + 1)

@@ -20,39 +20,28 @@ from collections.abc import Sequence
 from osd.gamma.base import CostModel, Go, Signal
 from osd.gamma.calibration import Calibration
 from osd.gamma.goodput_row import GoodputRow, Tally
-from osd.gamma.probing import Prober
+from osd.gamma.prices import Prices, prices_of
+from osd.gamma.probing import BURST, Prober
 
+FIRST_JUDGED = 16
+"""Judged tokens before the rule speaks; until then every draft has gamma_initial tokens."""
 _CAUTION = 1.2
-"""λ counts so many times: what is hoped for is estimated, and acted on where the estimate is high. From 1.0 to 1.5 the
-speed differs by 2 % on recorded traffic; 1.2 was best or next to it on each of four data sets at batches 1 and 8."""
+"""Within a round λ counts so many times: what is hoped for is estimated, and acted on where the estimate is high. On
+recorded traffic speeds from 1.0 to 1.35 differ by 2 % at most, and 1.2 was best or next to it on three data sets."""
 _LENGTH = 64.0
 """Tokens that a request is taken to have before any has ended."""
 _MEMORY = 0.97
 """What the price of time keeps of its past with each round."""
 _PATIENCE = 4.0
 """Plain rounds that the price of time begins with."""
-_PROBING = 0.005
-"""Share of decoding time for probes. One row makes them, so that they are cheap, and half of what is usual will do."""
-_REACH = 1.5
-"""The price of a verified token is the rise of b up to so many times the drafted tokens of a usual pass."""
+_ASK_AGAIN = 64
+"""Tokens after which a request that a probe found bad is asked again."""
+_PROBING = 0.0075
+"""Share of decoding time for probes; one row makes them, so that they are cheaper than a batch's."""
+_WORTH = 2.0
+"""How much more a whole draft is taken to be worth than its first pass promises, until that is known."""
 _REFRESH = 16
 """Rounds for which a batch size's costs are used before they are looked up again."""
-
-
-class Prices:
-    """What passes of a batch size cost just now, in milliseconds."""
-
-    __slots__ = ("draft", "plain", "rounds", "token")
-
-    def __init__(self, rounds: int, plain: float, draft: float, token: float) -> None:
-        self.rounds = rounds
-        """Rounds that had been timed by then."""
-        self.plain = plain
-        """b(B, B): a pass without drafts."""
-        self.draft = draft
-        """a(B): a draft pass."""
-        self.token = token
-        """b'(N): each drafted token in a target pass."""
 
 
 class GoodputController:
@@ -68,15 +57,18 @@ class GoodputController:
         self._costs, self._initial, self._maximum = costs, max(1, initial), maximum
         self._prober = Prober(costs, _PROBING)
         self._cached: dict[int, Prices] = {}
-        self._usual: dict[int, tuple[float, float]] = {}
-        """Drafted tokens and draft passes of a usual round, by batch size."""
+        self._usual: dict[int, float] = {}
+        """Draft passes of a usual round that speculates, by batch size."""
         self._gained = self._spent = _PATIENCE
         self._batch = 1
-        self._probed: GoodputRow | None = None
+        self._asked: GoodputRow | None = None
         self._rows: Sequence[GoodputRow] = []
         self._length = _LENGTH
         """Tokens that a request usually has."""
         self._prices: Prices | None = None
+        self._won, self._promised = _WORTH, 1.0
+        self._hoped = 0.0
+        """What the first draft pass of this round promised."""
         self._trusted = False
         """Whether this round's drafts are sized by the rule, not by gamma_initial or a probe."""
 
@@ -98,8 +90,8 @@ class GoodputController:
         self._prices, self._trusted = self._prices_of(batch), False
         for row in rows:
             row.begin()
-        if self._prices is None:
-            gammas = self._one_of(rows, self._initial)
+        if self._prices is None or self.calibration.judged < FIRST_JUDGED:
+            gammas = [self._initial] * len(rows)
         else:
             gammas = self._decide(rows, self._prices, batch, rooms, unread)
         return [min(gamma, room) for gamma, room in zip(gammas, rooms, strict=True)]
@@ -111,7 +103,7 @@ class GoodputController:
             row.look(peak)
         if self._prices is None or not self._trusted:
             return [Go.ON] * len(rows)
-        rate = self._rate(self._prices)
+        rate = _CAUTION * self._rate(self._prices)
         price = rate * self._prices.token
         kept = [row.survival >= price for row in rows]
         hopes = sum([row.hope(price) for row, keep in zip(rows, kept, strict=True) if keep])
@@ -127,13 +119,33 @@ class GoodputController:
         for i, behind in enumerate(unread):
             if behind and not self._pays(rows[i], hopes[i], rooms[i], rate * behind * self._costs.reading_ms):
                 hopes[i] = 0.0
-        gamma = self._maximum if sum(hopes) > rate * prices.draft else 0
-        table = (prices.plain, prices.plain + prices.draft + prices.token)
+        self._hoped = sum(hopes)
+        gamma = self._maximum if self._worth * self._hoped > rate * (prices.begin + prices.draft) else 0
+        table = (prices.plain, prices.plain + prices.begin + prices.draft + prices.token)
+        asked = self._whom_to_ask(rows, rooms)
+        if not gamma and asked is None:
+            return [0] * len(rows)
         chosen = self._prober.instead(gamma, self.speedup, batch, table)
         self._trusted = chosen == gamma
         if gamma == chosen:
             return [gamma if hope > 0 else 0 for hope in hopes]
-        return self._one_of(rows, chosen)
+        return [0] * len(rows) if asked is None else self._only(rows, asked, chosen)
+
+    def _whom_to_ask(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> GoodputRow | None:
+        """The row for a probe: the one that is being asked, else one that was not asked lately. A new request
+        is likelier to be another kind of text than one that was tried is to have changed."""
+        if self._asked and self._asked in rows and self._asked.tries % BURST:
+            return self._asked
+        fresh = [row for row, room in zip(rows, rooms, strict=True) if room > BURST and row.emitted >= row.ask_after]
+        return fresh[0] if fresh else None
+
+    def _only(self, rows: Sequence[GoodputRow], asked: GoodputRow, gamma: int) -> list[int]:
+        """One row drafts so many tokens."""
+        if gamma:
+            asked.tries += 1
+            asked.ask_after = asked.emitted + _ASK_AGAIN
+        self._asked = asked
+        return [gamma if row is asked else 0 for row in rows]
 
     def _pays(self, row: GoodputRow, hope: float, room: int, reading: float) -> bool:
         """Whether drafting for the rest of a row's text wins more tokens than the drafter's reading up costs.
@@ -144,32 +156,36 @@ class GoodputController:
         left = min(room, max(self._length - row.emitted, self._length / 2))
         return max(hope / (1 + hope), 1 - 1 / self.speedup) * left > reading
 
-    def _one_of(self, rows: Sequence[GoodputRow], gamma: int) -> list[int]:
-        """A try is one row's, the one that made the last as long as it is there: its text has been read."""
-        if self._probed not in rows:
-            self._probed = rows[0]
-        return [gamma if row is self._probed else 0 for row in rows]
-
     def _rate(self, prices: Prices) -> float:
-        """λ, in tokens a millisecond, with caution."""
-        return _CAUTION * self.speedup * self._batch / prices.plain
+        """λ, in tokens a millisecond."""
+        return self.speedup * self._batch / prices.plain
 
     def _settle(self, batch: int) -> None:
         """Take the last round into the price of time, reckoned in plain rounds, and with costs instead of timings:
         so neither a change of batch size nor a stray timing moves it."""
         seen, self.tally = self.tally, Tally()
         if seen.rows and (prices := self._prices):
-            share = seen.rows / self._batch
-            ms = share * (prices.plain + seen.passes * prices.draft) + seen.drafted * prices.token
+            passes = seen.passes * prices.draft + (prices.begin if seen.passes else 0.0)
+            ms = (prices.plain + passes) * seen.rows / self._batch + seen.drafted * prices.token
             self._gained = _MEMORY * self._gained + seen.emitted / self._batch
             self._spent = _MEMORY * self._spent + ms / prices.plain
         if seen.passes:
-            drafted, passes = self._usual.get(self._batch, (seen.drafted, seen.passes))
-            self._usual[self._batch] = (
-                drafted + (1 - _MEMORY) * (seen.drafted - drafted),
-                passes + (1 - _MEMORY) * (seen.passes - passes),
-            )
+            self._learn_usual(seen)
         self._batch = batch
+
+    def _learn_usual(self, seen: Tally) -> None:
+        """What a round that speculates drafts, and how much more it is worth than its first pass promised."""
+        self._usual[self._batch] = _nearer(self._usual.get(self._batch, float(seen.passes)), seen.passes)
+        if self._prices and self._trusted and self._hoped > 0:
+            later = (seen.passes - 1) * self._prices.draft + seen.drafted * self._prices.token
+            worth = seen.emitted - seen.rows - self._rate(self._prices) * later
+            self._won = _nearer(self._won, worth)
+            self._promised = _nearer(self._promised, self._hoped)
+
+    @property
+    def _worth(self) -> float:
+        """Tokens won by whole drafts, less what they cost after the first pass, ÷ what the first passes promised."""
+        return max(1.0, self._won / self._promised)
 
     def _notice_ends(self, rows: Sequence[GoodputRow]) -> None:
         """Requests that are not in the batch any more have ended: that is how long they were."""
@@ -185,11 +201,12 @@ class GoodputController:
         known = self._cached.get(batch)
         if known and known.rounds + _REFRESH > self._costs.rounds > 4 * _REFRESH:
             return known
-        drafted, passes = self._usual.get(batch, (0.0, 1.0))
-        beyond, depth = max(batch, round(_REACH * drafted)), round(passes)
-        plain, draft = self._costs.verify_ms(batch, batch), self._costs.draft_ms(batch, depth)
-        full = self._costs.verify_ms(batch, batch + beyond)
-        if plain is None or draft is None or full is None:
-            return None
-        known = self._cached[batch] = Prices(self._costs.rounds, plain, draft / depth, max(0.0, full - plain) / beyond)
-        return known
+        found = prices_of(self._costs, batch, self._usual.get(batch, 1.0))
+        if found:
+            self._cached[batch] = found
+        return found
+
+
+def _nearer(before: float, now: float) -> float:
+    """A moving average."""
+    return before + (1 - _MEMORY) * (now - before)

@@ -11,7 +11,7 @@ from osd.gamma.calibration import START, Calibration, Lean, bin_of
 class GoodputRow:
     """One request."""
 
-    __slots__ = ("_calibration", "_hear", "bins", "chances", "emitted", "lean", "survival")
+    __slots__ = ("_calibration", "_hear", "ask_after", "bins", "chances", "emitted", "lean", "survival", "tries")
 
     def __init__(self, calibration: Calibration, hear: Callable[[Observation], None]) -> None:
         """``hear`` is told of every round."""
@@ -19,6 +19,10 @@ class GoodputRow:
         self.lean = Lean()
         self.emitted = 0
         """Tokens so far."""
+        self.tries = 0
+        """Rounds in which it was probed."""
+        self.ask_after = 0
+        """Tokens before which it is not probed again."""
         self.survival = 1.0
         """S: of the draft so far."""
         self.bins: list[int] = []

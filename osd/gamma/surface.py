@@ -54,6 +54,10 @@ class Surface:
         """The cell, or None where nothing was measured."""
         return self._rows.get(batch, {}).get(tokens)
 
+    def row(self, batch: int) -> list[tuple[int, float, int]]:
+        """(tokens, cost, timings) of each cell of a batch size."""
+        return [(tokens, cell.typical, cell.count) for tokens, cell in self._rows.get(batch, {}).items()]
+
     def add(self, batch: int, tokens: int, value: float, at: int) -> None:
         """A measured value."""
         row = self._rows.setdefault(batch, {})

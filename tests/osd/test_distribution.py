@@ -2,7 +2,7 @@
 
 A target with nine tokens is small enough to enumerate: the probability of every two-token text is known
 exactly, and thousands of engine samples are held against it with a chi-square test. The level is 1e-4, so
-with the eight cases below a false alarm has odds of at most 1 in 1,250 for a fresh seed; the seeds are
+with the ten cases below a false alarm has odds of at most 1 in 1,000 for a fresh seed; the seeds are
 fixed, so that a case that passes goes on passing. A sampler that draws from the draft instead is caught (last test).
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,8 @@ import torch
 from scipy.stats import chisquare
 
 from osd.engine import Engine
+from osd.gamma import CostModel, GammaController, Go, Pace, Signal, make_controller
+from osd.gamma.fixed import FixedController
 from osd.models import Pair
 from osd.warp import Warp
 from storage.records import Request, Sampling
@@ -54,12 +57,17 @@ def exact(pair: Pair, sampling: Sampling) -> dict[tuple[int, ...], float]:
     }
 
 
-def sample(pair: Pair, sampling: Sampling, gamma: int, batch: int) -> Counter[tuple[int, ...]]:
+def sample(
+    pair: Pair, sampling: Sampling, gamma: int, batch: int, controller: GammaController | None = None
+) -> Counter[tuple[int, ...]]:
     settings = ServeSettings(max_batch=batch, max_length=32, gamma="fixed", gamma_initial=gamma)
     # a third token is asked for, so that the two that count may come from a whole draft of two
     plain = Request(PROMPT, max_new_tokens=3, ignore_eos=True)
     asked = (replace(plain, id=str(seed), sampling=replace(sampling, seed=seed)) for seed in range(SAMPLES))
-    return Counter(c.tokens[:2] for c in Engine(pair, settings).run(asked))
+    engine = Engine(pair, settings)
+    if controller:
+        engine.pace = Pace(controller, {})
+    return Counter(c.tokens[:2] for c in engine.run(asked))
 
 
 def p_value(seen: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
@@ -98,6 +106,36 @@ def test_this_test_would_see_the_draft_speaking(pair: Pair) -> None:
     """The same samples against the draft's own distribution fail by far, so the test can tell them apart."""
     swapped = Pair(pair.draft, pair.draft, None, frozenset())
     assert p_value(sample(pair, Sampling(1.0), 2, 8), exact(swapped, Sampling(1.0))) < LEVEL
+
+
+class Declining(FixedController):
+    """Declines every token whose signal is below 0.2."""
+
+    name = "declining"
+
+    def __init__(self, gamma: int, signal: Signal) -> None:
+        super().__init__(gamma)
+        self.signal: Signal = signal
+
+    def steer(self, rows: Sequence[object], drafted: int, signals: Sequence[float]) -> list[Go]:
+        return [Go.ON if signal >= 0.2 else Go.DECLINE for signal in signals]
+
+
+def test_declining_on_the_peak_keeps_the_distribution(pair: Pair) -> None:
+    seen = sample(pair, Sampling(1.0), 2, 8, Declining(2, "peak"))
+    assert p_value(seen, exact(pair, Sampling(1.0))) > LEVEL
+
+
+def test_declining_on_what_was_drawn_would_not(pair: Pair) -> None:
+    """Why a token may be declined on its peak only: unlikely tokens would be drawn twice."""
+    seen = sample(pair, Sampling(1.0), 2, 8, Declining(2, "confidence"))
+    assert p_value(seen, exact(pair, Sampling(1.0))) < LEVEL
+
+
+def test_goodput_keeps_the_distribution(pair: Pair) -> None:
+    settings = ServeSettings(gamma_initial=2, gamma_max=3)
+    seen = sample(pair, Sampling(1.0), 2, 8, make_controller(settings, CostModel(), "goodput"))
+    assert p_value(seen, exact(pair, Sampling(1.0))) > LEVEL
 
 
 def test_texts_are_many(pair: Pair) -> None:

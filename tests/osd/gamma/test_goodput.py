@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from osd.gamma.base import CostModel, Go, Observation
-from osd.gamma.goodput import GoodputController, GoodputRow
+from osd.gamma.goodput import FIRST_JUDGED, GoodputController
+from osd.gamma.goodput_row import GoodputRow
 from tests.osd.gamma.worlds import known_costs
 
 Verify = Callable[[int, int], float]
@@ -108,12 +109,19 @@ def fresh(costs: CostModel, initial: int = 4, maximum: int = 20) -> GoodputContr
     return GoodputController(costs, initial=initial, maximum=maximum)
 
 
+def experienced(costs: CostModel, maximum: int = 20) -> GoodputController:
+    """Past its first rounds, with nothing learned in them."""
+    controller = fresh(costs, maximum=maximum)
+    controller.calibration.judged = FIRST_JUDGED
+    return controller
+
+
 def test_the_first_round_worked_by_hand() -> None:
-    # a = 1, b = 4 whatever is verified, one row: λ = 1.2 · 1 / 4 = 0.3, θ = 0, and a pass must promise 0.3 tokens.
-    # Nothing is known: any of the 13 bins may follow, worth its middle each, 0.6096 on average.
-    controller = fresh(known_costs(1.0, lambda batch, tokens: 4.0))
+    # a = 1, b = 4 whatever is verified, one row: λ = 1 / 4, within the round 1.2 / 4, θ = 0.
+    # Of peaks nothing is known: any of the 13 bins may follow, worth its middle each, 0.6096 on average.
+    controller = experienced(known_costs(1.0, lambda batch, tokens: 4.0))
     row = controller.start()
-    assert controller.plan([row], [9], 1) == [9]  # 0.61 > 0.3
+    assert controller.plan([row], [9], 1) == [9]  # 2 · 0.61 > 0.25
     assert controller.steer([row], 1, [0.85]) == [Go.ON]  # S = 0.85, and 0.85 · 0.61 = 0.52
     assert controller.steer([row], 2, [0.55]) == [Go.LAST]  # S = 0.4675: 0.28 < 0.3
     row.observe(Observation(9, 2, 2))
@@ -124,7 +132,7 @@ def test_the_first_round_worked_by_hand() -> None:
 
 def test_a_token_that_is_not_worth_verifying_is_declined() -> None:
     # a = 0.1, b = 4 + 0.5 a token more: θ = 0.3 · 0.5 = 0.15
-    controller = fresh(known_costs(0.1, lambda batch, tokens: 3.5 + 0.5 * tokens))
+    controller = experienced(known_costs(0.1, lambda batch, tokens: 3.5 + 0.5 * tokens))
     row = controller.start()
     controller.plan([row], [9], 1)
     assert controller.steer([row], 1, [0.35]) == [Go.ON]
@@ -219,5 +227,5 @@ def test_where_it_begins_does_not_matter_for_long(initial: int) -> None:
 
 
 def test_never_more_than_there_is_room_for() -> None:
-    controller = fresh(known_costs(0.1, lambda batch, tokens: 4.0, batches=(1, 3)), maximum=6)
+    controller = experienced(known_costs(0.1, lambda batch, tokens: 4.0, batches=(1, 3)), maximum=6)
     assert controller.plan([controller.start() for _ in range(3)], [0, 3, 99], 3) == [0, 3, 6]

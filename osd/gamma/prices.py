@@ -1,0 +1,59 @@
+"""What one batch size's passes cost just now, as the few numbers that sizing a draft needs.
+
+A round of B rows that drafts k passes and n tokens is taken to cost plain + begin + k · draft + n · token. ``begin`` is
+what speculating costs however little is drafted: products over one row of numbers are cheaper than over two, and a
+first draft pass has to be set up. The slopes are taken around what is usually drafted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from osd.gamma.costs import TRUSTED, CostModel
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """All in milliseconds."""
+
+    rounds: int
+    """Rounds that had been timed by then."""
+    plain: float
+    """b(B, B): a target pass without drafts."""
+    begin: float
+    """What speculating at all costs."""
+    draft: float
+    """a(B): one more draft pass."""
+    token: float
+    """b'(N): one more drafted token in the target's pass."""
+
+
+def prices_of(costs: CostModel, batch: int, passes: float) -> Prices | None:
+    """Prices around a usual round of so many draft passes; None while drafting or verifying was never timed."""
+    depth = max(1, round(passes))
+    plain = costs.verify_ms(batch, batch)
+    once, twice = costs.draft_ms(batch, depth), costs.draft_ms(batch, 2 * depth)
+    if plain is None or once is None or twice is None:
+        return None
+    jump, token = _verifying(costs, batch, plain)
+    draft = min(once, max(0.2 * once, twice - once)) / depth
+    return Prices(costs.rounds, plain, jump + once - depth * draft, draft, token)
+
+
+def _verifying(costs: CostModel, batch: int, plain: float) -> tuple[float, float]:
+    """(jump, token) of the line plain + jump + token · n through the passes that verified n > 0 drafted tokens.
+
+    Least squares, with the cost model's own line as one more timing, n = 2 a row, which decides while there is none.
+    """
+    guess = costs.verify_ms(batch, 3 * batch) or plain
+    points = [(2 * batch, guess, 1)]
+    points += [(tokens - batch, ms, min(count, TRUSTED)) for tokens, ms, count in costs.verified_ms(batch)]
+    points = [(n, ms, weight) for n, ms, weight in points if n > 0]
+    total = sum(weight for _, _, weight in points)
+    n_mean = sum(weight * n for n, _, weight in points) / total
+    ms_mean = sum(weight * ms for _, ms, weight in points) / total
+    spread = sum(weight * (n - n_mean) ** 2 for n, _, weight in points)
+    rise = sum(weight * (n - n_mean) * (ms - ms_mean) for n, ms, weight in points)
+    over = max(0.0, ms_mean - plain)
+    token = min(max(0.0, rise / spread), over / n_mean) if spread > 0 else over / n_mean
+    return over - token * n_mean, token
