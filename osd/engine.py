@@ -5,7 +5,7 @@
 Offline generation, the benches and the server run this same loop. A batch is ragged: its rows accept
 different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
 osd.intake (refuses), router (chooses a route), osd.gamma (how far), osd.drafters (proposes),
-osd.decoder (the target's pass), osd.warp and osd.acceptance (what is kept), osd.recorder, osd.swap.
+osd.decoder (the target's pass), osd.warp and osd.verdict (what is kept), osd.recorder, osd.swap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from osd.acceptance import accept_greedy, accept_sampled, acceptance_chance
 from osd.clock import Clock
 from osd.drafters import CausalDrafter, Draft
 from osd.drafters.head import head_in_settings
@@ -28,6 +27,7 @@ from osd.recorder import Recorder
 from osd.row import Completion, Progress, Row
 from osd.swap import HeadSwap, Swap
 from osd.text import Ending
+from osd.verdict import Verdict, judge
 from osd.warp import Warp
 from router.base import Router
 from router.fixed import FixedRouter
@@ -48,20 +48,6 @@ class EngineStats:
     """Milliseconds of each round, newest last."""
     swap_pause_ms: list[float] = field(default_factory=list)
     """Milliseconds for which decoding stood still at each swap."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the target made of a draft."""
-
-    accepted: list[int]
-    """Drafted tokens kept, a row."""
-    drafted: list[list[int]]
-    """(B, G) the drafted tokens."""
-    follows: list[int]
-    """The target's own token after them, a row."""
-    chances: Tensor | None = None
-    """(B, G) min(1, p/q) of each drafted token; None where nobody keeps it, or where all rows are greedy."""
 
 
 class Engine:
@@ -163,7 +149,7 @@ class Engine:
             draft = self.drafter.propose(self.rows, gammas, warp, chance, self.pace.steer)
             clock.split()
             logits = self._verify(draft)
-            verdict = self._accept(logits, draft, warp, chance)
+            verdict = judge(logits, draft, warp, chance, keep_chances=self.recorder is not None)
         rows = len(self.rows)
         progress = self._commit(gammas, draft, verdict, logits, clock)
         self._measure(rows, draft, clock)
@@ -191,22 +177,6 @@ class Engine:
         last = torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.pair.device)
         starts, counts = [row.length - 1 for row in self.rows], [length + 1 for length in draft.lengths]
         return self.target.logits(torch.cat([last, draft.tokens], dim=1), starts, counts=counts)
-
-    def _accept(self, logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None) -> Verdict:
-        lengths = torch.tensor(draft.lengths, device=self.pair.device)
-        chances: Tensor | None = None
-        if warp is None or chance is None:
-            accepted, follows = accept_greedy(logits.argmax(-1), draft.tokens, lengths)
-        else:
-            p = warp(logits)
-            q = p[:, :0] if draft.q is None else draft.q
-            used = chance.shape[1] // 2
-            tests, last = chance[:, used : used + draft.size], chance[:, -1]
-            accepted, follows = accept_sampled(p, q, draft.tokens, lengths, tests, last)
-            if self.recorder and draft.size:
-                chances = acceptance_chance(p, q, draft.tokens)
-        table = torch.cat([accepted.unsqueeze(1), follows.unsqueeze(1), draft.tokens], dim=1).tolist()  # the one sync
-        return Verdict([line[0] for line in table], [line[2:] for line in table], [line[1] for line in table], chances)
 
     def _measure(self, rows: int, draft: Draft, clock: Clock) -> None:
         """Tell the cost model. Committing is as often as verifying, so it counts there."""

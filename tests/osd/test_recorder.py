@@ -11,7 +11,8 @@ import torch
 
 from osd.engine import Engine
 from osd.models import Pair
-from osd.recorder import Recorder, reduce_logits
+from osd.parcels import reduce_logits
+from osd.recorder import Recorder
 from osd.warp import Warp
 from storage.records import Request, Sampling, TokenKind
 from storage.settings import Settings, load_settings
