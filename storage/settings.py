@@ -54,8 +54,8 @@ class StorageSettings(Section):
 
 
 GammaRule = Literal[
-    "goodput", "fixed", "analytic", "fsm", "cache_fsm", "q_learning", "gammatune", "gammatune_plus", "heuristic", "confidence",
-    "moving_average", "specdecpp",
+    "goodput", "fixed", "analytic", "fsm", "cache_fsm", "q_learning", "gammatune", "gammatune_plus", "heuristic",
+    "confidence", "moving_average", "specdecpp",
 ]  # fmt: skip
 
 
@@ -74,7 +74,7 @@ class ServeSettings(Section):
     """Prompt and output tokens of a row at most (the models' own limit, if that is less)."""
     threads: int | None = Field(default=None, ge=1)
     """Torch threads for decoding on the CPU; None leaves torch's own choice."""
-    gamma: GammaRule = "goodput"
+    gamma: GammaRule = "analytic"
     """The controller that sizes the drafts."""
     gamma_routes: dict[str, GammaRule] = {}
     """Other controllers for single routes: route = controller."""

@@ -27,8 +27,8 @@ RATE_TIMES_WIDTH = 0.4
 """Step size · hidden size where no step size is set: the wider the layers, the smaller a step may be."""
 
 Schedule = Literal["constant", "linear", "cosine"]
-"""``linear`` (down to a tenth in every run) for a draft whose learning goes on: each run ends on weights that are settled
-enough to serve. ``cosine`` (down to 0) for training that ends."""
+"""``linear`` (down to a tenth in every run) for a draft whose learning goes on: each run ends on weights that are
+settled enough to serve. ``cosine`` (down to 0) for training that ends."""
 Moments = list[dict[str, Tensor]]
 """AdamW's state of each trained parameter, in their order."""
 

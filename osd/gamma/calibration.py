@@ -47,7 +47,7 @@ class Calibration:
         self._judged = [_PRIOR] * BINS
         self._middles = middles
         self._follows = [[1.0 / BINS] * BINS for _ in range(BINS + 1)]
-        self._since = 0
+        self._since = self._passed = 0
         self.judged = 0
         """Tokens judged so far."""
         self._known: list[list[tuple[float, float]] | None] = [None] * (BINS + 1)
@@ -72,8 +72,9 @@ class Calibration:
         """A draft pass found its peak in this bin, after a token of the bin ``before``."""
         line = self._follows[before]
         line[peak_bin] += 1.0
-        if sum(line) > _MEMORY:
-            self._follows[before] = [weight * (1 - 1 / _MEMORY) for weight in line]
+        self._passed += 1
+        if self._passed % _REFRESH == 0 and (total := sum(line)) > _MEMORY:
+            self._follows[before] = [weight * _MEMORY / total for weight in line]
 
     def saw(self, peak_bin: int, accepted: bool) -> None:
         """The target's verdict on a token."""

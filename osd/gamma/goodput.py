@@ -66,6 +66,10 @@ class GoodputController:
         self._length = _LENGTH
         """Tokens that a request usually has."""
         self._prices: Prices | None = None
+        self._idle_before: Prices | None = None
+        """The prices at which the round before did not speculate; None where it did."""
+        self._changed = True
+        """Whether requests came, went or were judged since the last round."""
         self._won, self._promised = _WORTH, 1.0
         self._hoped = 0.0
         """What the first draft pass of this round promised."""
@@ -114,22 +118,32 @@ class GoodputController:
         self, rows: Sequence[GoodputRow], prices: Prices, batch: int, rooms: Sequence[int], unread: Sequence[int]
     ) -> list[int]:
         """gamma_max for the rows that take part where a first draft pass is worth it, else 0; or a try."""
+        gamma, hopes = 0, [0.0]
+        if self._changed or self._idle_before is not prices:
+            gamma, hopes = self._weigh(rows, prices, rooms, unread)
+        self._changed = False
+        table = (prices.plain, prices.plain + prices.begin + prices.draft + prices.token)
+        asked = self._whom_to_ask(rows, rooms)
+        self._idle_before = None if gamma else prices
+        if not gamma and asked is None:
+            return [0] * len(rows)
+        chosen = self._prober.instead(gamma, self.speedup, batch, table)
+        self._trusted = chosen == gamma
+        if gamma == chosen:
+            return [gamma if hope > 0 else 0 for hope in hopes] if gamma else [0] * len(rows)
+        return [0] * len(rows) if asked is None else self._only(rows, asked, chosen)
+
+    def _weigh(
+        self, rows: Sequence[GoodputRow], prices: Prices, rooms: Sequence[int], unread: Sequence[int]
+    ) -> tuple[int, list[float]]:
+        """gamma_max or 0, and what each row hopes of a first draft pass."""
         rate = self._rate(prices)
         hopes = [row.hope(rate * prices.token) if room > 0 else 0.0 for row, room in zip(rows, rooms, strict=True)]
         for i, behind in enumerate(unread):
             if behind and not self._pays(rows[i], hopes[i], rooms[i], rate * behind * self._costs.reading_ms):
                 hopes[i] = 0.0
         self._hoped = sum(hopes)
-        gamma = self._maximum if self._worth * self._hoped > rate * (prices.begin + prices.draft) else 0
-        table = (prices.plain, prices.plain + prices.begin + prices.draft + prices.token)
-        asked = self._whom_to_ask(rows, rooms)
-        if not gamma and asked is None:
-            return [0] * len(rows)
-        chosen = self._prober.instead(gamma, self.speedup, batch, table)
-        self._trusted = chosen == gamma
-        if gamma == chosen:
-            return [gamma if hope > 0 else 0 for hope in hopes]
-        return [0] * len(rows) if asked is None else self._only(rows, asked, chosen)
+        return (self._maximum if self._worth * self._hoped > rate * (prices.begin + prices.draft) else 0), hopes
 
     def _whom_to_ask(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> GoodputRow | None:
         """The row for a probe: the one that is being asked, else one that was not asked lately. A new request
@@ -170,6 +184,7 @@ class GoodputController:
             self._gained = _MEMORY * self._gained + seen.emitted / self._batch
             self._spent = _MEMORY * self._spent + ms / prices.plain
         if seen.passes:
+            self._changed = True
             self._learn_usual(seen)
         self._batch = batch
 
@@ -190,6 +205,7 @@ class GoodputController:
     def _notice_ends(self, rows: Sequence[GoodputRow]) -> None:
         """Requests that are not in the batch any more have ended: that is how long they were."""
         if len(rows) != len(self._rows) or any(a is not b for a, b in zip(rows, self._rows, strict=True)):
+            self._changed = True
             here = {id(row) for row in rows}
             for row in self._rows:
                 if id(row) not in here:

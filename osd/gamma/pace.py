@@ -60,7 +60,11 @@ class Pace:
                 lengths[i] = min(lengths[i], (drafted - 1, drafted, lengths[i])[go])
 
 
-def _shared_out(rows: Sequence[Paced], which: Sequence[int]) -> list[tuple[GammaController, list[int]]]:
+def _shared_out(rows: Sequence[Paced], which: Sequence[int]) -> list[tuple[GammaController, Sequence[int]]]:
+    """The rows by controller. Nearly always there is one, and this is asked after every draft pass."""
+    first = rows[which[0]].controller if which else None
+    if first is None or all(rows[i].controller is first for i in which):
+        return [(first, which)] if first else []
     members: dict[int, tuple[GammaController, list[int]]] = {}
     for i in which:
         controller = rows[i].controller

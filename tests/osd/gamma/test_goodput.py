@@ -212,10 +212,9 @@ def test_a_prompt_that_is_dear_to_read_is_not_read_for_a_few_tokens() -> None:
         costs.unread = 100
         costs.observe_draft(1, 2, 2 * world.step + 100.0)  # 1 ms for each token that is read
     costs.unread = 0
-    row = controller.start()
-    assert controller.plan([row], [60], 1, [700]) == [0]  # 700 ms to win at most 60 tokens of 4 ms
-    assert controller.plan([row], [60], 1, [10]) == [20]
-    assert controller.plan([row], [60], 1, [0]) == [20]
+    assert controller.plan([controller.start()], [60], 1, [700]) == [0]  # 700 ms to win at most 60 tokens of 4 ms
+    assert controller.plan([controller.start()], [60], 1, [10]) == [20]
+    assert controller.plan([controller.start()], [60], 1, [0]) == [20]
 
 
 @pytest.mark.parametrize("initial", [0, 1, 4, 12, 20])
