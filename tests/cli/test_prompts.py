@@ -43,7 +43,10 @@ def test_gzip_reads_the_same(tmp_path: Path) -> None:
     assert list(read_prompts(path)) == [Prompt("one", 1)]
 
 
-@pytest.mark.parametrize("content", [None, b"not gzip at all", gzip.compress(b'{"prompt": "one"}\n' * 999)[:40]])
+CUT_SHORT = gzip.compress(b'{"prompt": "one"}\n' * 999)[:40]
+
+
+@pytest.mark.parametrize("content", [None, b"not gzip at all", CUT_SHORT], ids=["missing", "not gzip", "cut short"])
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "prompts.jsonl.gz"
     if content is not None:
