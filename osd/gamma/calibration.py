@@ -109,7 +109,7 @@ class Lean:
     def of(self, chance: float) -> float:
         """The request's own chance where the calibration says ``chance``."""
         leaning = self.odds * chance
-        return leaning / (leaning + 1.0 - chance)
+        return leaning / (leaning + (1.0 - chance))
 
     def saw(self, chance: float, accepted: bool) -> None:
         """A token that the calibration gave this chance."""

@@ -49,7 +49,7 @@ class GoodputRow:
         worth, survival, odds = 0.0, self.survival, self.lean.odds
         for weight, chance in self._calibration.following(self.bins[-1] if self.bins else START):
             leaning = odds * chance
-            gain = survival * leaning / (leaning + 1.0 - chance) - price
+            gain = survival * leaning / (leaning + (1.0 - chance)) - price
             if gain > 0:
                 worth += weight * gain
         return worth
