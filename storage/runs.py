@@ -48,10 +48,7 @@ class RunLedger:
         run's lease lives, UnknownDraft for a draft without weights.
         """
         with self._db.session() as session:
-            current = lock_draft(session, draft).current_version
-            if current is None:
-                raise UnknownDraft(draft=draft, known=known_drafts(session))
-            end_expired(session, draft)
+            current = _lock_current(session, draft)
             if not _is_due(session, (of_draft(draft), *IS_WAITING), min_requests, max_age_seconds):
                 return None
             run = _new_run(draft, holder, current, lease_seconds, settings or {})
@@ -79,10 +76,7 @@ class RunLedger:
         run of ``name`` took; those of a run that failed or was lost are taken again. Raises LeaseHeld, UnknownDraft.
         """
         with self._db.session() as session:
-            current = lock_draft(session, name).current_version
-            if current is None:
-                raise UnknownDraft(draft=name, known=known_drafts(session))
-            end_expired(session, name)
+            current = _lock_current(session, name)
             new = (of_draft(draft), SampleRow.holdout.is_(False), SampleRow.created_at > _taken_until(session, name))
             if not _is_due(session, new, min_requests, max_age_seconds):
                 return None
@@ -134,6 +128,16 @@ class RunLedger:
             query = query.where(RunRow.draft == draft)
         with self._db.session(read_only=True) as session:
             return [to_record(row) for row in session.scalars(query)]
+
+
+def _lock_current(session: Session, draft: str) -> str:
+    """The version that a run of the draft starts from, with the draft locked and runs that expired ended. Raises
+    UnknownDraft for a draft without weights."""
+    current = lock_draft(session, draft).current_version
+    if current is None:
+        raise UnknownDraft(draft=draft, known=known_drafts(session))
+    end_expired(session, draft)
+    return current
 
 
 def _is_due(session: Session, wanted: Wanted, min_requests: int, max_age_seconds: float) -> bool:

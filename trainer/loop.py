@@ -59,20 +59,23 @@ def run_once(
     UnknownDraft, and for a run that failed, whose requests are free again: TrainingFailed, WeightsDamaged (the
     version is quarantined), StoreError.
     """
-    learn = settings.learn
-    run = store.runs.claim(
-        draft,
-        holder,
-        min_requests=learn.interval_requests,
-        max_age_seconds=learn.max_age_seconds,
-        max_requests=learn.max_requests,
-        lease_seconds=settings.worker.lease_seconds,
-        settings=learn.model_dump(),
-    )
+    run = store.runs.claim(draft, holder, **claim_terms(settings))
     if run is None:
         return None
     lease = Lease(store, run, settings.worker.lease_seconds, stop)
     return conduct(store, run, lambda: _train(store, settings, run, lease, watcher, memory or Memory()))
+
+
+def claim_terms(settings: Settings) -> dict[str, Any]:
+    """When a run is due, what it may take and how long its lease lives: for ``store.runs.claim…``."""
+    learn = settings.learn
+    return {
+        "min_requests": learn.interval_requests,
+        "max_age_seconds": learn.max_age_seconds,
+        "max_requests": learn.max_requests,
+        "lease_seconds": settings.worker.lease_seconds,
+        "settings": learn.model_dump(),
+    }
 
 
 def conduct(store: Store, run: TrainingRun, train: Callable[[], TrainingRun]) -> TrainingRun:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from osd.cli.context import surroundings
 from osd.cli.demo import INTERRUPTED, new_folder
-from osd.cli.options import DraftOption, JsonOption, TargetOption, numbers
+from osd.cli.options import DraftOption, JsonOption, MoreFilesArgument, TargetOption, numbers
 from osd.cli.out import Column, note, print_json, print_table, share
 from osd.cli.pair import choose_pair
 from storage.errors import BadSetting
@@ -36,9 +36,7 @@ GAMMAS = "1,2,3,4,5,6,7,8,12,16,20,24"
 
 def gamma(
     ctx: typer.Context,
-    files: Annotated[
-        list[Path] | None, typer.Argument(help="More files of prompts, after those of --prompts.", metavar="FILE")
-    ] = None,
+    files: MoreFilesArgument = None,
     target: TargetOption = None,
     draft: DraftOption = None,
     prompts: Annotated[

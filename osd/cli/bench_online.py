@@ -10,16 +10,14 @@ from rich.console import Console
 
 from osd.cli.context import surroundings
 from osd.cli.demo import INTERRUPTED, new_folder
-from osd.cli.options import DraftOption, JsonOption, TargetOption
+from osd.cli.options import DraftOption, JsonOption, MoreFilesArgument, TargetOption
 from osd.cli.out import note, print_json
 from osd.cli.pair import choose_pair
 
 
 def online(
     ctx: typer.Context,
-    files: Annotated[
-        list[Path] | None, typer.Argument(help="More files of prompts, after those of --prompts.", metavar="FILE")
-    ] = None,
+    files: MoreFilesArgument = None,
     target: TargetOption = None,
     draft: DraftOption = None,
     prompts: Annotated[

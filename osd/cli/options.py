@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
@@ -41,6 +42,11 @@ def moment(text: str) -> float:
         raise typer.BadParameter(
             f"{text!r} is neither an age (15m, 2h, 7d) nor a date (2026-11-21, 2026-11-21T08:00)"
         ) from None
+
+
+MoreFilesArgument = Annotated[
+    list[Path] | None, typer.Argument(help="More files of prompts, after those of --prompts.", metavar="FILE")
+]
 
 
 MomentOption = Annotated[

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from osd.gamma.acceptance_rate import truncated
-from osd.gamma.base import CostModel, Go, Observation, Signal
+from osd.gamma.base import CostModel, Observation, Settled
 from osd.gamma.probing import Prober
 
 ACCEPTANCE_MAX = 0.98
@@ -100,11 +100,10 @@ class AnalyticRow:
             self.acceptance = self._controller.estimate(self._history)
 
 
-class AnalyticController:
+class AnalyticController(Settled):
     """See the module. ``history`` is the paper's h."""
 
     name: str = "analytic"
-    signal: Signal = "none"
 
     def __init__(
         self,
@@ -150,10 +149,6 @@ class AnalyticController:
     ) -> list[int]:
         """One γ for all rows."""
         return [self._decide(rows, batch)] * len(rows)
-
-    def steer(self, rows: Sequence[AnalyticRow], drafted: int, signals: Sequence[float]) -> list[Go]:
-        """Not asked: γ is settled before the round."""
-        return [Go.ON] * len(rows)
 
     def _decide(self, rows: Sequence[AnalyticRow], batch: int) -> int:
         table = self._table(batch)

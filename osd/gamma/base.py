@@ -20,7 +20,17 @@ from typing import Any, Literal, Protocol
 
 from osd.gamma.costs import CostModel
 
-__all__ = ["CostModel", "GammaController", "Go", "Observation", "RowByRow", "RowGamma", "Signal"]
+__all__ = [
+    "CostModel",
+    "GammaController",
+    "Go",
+    "Observation",
+    "RowByRow",
+    "RowGamma",
+    "Settled",
+    "Signal",
+    "SteeredRow",
+]
 
 Signal = Literal["none", "confidence", "peak", "acceptance"]
 """What a controller asks of each draft pass, a number in [0, 1] a row (all but ``none`` cost the engine a host sync).
@@ -70,12 +80,16 @@ class RowGamma(Protocol):
         """Tokens to draft in the next round of a batch of so many rows; 0 means do not speculate."""
         ...
 
-    def keep_drafting(self, signal: float) -> Go:
-        """Whether to go on after a draft pass with this signal."""
-        ...
-
     def observe(self, seen: Observation) -> None:
         """How the round went."""
+        ...
+
+
+class SteeredRow(RowGamma, Protocol):
+    """The state of one request that may stop in mid-draft."""
+
+    def keep_drafting(self, signal: float) -> Go:
+        """Whether to go on after a draft pass with this signal."""
         ...
 
 
@@ -101,15 +115,25 @@ class GammaController(Protocol):
         ...
 
 
-class RowByRow:
-    """A controller whose rows decide for themselves."""
+class Settled:
+    """A controller that settles gamma before the round, so that it asks no signal."""
 
     signal: Signal = "none"
+
+    def steer(self, rows: Sequence[Any], drafted: int, signals: Sequence[float]) -> list[Go]:
+        """Every row drafts what was planned."""
+        return [Go.ON] * len(rows)
+
+
+class RowByRow(Settled):
+    """A controller whose rows decide for themselves."""
 
     def plan(self, rows: Sequence[RowGamma], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
         """Each row's own gamma."""
         return [row.next_gamma(batch) for row in rows]
 
-    def steer(self, rows: Sequence[RowGamma], drafted: int, signals: Sequence[float]) -> list[Go]:
-        """Each row's own answer."""
+    def steer(self, rows: Sequence[SteeredRow], drafted: int, signals: Sequence[float]) -> list[Go]:
+        """Each row's own answer, where the controller asks a signal."""
+        if self.signal == "none":
+            return super().steer(rows, drafted, signals)
         return [row.keep_drafting(signal) for row, signal in zip(rows, signals, strict=True)]

@@ -13,7 +13,7 @@ at 0 otherwise.
 
 from __future__ import annotations
 
-from osd.gamma.base import Go, Observation, RowByRow
+from osd.gamma.base import Observation, RowByRow
 
 
 class CacheFsmRow:
@@ -28,10 +28,6 @@ class CacheFsmRow:
     def next_gamma(self, batch: int) -> int:
         """The counter."""
         return self._gamma
-
-    def keep_drafting(self, signal: float) -> Go:
-        """Always: γ is settled before the round."""
-        return Go.ON
 
     def observe(self, seen: Observation) -> None:
         """The three rules, and then the round's tokens join the cache; needs ``seen.text``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osd.gamma.base import Go, Observation, RowByRow
+from osd.gamma.base import Observation, RowByRow
 
 
 class FixedRow:
@@ -16,10 +16,6 @@ class FixedRow:
     def next_gamma(self, batch: int) -> int:
         """See :class:`~osd.gamma.base.RowGamma`."""
         return self._gamma
-
-    def keep_drafting(self, signal: float) -> Go:
-        """Always."""
-        return Go.ON
 
     def observe(self, seen: Observation) -> None:
         """Nothing is learned."""

@@ -6,7 +6,7 @@ without a draft refuses nothing, so a row at 0 tries one token in its next round
 
 from __future__ import annotations
 
-from osd.gamma.base import Go, Observation, RowByRow
+from osd.gamma.base import Observation, RowByRow
 
 
 class FsmRow:
@@ -20,10 +20,6 @@ class FsmRow:
     def next_gamma(self, batch: int) -> int:
         """The counter."""
         return self._gamma
-
-    def keep_drafting(self, signal: float) -> Go:
-        """Always: γ is settled before the round."""
-        return Go.ON
 
     def observe(self, seen: Observation) -> None:
         """γ ← γ − 1 after a rejection, else γ + 1, within 0 and γ_max."""

@@ -118,7 +118,7 @@ class GoodputController:
         self, rows: Sequence[GoodputRow], prices: Prices, batch: int, rooms: Sequence[int], unread: Sequence[int]
     ) -> list[int]:
         """gamma_max for the rows that take part where a first draft pass is worth it, else 0; or a try."""
-        gamma, hopes = 0, [0.0]
+        gamma, hopes = 0, [0.0] * len(rows)
         if self._changed or self._idle_before is not prices:
             gamma, hopes = self._weigh(rows, prices, rooms, unread)
         self._changed = False
@@ -130,7 +130,7 @@ class GoodputController:
         chosen = self._prober.instead(gamma, self.speedup, batch, table)
         self._trusted = chosen == gamma
         if gamma == chosen:
-            return [gamma if hope > 0 else 0 for hope in hopes] if gamma else [0] * len(rows)
+            return [gamma if hope > 0 else 0 for hope in hopes]
         return [0] * len(rows) if asked is None else self._only(rows, asked, chosen)
 
     def _weigh(

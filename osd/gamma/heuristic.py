@@ -7,7 +7,7 @@ starts at ``initial``.
 
 from __future__ import annotations
 
-from osd.gamma.base import Go, Observation, RowByRow
+from osd.gamma.base import Observation, RowByRow
 
 GAMMA_MIN = 1
 
@@ -23,10 +23,6 @@ class HeuristicRow:
     def next_gamma(self, batch: int) -> int:
         """See the module."""
         return self._gamma
-
-    def keep_drafting(self, signal: float) -> Go:
-        """Always: γ is settled before the round."""
-        return Go.ON
 
     def observe(self, seen: Observation) -> None:
         """γ ← γ + 2 when all drafted tokens were accepted, however few there was room for; else γ − 1."""

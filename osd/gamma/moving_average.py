@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-from osd.gamma.base import Go, Observation, Signal
+from osd.gamma.base import Observation, Settled
 
 ALPHA = 0.2
 """α: weight of the newest round."""
@@ -106,11 +106,10 @@ class MovingAverageRow:
             self._accepted.append(seen.accepted)
 
 
-class MovingAverageController:
+class MovingAverageController(Settled):
     """See the module. All rows get the same γ."""
 
     name: str = "moving_average"
-    signal: Signal = "none"
 
     def __init__(self, initial: int, maximum: int) -> None:
         self._from = sorted(SLOTS)
@@ -134,7 +133,3 @@ class MovingAverageController:
             self._accepted.clear()
         self._running = self._slots[self._from[bisect_right(self._from, batch) - 1]]
         return [self._running.gamma] * len(rows)
-
-    def steer(self, rows: Sequence[MovingAverageRow], drafted: int, signals: Sequence[float]) -> list[Go]:
-        """Not asked: γ is settled before the round."""
-        return [Go.ON] * len(rows)

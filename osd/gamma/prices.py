@@ -2,7 +2,7 @@
 
 A round of B rows that drafts k passes and n tokens is taken to cost plain + begin + k · draft + n · token. ``begin`` is
 what speculating costs however little is drafted: products over one row of numbers are cheaper than over two, and a
-first draft pass has to be set up. The slopes are taken around what is usually drafted.
+first draft pass has to be set up. The price of a draft pass is taken around the usual number of them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 
-from osd.gamma.base import Go, Observation, RowByRow
+from osd.gamma.base import Observation, RowByRow
 
 ALPHA = 0.1
 """α: how far a round moves its entry."""
@@ -38,10 +38,6 @@ class QLearningRow:
     def next_gamma(self, batch: int) -> int:
         """What the agent chose after the last round, Algorithm 2 line 17."""
         return self._gamma
-
-    def keep_drafting(self, signal: float) -> Go:
-        """Always: γ is settled before the round."""
-        return Go.ON
 
     def observe(self, seen: Observation) -> None:
         """Algorithm 2 lines 16 to 18. A request's first γ, or one that a length limit cut, was no choice of the

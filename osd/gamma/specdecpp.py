@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Sequence
 
-from osd.gamma.base import Go, Observation, RowByRow, RowGamma, Signal
+from osd.gamma.base import Go, Observation, RowByRow, Signal, SteeredRow
 from storage.settings import ServeSettings
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class SpecDecController(RowByRow):
         """The state of a new request."""
         return SpecDecRow(self)
 
-    def steer(self, rows: Sequence[RowGamma], drafted: int, signals: Sequence[float]) -> list[Go]:
+    def steer(self, rows: Sequence[SteeredRow], drafted: int, signals: Sequence[float]) -> list[Go]:
         """Algorithm 1. The first pass reads the row's own last token, which is no candidate."""
         self._has_head = not any(map(math.isnan, signals))
         if not self._has_head:

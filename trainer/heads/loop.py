@@ -31,7 +31,7 @@ from trainer.heads.examples import Drafted, drafted_of, embed
 from trainer.heads.fit import adam, fit
 from trainer.heads.gate import hear, judge
 from trainer.lease import Lease
-from trainer.loop import Watcher, conduct
+from trainer.loop import Watcher, claim_terms, conduct
 from trainer.material import is_usable, read_since
 from trainer.optimizer import Memory, moments_of
 from trainer.provenance import provenance
@@ -68,19 +68,9 @@ def run_head_once(
 
     Answers and raises as :func:`trainer.loop.run_once`.
     """
-    learn = settings.learn
     if not _begin(store, settings, draft):
         return None
-    run = store.runs.claim_beside(
-        head_of(draft),
-        draft,
-        holder,
-        min_requests=learn.interval_requests,
-        max_age_seconds=learn.max_age_seconds,
-        max_requests=learn.max_requests,
-        lease_seconds=settings.worker.lease_seconds,
-        settings=learn.model_dump(),
-    )
+    run = store.runs.claim_beside(head_of(draft), draft, holder, **claim_terms(settings))
     if run is None:
         return None
     lease = Lease(store, run, settings.worker.lease_seconds, stop)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from osd.bench.gamma.rounds import Trace
-from osd.gamma import Go, Observation, Signal
+from osd.gamma import Observation
+from osd.gamma.base import Settled
 from storage.errors import BadInput
 
 
@@ -79,14 +80,13 @@ class OracleRow:
         self._position += seen.accepted + 1
 
 
-class OracleController:
+class OracleController(Settled):
     """Gives each row the match length at its position, so that the oracle can run in an engine or a simulator.
 
     The k-th row started is trace k, so requests must be submitted in the traces' order, each once.
     """
 
     name: str = "oracle"
-    signal: Signal = "none"
 
     def __init__(self, traces: Sequence[Trace], maximum: int | None = None) -> None:
         """``maximum``: tokens of a draft at most (an engine's ``gamma_max``, a trace's depth). Raises BadInput for a
@@ -105,10 +105,6 @@ class OracleController:
     ) -> list[int]:
         """The match length at each row's position."""
         return [row.gamma for row in rows]
-
-    def steer(self, rows: Sequence[OracleRow], drafted: int, signals: Sequence[float]) -> list[Go]:
-        """Every row drafts what was planned."""
-        return [Go.ON] * len(rows)
 
 
 def _require_greedy(trace: Trace) -> None:

@@ -23,13 +23,11 @@ from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.time_model import discard_rate, verification_rate
 from osd.gamma import CostModel, GammaController, Observation, Pace, Signal
+from osd.row import LAG
 from storage.errors import BadInput
 
 Make = Callable[[CostModel], GammaController]
 """Makes a controller over the cost model that the simulator feeds: ``partial(make_controller, settings)``."""
-
-_LAG = 4
-"""Unread tokens that a drafter reads along with its first pass: that of osd.drafters.causal, which needs torch."""
 
 
 @dataclass(slots=True)
@@ -104,7 +102,7 @@ class _Row:
     def unread(self) -> int:
         """Tokens that have to be read before drafting."""
         behind = len(self.tokens) - self.read
-        return behind - 1 if behind > _LAG else 0
+        return behind - 1 if behind > LAG else 0
 
     def commit(self, accepted: int, passes: int, drafts: bool) -> int:
         """Take the accepted tokens and the target's own; how many of them are the text's."""
