@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from router.base import Decision
 from storage.errors import BadSetting, UnknownRoute
-from storage.records import Request, Route
+from storage.records import Outcome, Request, Route
 
 
 class FixedRouter:
@@ -28,3 +28,6 @@ class FixedRouter:
         if request.route not in self._routes:
             raise UnknownRoute(route=request.route, known=", ".join(sorted(self._routes)))
         return Decision(self._routes[request.route], reason="asked for by name")
+
+    def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
+        """See :meth:`router.base.Router.observe`. There is nothing to learn."""

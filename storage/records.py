@@ -63,6 +63,10 @@ class Request:
     tenant: str = DEFAULT_TENANT
     learn: bool = True
     """Whether this request may be kept for learning."""
+    text: str | None = None
+    """The prompt as text, for the router; None lets the engine decode it where a router reads text."""
+    language: str | None = None
+    """The prompt's language, ISO 639-1 (else 639-3), where the caller knows it: it wins over guessing."""
     id: str = field(default_factory=new_id)
 
 
@@ -219,7 +223,15 @@ class Route:
     name: str = DEFAULT_ROUTE
     draft: str = DEFAULT_DRAFT
     matches: Mapping[str, Any] = field(default_factory=dict)
-    """What sends a request here (language, topic, …); empty matches everything."""
+    """What sends a request here: ``language``, ``topic``, ``tenant`` (lists), ``pattern`` (a regular expression).
+    All that are given must hold; empty sends nothing here but requests that name the route, and the default's rest."""
+    candidates: tuple[str, ...] = ()
+    """Further drafts that may serve it: the router chooses among them and ``draft`` by what it expects of each."""
+
+    @property
+    def drafts(self) -> tuple[str, ...]:
+        """``draft`` and the candidates, each once."""
+        return tuple(dict.fromkeys((self.draft, *self.candidates)))
 
 
 class VersionState(str, Enum):
