@@ -24,7 +24,7 @@ def mark_serving(session: Session, version_id: str, worker: str) -> VersionRow:
     Only the current version becomes SERVING: a server that lags behind is noted and changes no state.
     """
     row, draft = _locked(session, version_id)
-    session.merge(ServingRow(worker=worker, version=row.id, since=records.now()))
+    session.merge(ServingRow(worker=worker, draft=row.draft, version=row.id, since=records.now()))
     if row.state == VersionState.READY.value and draft.current_version == row.id:
         row.state = VersionState.SERVING.value
         _retire_others(session, row)
@@ -40,17 +40,22 @@ def _retire_others(session: Session, row: VersionRow) -> None:
     session.execute(others.values(state=VersionState.RETIRED.value))
 
 
-def end_serving(session: Session, worker: str) -> None:
-    """Forget a server that ended."""
-    session.execute(delete(ServingRow).where(ServingRow.worker == worker))
+def end_serving(session: Session, worker: str, draft: str | None) -> None:
+    """Forget that a server drafts with a draft; None forgets all of its drafts, because it ended."""
+    ended = delete(ServingRow).where(ServingRow.worker == worker)
+    session.execute(ended if draft is None else ended.where(ServingRow.draft == draft))
 
 
-def serving(session: Session, draft: str | None) -> dict[str, str]:
-    """Server -> version, for one draft or all."""
-    query = select(ServingRow.worker, ServingRow.version).order_by(ServingRow.worker)
-    if draft is not None:
-        query = query.join(VersionRow, VersionRow.id == ServingRow.version).where(VersionRow.draft == draft)
-    return {row[0]: row[1] for row in session.execute(query)}
+def serving(session: Session, draft: str) -> dict[str, str]:
+    """Server -> its version of one draft."""
+    query = select(ServingRow.worker, ServingRow.version).where(ServingRow.draft == draft)
+    return {row[0]: row[1] for row in session.execute(query.order_by(ServingRow.worker))}
+
+
+def served_by(session: Session, worker: str) -> dict[str, str]:
+    """Draft -> version, for one server."""
+    query = select(ServingRow.draft, ServingRow.version).where(ServingRow.worker == worker)
+    return {row[0]: row[1] for row in session.execute(query.order_by(ServingRow.draft))}
 
 
 def promote(session: Session, version_id: str) -> VersionRow:

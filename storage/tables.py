@@ -1,6 +1,6 @@
 """The tables. What a row means outside SQL is in :mod:`storage.records`; times are Unix seconds.
 
-No tokens and no prompts are kept here: those live in segments only, so purging a segment purges them.
+No tokens and no prompts of traffic are kept here: those live in segments only, so purging a segment purges them.
 Migrations write the same schema by hand; a test compares the two.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, MetaData, UniqueConstraint, false
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, MetaData, UniqueConstraint, false, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Facts = dict[str, Any]
@@ -39,6 +39,8 @@ class DraftRow(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     current_version: Mapped[str | None]
     created_at: Mapped[float]
+    options: Mapped[Facts] = mapped_column(server_default=text("'{}'"))
+    """Settings of ``[learn]`` that are this draft's own; see :mod:`storage.options`."""
 
 
 class VersionRow(Base):
@@ -58,19 +60,76 @@ class VersionRow(Base):
 
 
 class ServingRow(Base):
-    """Which version a server drafts with."""
+    """Which version of each of its drafts a server drafts with."""
 
     __tablename__ = "serving"
     worker: Mapped[str] = mapped_column(primary_key=True)
+    draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"), primary_key=True)
     version: Mapped[str] = mapped_column(ForeignKey("draft_versions.id"))
     since: Mapped[float]
 
 
 class RouteRow(Base):
+    """A route; the default one's row is locked by whatever changes routes, so that changes come one after another."""
+
     __tablename__ = "routes"
     name: Mapped[str] = mapped_column(primary_key=True)
     draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"))
     matches: Mapped[Facts]
+    candidates: Mapped[Ids] = mapped_column(server_default=text("'[]'"))
+    created_at: Mapped[float | None]
+    """None for routes that were there before this was noted."""
+
+
+class RouteChangeRow(Base):
+    """The audit trail: who changed what, when, from what to what. The newest id is the revision that routers poll."""
+
+    __tablename__ = "route_changes"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    at: Mapped[float]
+    who: Mapped[str]
+    action: Mapped[str]
+    route: Mapped[str | None] = mapped_column(index=True)
+    before: Mapped[Facts]
+    after: Mapped[Facts]
+
+
+class RoutePinRow(Base):
+    """A tenant (``*`` for every one) whose requests take a route, whatever they say."""
+
+    __tablename__ = "route_pins"
+    tenant: Mapped[str] = mapped_column(primary_key=True)
+    route: Mapped[str] = mapped_column(ForeignKey("routes.name"))
+
+
+class RouteAliasRow(Base):
+    """A route's former name, which goes on leading to it."""
+
+    __tablename__ = "route_aliases"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    route: Mapped[str] = mapped_column(ForeignKey("routes.name"))
+
+
+class RouteExampleRow(Base):
+    """A text that an admin gave as an example of a topic: the only prompts in SQL, kept because somebody said so."""
+
+    __tablename__ = "route_examples"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    at: Mapped[float]
+    topic: Mapped[str] = mapped_column(index=True)
+    text: Mapped[str]
+    hash: Mapped[str] = mapped_column(unique=True)
+
+
+class RouteProposalRow(Base):
+    """A change of routes that was found worth while in the traffic, and what became of it."""
+
+    __tablename__ = "route_proposals"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    at: Mapped[float]
+    kind: Mapped[str]
+    state: Mapped[str]
+    facts: Mapped[Facts]
 
 
 class RunRow(Base):

@@ -18,7 +18,7 @@ from storage.errors import BadInput, UnknownDraft, WeightsDamaged, WrongState
 from storage.files import Aside, writing
 from storage.leases import known_drafts
 from storage.ledger import get_row, lineage_of, require_name, to_record
-from storage.records import DraftVersion, TrainingRun, VersionState, new_id
+from storage.records import DEFAULT_DRAFT, DraftVersion, TrainingRun, VersionState, new_id
 from storage.sweep import Swept, sweep_weights
 from storage.tables import DraftRow, VersionRow
 
@@ -61,10 +61,15 @@ class VersionLedger:
         with self._db.session(read_only=True) as session:
             return [to_record(row) for row in lineage_of(session, get_row(session, version_id))]
 
-    def serving(self, draft: str | None = None) -> dict[str, str]:
-        """Running server -> the version it last said that it drafts with. One that was killed stays."""
+    def serving(self, draft: str = DEFAULT_DRAFT) -> dict[str, str]:
+        """Running server -> the version of a draft that it last said it drafts with. One that was killed stays."""
         with self._db.session(read_only=True) as session:
             return promotion.serving(session, draft)
+
+    def served_by(self, worker: str) -> dict[str, str]:
+        """Draft -> the version of it that a server last said it drafts with."""
+        with self._db.session(read_only=True) as session:
+            return promotion.served_by(session, worker)
 
     def folder(self, version: DraftVersion) -> Path:
         """Where its files are."""
@@ -165,15 +170,17 @@ class VersionLedger:
     def mark_serving(self, version_id: str, worker: str) -> DraftVersion:
         """A server has loaded it. The current version becomes SERVING and those before it RETIRED.
 
-        A version that is no longer current keeps its state: the server lags behind, which is only noted.
+        A version that is no longer current keeps its state: the server lags behind, which is only noted. What the
+        server said of its other drafts stands.
         """
         with self._db.session() as session:
             return to_record(promotion.mark_serving(session, version_id, worker))
 
-    def end_serving(self, worker: str) -> None:
-        """A server has ended: :meth:`serving` no longer names it. What it served stays SERVING."""
+    def end_serving(self, worker: str, draft: str | None = None) -> None:
+        """A server has let go of a draft, or of all of them: :meth:`serving` no longer names it there. What it served
+        stays SERVING."""
         with self._db.session() as session:
-            promotion.end_serving(session, worker)
+            promotion.end_serving(session, worker, draft)
 
     def promote(self, version_id: str) -> DraftVersion:
         """Make a version with sound files current, whatever the gate said. Raises UnknownVersion, WeightsDamaged."""

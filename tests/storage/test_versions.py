@@ -306,6 +306,23 @@ def test_a_life_from_ready_to_retired(ready: Store) -> None:
     assert states(ready) == ["retired", "retired", "serving"]
 
 
+def test_a_server_of_two_drafts_marks_each_by_itself(ready: Store, tmp_path: Path) -> None:
+    root, other = ready.versions.current("default"), add_root(ready, tmp_path / "sql", "sql")
+    for version in (root.id, other, root.id):
+        ready.versions.mark_serving(version, "server")
+    assert ready.versions.served_by("server") == {"default": root.id, "sql": other}
+    assert (ready.versions.serving("sql"), ready.versions.serving()) == ({"server": other}, {"server": root.id})
+    newer = publish(ready)
+    ready.versions.mark_serving(newer.id, "server")
+    assert ready.versions.served_by("server") == {"default": newer.id, "sql": other}
+    ready.versions.end_serving("server", "default")
+    assert ready.versions.served_by("server") == {"sql": other}
+    ready.versions.mark_serving(newer.id, "server")
+    ready.versions.end_serving("server")
+    assert ready.versions.served_by("server") == {}
+    assert ready.versions.get(other).state is VersionState.SERVING
+
+
 def test_rolling_back_to_the_parent(ready: Store) -> None:
     first, second = publish(ready, 1), publish(ready, 2)
     for version in (first, second):
