@@ -1,0 +1,74 @@
+"""What a draft will make of a prompt, learned from what it made of others.
+
+Two numbers are predicted from a prompt's vector: α, as in the paper, and the gain, tokens per second with this draft
+over those without speculating. The gain of an expected α is less than the expected gain, since prompts differ and a draft
+that guesses badly can be left alone; so what is compared is the gain, and α is for people and for Theorem 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from router.least_squares import LeastSquares, Vector
+from router.throughput import Costs, best_pace
+
+CLEAR = 25.0
+"""Judged tokens that count as one prompt."""
+RECENT = 1 / 32
+"""Weight of the newest prompt in a draft's averages, once there are enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How a draft did on one text."""
+
+    alpha: float
+    """Accepted ÷ judged."""
+    judged: int
+    """Tokens that were accepted or refused."""
+
+
+def gain(alpha: float, costs: Costs) -> float:
+    """Tokens a second at the best window ÷ those of the target alone, at least 1 (the window may be 0)."""
+    return best_pace(alpha, costs).tokens_per_s * costs.verify_ms[0] / 1e3
+
+
+class Foresight:
+    """One draft."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._squares = LeastSquares(dimensions, outputs=2)
+        self._mean = np.zeros(2)
+
+    @property
+    def seen(self) -> int:
+        """Prompts that it was judged on."""
+        return self._squares.seen
+
+    def predict(self, vector: Vector) -> tuple[float, float]:
+        """α̂ in [0, 1] and the gain, not cut at 1 so that small ones compare; of a draft never judged (0, 1)."""
+        alpha, above = self._squares.predict(vector)
+        return float(np.clip(alpha, 0.0, 1.0)), 1 + float(above)
+
+    @property
+    def usual(self) -> tuple[float, float]:
+        """α and gain of late, whatever the prompt."""
+        return float(self._mean[0]), 1 + float(self._mean[1])
+
+    def learn(self, vector: Vector, seen: Seen, costs: Costs) -> None:
+        """Add what was seen on a prompt; a text without a judged token teaches nothing."""
+        if seen.judged <= 0:
+            return
+        values = np.array([seen.alpha, gain(seen.alpha, costs) - 1])
+        self._squares.learn(vector, values, min(4.0, seen.judged / CLEAR))
+        self._mean += (values - self._mean) * max(RECENT, 1 / self.seen)
+
+
+def losses(seen: Sequence[Seen], costs: Sequence[Costs]) -> list[float]:
+    """Of each draft on one text: the share of the best one's speed that it lacks, in [0, 1)."""
+    speeds = [gain(one.alpha, cost) / cost.verify_ms[0] for one, cost in zip(seen, costs, strict=True)]
+    best = max(speeds)
+    return [1 - speed / best for speed in speeds]

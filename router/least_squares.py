@@ -1,0 +1,45 @@
+"""α̂ = uᵀ Ẑ by least squares, one prompt at a time (on-the-fly adaptation, Eq. 5).
+
+Ẑ = (Σ b bᵀ)⁻¹ Σ b α over the prompts b seen so far. The paper fits it once on r prompts; here it goes on with every
+outcome, and what is old counts less, since drafts learn and traffic moves. Several numbers may be predicted from one
+prompt at once: they share Σ b bᵀ.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+
+RIDGE = 1e-2
+"""Added to the diagonal: until there are r independent prompts, Σ b bᵀ cannot be inverted."""
+
+
+class LeastSquares:
+    """Predicts ``outputs`` numbers from a prompt's vector."""
+
+    def __init__(self, dimensions: int, outputs: int = 1, *, memory: float = 400.0) -> None:
+        """``memory``: prompts after which one counts e times less."""
+        self._keep = float(np.exp(-1.0 / memory))
+        self._products = np.zeros((dimensions, dimensions))
+        self._sums = np.zeros((dimensions, outputs))
+        self._weights = np.zeros((dimensions, outputs))
+        self._stale = False
+        self.seen = 0
+        """Prompts learned from."""
+
+    def predict(self, vector: Vector) -> Vector:
+        """(outputs,) for a prompt (r,)."""
+        if self._stale:
+            ridge = RIDGE * np.eye(len(self._sums))
+            self._weights, self._stale = np.linalg.solve(self._products + ridge, self._sums), False
+        predicted: Vector = vector @ self._weights
+        return predicted
+
+    def learn(self, vector: Vector, values: Vector, weight: float = 1.0) -> None:
+        """Add a prompt (r,) that came out as ``values`` (outputs,); ``weight`` 1 counts as one prompt."""
+        self._products = self._keep * self._products + weight * np.outer(vector, vector)
+        self._sums = self._keep * self._sums + weight * np.outer(vector, values)
+        self._stale = True
+        self.seen += 1

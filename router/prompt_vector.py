@@ -1,0 +1,56 @@
+"""A prompt as a short vector: its length, its perplexity and its TF-IDF (on-the-fly adaptation, section 5).
+
+TF-IDF over a vocabulary is as long as the vocabulary, and least squares on a few dozen prompts wants r features, not
+thousands: so tokens are hashed, with a sign, into the r − 3 places that are left (the paper's Table 13 has r from 4 to 16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Vector = npt.NDArray[np.float64]
+
+FIXED = 3
+"""A constant, length and perplexity."""
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
+"""Knuth's multiplier: neighbouring ids land far apart."""
+
+
+class PromptVectors:
+    """Makes vectors, and learns how common tokens are from the prompts that it is shown. Not thread-safe."""
+
+    def __init__(self, dimensions: int = 16) -> None:
+        """``dimensions``: r, at least 4."""
+        self.dimensions = dimensions
+        self._documents = 0
+        self._holding: dict[int, int] = {}
+
+    def vector(self, tokens: Sequence[int], perplexity: float | None) -> Vector:
+        """(r,) of a prompt. ``perplexity`` is exp of the mean negative log-likelihood under the target; None where
+        nobody measured it, which counts as the perplexity 1 of a prompt that is certain."""
+        ids, counts = np.unique(np.asarray(tokens, dtype=np.int64), return_counts=True)
+        log_perplexity = 0.0 if perplexity is None else float(np.log(max(perplexity, 1.0)))
+        head = np.array([1.0, np.log1p(len(tokens)) / 5.0, log_perplexity / 5.0])
+        return np.concatenate([head, self._hashed(ids, counts / max(1, len(tokens)) * self._idf(ids))])
+
+    def learn(self, tokens: Sequence[int]) -> None:
+        """Count a prompt's tokens."""
+        self._documents += 1
+        for token in set(tokens):
+            self._holding[token] = self._holding.get(token, 0) + 1
+
+    def _idf(self, ids: npt.NDArray[np.int64]) -> Vector:
+        """ln((1 + N) ÷ (1 + df)) + 1, as scikit-learn smooths it."""
+        holding = np.array([self._holding.get(int(token), 0) for token in ids], dtype=np.float64)
+        return np.log((1 + self._documents) / (1 + holding)) + 1
+
+    def _hashed(self, ids: npt.NDArray[np.int64], weights: Vector) -> Vector:
+        """(r − 3,) of unit length."""
+        mixed = ids.astype(np.uint64) * SPREAD
+        places = (mixed >> np.uint64(33)) % np.uint64(self.dimensions - FIXED)
+        signs = np.where(mixed >> np.uint64(32) & np.uint64(1), 1.0, -1.0)
+        folded = np.bincount(places.astype(np.int64), weights * signs, minlength=self.dimensions - FIXED)
+        return folded / max(float(np.linalg.norm(folded)), 1e-12)
