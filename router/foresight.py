@@ -1,8 +1,8 @@
 """What a draft will make of a prompt, learned from what it made of others.
 
 Two numbers are predicted from a prompt's vector: α, as in the paper, and the gain, tokens per second with this draft
-over those without speculating. The gain of an expected α is less than the expected gain, since prompts differ and a draft
-that guesses badly can be left alone; so what is compared is the gain, and α is for people and for Theorem 3.
+over those without speculating. The gain of an expected α is less than the expected gain, since prompts differ and a
+draft that guesses badly can be left alone; so what is compared is the gain, and α is for people and for Theorem 3.
 """
 
 from __future__ import annotations

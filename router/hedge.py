@@ -3,8 +3,8 @@
 Text that the target has verified scores every draft without touching the target, so after each scored request the loss
 of *all* drafts is known (HedgeSpec), and exponential weighting regrets at most √(T ln N ÷ 2) against the best of N
 drafts over T requests. Traffic drifts and drafts learn, so two things forget: a fixed share of all weight is handed
-round at each step (Herbster and Warmuth: it tracks a best draft that changes), and where the newest losses of the leader
-lie clearly above its usual ones the weights are drawn towards even at once.
+round at each step (Herbster and Warmuth: it tracks a best draft that changes), and where the newest losses of the
+leader lie clearly above its usual ones the weights are drawn towards even at once.
 """
 
 from __future__ import annotations

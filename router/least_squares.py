@@ -22,9 +22,9 @@ class LeastSquares:
     def __init__(self, dimensions: int, outputs: int = 1, *, memory: float = 400.0) -> None:
         """``memory``: prompts after which one counts e times less."""
         self._keep = float(np.exp(-1.0 / memory))
-        self._products = np.zeros((dimensions, dimensions))
-        self._sums = np.zeros((dimensions, outputs))
-        self._weights = np.zeros((dimensions, outputs))
+        self._products: Vector = np.zeros((dimensions, dimensions))
+        self._sums: Vector = np.zeros((dimensions, outputs))
+        self._weights: Vector = np.zeros((dimensions, outputs))
         self._stale = False
         self.seen = 0
         """Prompts learned from."""

@@ -1,7 +1,8 @@
 """A prompt as a short vector: its length, its perplexity and its TF-IDF (on-the-fly adaptation, section 5).
 
 TF-IDF over a vocabulary is as long as the vocabulary, and least squares on a few dozen prompts wants r features, not
-thousands: so tokens are hashed, with a sign, into the r − 3 places that are left (the paper's Table 13 has r from 4 to 16).
+thousands: so tokens are hashed, with a sign, into the r − 3 places that are left (the paper's Table 13 has r from 4 to
+16).
 """
 
 from __future__ import annotations

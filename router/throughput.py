@@ -1,8 +1,8 @@
 """Throughput that follows from acceptance and costs, and when a larger draft pays (on-the-fly adaptation, section 5).
 
 The quantities of the paper for one request: α, the chance that a drafted token is accepted; a, milliseconds of a pass
-of the draft; b(γ), milliseconds of the target's pass over γ drafted tokens; L tokens in n rounds, of which each drafts d
-and brings ρ · d, so that L = d · n · ρ (Eq. 8).
+of the draft; b(γ), milliseconds of the target's pass over γ drafted tokens; L tokens in n rounds, of which each drafts
+d and brings ρ · d, so that L = d · n · ρ (Eq. 8).
 """
 
 from __future__ import annotations

@@ -13,10 +13,8 @@ from router.foresight import Seen
 from router.throughput import Costs
 from storage.records import Outcome, Request, Route
 
-COSTS = {
-    "small": Costs(0.5, [3.2 + 0.12 * g for g in range(13)]),
-    "large": Costs(1.0, [3.2 + 0.12 * g for g in range(13)]),
-}
+VERIFY_MS = [3.2 + 0.12 * g for g in range(13)]
+COSTS = {"small": Costs(0.5, VERIFY_MS), "large": Costs(1.0, VERIFY_MS)}
 KINDS = {"chat": ([1, 2, 3, 4], {"small": 0.6, "large": 0.62}), "law": ([50, 60, 70, 80], {"small": 0.1, "large": 0.8})}
 
 
@@ -27,9 +25,9 @@ def make(by: By, routes: tuple[str, ...] = ("default",)) -> AutoRouter:
 def outcome(draft: str, alpha: float, request: Request, judged: int = 60) -> Outcome:
     accepted = round(alpha * judged)
     return Outcome(
-        request_id=request.id, route="default", tenant="default", draft_version=draft, controller="fixed", finished_at=0.0,
-        requests=1, rounds=20, drafted=80, accepted=accepted, rejections=judged - accepted, emitted=60, prompt_tokens=4,
-        draft_ms=1.0, verify_ms=1.0,
+        request_id=request.id, route="default", tenant="default", draft_version=draft, controller="fixed",
+        finished_at=0.0, requests=1, rounds=20, drafted=80, accepted=accepted, rejections=judged - accepted, emitted=60,
+        prompt_tokens=4, draft_ms=1.0, verify_ms=1.0,
     )  # fmt: skip
 
 
