@@ -145,4 +145,5 @@ def make_pace(settings: ServeSettings, costs: CostModel) -> Pace:
     shared = {
         name: make_controller(settings, costs, name) for name in {settings.gamma, *settings.gamma_routes.values()}
     }
-    return Pace(shared[settings.gamma], {route: shared[name] for route, name in settings.gamma_routes.items()})
+    by_route = {route: shared[name] for route, name in settings.gamma_routes.items()}
+    return Pace(shared[settings.gamma], by_route, lambda name, costs: make_controller(settings, costs, name))

@@ -125,7 +125,7 @@ class AnalyticController(Settled):
         self._acceptance_max = acceptance_max
         self._prior_trials = prior_trials
         self._prober = Prober(costs)
-        self._tables: dict[int, tuple[int, list[float]]] = {}
+        self._tables: dict[tuple[int, int], tuple[int, list[float]]] = {}
 
     def start(self) -> AnalyticRow:
         """A new request, which begins with the engine's recent acceptance."""
@@ -159,12 +159,13 @@ class AnalyticController(Settled):
 
     def _table(self, batch: int) -> list[float] | None:
         """Milliseconds of a round for each γ from 0 to gamma_max."""
-        rounds, table = self._tables.get(batch, (0, None))
+        key = batch, self._costs.drafting(batch)
+        rounds, table = self._tables.get(key, (0, None))
         if table is not None and rounds + _REFRESH > self._costs.rounds > 4 * _REFRESH:
             return table
         fresh = [self._costs.round_ms(batch, gamma) for gamma in range(self._maximum + 1)]
         known = [ms for ms in fresh if ms is not None]
         if len(known) < len(fresh):
             return None
-        self._tables[batch] = (self._costs.rounds, known)
+        self._tables[key] = (self._costs.rounds, known)
         return known

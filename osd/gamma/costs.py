@@ -55,25 +55,69 @@ class Load:
         self.factor = agreed**_LOAD_ANCHOR
 
 
-class CostModel:
-    """Milliseconds of drafting and verifying. One an engine, shared by all rows, fed by every step."""
+class _Common:
+    """What is known of verifying, and of the time spent: the same for all drafts of an engine."""
 
     def __init__(self) -> None:
-        self.rounds = 0
-        """Target passes seen."""
+        self.rounds = self.plain_rounds = 0
         self.spent_ms = 0.0
-        """All drafting and verifying seen, milliseconds."""
-        self.plain_rounds = 0
-        """Of the rounds, those without drafted tokens."""
+        self.drafts = 0
+        """Cost models that share it."""
+        self.load = Load()
+        self.verify = Surface(lambda batch, tokens: tokens)
+
+
+class CostModel:
+    """Milliseconds of drafting and verifying. One for each set of draft weights of an engine, shared by the rows that
+    it drafts for and fed by every step; what is known of verifying is the same in all of them."""
+
+    def __init__(self, whole: CostModel | None = None) -> None:
+        """``whole`` is the cost model of the engine's first draft; this one is then :meth:`of` another."""
+        self._common = _Common() if whole is None else whole._common
+        self._common.drafts += 1
+        self._others: dict[str, CostModel] = {}
+        self.sharing: int | None = None
+        """Rows of the batch that this draft drafts for, while others draft for the rest; None where it is alone."""
         self.unread = 0
         """Tokens that the drafter reads before its next draft, whose timing is then no draft step's."""
-        self._load = Load()
         self._draft = Surface(lambda batch, steps: batch)  # a cell holds milliseconds a step
         self._late_draft = Surface(lambda batch, steps: batch)
         self._late_drafts = 0
         self._extras: deque[float] = deque([0.0], maxlen=WINDOW)
         self._a_token: deque[float] = deque([0.0], maxlen=WINDOW)
-        self._verify = Surface(lambda batch, tokens: tokens)
+
+    def of(self, draft: str) -> CostModel:
+        """The cost model of further draft weights, which are known by this name; nothing of it is forgotten."""
+        if draft not in self._others:
+            self._others[draft] = CostModel(self)
+        return self._others[draft]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds timed."""
+        return self._common.rounds
+
+    @rounds.setter
+    def rounds(self, rounds: int) -> None:
+        self._common.rounds = rounds
+
+    @property
+    def plain_rounds(self) -> int:
+        """Of the rounds, those without drafted tokens."""
+        return self._common.plain_rounds
+
+    @property
+    def spent_ms(self) -> float:
+        """All drafting and verifying seen, milliseconds; where several drafts serve, an equal part of it."""
+        return self._common.spent_ms / self._common.drafts
+
+    @spent_ms.setter
+    def spent_ms(self, ms: float) -> None:
+        self._common.spent_ms = ms * self._common.drafts
+
+    def drafting(self, batch: int) -> int:
+        """How many of a batch's rows share this draft's passes."""
+        return self.sharing or batch
 
     def observe_draft(self, batch: int, steps: int, ms: float) -> None:
         """``steps`` draft passes over ``batch`` rows took ``ms``. A timing that is not above 0 is ignored."""
@@ -85,7 +129,7 @@ class CostModel:
             self._observe("draft", self._draft, batch, _doubled(steps), ms, steps)
 
     def _observe_late(self, batch: int, steps: int, ms: float) -> None:
-        self.spent_ms += ms
+        self._common.spent_ms += ms
         self._late_drafts += 1
         self._late_draft.add(batch, steps, ms / steps / self.load, self.rounds)
         usual = self._draft.estimate(batch, _doubled(steps))
@@ -95,18 +139,18 @@ class CostModel:
 
     def observe_verify(self, batch: int, tokens: int, ms: float) -> None:
         """One target pass of ``tokens`` tokens (γ + 1 a row) over ``batch`` rows took ``ms``, accepting included."""
-        self.rounds += 1
-        self.plain_rounds += tokens == batch
-        self._observe("verify", self._verify, batch, _rounded(tokens), ms, 1)
+        self._common.rounds += 1
+        self._common.plain_rounds += tokens == batch
+        self._observe("verify", self._common.verify, batch, _rounded(tokens), ms, 1)
 
     def _observe(self, kind: str, surface: Surface, batch: int, tokens: int, ms: float, passes: int) -> None:
         if batch < 1 or tokens < 1 or not 0 < ms < math.inf:
             return
-        self.spent_ms += ms
+        self._common.spent_ms += ms
         cell = surface.cell(batch, tokens)
         if cell is not None and cell.count >= TRUSTED:
-            self._load.observe(kind, ms / passes / cell.typical, self.rounds)
-        surface.add(batch, tokens, ms / passes / self._load.factor, self.rounds)
+            self._common.load.observe(kind, ms / passes / cell.typical, self.rounds)
+        surface.add(batch, tokens, ms / passes / self._common.load.factor, self.rounds)
 
     @property
     def catch_up_ms(self) -> float:
@@ -121,13 +165,18 @@ class CostModel:
     @property
     def load(self) -> float:
         """How much slower than usual everything is just now; 1 is as usual."""
-        return self._load.factor
+        return self._common.load.factor
 
     def draft_ms(self, batch: int, steps: int) -> float | None:
-        """Milliseconds of ``steps`` draft passes over ``batch`` rows; None while no draft was timed."""
-        step = self._draft.estimate(batch, _doubled(steps))
+        """Milliseconds of ``steps`` draft passes over those of a batch's rows that this draft serves; None while none
+        was timed."""
+        return self.passes_ms(self.drafting(batch), steps)
+
+    def passes_ms(self, rows: int, steps: int) -> float | None:
+        """The same for just so many rows, whatever the batch."""
+        step = self._draft.estimate(rows, _doubled(steps))
         if step is None and self._late_drafts >= _LATE_ENOUGH:
-            step = self._late_draft.estimate(batch, steps)
+            step = self._late_draft.estimate(rows, steps)
         return None if step is None else step * steps * self.load
 
     def draft_step_ms(self, batch: int) -> float | None:
@@ -136,21 +185,21 @@ class CostModel:
 
     def verify_ms(self, batch: int, tokens: int) -> float | None:
         """b(B, N): milliseconds of one target pass of N tokens in all; None while no pass was timed."""
-        value = self._verify.estimate(batch, tokens)
+        value = self._common.verify.estimate(batch, tokens)
         return None if value is None else value * self.load
 
     def verified_ms(self, batch: int) -> list[tuple[int, float, int]]:
         """(tokens, milliseconds, timings) of the target passes over ``batch`` rows that were timed."""
-        return [(tokens, ms * self.load, count) for tokens, ms, count in self._verify.row(batch)]
+        return [(tokens, ms * self.load, count) for tokens, ms, count in self._common.verify.row(batch)]
 
     def round_ms(self, batch: int, gamma: int) -> float | None:
         """The denominator of Eq. 1 for B rows of γ drafted tokens, γ·a(B) + b(B, B (γ + 1)), in milliseconds; None
-        while too little is known."""
+        while too little is known. Where this draft serves b of the rows, their own part: γ·a(b) + b/B·b(B, B (γ + 1))."""
         verify = self.verify_ms(batch, batch * (gamma + 1))
         draft = self.draft_ms(batch, gamma) if gamma else 0.0
-        return None if verify is None or draft is None else draft + verify
+        return None if verify is None or draft is None else draft + verify * (self.drafting(batch) / batch)
 
     def verified(self, batch: int, tokens: int) -> tuple[int, int]:
         """How often a pass of this shape was timed, and in which round last (0, 0 for never)."""
-        cell = self._verify.cell(batch, _rounded(tokens))
+        cell = self._common.verify.cell(batch, _rounded(tokens))
         return (cell.count, cell.seen_at) if cell else (0, 0)

@@ -56,7 +56,7 @@ class GoodputController:
         """Of the round that is being observed."""
         self._costs, self._initial, self._maximum = costs, max(1, initial), maximum
         self._prober = Prober(costs, _PROBING)
-        self._cached: dict[int, Prices] = {}
+        self._cached: dict[tuple[int, int], Prices] = {}
         self._usual: dict[int, float] = {}
         """Draft passes of a usual round that speculates, by batch size."""
         self._gained = self._spent = _PATIENCE
@@ -214,12 +214,13 @@ class GoodputController:
 
     def _prices_of(self, batch: int) -> Prices | None:
         """None while drafting or verifying was never timed."""
-        known = self._cached.get(batch)
+        key = batch, self._costs.drafting(batch)
+        known = self._cached.get(key)
         if known and known.rounds + _REFRESH > self._costs.rounds > 4 * _REFRESH:
             return known
         found = prices_of(self._costs, batch, self._usual.get(batch, 1.0))
         if found:
-            self._cached[batch] = found
+            self._cached[key] = found
         return found
 
 

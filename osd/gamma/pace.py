@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from osd.gamma.base import GammaController, Signal
+from osd.gamma.costs import CostModel
 
 Read = Callable[[Signal], list[float]]
-"""A signal of the newest draft pass, for every row of the batch."""
+"""A signal of the newest draft pass, for every row that shares it."""
+Make = Callable[[str, CostModel], GammaController]
+"""A controller of this name with these costs."""
 
 
 class Paced(Protocol):
@@ -30,12 +33,22 @@ class Paced(Protocol):
 class Pace:
     """Sizes the drafts of a batch whose rows may follow different rules."""
 
-    def __init__(self, usual: GammaController, by_route: Mapping[str, GammaController]) -> None:
-        self._usual, self._by_route = usual, by_route
+    def __init__(
+        self, usual: GammaController, by_route: Mapping[str, GammaController], make: Make | None = None
+    ) -> None:
+        """The controllers of the engine's first draft. Others have their own, which ``make`` makes; without it, these."""
+        self._usual, self._by_route, self._make = usual, by_route, make
+        self._others: dict[tuple[str, int], tuple[CostModel, GammaController]] = {}
 
-    def controller(self, route: str) -> GammaController:
-        """The rule of a route."""
-        return self._by_route.get(route, self._usual)
+    def controller(self, route: str, costs: CostModel | None = None) -> GammaController:
+        """The rule of a route, for the draft that has these costs; None is the first draft."""
+        usual = self._by_route.get(route, self._usual)
+        if costs is None or self._make is None:
+            return usual
+        key = usual.name, id(costs)
+        if key not in self._others:
+            self._others[key] = costs, self._make(usual.name, costs)
+        return self._others[key][1]
 
     def plan(self, rows: Sequence[Paced]) -> list[int]:
         """Tokens to draft at most, a row."""
@@ -49,7 +62,7 @@ class Pace:
         return gammas
 
     def steer(self, rows: Sequence[Paced], lengths: list[int], drafted: int, read: Read) -> None:
-        """After draft pass number ``drafted``: shorten ``lengths`` of the rows that stop here."""
+        """After draft pass number ``drafted`` over these rows: shorten ``lengths`` of the rows that stop here."""
         going = [i for i, length in enumerate(lengths) if length >= drafted]
         for controller, members in _shared_out(rows, going):
             if controller.signal == "none":
