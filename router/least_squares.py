@@ -33,7 +33,8 @@ class LeastSquares:
         """(outputs,) for a prompt (r,)."""
         if self._stale:
             ridge = RIDGE * np.eye(len(self._sums))
-            self._weights, self._stale = np.linalg.solve(self._products + ridge, self._sums), False
+            self._weights[:] = np.linalg.solve(self._products + ridge, self._sums)
+            self._stale = False
         predicted: Vector = vector @ self._weights
         return predicted
 
