@@ -58,6 +58,11 @@ def find_clusters(documents: Documents, most: int = 12, seed: int = 0) -> Cluste
     return Clusters(labels, separation, _typical(weights, tokens, labels))
 
 
+def vectors_of(documents: Documents, seed: int = 0) -> Vectors:
+    """(n, d) one vector of unit length a document, near where the same tokens stand in both. At least two documents."""
+    return _reduced(_tfidf(documents)[0], seed)
+
+
 def _tfidf(documents: Documents) -> tuple[Any, npt.NDArray[np.int64]]:
     """A sparse (n, v) matrix with rows of unit length, and the token of each column."""
     from sklearn.feature_extraction.text import TfidfVectorizer  # a second to load

@@ -1,0 +1,65 @@
+"""Which draft stands nearest to some traffic: the one that would be accepted most on its samples.
+
+A new route starts from it, not from scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from storage.errors import BadInput, UnknownDraft
+from storage.records import DraftVersion, RequestSamples
+from storage.store import Store
+from trainer.gate import comparable, score
+from trainer.weights import load_current
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How well a draft's current version guesses on some requests."""
+
+    draft: str
+    version: str
+    acceptance: float
+    """Mean over positions of Σ min(p, q) over the kept tokens, or of agreement where only mistakes were kept."""
+    requests: int
+    positions: int
+
+
+def rank_drafts(
+    store: Store,
+    samples: Sequence[RequestSamples],
+    device: torch.device,
+    drafts: Sequence[str] | None = None,
+    between: Callable[[], None] = lambda: None,
+) -> list[Fit]:
+    """Every draft that routes lead to (or those named), the nearest first; of equals the first by name.
+
+    Raises BadInput when no request has a position to score, UnknownDraft for a name without weights, WeightsDamaged.
+    """
+    measure, judges = comparable(samples)
+    if not judges:
+        raise BadInput(reason="None of the samples has a position on which drafts could be compared.")
+    fits = []
+    for version in _currents(store, drafts):
+        scores = score(load_current(store, version, device), judges, between)
+        positions = int(scores.positions.sum())
+        reached = float(scores.of(measure).sum()) / positions
+        fits.append(Fit(version.draft, version.id, round(reached, 6), len(judges), positions))
+    return sorted(fits, key=lambda fit: (-fit.acceptance, fit.draft))
+
+
+def _currents(store: Store, drafts: Sequence[str] | None) -> list[DraftVersion]:
+    """The current version of each; drafts that nobody named and that have no weights yet are passed over."""
+    if drafts is not None:
+        return [store.versions.current(draft) for draft in drafts]
+    found = []
+    for draft in sorted({draft for route in store.routes.list() for draft in route.drafts}):
+        try:
+            found.append(store.versions.current(draft))
+        except UnknownDraft:
+            continue
+    return found

@@ -1,0 +1,137 @@
+"""What clusters of a draft's traffic would win with drafts of their own.
+
+Of each cluster three quarters of the requests train a candidate from the weights that serve now, and the gate compares
+the two on the last quarter, as it does for any candidate. Beside it stands a draft that made as many passes over three
+quarters of *everything*: what is won by setting the cluster apart is the difference to that one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from router.clusters import LEAST, Clusters, find_clusters
+from storage.records import DraftVersion, RequestSamples
+from storage.settings import Settings
+from storage.store import Store
+from trainer.distil import Progress, distil
+from trainer.gate import hear, judge
+from trainer.material import is_usable
+from trainer.weights import load_current, load_trainable, vocab_size
+
+JUDGES = 4
+"""Every so many-th request of a cluster judges; the others train."""
+NAME_WORDS = 3
+
+Say = Callable[[int, int], None]
+"""Told how many of how many requests were trained on."""
+Words = Callable[[Sequence[int]], list[str]]
+"""Tokens as words that people can read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """A cluster, and what a draft of its own would win."""
+
+    name: str
+    """From the words that set it apart: a proposal that people may change."""
+    words: tuple[str, ...]
+    requests: tuple[RequestSamples, ...]
+    share: float
+    """Of the traffic that was looked at."""
+    better: bool
+    """Whether the gate would publish the candidate."""
+    evidence: dict[str, Any]
+    """The gate's, against the draft that serves now; ``apart`` is the gain over a draft trained on everything."""
+    candidate: nn.Module = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """Samples of one draft's routes, oldest first, and how they fall into clusters."""
+
+    version: DraftVersion
+    samples: list[RequestSamples]
+    clusters: Clusters
+
+    def split(self, label: int) -> tuple[list[RequestSamples], list[RequestSamples]]:
+        """A cluster's requests to train on, and its judges."""
+        mine = [self.samples[i] for i in self.clusters.members(label)]
+        return [s for i, s in enumerate(mine) if i % JUDGES], mine[::JUDGES]
+
+
+def look(store: Store, draft: str, routes: Sequence[str], limit: int, seed: int, vocabulary: int) -> Traffic:
+    """The newest ``limit`` usable requests of the routes, in clusters by prompt and answer. Raises SegmentDamaged."""
+    ids = store.samples.recent(limit=limit, routes=routes)
+    samples = [s for s in store.samples.read(ids[::-1]) if is_usable(s, vocabulary)]
+    clusters = find_clusters([s.tokens.tolist() for s in samples], seed=seed)
+    return Traffic(store.versions.current(draft), samples, clusters)
+
+
+class Bidder:
+    """Makes offers for traffic: trains a candidate for each cluster, and one draft on everything beside them."""
+
+    def __init__(
+        self, store: Store, settings: Settings, traffic: Traffic, device: torch.device, words: Words,
+        say: Say = lambda done, of: None, between: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """``words`` turns tokens to words; ``between`` is called between two steps and may raise to end it."""
+        self._store, self._settings, self._traffic, self._device = store, settings, traffic, device
+        self._words, self._say, self._between = words, say, between
+        labels = [i for i in range(len(traffic.clusters)) if len(traffic.clusters.members(i)) >= LEAST]
+        self._parts = {label: traffic.split(label) for label in labels}
+        self._done = 0
+
+    def offers(self) -> list[Offer]:
+        """One a cluster, the largest first; none where the traffic is of one kind or too little.
+
+        Raises NotFinite, WeightsDamaged, and whatever ``between`` raises.
+        """
+        if len(self._parts) < 2:
+            return []
+        current = load_current(self._store, self._traffic.version, self._device)
+        everything = self._trained([s for training, _ in self._parts.values() for s in training])
+        made: list[Offer] = []
+        for label in self._parts:
+            made.append(self._offer(label, current, everything, [offer.name for offer in made]))
+        return made
+
+    def _offer(self, label: int, current: nn.Module, everything: nn.Module, taken: Sequence[str]) -> Offer:
+        (training, judges), gate = self._parts[label], self._settings.gate
+        candidate = self._trained(training)
+        verdict = judge([hear(current, candidate, judges, self._between)], gate)
+        apart = judge([hear(everything, candidate, judges, self._between)], gate)
+        mine = [self._traffic.samples[i] for i in self._traffic.clusters.members(label)]
+        words = self._words(self._traffic.clusters.typical[label])
+        evidence = verdict.evidence | {"apart": apart.evidence.get("difference")}
+        share = len(mine) / len(self._traffic.samples)
+        return Offer(free_name(words, taken), tuple(words), tuple(mine), share, verdict.better, evidence, candidate)
+
+    def _trained(self, samples: list[RequestSamples]) -> nn.Module:
+        learn = self._settings.learn.model_copy(update={"method": "full"})
+        model = load_trainable(self._store, self._traffic.version, learn, self._device)
+
+        def step(_: Progress) -> None:
+            self._between()
+
+        distil(model, samples, learn, step)
+        self._done += len(samples)
+        self._say(self._done, 2 * sum(len(training) for training, _ in self._parts.values()))
+        return model.requires_grad_(False)
+
+
+def free_name(words: Sequence[str], taken: Sequence[str]) -> str:
+    """Words as a route's name that is not taken: lower case letters, digits and hyphens."""
+    slugs = [re.sub(r"[^a-z0-9]+", "", word.lower()) for word in words]
+    name = "-".join([slug for slug in dict.fromkeys(slugs) if len(slug) > 1][:NAME_WORDS]) or "cluster"
+    return next(n for n in (name, *(f"{name}-{i}" for i in range(2, 1 << 20))) if n not in taken)
+
+
+def vocabulary_of(store: Store, draft: str, device: torch.device) -> int:
+    """Width of the draft's logits."""
+    return vocab_size(load_current(store, store.versions.current(draft), device))

@@ -1,0 +1,70 @@
+"""Do two drafts still differ where it counts? If each is as good on the other's traffic as the other, one is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from storage.records import RequestSamples
+from storage.settings import GateSettings
+from storage.store import Store
+from trainer.gate import Comparison, comparable, compare, score
+from trainer.weights import load_current
+
+MARGIN = 0.02
+"""Acceptance that a route may lose by a merge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sameness:
+    """What each of two routes would lose if the first one's draft served both."""
+
+    keep: str
+    """The draft that stays: the one that loses less on the other's traffic."""
+    losses: dict[str, Comparison]
+    """By route: acceptance with its own draft, and with the one that stays."""
+    same: bool
+    """Whether the lower limit of every loss is within MARGIN."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Plain numbers for a proposal."""
+        return {"keep": self.keep, "losses": {route: asdict(loss) for route, loss in self.losses.items()}}
+
+
+def compare_routes(
+    store: Store, gate: GateSettings, drafts: Mapping[str, str],
+    samples: Mapping[str, Sequence[RequestSamples]],
+    device: torch.device, between: Callable[[], None] = lambda: None,
+) -> Sameness | None:  # fmt: skip
+    """Of two routes (name → draft, name → newest samples that judge). None when one has nothing to judge on.
+
+    Raises WeightsDamaged, UnknownDraft.
+    """
+    judges = {route: comparable(some) for route, some in samples.items()}
+    if any(len(kept) < gate.min_requests for _, kept in judges.values()):
+        return None
+    models = {draft: load_current(store, store.versions.current(draft), device) for draft in drafts.values()}
+    tables = {
+        draft: {route: score(model, kept, between).of(measure) for route, (measure, kept) in judges.items()}
+        for draft, model in models.items()
+    }
+    positions = {route: score(models[drafts[route]], kept, between).positions for route, (_, kept) in judges.items()}
+    best: Sameness | None = None
+    for keep in models:
+        losses = {
+            route: compare(positions[route], tables[drafts[route]][route], tables[keep][route], gate.confidence)
+            for route in drafts
+        }
+        same = all(drafts[route] == keep or loss.lower > -MARGIN for route, loss in losses.items())
+        found = Sameness(keep, losses, same)
+        if best is None or _worst(found) > _worst(best):
+            best = found
+    return best
+
+
+def _worst(found: Sameness) -> float:
+    return min(loss.difference for loss in found.losses.values())
