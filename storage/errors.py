@@ -5,18 +5,27 @@
     │   ├── BadRequest             a prompt or its sampling settings
     │   ├── BadPromptFile          a file of prompts, or a line in one
     │   ├── BadBenchFile           a recording or a cost table of `osd bench gamma`
-    │   └── BadSetting             osd.toml, OSD_… or a command's option
+    │   ├── BadSetting             osd.toml, OSD_… or a command's option
+    │   ├── DuplicateRoute
+    │   ├── DefaultRoute           what cannot be done to the route `default`
+    │   ├── RouteWithoutDraft
+    │   ├── BadPattern             a route's regular expression
+    │   ├── BadRouteFile           a file of `osd router import`, `teach` or `eval`
+    │   └── NeedsYes               a command that asks, where nobody can answer
     ├── NotFound                 a thing asked for by name is not there
     │   ├── UnknownVersion
     │   ├── UnknownDraft
     │   ├── UnknownRoute
-    │   └── UnknownRequest
+    │   ├── UnknownRequest
+    │   ├── UnknownTopic
+    │   └── UnknownProposal
     ├── PairError                the two models cannot serve together
     │   ├── ModelNotLoaded
     │   ├── VocabularyMismatch
     │   ├── CannotServeRagged
     │   ├── HeadNotLoaded
-    │   └── HeadMismatch
+    │   ├── HeadMismatch
+    │   └── AdapterMismatch
     ├── StoreError               what is kept cannot be reached or trusted
     │   ├── DatabaseUnreachable
     │   ├── SchemaOutdated
@@ -79,6 +88,32 @@ class BadSetting(BadInput):
     """{source}: {key}: {reason}"""
 
 
+class DuplicateRoute(BadInput):
+    """There is a route named {route!r} already; `osd router change` alters it."""
+
+
+class DefaultRoute(BadInput):
+    """The route {route!r} cannot be {action}: {reason}."""
+
+
+class RouteWithoutDraft(BadInput):
+    """The route {route!r} has no draft that could serve it ({reason}). Name one that has weights with --draft, or make
+    one with --new-draft; `osd drafts list` shows those there are."""
+
+
+class BadPattern(BadInput):
+    """The regular expression {pattern!r} does not compile ({reason}). Routes use RE2's syntax, which has neither
+    look-around nor back-references."""
+
+
+class BadRouteFile(BadInput):
+    """{path}: {reason} Nothing was changed."""
+
+
+class NeedsYes(BadInput):
+    """{question} There is no terminal to answer at; give --yes to go on."""
+
+
 class NotFound(OsdError):
     """{reason}"""
 
@@ -99,6 +134,14 @@ class UnknownRoute(NotFound):
 
 class UnknownRequest(NotFound):
     """There is no request {request_id!r} in the replay store."""
+
+
+class UnknownTopic(NotFound):
+    """No example of the topic {topic!r} was taught; known: {known}."""
+
+
+class UnknownProposal(NotFound):
+    """There is no proposal {proposal}; `osd router proposals` shows those there are."""
 
 
 class PairError(OsdError):
@@ -128,6 +171,11 @@ class HeadNotLoaded(PairError):
 class HeadMismatch(PairError):
     """The acceptance head {head} does not belong to the draft {draft}: {reason}. A head reads the embeddings of
     the draft that it was trained for; train one for this draft with `python -m trainer head`."""
+
+
+class AdapterMismatch(PairError):
+    """The adapter {version} does not stand over its draft's number 0: {reason}. It was refused; the version that
+    serves goes on serving. An adapter fits the weights that it was trained over, and no others."""
 
 
 class StoreError(OsdError):

@@ -18,16 +18,14 @@ from storage.database import Database
 from storage.drivers import insert_for
 from storage.errors import BadInput
 from storage.records import Outcome, ratio
+from storage.route_names import under_present_names
 from storage.spans import DAY, SPANS, cover, floor_to
-from storage.tables import CounterRow, OutcomeRow, VersionRow
+from storage.tables import COUNTS, CounterRow, OutcomeRow, VersionRow
 
 LOG_ROWS = 20_000
 """Outcomes kept one by one."""
 
 KEYS = ("route", "draft_version", "controller", "tenant")
-COUNTS = (
-    "requests", "rounds", "drafted", "accepted", "rejections", "emitted", "prompt_tokens", "draft_ms", "verify_ms",
-)  # fmt: skip
 COLUMNS: dict[str, Any] = {
     "route": CounterRow.route,
     "version": CounterRow.draft_version,
@@ -96,13 +94,13 @@ class OutcomeStore:
         self._log_rows = log_rows
 
     def add(self, outcomes: Sequence[Outcome], worker: str) -> None:
-        """Add to the sums and to the log, in one transaction."""
+        """Add to the sums and to the log, in one transaction; what comes late for a renamed route has its new name."""
         if not outcomes:
             return
-        sums, lines = _sums(outcomes, worker), [_line(outcome, worker) for outcome in outcomes]
         with self._db.session() as session:
-            session.execute(_upsert(self._db.dialect), sums)
-            session.execute(insert(OutcomeRow), lines)
+            outcomes = under_present_names(session, outcomes)
+            session.execute(_upsert(self._db.dialect), _sums(outcomes, worker))
+            session.execute(insert(OutcomeRow), [_line(outcome, worker) for outcome in outcomes])
             newest = select(func.max(OutcomeRow.id)).scalar_subquery()
             session.execute(delete(OutcomeRow).where(OutcomeRow.id <= newest - self._log_rows))
 

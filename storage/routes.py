@@ -1,53 +1,158 @@
-"""Which draft serves which kind of traffic."""
+"""Which draft serves which kind of traffic, and every change of that with who, when, before and after.
+
+    storage.route_rows     changes within a transaction
+    storage.route_names    renaming, and what is kept under former names
+    storage.route_log      the audit trail
+    storage.matches        what a route may match by
+
+Each method below is one transaction: it happens whole, with its line in the trail, or not at all. ``who`` is the
+person's login and host where nobody is named.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
 from sqlalchemy.orm import Session
 
+from storage import route_log, route_names, route_rows
 from storage.database import Database
-from storage.drivers import insert_for, plain
-from storage.errors import UnknownDraft, UnknownRoute
-from storage.leases import known_drafts
-from storage.records import Route
-from storage.tables import DraftRow, RouteRow
+from storage.records import DEFAULT_ROUTE, Route
+from storage.route_log import RouteChange, lock_routes
+from storage.tables import RouteRow
 
 Routes = list[Route]
+Changes = list[RouteChange]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that requests are routed by, as it was at one revision."""
+
+    routes: tuple[Route, ...] = (Route(),)
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """Tenant (``*``: every other) -> route."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Former name -> route."""
+    revision: int = 0
+    """The newest change's number."""
 
 
 class RouteTable:
-    """The routes; ``default`` exists from the start."""
+    """The routes; ``default`` exists from the start and always will."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
+    # what there is
+
     def list(self) -> Routes:
         """Every route by name."""
         with self._db.session(read_only=True) as session:
-            return [_to_record(row) for row in _rows(session)]
+            return [route_rows.to_record(row) for row in route_rows.all_rows(session)]
 
     def get(self, name: str) -> Route:
         """Raises UnknownRoute."""
         with self._db.session(read_only=True) as session:
-            if row := session.get(RouteRow, name):
-                return _to_record(row)
-            known = ", ".join(row.name for row in _rows(session))
-        raise UnknownRoute(route=name, known=known)
+            return route_rows.to_record(route_rows.get_row(session, name))
 
-    def add(self, route: Route) -> Route:
-        """Add a route, or change the one of that name. Raises UnknownDraft."""
+    def created(self) -> dict[str, float | None]:
+        """Route -> when it was made, Unix seconds; None before that was noted."""
+        with self._db.session(read_only=True) as session:
+            return {row.name: row.created_at for row in route_rows.all_rows(session)}
+
+    def pins(self) -> dict[str, str]:
+        """Tenant (``*`` for every other) -> route."""
+        with self._db.session(read_only=True) as session:
+            return route_rows.pins(session)
+
+    def plan(self) -> Plan:
+        """Routes, pins and former names, all of one moment."""
+        with self._db.session(read_only=True) as session:
+            if self._db.dialect == "postgresql":  # else each query would see a moment of its own
+                session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
+            revision = route_log.revision(session)
+            rows = route_rows.all_rows(session)
+            routes = tuple(route_rows.to_record(row) for row in rows)
+            return Plan(routes, route_rows.pins(session), route_names.aliases(session), revision)
+
+    def revision(self) -> int:
+        """The newest change's number; it rises with every change."""
+        with self._db.session(read_only=True) as session:
+            return route_log.revision(session)
+
+    def history(self, route: str | None = None, limit: int = 100) -> Changes:
+        """The newest changes, newest first; a route's under its former names too."""
+        with self._db.session(read_only=True) as session:
+            return route_log.history(session, route, limit)
+
+    # changes
+
+    def add(self, route: Route, who: str | None = None) -> Route:
+        """Raises DuplicateRoute, BadInput, BadPattern, UnknownDraft, RouteWithoutDraft."""
         with self._db.session() as session:
-            if session.get(DraftRow, route.draft) is None:
-                raise UnknownDraft(draft=route.draft, known=known_drafts(session))
-            row = {"draft": route.draft, "matches": plain(route.matches)}
-            new = insert_for(self._db.dialect)(RouteRow).values(name=route.name, **row)
-            session.execute(new.on_conflict_do_update(index_elements=["name"], set_=row))
-        return route
+            lock_routes(session)
+            return route_rows.add(session, route, who)
+
+    def change(self, route: Route, who: str | None = None) -> Route:
+        """Give the route of that name what this one has. Raises UnknownRoute, and what :meth:`add` raises."""
+        with self._db.session() as session:
+            lock_routes(session)
+            return route_rows.change(session, route, who)
+
+    def remove(self, name: str, who: str | None = None) -> Route:
+        """With its pins; what was kept under its name stays until it is purged. Raises UnknownRoute, DefaultRoute."""
+        with self._db.session() as session:
+            lock_routes(session)
+            return route_rows.remove(session, name, who)
+
+    def rename(self, name: str, to: str, who: str | None = None) -> Route:
+        """Pins, samples and counters follow, and the old name leads to the route until another takes it.
+
+        Raises UnknownRoute, DefaultRoute, DuplicateRoute, BadInput.
+        """
+        with self._db.session() as session:
+            lock_routes(session)
+            return route_names.rename(session, name, to, who)
+
+    def pin(self, tenant: str, route: str, who: str | None = None) -> None:
+        """Send a tenant's requests (``*``: everybody else's) to a route, whatever they say. Raises UnknownRoute."""
+        with self._db.session() as session:
+            lock_routes(session)
+            route_rows.pin(session, tenant, route, who)
+
+    def unpin(self, tenant: str, who: str | None = None) -> None:
+        """Raises NotFound for a tenant that is not pinned."""
+        with self._db.session() as session:
+            lock_routes(session)
+            route_rows.unpin(session, tenant, who)
+
+    def apply(
+        self, routes: Sequence[Route], pins: Mapping[str, str], who: str | None = None, *, replace: bool = False
+    ) -> int:
+        """Add or change all of these routes and pins at once; ``replace`` removes the others, ``default`` aside.
+
+        Returns how many changes that took. Raises what :meth:`add` and :meth:`pin` raise, with nothing changed.
+        """
+        with self._db.session() as session:
+            lock_routes(session)
+            before = route_log.revision(session)
+            if replace:
+                for tenant in route_rows.pins(session).keys() - pins.keys():
+                    route_rows.unpin(session, tenant, who)
+            for route in routes:
+                known = session.get(RouteRow, route.name) is not None
+                (route_rows.change if known else route_rows.add)(session, route, who)
+            for tenant, name in pins.items():
+                route_rows.pin(session, tenant, name, who)
+            if replace:
+                _remove_others({route.name for route in routes}, session, who)
+            session.flush()
+            return route_log.count_since(session, before)
 
 
-def _rows(session: Session) -> list[RouteRow]:
-    return list(session.scalars(select(RouteRow).order_by(RouteRow.name)))
-
-
-def _to_record(row: RouteRow) -> Route:
-    return Route(row.name, row.draft, row.matches)
+def _remove_others(kept: set[str], session: Session, who: str | None) -> None:
+    for row in route_rows.all_rows(session):
+        if row.name not in kept and row.name != DEFAULT_ROUTE:
+            route_rows.remove(session, row.name, who)

@@ -7,8 +7,8 @@ a training run on them does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from storage.errors import BadInput, SegmentDamaged
 from storage.exports import Exported, write_export
 from storage.purge import Purged, Purger
 from storage.records import RequestSamples
+from storage.route_names import under_present_names
 from storage.segment_files import NewSegment, is_held_out, read_segment, write_segment
 from storage.sweep import Swept, sweep_segments
 from storage.tables import RouteRow, SampleRow, SegmentRow
@@ -79,26 +80,27 @@ class SampleStore:
         return write_segment(self.folder, fresh, lambda new: self._index(new, fresh))
 
     def _index(self, new: NewSegment, batch: list[RequestSamples]) -> None:
-        rows = [
-            {
-                **place,
-                "route": samples.route,
-                "tenant": samples.tenant,
-                "draft_version": samples.draft_version,
-                "created_at": samples.created_at,
-                "prompt_len": samples.prompt_len,
-                "tokens": len(samples.tokens),
-                "positions": len(samples),
-                "holdout": is_held_out(samples, self._holdout),
-            }
-            for place, samples in zip(new.requests, batch, strict=True)
-        ]
         with self._db.session() as session:
+            named = under_present_names(session, batch)
             session.execute(insert(SegmentRow), new.segment)
-            session.execute(insert(SampleRow), rows)
+            session.execute(insert(SampleRow), list(map(self._row, new.requests, named)))
+
+    def _row(self, place: Mapping[str, Any], samples: RequestSamples) -> dict[str, Any]:
+        return {
+            **place,
+            "route": samples.route,
+            "tenant": samples.tenant,
+            "draft_version": samples.draft_version,
+            "created_at": samples.created_at,
+            "prompt_len": samples.prompt_len,
+            "tokens": len(samples.tokens),
+            "positions": len(samples),
+            "holdout": is_held_out(samples, self._holdout),
+        }
 
     def read(self, request_ids: Sequence[str]) -> list[RequestSamples]:
-        """The samples of these requests, in the order asked; purged and unknown ones are skipped.
+        """The samples of these requests, in the order asked; purged and unknown ones are skipped. The route is that of
+        the index, which a renaming changes.
 
         Raises SegmentDamaged for a segment that is not what was written.
         """
@@ -115,16 +117,15 @@ class SampleStore:
             places = list(group)
             try:
                 rows = read_segment(self.folder, segment_id, path)
-                found.update({request_id: rows[row] for _, _, row, request_id in places})
+                found.update({request_id: _routed(rows[row], route) for _, _, row, request_id, route in places})
             except FileNotFoundError:
-                gone.update({request_id: segment_id for *_, request_id in places})
+                gone.update({request_id: segment_id for *_, request_id, _ in places})
         return gone
 
-    def _places(self, request_ids: Sequence[str]) -> Iterator[tuple[str, str, int, str]]:
-        """(segment id, path, row, request id), a segment's rows together."""
-        query = select(SegmentRow.id, SegmentRow.path, SampleRow.row, SampleRow.request_id).join_from(
-            SampleRow, SegmentRow, SampleRow.segment_id == SegmentRow.id
-        )
+    def _places(self, request_ids: Sequence[str]) -> Iterator[tuple[str, str, int, str, str]]:
+        """(segment id, path, row, request id, route), a segment's rows together."""
+        columns = (SegmentRow.id, SegmentRow.path, SampleRow.row, SampleRow.request_id, SampleRow.route)
+        query = select(*columns).join_from(SampleRow, SegmentRow, SampleRow.segment_id == SegmentRow.id)
         places: list[Any] = []
         with self._db.session(read_only=True) as session:
             for ids in chunks(request_ids):
@@ -244,6 +245,10 @@ class SampleStore:
     def sweep(self) -> list[Swept]:
         """Delete what killed processes left behind and nothing refers to; returns what was removed."""
         return sweep_segments(self._db, self.folder)
+
+
+def _routed(samples: RequestSamples, route: str) -> RequestSamples:
+    return samples if samples.route == route else replace(samples, route=route)
 
 
 def whole(column: Any) -> ColumnElement[int]:

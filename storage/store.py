@@ -5,6 +5,8 @@
     store.runs       who trains what                          storage.runs
     store.outcomes   how drafting went                        storage.outcomes
     store.routes     which draft serves which traffic         storage.routes
+    store.examples   taught examples of topics                storage.examples
+    store.proposals  changes of routes worth while            storage.proposals
     store.db         the metadata database                    storage.database
 
 A data directory holds ``segments/``, ``weights/`` and, unless storage.url says otherwise, ``osd.db``. A store may
@@ -17,8 +19,10 @@ from pathlib import Path
 from types import TracebackType
 
 from storage.database import Database
+from storage.examples import ExampleShelf
 from storage.files import make_folder, writing
 from storage.outcomes import OutcomeStore
+from storage.proposals import ProposalLedger
 from storage.routes import RouteTable
 from storage.runs import RunLedger
 from storage.samples import SampleStore
@@ -38,6 +42,8 @@ class Store:
         self.runs = RunLedger(db)
         self.outcomes = OutcomeStore(db)
         self.routes = RouteTable(db)
+        self.examples = ExampleShelf(db)
+        self.proposals = ProposalLedger(db)
 
     def sweep(self) -> list[Swept]:
         """Delete what killed processes left half-done; safe while others write. Returns what was removed."""

@@ -204,6 +204,9 @@ class Counters:
     verify_ms: Mapped[float]
 
 
+COUNTS = tuple(Counters.__annotations__)
+
+
 class CounterRow(Counters, Base):
     """Outcomes summed over ``span`` seconds (a minute, an hour, a day) from ``start`` on."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from storage import promotion, publication, weights
+from storage import options, promotion, publication, weights
 from storage.database import Database
 from storage.errors import BadInput, UnknownDraft, WeightsDamaged, WrongState
 from storage.files import Aside, writing
@@ -23,6 +23,7 @@ from storage.sweep import Swept, sweep_weights
 from storage.tables import DraftRow, VersionRow
 
 Versions = list[DraftVersion]
+Copy = Callable[[Path, list[Path], Path], None]
 Removed = list[Swept]
 
 
@@ -71,6 +72,14 @@ class VersionLedger:
         with self._db.session(read_only=True) as session:
             return promotion.served_by(session, worker)
 
+    def options(self, draft: str) -> dict[str, Any]:
+        """What the draft does otherwise than ``[learn]`` says: ``method``, ``lora_rank``. Raises UnknownDraft."""
+        return options.read(self._db, draft)
+
+    def set_options(self, draft: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace them. Raises UnknownDraft, and BadInput for another key or a value out of range."""
+        return options.write(self._db, draft, wanted)
+
     def folder(self, version: DraftVersion) -> Path:
         """Where its files are."""
         return self.weights_folder / version.path
@@ -106,11 +115,14 @@ class VersionLedger:
 
     # how a version comes to be
 
-    def register_root(self, draft: str, folder: Path) -> DraftVersion:
+    def register_root(
+        self, draft: str, folder: Path, provenance: Mapping[str, Any] | None = None, copy: Copy = weights.copy_files
+    ) -> DraftVersion:
         """Number 0 of a draft: a copy of a model folder, READY, and current if the draft has no other.
 
-        The same files again give the same version. Raises ModelNotLoaded for a folder without safetensors,
-        StoreError when the draft started from other files, BadInput for a name that cannot be a folder's.
+        The same files again give the same version. ``provenance`` says where they came from. Raises ModelNotLoaded
+        for a folder without safetensors, StoreError when the draft started from other files, BadInput for a name that
+        cannot be a folder's.
         """
         require_name(draft)
         source = Path(folder)
@@ -119,10 +131,10 @@ class VersionLedger:
             return root
         with Aside(self.weights_folder / draft, new_id(), folder=True) as aside:
             with writing(aside.path):
-                weights.copy_files(source, files, aside.path)
+                copy(source, files, aside.path)
             facts = {"kind": weights.kind_of(aside.path), "parent": None, "run_id": None}
-            provenance = {"registered_from": source.name}
-            return publication.enter(self._db, self.weights_folder, draft, aside, facts, provenance)
+            said = provenance or {"registered_from": source.name}
+            return publication.enter(self._db, self.weights_folder, draft, aside, facts, said)
 
     def stage(
         self,

@@ -70,7 +70,9 @@ def postgres_url(upgraded_postgres: str) -> Iterator[str]:
         for table in reversed(Base.metadata.sorted_tables):
             connection.execute(table.delete())
         connection.execute(text("INSERT INTO drafts (name, created_at) VALUES ('default', 0)"))
-        connection.execute(text("INSERT INTO routes (name, draft, matches) VALUES ('default', 'default', '{}')"))
+        connection.execute(
+            text("INSERT INTO routes (name, draft, matches, created_at) VALUES ('default', 'default', '{}', 0)")
+        )
     engine.dispose()
 
 

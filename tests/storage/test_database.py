@@ -20,6 +20,7 @@ from storage import database
 from storage.database import Database
 from storage.drivers import plain
 from storage.errors import BadSetting, DatabaseUnreachable, OsdError, SchemaOutdated, StoreError, StoreWriteFailed
+from storage.schema import HEAD
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 from storage.tables import DraftRow
@@ -95,9 +96,9 @@ def test_checking_changes_nothing(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'sub' / 'osd.db'}"
     facts = database.check(url)
     assert (facts["found"], facts["current"], list(tmp_path.iterdir())) == (None, False, [])
-    assert database.upgrade(url) == (None, "0001")
+    assert database.upgrade(url) == (None, HEAD)
     facts = database.check(url)
-    assert (facts["found"], facts["needed"], facts["current"], facts["dialect"]) == ("0001", "0001", True, "sqlite")
+    assert (facts["found"], facts["needed"], facts["current"], facts["dialect"]) == (HEAD, HEAD, True, "sqlite")
     assert facts["milliseconds"] > 0 and facts["server"]
 
 
@@ -106,8 +107,8 @@ def test_postgres_is_upgraded_on_demand_only(tmp_path: Path) -> None:
         assert database.check(url)["current"] is False
         with pytest.raises(SchemaOutdated, match="osd db upgrade"):
             opened(tmp_path, url)
-        assert database.upgrade(url) == (None, "0001")
-        assert database.upgrade(url) == ("0001", "0001")
+        assert database.upgrade(url) == (None, HEAD)
+        assert database.upgrade(url) == (HEAD, HEAD)
         opened(tmp_path, url).close()
 
 
@@ -115,7 +116,7 @@ def test_upgrades_at_once_do_the_work_once(tmp_path: Path) -> None:
     with new_postgres() as postgres:
         for url in (postgres, f"sqlite:///{tmp_path / 'osd.db'}"):
             done = at_once(*[partial(database.upgrade, url)] * 3)
-            assert sorted(done, key=str) == [("0001", "0001"), ("0001", "0001"), (None, "0001")]
+            assert sorted(done, key=str) == [(HEAD, HEAD), (HEAD, HEAD), (None, HEAD)]
 
 
 @pytest.mark.parametrize("found", ["0000", "9999"])
@@ -127,7 +128,8 @@ def test_another_schema_is_refused(settings: Settings, found: str) -> None:
     with pytest.raises(StoreError, match="newer than this osd"):
         database.upgrade(settings.storage.database_url())
     with closing(Database(settings.storage.database_url())) as db, db.session() as session:
-        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))  # the next test finds it as it was
+        # the next test finds it as it was
+        session.execute(text("UPDATE alembic_version SET version_num = :head"), {"head": HEAD})
 
 
 def test_somebody_elses_sqlite_file_is_left_alone(tmp_path: Path) -> None:

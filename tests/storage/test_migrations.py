@@ -44,12 +44,14 @@ def _engine(url: str) -> Iterator[Engine]:
 
 def test_the_migrated_schema_is_that_of_the_tables(migrated: Engine) -> None:
     with migrated.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": _differs})
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": _differs}
+        )
         assert compare_metadata(context, Base.metadata) == []
 
 
 def _differs(_context: object, _found: object, column: Column[object], *defaults: str | None) -> bool | None:
-    """Alembic would ask PostgreSQL whether two JSON values are equal, which it cannot say; others it compares itself."""
+    """Alembic would ask PostgreSQL whether two JSON values are equal, which it cannot say; the rest it compares."""
     found, _, wanted = defaults
     return (found or "").split("::")[0] != (wanted or "") if isinstance(column.type, JSON) else None
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.errors import BadInput, UnknownDraft, UnknownRoute
+from storage.errors import BadInput
 from storage.outcomes import OutcomeStore
-from storage.records import Route
 from storage.settings import Settings
 from storage.spans import DAY, HOUR, MINUTE, cover
 from storage.store import Store, open_store
@@ -135,18 +134,3 @@ def test_writers_at_once_lose_nothing(settings: Settings) -> None:
         for by in ((), ("minute",), ("hour",), ("worker",)):
             assert sum(row.requests for row in store.outcomes.acceptance(by)) == 560
         assert len(store.outcomes.recent(limit=999)) == 560
-
-
-def test_routes(store: Store, tmp_path: Path) -> None:
-    assert store.routes.list() == [Route("default", "default", {})]
-    with pytest.raises(UnknownDraft, match="known: none"):  # the default route's draft has no weights yet
-        store.routes.add(Route("sql", "sql"))
-    add_root(store, tmp_path / "sql", "sql")
-    with pytest.raises(UnknownDraft, match=r"known: sql\."):
-        store.routes.add(Route("go", "go"))
-    store.routes.add(Route("sql", "sql", {"topic": "databases"}))
-    store.routes.add(Route("sql", "default", {"topic": "sql"}))
-    assert store.routes.get("sql") == Route("sql", "default", {"topic": "sql"})
-    assert [route.name for route in store.routes.list()] == ["default", "sql"]
-    with pytest.raises(UnknownRoute, match="default, sql"):
-        store.routes.get("nowhere")
