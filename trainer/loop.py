@@ -59,11 +59,18 @@ def run_once(
     UnknownDraft, and for a run that failed, whose requests are free again: TrainingFailed, WeightsDamaged (the
     version is quarantined), StoreError.
     """
+    settings = of_draft(store, settings, draft)
     run = store.runs.claim(draft, holder, **claim_terms(settings))
     if run is None:
         return None
     lease = Lease(store, run, settings.worker.lease_seconds, stop)
     return conduct(store, run, lambda: _train(store, settings, run, lease, watcher, memory or Memory()))
+
+
+def of_draft(store: Store, settings: Settings, draft: str) -> Settings:
+    """The settings, with those of ``[learn]`` that the draft has of its own. Raises UnknownDraft."""
+    own = store.versions.options(draft)
+    return settings.model_copy(update={"learn": settings.learn.model_copy(update=own)}) if own else settings
 
 
 def claim_terms(settings: Settings) -> dict[str, Any]:

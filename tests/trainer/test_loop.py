@@ -44,6 +44,17 @@ def test_nothing_waits_nothing_happens(drafted: Store, settings: Settings, traff
     assert drafted.runs.list() == []
 
 
+def test_a_draft_may_train_an_adapter_where_the_others_train_all_weights(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    drafted.versions.set_options("default", {"method": "lora", "lora_rank": 4})
+    traffic(8, held_out=False), traffic(5, held_out=True)
+    run = done(run_once(drafted, settings, "default", "me"))
+    assert run.settings["method"] == "lora" and run.settings["lora_rank"] == 4
+    assert settings.learn.method == "full"
+    assert run.version is not None and drafted.versions.get(run.version).kind == "lora"
+
+
 def test_a_run_learns_is_judged_by_requests_that_it_never_saw_and_is_published(
     drafted: Store, settings: Settings, traffic: Traffic
 ) -> None:
