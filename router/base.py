@@ -54,12 +54,22 @@ class Decision:
 
 
 class Router(Protocol):
-    """Chooses a route before decoding, and may learn from how it went."""
+    """Chooses a route before decoding, and may learn from how it went.
+
+    What every router promises is a list that runs: tests/router/checks.py.
+    """
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether it looks at the prompt's text now; the engine decodes the tokens for such a router only."""
+        ...
 
     def route(self, request: Request) -> Decision:
-        """The route for this request. Raises UnknownRoute when it asks for one by a name that is not known."""
+        """The route for this request, the same for the same request as long as the routes are. What cannot be told
+        takes the default. Raises UnknownRoute when the request asks for a route by a name that is not known."""
         ...
 
     def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
-        """What came of a request that was routed. Called from the decoding thread: it must return at once."""
+        """What came of a request that was routed. Called from the decoding thread: it returns at once and never
+        raises, whatever it is told."""
         ...

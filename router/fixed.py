@@ -1,33 +1,26 @@
-"""The router that does not guess: the route asked for by name, or the first one."""
+"""The router that does not guess: the route asked for by name, or the default."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from router.base import Decision
-from storage.errors import BadSetting, UnknownRoute
+from router.directory import Directory
 from storage.records import Outcome, Request, Route
 
 
 class FixedRouter:
-    """Sends a request to the route that it names, and every other request to the first route given."""
+    """Sends a request to the route that it names, and every other one to ``default``, else to the first route given."""
 
-    def __init__(self, routes: Sequence[Route] = (Route(),)) -> None:
+    reads_text = False
+
+    def __init__(self, routes: Sequence[Route] = (Route(),), aliases: Mapping[str, str] | None = None) -> None:
         """Raises BadSetting when there is no route, or when two bear one name."""
-        self._routes = {route.name: route for route in routes}
-        if not routes:
-            raise BadSetting(source="router", key="routes", reason="there must be at least one route")
-        if len(self._routes) < len(routes):
-            raise BadSetting(source="router", key="routes", reason="two routes bear the same name")
-        self._default = routes[0]
+        self._directory = Directory(routes, aliases=aliases)
 
     def route(self, request: Request) -> Decision:
         """See :meth:`router.base.Router.route`."""
-        if request.route is None:
-            return Decision(self._default)
-        if request.route not in self._routes:
-            raise UnknownRoute(route=request.route, known=", ".join(sorted(self._routes)))
-        return Decision(self._routes[request.route], reason="asked for by name")
+        return self._directory.stated(request) or Decision(self._directory.default)
 
     def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
         """See :meth:`router.base.Router.observe`. There is nothing to learn."""

@@ -19,6 +19,8 @@ import numpy.typing as npt
 DEFAULT_ROUTE = "default"
 DEFAULT_DRAFT = "default"
 DEFAULT_TENANT = "default"
+EVERYBODY = "*"
+"""The tenant of a pin that holds for all who have none of their own."""
 
 
 def head_of(draft: str) -> str:

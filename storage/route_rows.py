@@ -29,9 +29,6 @@ from storage.records import DEFAULT_DRAFT, DEFAULT_ROUTE, Route
 from storage.route_log import note
 from storage.tables import DraftRow, RouteAliasRow, RoutePinRow, RouteRow, VersionRow
 
-EVERYBODY = "*"
-"""The tenant of a pin that holds for all who have none of their own."""
-
 
 def to_record(row: RouteRow) -> Route:
     """The row as what travels."""

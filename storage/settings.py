@@ -108,7 +108,28 @@ class ServeSettings(Section):
     record_queue_mb: int = Field(default=256, ge=1)
     """Memory for positions that wait to be kept; when it is full, more are dropped and counted."""
     swap_poll_seconds: float = Field(default=0.5, gt=0)
-    """How often a server looks for a newer draft version."""
+    """How often a server looks for newer draft versions and for routes to new drafts."""
+    draft_memory_mb: int | None = Field(default=None, ge=1)
+    """Memory for drafts, their caches included; beyond it the one that served longest ago leaves. None sets no limit."""
+
+
+class RouterSettings(Section):
+    kind: Literal["auto", "classifier", "fixed"] = "auto"
+    """classifier applies routes' rules to language and topic; auto also chooses among a route's drafts by what each is
+    expected to bring; fixed honours only routes that requests name. Without rules and candidates they cost the same."""
+    poll_seconds: float = Field(default=1.0, gt=0)
+    """How often a server looks for changes of routes, pins and taught examples."""
+    min_confidence: float = Field(default=0.6, ge=0, le=1)
+    """How sure a guess of language or topic must be; below it a request takes the default route."""
+    language_model: Path | None = None
+    """Folder of a language model to use instead of the one that ships with osd."""
+    choose_by: Literal["prompt", "weights", "both"] = "both"
+    """What auto goes by: a prediction from the prompt (on-the-fly adaptation), weights learned from verified text, or
+    whichever of the two does better on a route."""
+    choose_dimensions: int = Field(default=16, ge=4)
+    """r: features of a prompt from which auto predicts."""
+    choose_warm_up: int = Field(default=25, ge=0)
+    """Prompts on which auto judges each candidate before it chooses."""
 
 
 class LearnSettings(Section):
@@ -201,6 +222,7 @@ class Settings(BaseSettings):
 
     storage: StorageSettings = StorageSettings()
     serve: ServeSettings = ServeSettings()
+    router: RouterSettings = RouterSettings()
     learn: LearnSettings = LearnSettings()
     gate: GateSettings = GateSettings()
     worker: WorkerSettings = WorkerSettings()

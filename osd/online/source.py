@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from osd.demo.prompts import DOMAINS, prompts
 from osd.prompts import Prompt, encode, read_prompts
 from storage.errors import BadPromptFile, ModelNotLoaded
+from storage.records import DEFAULT_ROUTE
 
 Fits = Callable[[str], bool]
 
@@ -92,7 +94,7 @@ def _draw(texts: list[str], requests: int, seed: int | None, fits: Fits) -> tupl
 
 
 def _free_name(path: Path, taken: Sequence[Segment]) -> str:
-    """The file's name without its endings; numbered when another file has the same."""
-    name = path.name.removesuffix(".gz").removesuffix(".jsonl")
-    names = {segment.name for segment in taken}
+    """The file's name without its endings, fit for a route's; numbered when another file has the same."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", path.name.removesuffix(".gz").removesuffix(".jsonl")).lstrip("._-")
+    name, names = plain[:56] or "prompts", {DEFAULT_ROUTE, *(segment.name for segment in taken)}
     return next(n for n in (name, *(f"{name}-{i}" for i in range(2, 1 << 20))) if n not in names)

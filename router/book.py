@@ -1,0 +1,84 @@
+"""The routes as they are now: a router that hears of changes without a restart.
+
+One thread looks at the newest change's number every few seconds. Where it has risen, a new router is built aside and
+then takes the old one's place by one assignment; a request sees the one or the other, never half of both. When the
+store does not answer, or holds what cannot be used, the routes known last go on serving.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from router.base import Decision, Router
+from storage.errors import OsdError
+from storage.records import Outcome, Request
+from storage.routes import Plan
+from storage.store import Store
+
+log = logging.getLogger("osd.router")
+
+Build = Callable[[Plan], Router]
+
+
+class LiveRouter:
+    """Routes by the newest plan. Safe to ask from several threads; :meth:`close` ends its thread."""
+
+    def __init__(self, store: Store, build: Build, poll_seconds: float) -> None:
+        """``build`` makes a router of a plan. Raises what it raises, and StoreError, before anything starts."""
+        self._store, self._build, self._every = store, build, poll_seconds
+        plan = store.routes.plan()
+        self._within, self._revision = build(plan), plan.revision
+        self._troubled = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="osd-routes", daemon=True)
+        self._thread.start()
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether a route's rule asks for the prompt's text now."""
+        return bool(getattr(self._within, "reads_text", False))
+
+    @property
+    def revision(self) -> int:
+        """Of the routes that it goes by."""
+        return self._revision
+
+    def route(self, request: Request) -> Decision:
+        """See :meth:`router.base.Router.route`."""
+        return self._within.route(request)
+
+    def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
+        """See :meth:`router.base.Router.observe`."""
+        self._within.observe(request, decision, outcomes)
+
+    def refresh(self) -> bool:
+        """Look now; whether anything had changed. Raises StoreError, and what building raises; the routes stay then."""
+        if self._store.routes.revision() == self._revision:
+            return False
+        plan = self._store.routes.plan()
+        self._within = self._build(plan)
+        self._revision = plan.revision
+        log.info("routes of revision %d", plan.revision, extra={"action": "routes_changed", "revision": plan.revision})
+        return True
+
+    def close(self) -> None:
+        """Stop looking; doing it twice is fine."""
+        self._stop.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._stop.wait(self._every):
+            try:
+                self.refresh()
+                self._troubled = False
+            except Exception as error:  # whatever it is, requests must go on being routed, and changes be heard of
+                self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        """Once, not at every look."""
+        if not self._troubled:
+            facts = {"action": "routes_look_failed"}
+            log.warning("no look at the routes: %s", error, extra=facts, exc_info=not isinstance(error, OsdError))
+        self._troubled = True

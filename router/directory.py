@@ -1,0 +1,50 @@
+"""What people said outright: the routes by name, their former names, the pins. Nothing here is guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from router.base import Decision
+from storage.errors import BadSetting, UnknownRoute
+from storage.records import DEFAULT_ROUTE, EVERYBODY, Request, Route
+
+NAMED = "asked for by name"
+
+
+class Directory:
+    """Immutable. Raises BadSetting when there is no route, or when two bear one name."""
+
+    def __init__(
+        self, routes: Sequence[Route], pins: Mapping[str, str] | None = None, aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self.routes = {route.name: route for route in routes}
+        if not routes:
+            raise BadSetting(source="router", key="routes", reason="there must be at least one route")
+        if len(self.routes) < len(routes):
+            raise BadSetting(source="router", key="routes", reason="two routes bear the same name")
+        self.default = self.routes.get(DEFAULT_ROUTE, routes[0])
+        self._pins, self._aliases = dict(pins or {}), dict(aliases or {})
+
+    def stated(self, request: Request) -> Decision | None:
+        """The route that the request names, else the one that its tenant is pinned to, else None.
+
+        Raises UnknownRoute when it names one that is not there.
+        """
+        if request.route is not None:
+            return Decision(self._named(request.route), reason=NAMED)
+        return self._pinned(request.tenant)
+
+    def _named(self, name: str) -> Route:
+        route = self.routes.get(name) or self.routes.get(self._aliases.get(name, name))
+        if route is None:
+            raise UnknownRoute(route=name, known=", ".join(sorted(self.routes)))
+        return route
+
+    def _pinned(self, tenant: str) -> Decision | None:
+        """A tenant's own pin comes before everybody's; one to a route that is not served here is passed over."""
+        for pinned in (tenant, EVERYBODY):
+            if route := self.routes.get(self._pins.get(pinned, "")):
+                return Decision(
+                    route, reason="every tenant is pinned" if pinned == EVERYBODY else f"{tenant} is pinned"
+                )
+        return None

@@ -1,0 +1,28 @@
+"""The router of pins: a tenant's requests take the route that an admin chose, whatever they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from router.base import Decision
+from router.directory import Directory
+from storage.records import Outcome, Request, Route
+
+
+class PinnedRouter:
+    """A route that a request names, else the one that its tenant (else ``*``) is pinned to, else the default."""
+
+    reads_text = False
+
+    def __init__(
+        self, routes: Sequence[Route], pins: Mapping[str, str], aliases: Mapping[str, str] | None = None
+    ) -> None:
+        """``pins``: tenant -> route. Raises BadSetting when there is no route, or when two bear one name."""
+        self._directory = Directory(routes, pins, aliases)
+
+    def route(self, request: Request) -> Decision:
+        """See :meth:`router.base.Router.route`."""
+        return self._directory.stated(request) or Decision(self._directory.default, reason="not pinned")
+
+    def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
+        """See :meth:`router.base.Router.observe`. There is nothing to learn."""

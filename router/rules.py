@@ -1,0 +1,126 @@
+"""Routes as rules: which of them holds for a request, and how sure that is.
+
+A rule holds when every condition of its route's ``matches`` does. Where several rules hold, the most specific wins:
+
+1. the one with more conditions;
+2. else the one with a condition that is known rather than guessed, in the order tenant, pattern, topic, language;
+3. else the one whose lists are shorter;
+4. else the first by name.
+
+The order is fixed when routes are read, so the same request always takes the same route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from storage.matches import KEYS, LISTS
+from storage.patterns import Pattern
+from storage.records import Route
+
+STRENGTH = ("tenant", "pattern", "topic", "language")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A label, and how sure it is. None: it could not be told, and ``confidence`` is that of the best guess."""
+
+    label: str | None
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What is known of a request."""
+
+    tenant: str
+    text: str
+    language: Seen
+    topic: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a rule holds, and how sure that is, in [0, 1]."""
+
+    holds: bool
+    sure: float
+    unsure_of: str | None = None
+    """The guess that would have made it hold, had it been surer."""
+
+
+class Rule:
+    """One route's conditions, compiled. Raises BadPattern."""
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.conditions = tuple(key for key in STRENGTH if route.matches.get(key))
+        self._lists = {key: frozenset(route.matches[key]) for key in LISTS if route.matches.get(key)}
+        pattern = route.matches.get("pattern")
+        self._pattern = Pattern(pattern) if pattern else None
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """Rules are tried in the order of their ranks; see the module."""
+        words = sum(map(len, self._lists.values()))
+        return -len(self.conditions), *(key not in self.conditions for key in STRENGTH), words, self.route.name
+
+    def judge(self, traits: Traits, least: float) -> Verdict:
+        """Whether it holds; a guess counts from the confidence ``least`` on."""
+        verdicts = [self._condition(key, traits, least) for key in self.conditions]
+        failed = [verdict for verdict in verdicts if not verdict.holds]
+        if not failed:
+            return Verdict(True, min(verdict.sure for verdict in verdicts))
+        return max(failed, key=lambda verdict: verdict.sure)
+
+    def reason(self, traits: Traits) -> str:
+        """The conditions that sent a request here, for people."""
+        values = {"tenant": traits.tenant, "topic": traits.topic.label, "language": traits.language.label}
+        return ", ".join(key if key == "pattern" else f"{key}={values[key]}" for key in self.conditions)
+
+    def _condition(self, key: str, traits: Traits, least: float) -> Verdict:
+        if key == "pattern":
+            return Verdict(self._pattern is not None and self._pattern.found_in(traits.text), 1.0)
+        if key == "tenant":
+            return Verdict(traits.tenant in self._lists[key], 1.0)
+        return _guessed(key, traits.topic if key == "topic" else traits.language, self._lists[key], least)
+
+
+class Rules:
+    """Every route that matches something, the most specific first."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        rules = (Rule(route) for route in routes)
+        self._rules = sorted((rule for rule in rules if rule.conditions), key=lambda rule: rule.rank)
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def look_at(self, key: str) -> bool:
+        """Whether some rule asks for it: language, topic, tenant or pattern."""
+        assert key in KEYS
+        return any(key in rule.conditions for rule in self._rules)
+
+    def first(self, traits: Traits, least: float) -> tuple[Rule | None, float, str]:
+        """The rule that wins, None where none holds; how sure that is, and why."""
+        verdicts = [(rule, rule.judge(traits, least)) for rule in self._rules]
+        for rule, verdict in verdicts:
+            if verdict.holds:
+                return rule, verdict.sure, rule.reason(traits)
+        doubts = [verdict.unsure_of for _, verdict in verdicts if verdict.unsure_of]
+        reason = f"unsure: {doubts[0]}" if doubts else "no route matches"
+        return None, min((verdict.sure for _, verdict in verdicts), default=1.0), reason
+
+
+def _guessed(key: str, seen: Seen, wanted: frozenset[str], least: float) -> Verdict:
+    """Another label is as sure a no as the label is sure; the right one, not sure enough, is a no that is half one."""
+    if seen.label is None:
+        return Verdict(False, 1 - seen.confidence)
+    if seen.label not in wanted:
+        return Verdict(False, seen.confidence)
+    if seen.confidence >= least:
+        return Verdict(True, seen.confidence)
+    doubt = f"{key}={seen.label} at {seen.confidence:.2f}, {least:.2f} needed"
+    return Verdict(False, 1 - seen.confidence, doubt)

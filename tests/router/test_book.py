@@ -1,0 +1,149 @@
+"""Changes of routes reach a router that runs: from this process, from another one, and while threads ask it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from router.book import LiveRouter
+from router.classifying import ClassifierRouter
+from storage.errors import UnknownRoute
+from storage.records import Request, Route
+from storage.routes import Plan
+from storage.settings import Settings, load_settings
+from storage.store import Store, open_store
+
+QUICK = 0.02
+PATIENCE = 60.0
+"""Seconds until a test gives up; it goes on at once when what it waits for has come."""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(storage={"directory": tmp_path / "data"})
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    with open_store(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def live(store: Store) -> Iterator[LiveRouter]:
+    router = LiveRouter(store, build, QUICK)
+    yield router
+    router.close()
+
+
+def build(plan: Plan) -> ClassifierRouter:
+    return ClassifierRouter(plan.routes, plan.pins, plan.aliases)
+
+
+def soon(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def ask(router: LiveRouter, text: str = "hello", **facts: str) -> str:
+    return router.route(Request((1,), text=text, **facts)).name  # type: ignore[arg-type]
+
+
+def test_a_change_is_heard_of_without_a_restart(store: Store, live: LiveRouter) -> None:
+    assert (ask(live, "ticket 7"), live.reads_text) == ("default", False)
+    store.routes.add(Route("help", matches={"pattern": "ticket"}))
+    assert soon(lambda: ask(live, "ticket 7") == "help") and live.reads_text
+    store.routes.pin("acme", "help")
+    assert soon(lambda: ask(live, tenant="acme") == "help")
+    store.routes.rename("help", "support")
+    assert soon(lambda: ask(live, "ticket 7") == "support")
+    assert ask(live, route="help") == "support"
+    store.routes.remove("support")
+    assert soon(lambda: ask(live, tenant="acme") == "default") and not live.reads_text
+    with pytest.raises(UnknownRoute):
+        ask(live, route="support")
+    assert live.revision == store.routes.revision()
+
+
+def test_another_process_changes_the_routes(settings: Settings, live: LiveRouter, tmp_path: Path) -> None:
+    code = (
+        "from storage.settings import load_settings\n"
+        "from storage.store import open_store\n"
+        "from storage.records import Route\n"
+        "with open_store(load_settings()) as store:\n"
+        "    store.routes.add(Route('help', matches={'tenant': ['acme']}))\n"
+    )
+    surroundings = {**os.environ, "OSD_STORAGE__DIRECTORY": str(settings.storage.directory)}
+    assert subprocess.run([sys.executable, "-c", code], env=surroundings, check=False).returncode == 0
+    assert soon(lambda: ask(live, tenant="acme") == "help")
+
+
+def test_nobody_sees_half_of_a_change(store: Store, live: LiveRouter) -> None:
+    """Both tenants are moved from one route to the other at once; a router that was built has both or none of it."""
+    for name in ("left", "right"):
+        store.routes.add(Route(name))
+    store.routes.apply([], {"a": "left", "b": "left"})
+    live.refresh()
+    stop, seen = threading.Event(), set()
+
+    def watch() -> None:
+        while not stop.is_set():
+            within = live._within
+            seen.add(tuple(within.route(Request((1,), tenant=tenant)).name for tenant in "ab"))
+
+    watchers = [threading.Thread(target=watch) for _ in range(3)]
+    for watcher in watchers:
+        watcher.start()
+    for turn in range(10):
+        side = ("right", "left")[turn % 2]
+        store.routes.apply([], {"a": side, "b": side})
+        assert soon(lambda side=side: ask(live, tenant="b") == side)
+    stop.set()
+    for watcher in watchers:
+        watcher.join()
+    assert seen == {("left", "left"), ("right", "right")}
+
+
+def test_what_cannot_be_built_leaves_the_routes_as_they_were(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    def picky(plan: Plan) -> ClassifierRouter:
+        if any(route.name == "bad" for route in plan.routes):
+            raise ZeroDivisionError("a fault of ours")
+        return build(plan)
+
+    router = LiveRouter(store, picky, QUICK)
+    store.routes.add(Route("good", matches={"tenant": ["acme"]}))
+    assert soon(lambda: ask(router, tenant="acme") == "good")
+    store.routes.add(Route("bad"))
+    assert soon(lambda: "no look at the routes: a fault of ours" in caplog.text)
+    assert ask(router, tenant="acme") == "good"
+    store.routes.remove("bad")
+    store.routes.pin("other", "good")
+    assert soon(lambda: ask(router, tenant="other") == "good")
+    router.close()
+    assert caplog.text.count("no look at the routes") == 1
+
+
+def test_closing_ends_the_thread(store: Store) -> None:
+    router = LiveRouter(store, build, 3600.0)
+    assert any(thread.name == "osd-routes" for thread in threading.enumerate())
+    router.close()
+    router.close()
+    assert not any(thread.name == "osd-routes" and thread is router._thread for thread in threading.enumerate())
+    assert ask(router) == "default"
+
+
+def test_a_store_that_cannot_be_read_is_said_at_once(store: Store) -> None:
+    with pytest.raises(ZeroDivisionError):
+        LiveRouter(store, lambda _: 1 / 0, QUICK)  # type: ignore[return-value,arg-type]
+    assert not any(thread.name == "osd-routes" for thread in threading.enumerate())

@@ -1,0 +1,140 @@
+"""Which rule wins, what comes before rules, and how sure the router is."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from router.classifying import ClassifierRouter, primary
+from storage.errors import BadPattern
+from storage.records import Request, Route
+from tests.router.words import LANGUAGES, TOPICS, Words
+
+GERMAN = "Wie geht es?"
+SQL = "SELECT 1"
+
+
+def ask(routes: list[Route], text: str | None, pins: dict[str, str] | None = None, **facts: str) -> tuple[str, float]:
+    router = ClassifierRouter([Route(), *routes], pins, languages=LANGUAGES, topics=TOPICS)
+    decision = router.route(Request((1,), text=text, **facts))  # type: ignore[arg-type]
+    return decision.name, decision.confidence
+
+
+def test_guesses_send_requests_to_routes() -> None:
+    routes = [Route("sql", matches={"topic": ["sql", "db"]}), Route("german", matches={"language": ["de"]})]
+    assert ask(routes, SQL) == ("sql", 0.8)
+    assert ask(routes, GERMAN) == ("german", 0.9)
+    assert ask(routes, "func main() {}")[0] == "default"
+
+
+def test_an_unsure_guess_takes_the_default_and_says_how_sure() -> None:
+    router = ClassifierRouter([Route(), Route("sql", matches={"topic": ["sql"]})], topics=TOPICS)
+    decision = router.route(Request((1,), text="perhaps"))
+    assert (decision.name, decision.confidence, decision.topic) == ("default", 0.5, "sql")
+    assert decision.reason == "unsure: topic=sql at 0.50, 0.60 needed"
+    assert ClassifierRouter([Route(), Route("sql", matches={"topic": ["sql"]})], topics=TOPICS, least=0.5).route(
+        Request((1,), text="perhaps")
+    ).name == "sql"  # fmt: skip
+
+
+def test_how_sure_a_default_is() -> None:
+    routes = [Route("sql", matches={"topic": ["sql"]})]
+    assert ask(routes, "func") == ("default", 0.99)  # surely another topic
+    assert ask(routes, "unclear") == ("default", 1.0)  # nothing speaks for the route
+    assert ask([Route("german", matches={"language": ["de"]})], "unclear") == ("default", 0.7)
+    assert ask([Route("acme", matches={"tenant": ["acme"]})], "func") == ("default", 1.0)
+
+
+def test_metadata_comes_before_guessing() -> None:
+    routes = [Route("german", matches={"language": ["de"]}), Route("finnish", matches={"language": ["fi"]})]
+    assert ask(routes, GERMAN, language="fi") == ("finnish", 1.0)
+    assert ask(routes, "Hyvää päivää", language="de-AT") == ("german", 1.0)
+    assert ask(routes, GERMAN, language="sv") == ("default", 1.0)
+    assert ask(routes, None, language="DE") == ("german", 1.0)
+
+
+def test_a_name_comes_before_a_pin_and_a_pin_before_rules() -> None:
+    routes = [Route("sql", matches={"topic": ["sql"]}), Route("a"), Route("b")]
+    pins = {"acme": "a", "*": "b"}
+    assert ask(routes, SQL, pins, tenant="acme", route="sql") == ("sql", 1.0)
+    assert ask(routes, SQL, pins, tenant="acme") == ("a", 1.0)
+    assert ask(routes, SQL, pins, tenant="other") == ("b", 1.0)
+    assert ask(routes, SQL, {"acme": "gone"}, tenant="acme") == ("sql", 0.8)
+
+
+def test_every_condition_must_hold() -> None:
+    routes = [Route("both", matches={"topic": ["sql"], "tenant": ["acme"]})]
+    assert ask(routes, SQL, tenant="acme") == ("both", 0.8)
+    assert ask(routes, SQL, tenant="other") == ("default", 1.0)
+    assert ask(routes, "func", tenant="acme") == ("default", 0.99)
+
+
+@pytest.mark.parametrize(
+    ("winner", "loser"),
+    [
+        ({"topic": ["sql"], "language": ["de"]}, {"tenant": ["acme"]}),  # more conditions
+        ({"tenant": ["acme"]}, {"pattern": "SELECT"}),
+        ({"pattern": "SELECT"}, {"topic": ["sql"]}),
+        ({"topic": ["sql"]}, {"language": ["de"]}),
+        ({"topic": ["sql"]}, {"topic": ["sql", "go"]}),  # the shorter list
+        ({"tenant": ["acme"], "language": ["de"]}, {"tenant": ["acme"]}),
+    ],
+)
+def test_the_more_specific_rule_wins_in_whatever_order(winner: dict[str, object], loser: dict[str, object]) -> None:
+    routes = [Route("a", matches=loser), Route("z", matches=winner)]
+    for order in (routes, routes[::-1]):
+        assert ask(order, f"{SQL} {GERMAN}", tenant="acme")[0] == "z"
+
+
+def test_equally_specific_rules_go_by_name() -> None:
+    routes = [Route(name, matches={"topic": ["sql"]}) for name in "bca"]
+    for order in itertools.permutations(routes):
+        assert ask(list(order), SQL)[0] == "a"
+
+
+def test_only_what_rules_ask_for_is_looked_at() -> None:
+    class Refusing(Words):
+        def detect(self, text: str) -> object:
+            raise AssertionError("nobody asked for this")
+
+        predict = detect
+
+    def router(*routes: Route) -> ClassifierRouter:
+        return ClassifierRouter([Route(), *routes], languages=Refusing({}), topics=Refusing({}))  # type: ignore[arg-type]
+
+    for routes in ([], [Route("acme", matches={"tenant": ["acme"]})], [Route("named")]):
+        assert not router(*routes).reads_text
+        assert router(*routes).route(Request((1,), text=SQL)).name == "default"
+    pattern = router(Route("sql", matches={"pattern": "SELECT"}))
+    assert pattern.reads_text and pattern.route(Request((1,), text=SQL)).name == "sql"
+
+
+def test_looking_where_no_rule_asks() -> None:
+    router = ClassifierRouter([Route()], languages=LANGUAGES, topics=TOPICS, look=True)
+    decision = router.route(Request((1,), text=f"{SQL} {GERMAN}"))
+    assert (decision.name, decision.language, decision.topic) == ("default", "de", "sql")
+
+
+def test_a_former_name_leads_to_the_route() -> None:
+    router = ClassifierRouter([Route(), Route("new")], aliases={"old": "new"})
+    assert router.route(Request((1,), route="old")).name == "new"
+
+
+def test_patterns_are_found_in_any_text() -> None:
+    routes = [Route("p", matches={"pattern": r"(?i)\bfunc\b"})]
+    assert ask(routes, "a FUNC of x") == ("p", 1.0)
+    assert ask(routes, "function") == ("default", 1.0)
+    assert ask(routes, "\ud800 func \udfff") == ("p", 1.0)
+    assert ask(routes, "x" * 30_000 + " func") == ("default", 1.0)  # beyond what is searched
+    with pytest.raises(BadPattern):
+        ClassifierRouter([Route("p", matches={"pattern": "("})])
+
+
+def test_a_pattern_that_would_stop_a_backtracking_engine_does_not_stop_this_one() -> None:
+    """Python's re would take some 2^5000 steps here, so that this test ends is what it shows."""
+    assert ask([Route("p", matches={"pattern": "^(a+)+$"})], "a" * 5_000 + "!") == ("default", 1.0)
+
+
+def test_tags_of_languages() -> None:
+    assert [primary(tag) for tag in ("de", "de-AT", "pt_BR", " EN ", "zh-Hant-TW")] == ["de", "de", "pt", "en", "zh"]
