@@ -1,0 +1,150 @@
+"""From unlabelled traffic to routes: proposals in the store, applied or declined."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sklearn.metrics import adjusted_rand_score
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from storage.errors import BadInput, DuplicateRoute, UnknownProposal, WrongState
+from storage.proposals import Proposal, ProposalKind, ProposalState
+from storage.records import RequestSamples, Route, now
+from storage.settings import Settings
+from storage.store import Store
+from tests.trainer.models import VOCAB, answers, random_prompts, tiny_llama
+from trainer.routes.apply import apply, decline
+from trainer.routes.discover import Search, candidates, discover
+
+Domains = dict[str, list[RequestSamples]]
+
+
+@pytest.fixture
+def drafted(store: Store, draft_folder: Path) -> Store:
+    """A draft with a tokenizer of words w0 … w47."""
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(draft_folder)  # type: ignore[no-untyped-call]
+    store.versions.register_root("default", draft_folder)
+    return store
+
+
+@pytest.fixture(scope="session")
+def domains() -> Domains:
+    low, high = random_prompts(40, 8, seed=1, high=24), random_prompts(40, 8, seed=2, low=25)
+    return {"low": answers(tiny_llama(1), low), "high": answers(tiny_llama(3), high)}
+
+
+def keep(store: Store, samples: Sequence[RequestSamples], route: str = "default") -> None:
+    store.samples.add([replace(s, route=route, created_at=now() + i * 1e-4) for i, s in enumerate(samples)])
+
+
+@pytest.fixture
+def mixed(drafted: Store, domains: Domains) -> Store:
+    samples = [s for some in domains.values() for s in some]
+    random.Random(0).shuffle(samples)
+    keep(drafted, samples)
+    return drafted
+
+
+def splits(found: Sequence[Proposal]) -> list[Proposal]:
+    return [proposal for proposal in found if proposal.kind is ProposalKind.SPLIT]
+
+
+def test_each_kind_of_traffic_is_proposed_with_what_it_would_win(
+    mixed: Store, settings: Settings, domains: Domains
+) -> None:
+    found = splits(discover(mixed, settings, Search()))
+    kinds = {s.request_id: name for name, some in domains.items() for s in some}
+    named = {member: proposal.facts["name"] for proposal in found for member in proposal.facts["members"]}
+    assert adjusted_rand_score([kinds[i] for i in named], list(named.values())) >= 0.8
+    assert len(found) == 2 and sum(proposal.facts["share"] for proposal in found) == pytest.approx(1.0, abs=1e-3)
+    for proposal in found:
+        assert proposal.facts["evidence"]["difference"] > 0
+        assert (candidates(mixed) / str(proposal.id) / "model.safetensors").is_file()
+
+
+def test_a_proposal_holds_no_text_of_the_traffic(mixed: Store, settings: Settings, domains: Domains) -> None:
+    """Words that set a cluster apart are named; no prompt is."""
+    for proposal in splits(discover(mixed, settings, Search())):
+        said = json.dumps(dict(proposal.facts))
+        for samples in (s for some in domains.values() for s in some):
+            prompt = " ".join(f"w{token}" for token in samples.tokens[: samples.prompt_len])
+            assert prompt not in said and str(samples.tokens.tolist())[1:-1] not in said
+
+
+def test_an_applied_split_is_a_draft_a_route_and_a_topic(mixed: Store, settings: Settings) -> None:
+    proposal, other = splits(discover(mixed, settings, Search()))
+    done = apply(mixed, proposal.id, name="mine", who="admin@here")
+    assert done.state is ProposalState.APPLIED and done.facts["route"] == "mine"
+    assert mixed.routes.get("mine") == Route("mine", "mine", {"topic": ["mine"]})
+    assert mixed.versions.current("mine").digest != mixed.versions.current("default").digest
+    assert set(mixed.examples.counts()) == {"mine", other.facts["name"]}
+    assert mixed.routes.history("mine")[0].who == "admin@here"
+    assert not (candidates(mixed) / str(proposal.id)).exists()
+    with pytest.raises(WrongState):
+        apply(mixed, proposal.id)
+
+
+def test_a_name_that_is_taken_changes_nothing(mixed: Store, settings: Settings) -> None:
+    proposal = splits(discover(mixed, settings, Search()))[0]
+    with pytest.raises(DuplicateRoute):
+        apply(mixed, proposal.id, name="default")
+    assert mixed.proposals.get(proposal.id).state is ProposalState.OPEN
+    assert [route.name for route in mixed.routes.list()] == ["default"]
+    assert mixed.examples.counts() == {}
+
+
+def test_requests_that_were_forgotten_teach_nothing(mixed: Store, settings: Settings) -> None:
+    proposal = splits(discover(mixed, settings, Search()))[0]
+    mixed.samples.purge(everything=True)
+    with pytest.raises(BadInput, match="no longer kept"):
+        apply(mixed, proposal.id)
+    assert [route.name for route in mixed.routes.list()] == ["default"]
+
+
+def test_what_is_declined_stays_so_and_what_is_found_anew_takes_the_old_ones_place(
+    mixed: Store, settings: Settings
+) -> None:
+    first = splits(discover(mixed, settings, Search()))
+    assert decline(mixed, first[0].id).state is ProposalState.DECLINED
+    again = splits(discover(mixed, settings, Search()))
+    assert mixed.proposals.get(first[1].id).state is ProposalState.DECLINED
+    assert {p.id for p in mixed.proposals.list(ProposalState.OPEN)} == {p.id for p in again}
+    with pytest.raises(UnknownProposal):
+        decline(mixed, 999)
+
+
+def test_one_kind_of_traffic_is_left_in_one_route(drafted: Store, settings: Settings, domains: Domains) -> None:
+    keep(drafted, domains["low"][:24])
+    assert discover(drafted, settings, Search()) == []
+
+
+def test_drafts_that_do_not_differ_are_merged(
+    drafted: Store, settings: Settings, domains: Domains, draft_folder: Path
+) -> None:
+    """Two drafts from the same files: each is as good on the other's traffic."""
+    drafted.versions.register_root("twin", draft_folder)
+    drafted.routes.add(Route("twin", "twin"))
+    for route, samples in (("default", domains["low"]), ("twin", domains["low"])):
+        keep(drafted, [replace(s, request_id=f"{route}-{i}") for i, s in enumerate(samples)], route)
+    merges = [p for p in discover(drafted, settings, Search()) if p.kind is ProposalKind.MERGE]
+    assert [set(p.facts["routes"]) for p in merges] == [{"default", "twin"}]
+    apply(drafted, merges[0].id)
+    assert {route.draft for route in drafted.routes.list()} == {merges[0].facts["keep"]}
+
+
+def test_a_route_whose_traffic_moved_is_flagged_and_not_applied(
+    drafted: Store, settings: Settings, domains: Domains
+) -> None:
+    keep(drafted, [*domains["low"], *domains["high"][:24]])
+    found = [p for p in discover(drafted, settings, Search()) if p.kind is ProposalKind.DRIFT]
+    assert [p.facts["routes"] for p in found] == [["default"]]
+    with pytest.raises(BadInput, match="look at the route"):
+        apply(drafted, found[0].id)

@@ -1,0 +1,64 @@
+"""A proposal becomes routes: a draft that starts from the candidate, a route to it, and a topic by which it is found.
+
+Applying a split keeps prompts of the traffic as examples of topics, as `osd router teach` keeps an admin's: that is
+what the admin who applies it asks for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from storage.errors import BadInput, DuplicateRoute, WrongState
+from storage.proposals import Proposal, ProposalKind, ProposalState
+from storage.records import Route
+from storage.store import Store
+from trainer.routes.discover import candidates, prompts_of, settle
+
+
+def apply(store: Store, number: int, *, name: str | None = None, who: str | None = None) -> Proposal:
+    """Do what proposal ``number`` says; ``name`` gives a split's route another name.
+
+    Raises UnknownProposal, WrongState for one that is settled, BadInput where nothing is to be done or the examples
+    are gone, DuplicateRoute. Nothing is changed then but, at most, that a draft without a route was registered.
+    """
+    proposal = store.proposals.get(number)
+    if proposal.state is not ProposalState.OPEN:
+        subject = f"Proposal {number}"
+        raise WrongState(version=subject, state=proposal.state.value, action="applying it", needed="an open one")
+    if proposal.kind is ProposalKind.DRIFT:
+        raise BadInput(reason=f"Proposal {number} says that traffic moved: look at the route, then decline it.")
+    done = _split(store, proposal, name, who) if proposal.kind is ProposalKind.SPLIT else _merge(store, proposal, who)
+    return settle(store, proposal, ProposalState.APPLIED, done)
+
+
+def decline(store: Store, number: int) -> Proposal:
+    """Settle a proposal without doing anything. Raises UnknownProposal, WrongState."""
+    return settle(store, store.proposals.get(number), ProposalState.DECLINED)
+
+
+def _split(store: Store, proposal: Proposal, name: str | None, who: str | None) -> dict[str, Any]:
+    facts = proposal.facts
+    route = name or str(facts["name"])
+    if any(known.name == route for known in store.routes.list()):
+        raise DuplicateRoute(route=route)
+    topics = {topic: prompts_of(store, facts["draft"], ids) for topic, ids in facts["examples"].items()}
+    if not topics.get(facts["name"]):
+        reason = f"The requests that proposal {proposal.id} rests on are no longer kept; look for routes again."
+        raise BadInput(reason=reason)
+    topics[route] = topics.pop(facts["name"])
+    root = store.versions.register_root(route, candidates(store) / str(proposal.id))
+    store.routes.add(Route(route, route, {"topic": [route]}), who)
+    store.examples.teach([(topic, text) for topic, texts in topics.items() for text in texts], who)
+    return {"route": route, "version": root.id}
+
+
+def _merge(store: Store, proposal: Proposal, who: str | None) -> dict[str, Any]:
+    """The route whose draft goes is led to the one that stays; both routes go on, so that their numbers stay apart."""
+    keep = str(proposal.facts["keep"])
+    moved = []
+    for name in proposal.facts["routes"]:
+        route = store.routes.get(name)
+        if route.draft != keep:
+            store.routes.change(Route(name, keep, route.matches, route.candidates), who)
+            moved.append(name)
+    return {"moved": moved}

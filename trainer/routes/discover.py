@@ -1,0 +1,183 @@
+"""Looks at the traffic of late and proposes: split what is of several kinds, merge what no longer differs, look at what
+moved.
+
+    newest samples → clusters → what each would win → SPLIT
+    pairs of routes with drafts of their own → do they still differ? → MERGE
+    a route's newest requests against those before → DRIFT
+
+Proposals stand in the store, without any text: an admin applies or declines them (trainer.routes.apply), or a setting
+lets them apply themselves. The candidate that was trained for a split is kept, so that the new draft starts from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from osd.models import choose_device, load_tokenizer
+from storage.errors import BadInput, UnknownDraft
+from storage.files import Aside, writing
+from storage.proposals import Proposal, ProposalKind, ProposalState
+from storage.records import RequestSamples, Route
+from storage.settings import GateSettings, Settings
+from storage.store import Store
+from trainer.routes.drift import find_drift
+from trainer.routes.offers import Bidder, Offer, Say, Traffic, look, vocabulary_of
+from trainer.routes.sameness import compare_routes
+from trainer.weights import write_full
+
+log = logging.getLogger("osd.trainer")
+
+EXAMPLES = 64
+"""Requests of a cluster that a new route's topic is learned from."""
+FOLDER = "proposals"
+"""Below the data directory: candidates of open proposals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What to look at."""
+
+    routes: Sequence[str] | None = None
+    """Their traffic only; None is all routes."""
+    requests: int = 800
+    """Newest ones of a draft's routes."""
+    seed: int = 0
+    say: Say = field(default=lambda done, of: None)
+    between: Callable[[], None] = field(default=lambda: None)
+    """Called often; may raise to end the search, which then proposes nothing more."""
+
+
+def discover(store: Store, settings: Settings, search: Search) -> list[Proposal]:
+    """What is proposed now; older open proposals of splits and merges over the same routes are declined.
+
+    Raises UnknownRoute, SegmentDamaged, WeightsDamaged, StoreWriteFailed, NotFinite.
+    """
+    device = choose_device(settings.worker.device)
+    chosen = [store.routes.get(name) for name in search.routes] if search.routes else store.routes.list()
+    found: list[Proposal] = []
+    for draft in dict.fromkeys(route.draft for route in chosen):
+        routes = [route.name for route in chosen if route.draft == draft]
+        try:
+            found += _splits(store, settings, search, draft, routes, device)
+        except UnknownDraft:
+            continue  # no server has given it weights yet: there is no traffic either
+    found += _merges(store, settings, search, chosen, device)
+    found += [proposal for route in chosen for proposal in _drift(store, search, route)]
+    return found
+
+
+def _splits(
+    store: Store, settings: Settings, search: Search, draft: str, routes: Sequence[str], device: torch.device
+) -> list[Proposal]:
+    tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft)))
+    if tokenizer is None:
+        return []  # a route is found by the text of its prompts
+    traffic = look(store, draft, routes, search.requests, search.seed, vocabulary_of(store, draft, device))
+
+    def words(tokens: Sequence[int]) -> list[str]:
+        return [str(tokenizer.decode([token])).strip() for token in tokens]
+
+    offers = Bidder(store, settings, traffic, device, words, search.say, search.between).offers()
+    if not any(offer.better for offer in offers):
+        return []
+    _withdraw(store, ProposalKind.SPLIT, routes)
+    group = {offer.name: [s.request_id for s in _typical(offer)] for offer in offers}
+    return [_propose(store, traffic, routes, offer, group) for offer in offers if offer.better]
+
+
+def _typical(offer: Offer) -> Sequence[RequestSamples]:
+    """The newest of its requests."""
+    return offer.requests[-EXAMPLES:]
+
+
+def _propose(
+    store: Store, traffic: Traffic, routes: Sequence[str], offer: Offer, group: dict[str, list[str]]
+) -> Proposal:
+    facts: dict[str, Any] = {
+        "name": offer.name, "draft": traffic.version.draft, "version": traffic.version.id, "routes": list(routes),
+        "words": list(offer.words), "requests": len(offer.requests), "share": round(offer.share, 4),
+        "separation": round(traffic.clusters.separation, 4), "evidence": offer.evidence, "examples": group,
+        "members": [s.request_id for s in offer.requests],
+    }  # fmt: skip
+    proposal = store.proposals.add(ProposalKind.SPLIT, facts)
+    parent = store.versions.folder(traffic.version)
+    with Aside(candidates(store), str(proposal.id), folder=True) as aside:
+        with writing(aside.path):
+            write_full(offer.candidate, aside.path, parent)
+        aside.rename(candidates(store) / str(proposal.id))
+    return proposal
+
+
+def candidates(store: Store) -> Path:
+    """The folder in which each open split has the draft that was trained for it."""
+    folder = store.directory / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def settle(store: Store, proposal: Proposal, state: ProposalState, facts: dict[str, Any] | None = None) -> Proposal:
+    """Mark a proposal applied or declined; its candidate goes. Raises WrongState, UnknownProposal."""
+    settled = store.proposals.set_state(proposal.id, state, facts)
+    shutil.rmtree(candidates(store) / str(proposal.id), ignore_errors=True)
+    return settled
+
+
+def _withdraw(store: Store, kind: ProposalKind, routes: Sequence[str]) -> None:
+    """Decline what was proposed before for the same routes: what is found now is newer."""
+    for proposal in store.proposals.list(ProposalState.OPEN):
+        if proposal.kind is kind and set(proposal.facts.get("routes", ())) == set(routes):
+            settle(store, proposal, ProposalState.DECLINED, {"reason": "newer proposals took its place"})
+
+
+def _merges(
+    store: Store, settings: Settings, search: Search, routes: Sequence[Route], device: torch.device
+) -> list[Proposal]:
+    found = []
+    for one, other in combinations(routes, 2):
+        if one.draft == other.draft:
+            continue
+        drafts = {route.name: route.draft for route in (one, other)}
+        judges = {name: _judges(store, name, settings.gate) for name in drafts}
+        same = compare_routes(store, settings.gate, drafts, judges, device, search.between)
+        if same is not None and same.same:
+            _withdraw(store, ProposalKind.MERGE, list(drafts))
+            found.append(
+                store.proposals.add(ProposalKind.MERGE, {"routes": list(drafts), "drafts": drafts, **same.facts})
+            )
+    return found
+
+
+def _judges(store: Store, route: str, gate: GateSettings) -> list[RequestSamples]:
+    """Held-out requests; where there are too few, the newest others too. On those the route's own draft was trained,
+    which speaks against a merge."""
+    held = store.samples.recent(limit=gate.requests, routes=[route], holdout=True)
+    lacking = max(0, gate.min_requests - len(held))
+    others = store.samples.recent(limit=lacking, routes=[route], holdout=False) if lacking else []
+    return store.samples.read(held + others)
+
+
+def _drift(store: Store, search: Search, route: Route) -> list[Proposal]:
+    ids = store.samples.recent(limit=search.requests, routes=[route.name])
+    drift = find_drift([s.tokens.tolist() for s in store.samples.read(ids[::-1])], search.seed)
+    if drift is None or not drift.moved:
+        return []
+    _withdraw(store, ProposalKind.DRIFT, [route.name])
+    return [store.proposals.add(ProposalKind.DRIFT, {"routes": [route.name], **asdict(drift)})]
+
+
+def prompts_of(store: Store, draft: str, request_ids: Sequence[str]) -> list[str]:
+    """The prompts of kept requests as text; purged ones are left out. Raises BadInput without a tokenizer."""
+    tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft)))
+    if tokenizer is None:
+        raise BadInput(reason=f"The draft {draft} has no tokenizer, so prompts cannot be read as text.")
+    samples = store.samples.read(request_ids)
+    texts = [str(tokenizer.decode(s.tokens[: s.prompt_len].tolist(), skip_special_tokens=True)) for s in samples]
+    return [text.strip() for text in texts if text.strip()]
