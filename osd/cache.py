@@ -9,9 +9,13 @@ beyond a row's length is garbage that no query sees and the next pass overwrites
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+if TYPE_CHECKING:
+    from osd.lora.bank import Mix
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,19 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
             windows.append(lines[feed.first : feed.first + rows, : feed.span].transpose(1, 2))
         return windows[0], windows[1]
 
+    def grow(self, rows: int) -> None:
+        """Room for so many rows in all; what is kept of the first stays."""
+        if self.is_initialized:
+            for i, old in enumerate(self._kept):
+                self._kept[i] = old.new_zeros(rows * self.cache.length, *old.shape[1:])
+                self._kept[i][: len(old)] = old
+            self.keys, self.values = self._kept
+
+    @property
+    def bytes(self) -> int:
+        """Memory that is taken."""
+        return sum(kept.numel() * kept.element_size() for kept in self._kept)
+
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of one row over another."""
         begin, end = source * self.cache.length, target * self.cache.length
@@ -97,7 +114,7 @@ class RaggedCache(Cache):
         """``limit`` is the first position that the model does not know; only padding is ever fed there."""
         self.rows, self.length, self.limit = rows, length, limit
         self._ramp = torch.arange(length, device=device)
-        self._row_base = torch.arange(rows, device=device).unsqueeze(1) * length
+        self._row_base = self._bases()
         self._seen = torch.zeros((), dtype=dtype, device=device)
         self._hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
         self.feed: Feed
@@ -105,9 +122,27 @@ class RaggedCache(Cache):
         """Whether somebody reads ``embedding``: a forward pass that would have to work for it asks."""
         self.embedding: torch.Tensor | None = None
         """(B, 1 or T, D): what the newest pass gave the output layer, after the final norm."""
+        self.mix: Mix | None = None
+        """What adapters add to the next pass."""
         self.ragged = [RaggedLayer(self) for _ in range(layers)]
         """The same objects as ``layers``, by their own type."""
         super().__init__(layers=list(self.ragged))
+
+    def grow(self, rows: int) -> None:
+        """Room for at least so many rows: twice as many as before, or more, so that growing is rare."""
+        if rows > self.rows:
+            self.rows = max(rows, 2 * self.rows)
+            self._row_base = self._bases()
+            for layer in self.ragged:
+                layer.grow(self.rows)
+
+    @property
+    def bytes(self) -> int:
+        """Memory that keys and values take; none before the first pass."""
+        return sum(layer.bytes for layer in self.ragged)
+
+    def _bases(self) -> torch.Tensor:
+        return torch.arange(self.rows, device=self._ramp.device).unsqueeze(1) * self.length
 
     def aim(self, first: int, starts: torch.Tensor, count: int, span: int, packed: torch.Tensor | None = None) -> Feed:
         """Point the next forward pass at B rows from ``first``: row i takes ``count`` tokens at

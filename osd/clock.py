@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -49,3 +51,32 @@ class Clock:
             self._events[index].record()
         else:
             self._times[index] = time.perf_counter()
+
+
+class Laps:
+    """Times things that follow one another, also where the device runs behind the host; read when all is over."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._marks: list[Any] = []
+
+    def begin(self) -> None:
+        """The first begins."""
+        self._marks.clear()
+        self.end_one()
+
+    def end_one(self) -> None:
+        """One ends and the next begins."""
+        if self._on_gpu:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record()
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter())
+
+    def read(self) -> list[float]:
+        """Milliseconds of each. Waits for the device."""
+        if self._on_gpu:
+            self._marks[-1].synchronize()
+            return [float(a.elapsed_time(b)) for a, b in pairwise(self._marks)]
+        return [1e3 * (b - a) for a, b in pairwise(self._marks)]

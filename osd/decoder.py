@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from osd import lean
 from osd.cache import Feed, RaggedCache
-from osd.lean import lean_forward
+from osd.lora.adapter import Adapter, LowRank, Sizes
+from osd.lora.bank import Mix
 from storage.errors import CannotServeRagged
 
 CHUNK = 512
 """Prompt tokens of one prefill pass: bounds the mask's memory on long prompts."""
+SCORED_CHUNK = 128
+"""The same where every token's logits are wanted: bounds their memory."""
 
 PACKED = 0.9
 """A pass is packed when no more than this share of its tokens counts."""
@@ -33,6 +37,8 @@ class Decoder:
         layers = module.config.get_text_config().num_hidden_layers
         self.cache = RaggedCache(layers, rows, length, weight.device, weight.dtype, limit)
         self.device = weight.device
+        self.adapters: Callable[[int, int], Mix | None] | None = None
+        """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""
         self.forward = forward
         """May be replaced by that of other weights between two calls; what is cached is then only stale."""
 
@@ -58,6 +64,7 @@ class Decoder:
         count = tokens.shape[1]
         span = max(starts) + count
         begin = torch.tensor(starts, device=self.device).unsqueeze(1)
+        self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
         self.cache.aim(first, begin, count, span, self._packed(counts, count))
         return self.forward(tokens, self.cache, last)
 
@@ -74,6 +81,16 @@ class Decoder:
             chunk = torch.tensor([tokens[offset : offset + CHUNK]], device=self.device)
             self.logits(chunk, [start + offset], first=row, last=torch.zeros(1, dtype=torch.long, device=self.device))
 
+    def prefill_scored(self, row: int, tokens: Sequence[int]) -> float | None:
+        """Fill a row's cache with all but the last of the tokens, as :meth:`prefill`, and say how they surprised the
+        model: the mean of −ln p(token | those before it), the first aside. None for a single token."""
+        total = 0.0
+        for begin in range(0, len(tokens) - 1, SCORED_CHUNK):
+            fed = torch.tensor([tokens[begin : begin + SCORED_CHUNK + 1]], device=self.device)
+            logprobs = self.logits(fed[:, :-1], [begin], first=row).log_softmax(-1, dtype=torch.float32)
+            total -= float(logprobs.gather(2, fed[:, 1:].unsqueeze(2)).sum())
+        return total / (len(tokens) - 1) if len(tokens) > 1 else None
+
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` positions over another row."""
         self.cache.move_row(source, target, length)
@@ -84,7 +101,11 @@ def hugging_face_forward(module: PreTrainedModel) -> Forward:
 
     def forward(tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
         feed: Feed = cache.feed
-        with _embedding_kept(module, cache) if cache.wants_embedding else nullcontext():
+        with ExitStack() as hooks:
+            if cache.wants_embedding:
+                hooks.enter_context(_embedding_kept(module, cache))
+            if cache.mix is not None:
+                hooks.enter_context(_adapted(module, cache.mix))
             logits: torch.Tensor = module(
                 input_ids=tokens,
                 attention_mask=feed.mask,
@@ -121,6 +142,31 @@ def _embedding_kept(module: PreTrainedModel, cache: RaggedCache) -> Iterator[Non
         handle.remove()
 
 
+@contextmanager
+def _adapted(module: PreTrainedModel, mix: Mix) -> Iterator[None]:
+    """Add to what the adapted modules give."""
+
+    def hook(site: str) -> Callable[[torch.nn.Module, tuple[torch.Tensor, ...], torch.Tensor], torch.Tensor]:
+        def add(part: torch.nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+            if isinstance(part, torch.nn.Embedding):
+                return mix.embed(site, args[0], output)
+            return mix.add(site, args[0], output)
+
+        return add
+
+    handles = [module.get_submodule(site).register_forward_hook(hook(site)) for site in mix.sites]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def lay_out(build: Builder, parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:
+    """An adapter's parts, module by module, as the forward passes that ``build`` makes add them."""
+    return lean.lay_out(parts, sizes) if build is lean.lean_forward else Adapter(parts)
+
+
 def vocabulary_size(module: PreTrainedModel) -> int:
     """Width of the model's logits."""
     head: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -136,7 +182,7 @@ def choose_forward(module: PreTrainedModel, name: str, tolerance: float = 2e-3) 
     own with eager attention. Raises CannotServeRagged when none will do.
     """
     reasons: list[str] = []
-    for attention, build in ((None, lean_forward), (None, hugging_face_forward), ("eager", hugging_face_forward)):
+    for attention, build in ((None, lean.lean_forward), (None, hugging_face_forward), ("eager", hugging_face_forward)):
         try:
             if attention:
                 module.set_attn_implementation(attention)

@@ -4,27 +4,26 @@
 
 Offline generation, the benches and the server run this same loop. A batch is ragged: its rows accept
 different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
-osd.intake (refuses), router (chooses a route), osd.gamma (how far), osd.drafters (proposes),
-osd.decoder (the target's pass), osd.warp and osd.verdict (what is kept), osd.recorder, osd.swap.
+osd.desk (refuses, routes, lets in), osd.gamma (how far), osd.drafters (which drafts there are, and what they
+propose), osd.decoder (the target's pass), osd.warp and osd.verdict (what is kept), osd.recorder, osd.swap.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from osd.clock import Clock
-from osd.drafters import CausalDrafter, Draft
-from osd.drafters.head import head_in_settings
+from osd.desk import Desk
+from osd.drafters import Draft
 from osd.gamma import CostModel, Observation, make_pace
-from osd.intake import check_request
-from osd.models import Pair
+from osd.household import UNVERSIONED, Household, PassCosts
+from osd.models import Pair, row_length, row_limit
 from osd.recorder import Recorder
 from osd.row import Completion, Progress, Row
+from osd.stats import EngineStats
 from osd.swap import HeadSwap, Swap
 from osd.text import Ending
 from osd.verdict import Verdict, judge
@@ -35,19 +34,7 @@ from storage.errors import BadRequest
 from storage.records import Request, Round
 from storage.settings import ServeSettings
 
-UNVERSIONED = "unversioned"
-"""The draft version of an engine that no store stands behind."""
-
-
-@dataclass(slots=True)
-class EngineStats:
-    """What the engine measured of itself."""
-
-    steps: int = 0
-    round_ms: deque[float] = field(default_factory=lambda: deque(maxlen=100_000))
-    """Milliseconds of each round, newest last."""
-    swap_pause_ms: list[float] = field(default_factory=list)
-    """Milliseconds for which decoding stood still at each swap."""
+__all__ = ["UNVERSIONED", "Engine", "EngineStats"]
 
 
 class Engine:
@@ -68,41 +55,52 @@ class Engine:
         Raises BadSetting when the gamma controller's settings do not fit together, HeadNotLoaded and HeadMismatch.
         """
         self.pair, self.settings = pair, settings
-        self.limit = min(settings.max_length, pair.limit)
-        self.router = router or FixedRouter()
+        self.limit = row_limit(pair, settings)
         self.recorder, self.swap, self.heads = recorder, swap, heads
-        self.costs = CostModel()
+        self.household = Household(pair, settings, swap, heads)
+        self.drafter = self.household.pool
+        self.desk = Desk(pair, router or FixedRouter(), self.limit, self.household.want)
         self.pace = make_pace(settings, self.costs)
+        self.pass_costs = PassCosts(self.drafter)
+        """What passes cost, for routers."""
         self.stats = EngineStats()
-        length = self.limit + settings.gamma_max + 1  # a row's padding may stand beyond its own end
-        self.target = pair.target.decoder(settings.max_batch, length)
-        head = None if heads else head_in_settings(settings, pair.draft)
-        self.drafter = CausalDrafter(pair.draft.decoder(settings.max_batch, length), pair.vocab_size, head)
+        self.target = pair.target.decoder(settings.max_batch, row_length(pair, settings))
         self.ending = Ending(pair.tokenizer, pair.eos_ids)
         self.rows: list[Row] = []
-        self.waiting: deque[Row] = deque()
         self._ended: list[Progress] = []
         self._clock = Clock(pair.device)
         if settings.threads:
             torch.set_num_threads(settings.threads)
 
     @property
+    def router(self) -> Router:
+        """What sends requests to routes and drafts."""
+        return self.desk.router
+
+    @property
+    def costs(self) -> CostModel:
+        """What drafting with the first draft, and verifying, cost; ``of`` gives the other drafts'."""
+        return self.drafter.costs
+
+    @costs.setter
+    def costs(self, costs: CostModel) -> None:
+        self.drafter.costs = costs
+
+    @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.rows or self.waiting or self._ended)
+        return bool(self.rows or self.desk.waiting or self._ended)
 
     @property
     def draft_version(self) -> str:
-        """The version of the draft's weights that drafts now."""
-        return self.swap.version if self.swap else UNVERSIONED
+        """The version of the default draft's weights that drafts now."""
+        return self.drafter.default.version
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises BadRequest or UnknownRoute; nothing is queued then."""
-        check_request(request, self.pair, self.limit)
         if self._find(request.id):
             raise BadRequest(field="id", reason=f"request {request.id!r} is already being served")
-        route = self.router.route(request)
-        self.waiting.append(Row(request, route.name, self.pace.controller(route.name), self.limit))
+        self.desk.submit(request)
 
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
@@ -113,7 +111,7 @@ class Engine:
         if row in self.rows:
             self._leave(self.rows.index(row))
         else:
-            self.waiting.remove(row)
+            self.desk.waiting.remove(row)
         completion = self._finish(row, "cancelled")
         self._ended.append(Progress(request_id, (), completion))
         if self.recorder:
@@ -124,7 +122,7 @@ class Engine:
         """Serve requests to the end, at most ``max_batch`` at a time, pulling them as there is room."""
         source = iter(requests)
         while True:
-            while len(self.rows) + len(self.waiting) < self.settings.max_batch and (request := next(source, None)):
+            while len(self.rows) + len(self.desk.waiting) < self.settings.max_batch and (request := next(source, None)):
                 self.submit(request)
             if not self.busy:
                 return
@@ -145,7 +143,6 @@ class Engine:
             gammas = self.pace.plan(self.rows)
             warp = Warp.of([row.request.sampling for row in self.rows], self.pair.vocab_size, self.pair.device)
             chance = self._chance(gammas) if warp else None
-            self.costs.unread = sum(row.unread() for row, gamma in zip(self.rows, gammas, strict=True) if gamma)
             draft = self.drafter.propose(self.rows, gammas, warp, chance, self.pace.steer)
             clock.split()
             logits = self._verify(draft)
@@ -156,9 +153,11 @@ class Engine:
         return progress
 
     def _admit(self) -> None:
-        while self.waiting and len(self.rows) < self.settings.max_batch:
-            row = self.waiting.popleft()
-            self.target.prefill(len(self.rows), row.tokens[:-1])
+        while self.desk.waiting and len(self.rows) < self.settings.max_batch:
+            row = self.desk.admit(self.target, len(self.rows))
+            self.drafter.join(row, row.decision.draft)
+            row.begin(self.pace.controller(row.route, self.drafter.costs_beside(row)))
+            self.stats.stood_in += row.seat.draft != row.decision.draft
             self.rows.append(row)
 
     def _chance(self, gammas: Sequence[int]) -> Tensor:
@@ -182,8 +181,7 @@ class Engine:
         """Tell the cost model. Committing is as often as verifying, so it counts there."""
         self.stats.steps += 1
         self.stats.round_ms.append(clock.first_ms + clock.second_ms)
-        if draft.passes:
-            self.costs.observe_draft(rows, draft.passes, clock.first_ms)
+        self.drafter.measure(clock.first_ms)
         tokens = sum(draft.lengths) + rows if self.target.packs else rows * (draft.size + 1)
         self.costs.observe_verify(rows, tokens, clock.second_ms + clock.since_ms())
 
@@ -200,7 +198,7 @@ class Engine:
             self.drafter.commit(row, before, accepted, draft)
             row.gamma.observe(Observation(gammas[index], drafted, accepted, row.tokens))
             times = (clock.first_ms * share, clock.second_ms * share)
-            row.rounds.append(Round(gammas[index], drafted, accepted, len(tokens), *times, self.draft_version))
+            row.rounds.append(Round(gammas[index], drafted, accepted, len(tokens), *times, row.seat.version))
             progress.append(Progress(row.request.id, tuple(tokens), self._finish(row, reason) if reason else None))
         if self.recorder:
             self.recorder.take(self.rows, progress, draft, verdict.accepted, verdict.drafted, logits, verdict.chances)
@@ -209,27 +207,26 @@ class Engine:
         return progress
 
     def _finish(self, row: Row, reason: str) -> Completion:
-        return row.complete(reason, self.ending.text(row))
+        completion = row.complete(reason, self.ending.text(row))
+        self.desk.observe(row, completion)
+        return completion
 
     def _leave(self, index: int) -> None:
         """Take a row out; the last one takes its place, so that rows stay together in the caches."""
-        last = len(self.rows) - 1
-        if index < last:
-            row = self.rows[last]
-            self.target.move_row(last, index, row.length - 1)
-            self.drafter.move_row(last, index, row)
-            self.rows[index] = row
-        self.rows.pop()
+        row, last = self.rows[index], self.rows.pop()
+        self.drafter.leave(row)
+        if last is not row:
+            self.target.move_row(len(self.rows), index, last.length - 1)
+            self.rows[index] = last
 
     def _swap(self) -> None:
-        """Take newer draft weights and a newer head if they are ready: exchanges of references between two steps."""
-        if self.swap and self.swap.ready:
+        """Let drafts and a newer head come and go: exchanges of references between two steps."""
+        if self.household.ready:
             with self._clock as clock:
-                self.drafter.decoder.forward = self.swap.take()
+                self.household.renew()
                 clock.split()
             self.stats.swap_pause_ms.append(clock.first_ms)
-        if self.heads and self.heads.ready:
-            self.drafter.head = self.heads.take()
+        self.household.renew_head()
 
     def _find(self, request_id: str) -> Row | None:
-        return next((row for row in [*self.rows, *self.waiting] if row.request.id == request_id), None)
+        return next((row for row in [*self.rows, *self.desk.waiting] if row.request.id == request_id), None)

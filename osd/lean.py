@@ -9,7 +9,8 @@ module's own weights and is used only where its logits agree with the module's (
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import count, takewhile
 from typing import Any
 
 import torch
@@ -18,10 +19,19 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from osd.cache import RaggedCache
+from osd.lora.adapter import Adapter, LowRank, Sizes
+from osd.lora.bank import Mix
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
 Product = Callable[[Tensor], Tensor]
+PRODUCTS = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+"""The products of a layer here, and the modules whose work each does."""
 
 
 def lean_forward(module: PreTrainedModel) -> Callable[[Tensor, RaggedCache, Tensor | None], Tensor] | None:
@@ -47,7 +57,7 @@ class LeanDecoder:
     def __init__(self, module: PreTrainedModel) -> None:
         model: Any = module.model
         self.embedding = model.embed_tokens.weight
-        self.layers = [_Layer(layer) for layer in model.layers]
+        self.layers = [_Layer(layer, index) for index, layer in enumerate(model.layers)]
         self.norm, self.eps = model.norm.weight, model.norm.variance_epsilon
         self.head = _product(module.lm_head.weight, module.lm_head.bias)
         self.rotary = model.rotary_emb
@@ -60,14 +70,18 @@ class LeanDecoder:
             tokens, positions = (each.reshape(1, -1)[:, feed.packed] for each in (tokens, positions))
         self._extend_rotary(cache.length)
         cos, sin = self.cos[positions].unsqueeze(2), self.sin[positions].unsqueeze(2)
-        hidden = F.embedding(tokens, self.embedding)
+        mix, hidden = cache.mix, F.embedding(tokens, self.embedding)
+        if mix is not None:
+            hidden = mix.embed("embed", tokens, hidden)
         for index, layer in enumerate(self.layers):
             hidden = hidden + layer.attend(hidden, index, cache, cos, sin, rows)
-            hidden = hidden + layer.transform(hidden)
+            hidden = hidden + layer.transform(hidden, mix)
         if last is not None:
             hidden = hidden.gather(1, last.view(rows, 1, 1).expand(-1, 1, hidden.shape[2]))
         cache.embedding = F.rms_norm(hidden, (hidden.shape[2],), self.norm, self.eps)
         logits = self.head(cache.embedding)
+        if mix is not None:
+            logits = mix.add("head", cache.embedding, logits)
         return logits if feed.packed is None else _spread(logits[0], feed.packed, rows, count)
 
     def _extend_rotary(self, length: int) -> None:
@@ -84,8 +98,9 @@ class LeanDecoder:
 class _Layer:
     """One decoder layer's weights, fused."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, index: int) -> None:
         attention, mlp = layer.self_attn, layer.mlp
+        self.sites = [f"{index}.{site}" for site in PRODUCTS]
         projections = (attention.q_proj, attention.k_proj, attention.v_proj)
         self.qkv = _product(_stack([p.weight for p in projections]), _stack([p.bias for p in projections]))
         self.out = _product(attention.o_proj.weight, attention.o_proj.bias)
@@ -103,7 +118,11 @@ class _Layer:
     def attend(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor, rows: int) -> Tensor:
         """Attention over the ``rows`` aimed rows: (B, T, D) → (B, T, D), or (1, N, D) → (1, N, D) in a packed pass."""
         feed, (lines, count, size) = cache.feed, hidden.shape
-        mixed = self.qkv(F.rms_norm(hidden, (size,), self.before, self.eps)).view(lines, count, -1, self.width)
+        normed, mix = F.rms_norm(hidden, (size,), self.before, self.eps), cache.mix
+        mixed = self.qkv(normed)
+        if mix is not None:
+            mixed = mix.add(self.sites[0], normed, mixed)
+        mixed = mixed.view(lines, count, -1, self.width)
         turned = self._normalise(mixed[:, :, : self.queries + self.keys])
         turned = turned * cos + turned.roll(self.width // 2, -1) * sin
         query, key = turned[:, :, : self.queries], turned[:, :, self.queries :]
@@ -116,7 +135,8 @@ class _Layer:
             query.transpose(1, 2), keys, values, attn_mask=feed.mask, scale=self.scale,
             enable_gqa=self.queries != self.keys,
         ).transpose(1, 2).flatten(2)  # fmt: skip
-        return self.out(seen if feed.packed is None else seen.flatten(0, 1)[feed.packed].unsqueeze(0))
+        seen = seen if feed.packed is None else seen.flatten(0, 1)[feed.packed].unsqueeze(0)
+        return self.out(seen) if mix is None else mix.add(self.sites[1], seen, self.out(seen))
 
     def _normalise(self, heads: Tensor) -> Tensor:
         if self.query_norm is None or self.key_norm is None:
@@ -124,11 +144,41 @@ class _Layer:
         query, key = heads[:, :, : self.queries], heads[:, :, self.queries :]
         return torch.cat([self.query_norm(query), self.key_norm(key)], dim=2)
 
-    def transform(self, hidden: Tensor) -> Tensor:
+    def transform(self, hidden: Tensor, mix: Mix | None = None) -> Tensor:
         """The feed-forward half: (B, T, D) → (B, T, D)."""
         normed = F.rms_norm(hidden, (hidden.shape[2],), self.after, self.eps)
-        gate, up = self.gate_up(normed).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        both = self.gate_up(normed)
+        if mix is not None:
+            both = mix.add(self.sites[2], normed, both)
+        gate, up = both.chunk(2, dim=-1)
+        inner = F.silu(gate) * up
+        return self.down(inner) if mix is None else mix.add(self.sites[3], inner, self.down(inner))
+
+
+def lay_out(parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:
+    """An adapter of the module, its parts put together as the module's products are here."""
+    sites = {"embed": parts.get("model.embed_tokens"), "head": parts.get("lm_head")}
+    for index in takewhile(lambda i: f"model.layers.{i}.self_attn.q_proj" in sizes, count()):
+        for site, names in PRODUCTS.items():
+            modules = [f"model.layers.{index}.{name}" for name in names]
+            sites[f"{index}.{site}"] = _beside([parts.get(name) for name in modules], [sizes[n][1] for n in modules])
+    return Adapter({site: part for site, part in sites.items() if part is not None})
+
+
+def _beside(parts: list[LowRank | None], widths: list[int]) -> LowRank | None:
+    """Parts that read the same input, as one: the A below one another, the B along a diagonal. None where all lack."""
+    kept = [part for part in parts if part is not None]
+    if not kept:
+        return None
+    down = torch.cat([part.down for part in kept])
+    up = down.new_zeros(len(down), sum(widths))
+    row = column = 0
+    for part, width in zip(parts, widths, strict=True):
+        if part is not None:
+            up[row : row + len(part.up), column : column + width] = part.up
+            row += len(part.up)
+        column += width
+    return LowRank(down, up)
 
 
 def _spread(lines: Tensor, packed: Tensor, rows: int, count: int) -> Tensor:

@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from osd.decoder import Builder, Decoder, choose_forward, vocabulary_size
 from storage.errors import ModelNotLoaded, VocabularyMismatch
+from storage.settings import ServeSettings
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -90,8 +91,18 @@ def load_pair(target: str | Path, draft: str | Path, *, device: str = "auto", dt
     place = choose_device(device)
     target_model, draft_model = (load_model(name, place, dtype) for name in (target, draft))
     tokenizer = load_tokenizer(target)
-    _check_vocabularies(target_model, draft_model, tokenizer, load_tokenizer(draft))
+    check_vocabularies(target_model, draft_model, tokenizer, load_tokenizer(draft))
     return Pair(target_model, draft_model, tokenizer, _eos_ids(target_model.module))
+
+
+def row_limit(pair: Pair, serve: ServeSettings) -> int:
+    """Tokens of a row, prompt and output, at most."""
+    return min(serve.max_length, pair.limit)
+
+
+def row_length(pair: Pair, serve: ServeSettings) -> int:
+    """Positions of a row in the caches: its padding may stand beyond its own end."""
+    return row_limit(pair, serve) + serve.gamma_max + 1
 
 
 def choose_device(device: str) -> torch.device:
@@ -150,9 +161,10 @@ def _check_folder(folder: Path) -> None:
         raise ModelNotLoaded(path=folder, reason=_first_line(error)) from None
 
 
-def _check_vocabularies(
+def check_vocabularies(
     target: Model, draft: Model, ours: PreTrainedTokenizerBase | None, theirs: PreTrainedTokenizerBase | None
 ) -> None:
+    """Raises VocabularyMismatch unless token ids mean the same to both models, by their tokenizers."""
     if ours is None or theirs is None:
         if target.vocab_size != draft.vocab_size:
             reason = f"{draft.vocab_size} tokens against {target.vocab_size}, and no tokenizer to compare"

@@ -5,11 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from osd.gamma import GammaController
+from router.base import Decision
 from storage.records import Outcome, Request, Round, now
+
+if TYPE_CHECKING:
+    from osd.drafters.body import Seat
 
 LAG = 4
 """Tokens by which a drafter may lag behind a row's text and still share the batch's first draft pass."""
@@ -46,12 +51,18 @@ class Progress:
 
 
 class Row:
-    """The state of one request in the batch."""
+    """The state of one request, first in line and then in the batch, where a draft and a rule serve it."""
 
-    def __init__(self, request: Request, route: str, controller: GammaController, limit: int) -> None:
-        """``limit`` is the number of tokens, prompt included, at which the row must end."""
-        self.request, self.route = request, route
-        self.controller, self.gamma = controller, controller.start()
+    seat: Seat
+    """The draft that serves it, as long as it lives."""
+    controller: GammaController
+    gamma: Any
+    """Its state with the controller."""
+
+    def __init__(self, request: Request, seen: Request, decision: Decision, limit: int) -> None:
+        """``seen`` is the request as the router sees it; ``limit`` the number of tokens, prompt included, at which
+        the row must end."""
+        self.request, self.seen, self.decision = request, seen, decision
         self.tokens = list(request.prompt_tokens)
         self.prompt_len = len(self.tokens)
         self.end = min(limit, self.prompt_len + request.max_new_tokens)
@@ -60,6 +71,15 @@ class Row:
         self.rounds: list[Round] = []
         self.started = time.perf_counter()
         self._chance = np.random.Generator(np.random.Philox(request.sampling.seed))
+
+    @property
+    def route(self) -> str:
+        """The name of its route."""
+        return self.decision.name
+
+    def begin(self, controller: GammaController) -> None:
+        """It has a seat, and this rule sizes its drafts."""
+        self.controller, self.gamma = controller, controller.start()
 
     @property
     def length(self) -> int:
@@ -72,8 +92,8 @@ class Row:
         return self.tokens[self.prompt_len :]
 
     def room(self) -> int:
-        """Tokens that may be drafted: a round emits one more than it drafts."""
-        return self.end - self.length - 1
+        """Tokens that may be drafted: a round emits one more than it drafts, and a draft knows so many positions."""
+        return max(0, min(self.end - self.length - 1, self.seat.limit - self.length))
 
     def unread(self) -> int:
         """Tokens that the drafter must read before it can draft: 0 where a draft's first pass reads them in passing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,23 +14,29 @@ from osd.gamma.specdecpp import needs_head
 from osd.models import Model, Pair
 from osd.recorder import Recorder
 from osd.swap import HeadSwap, Swap
+from router.base import Router
 from router.fixed import FixedRouter
-from storage.records import DEFAULT_DRAFT
+from storage.records import DEFAULT_DRAFT, DEFAULT_ROUTE, Route
 from storage.settings import Settings
 from storage.store import Store
 
 
 @contextmanager
-def serving(pair: Pair, settings: Settings, store: Store, *, draft: str = DEFAULT_DRAFT) -> Iterator[Engine]:
+def serving(
+    pair: Pair, settings: Settings, store: Store, *, draft: str = DEFAULT_DRAFT, router: Router | None = None
+) -> Iterator[Engine]:
     """An engine over the pair that keeps what it serves; at the end everything kept is on the disk.
 
-    Requests may name any route that this draft serves. Raises StoreError when the store's draft of that name
-    started from other weights, HeadNotLoaded or HeadMismatch for ``serve.gamma_head``.
+    ``draft`` is what the pair's draft is called in the store: the default draft. The drafts of other routes are loaded
+    from the store as they are needed. ``router`` sends requests to routes; without one, each goes to the route that it
+    names, and the rest to the default draft's own. Raises StoreError when the store's draft of that name started
+    from other weights, HeadNotLoaded or HeadMismatch for ``serve.gamma_head``.
     """
     worker = f"{socket.gethostname()}:{os.getpid()}"
     store.sweep()  # what a killed process left half-done
     with ExitStack() as stack:
-        swap = Swap(store, draft, in_folder(pair.draft), settings, worker)
+        pair = replace(pair, draft=in_folder(pair.draft))
+        swap = Swap(store, draft, pair, settings, worker)
         stack.callback(swap.close)
         heads = None
         if needs_head(settings.serve):
@@ -38,8 +44,13 @@ def serving(pair: Pair, settings: Settings, store: Store, *, draft: str = DEFAUL
             stack.callback(heads.close)
         recorder = Recorder(store, settings, worker)
         stack.callback(recorder.close)
-        router = FixedRouter([route for route in store.routes.list() if route.draft == draft])
+        router = router or FixedRouter(_own_first(store.routes.list(), draft))
         yield Engine(pair, settings.serve, router=router, recorder=recorder, swap=swap, heads=heads)
+
+
+def _own_first(routes: Sequence[Route], draft: str) -> list[Route]:
+    """The default draft's routes first, and of those the one called ``default``: it takes what names none."""
+    return sorted(routes, key=lambda route: (route.draft != draft, route.name != DEFAULT_ROUTE))
 
 
 def in_folder(model: Model) -> Model:

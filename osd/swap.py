@@ -1,158 +1,84 @@
-"""Newer draft weights, and newer acceptance heads, for a running engine.
+"""The drafts that a running engine uses: newer versions, drafts that are asked for, and their acceptance heads.
 
-A thread looks for the version that should serve, checks its digest, loads it aside and builds its forward
-pass; the engine takes it over between two steps by exchanging a reference. Damaged weights are refused
-and quarantined, and the version before goes on serving. Going back is the same way: the store's current
-version becomes the older one again.
+One thread follows all drafts (:mod:`osd.follow`): the default one, those that routes name, and those that a request
+was sent to. It loads; the engine takes, between two steps, and says what found no room.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
 
-import torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, PreTrainedModel
-
-from osd.decoder import Forward
 from osd.drafters.head import HeadPass, load_head, require_fit
-from osd.models import LOAD_ERRORS, Model
-from storage.errors import HeadNotLoaded, OsdError, PairError, StoreError, UnknownDraft, WeightsDamaged
-from storage.records import DraftVersion, VersionState, head_of
+from osd.drafters.residence import Arrival
+from osd.follow import Follower
+from osd.loading import Loader
+from osd.models import Model, Pair, row_length
+from storage.errors import HeadNotLoaded, WeightsDamaged
+from storage.records import DraftVersion, head_of
 from storage.settings import Settings
 from storage.store import Store
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
+class Swap(Follower[Arrival]):
+    """The weights that draft. The engine's thread calls all but the thread's own methods."""
 
-class Follower(Generic[T]):
-    """Keeps one thing of an engine at the version that the store says should serve. Close it to stop looking."""
-
-    def __init__(self, store: Store, draft: str, settings: Settings, worker: str, serving: DraftVersion | None) -> None:
-        """``serving`` is the version that the engine has already, if it has one.
-
-        Another that should serve is loaded, and the store told what serves here, before this returns.
-        """
-        self.store, self.draft, self.worker = store, draft, worker
-        self._every = settings.serve.swap_poll_seconds
-        self._next: tuple[DraftVersion, T] | None = None
-        self._refused: set[str] = set()
-        self._stop = threading.Event()
-        self._serving = serving
-        self._told: str | None = None
-        self._thread = threading.Thread(target=self._work, name="osd-swap", daemon=True)
-        if wanted := self._wanted():
-            self._fetch(wanted)
-            self._serving = self._loaded()  # the engine takes it before it drafts anything
-            self._tell(wanted)
-        self._thread.start()
-
-    def load(self, version: DraftVersion) -> T:
-        """What the engine takes of a version whose files are sound. Raises WeightsDamaged, PairError."""
-        raise NotImplementedError
-
-    @property
-    def ready(self) -> bool:
-        """Whether another version waits to be taken."""
-        return self._next is not None
-
-    def take(self) -> T:
-        """What waits; from now on its version serves."""
-        assert self._next is not None
-        (self._serving, taken), self._next = self._next, None
-        return taken
-
-    def close(self) -> None:
-        """Stop looking; a version that was taken since the last look is told to the store."""
-        self._stop.set()
-        self._thread.join()
-        try:
-            if wanted := self._wanted():
-                self._tell(wanted)
-            self.store.versions.end_serving(self.worker)
-        except OsdError as error:
-            log.warning("the store was not told of the end: %s", error, extra={"action": "swap_close_failed"})
-
-    def _work(self) -> None:
-        while not self._stop.wait(self._every):
-            try:
-                self._look()
-            except OsdError as error:
-                log.warning("no look at draft versions: %s", error, extra={"action": "swap_look_failed"})
-
-    def _look(self) -> None:
-        if wanted := self._wanted():
-            self._tell(wanted)
-            self._fetch(wanted)
-
-    def _wanted(self) -> DraftVersion | None:
-        try:
-            return self.store.versions.current(self.draft)
-        except UnknownDraft:
-            return None
-
-    def _tell(self, wanted: DraftVersion) -> None:
-        """Note in the store what serves here: when it changed, and when it became current a second time, which it
-        may without a change here if another server had gone on to a version that was then taken back."""
-        serving = self._serving  # the engine's thread may exchange it meanwhile
-        if serving is None:
-            return
-        came_back = wanted.id == serving.id and wanted.state is VersionState.READY
-        if serving.id != self._told or came_back:
-            self.store.versions.mark_serving(serving.id, self.worker)
-            self._told = serving.id
-
-    def _fetch(self, wanted: DraftVersion) -> None:
-        loaded = self._loaded()
-        if (loaded is None or wanted.id != loaded.id) and wanted.id not in self._refused:
-            self._load(wanted)
-
-    def _loaded(self) -> DraftVersion | None:
-        """The version that waits, or the one that serves."""
-        waiting = self._next  # read once: the engine's thread may take it meanwhile
-        return waiting[0] if waiting else self._serving
-
-    def _load(self, wanted: DraftVersion) -> None:
-        try:
-            self.store.versions.verify(wanted)
-            self._next = (wanted, self.load(wanted))
-        except (WeightsDamaged, PairError) as error:
-            self._refused.add(wanted.id)
-            log.error("%s", error, extra={"action": "swap_refused", "version": wanted.id})
-            if isinstance(error, WeightsDamaged):
-                self._quarantine(wanted, str(error))
-
-    def _quarantine(self, version: DraftVersion, reason: str) -> None:
-        try:
-            self.store.versions.quarantine(version.id, reason)
-        except StoreError as error:
-            log.warning("%s", error, extra={"action": "quarantine_failed"})
-
-
-class Swap(Follower[Forward]):
-    """The weights that draft."""
-
-    def __init__(self, store: Store, draft: str, model: Model, settings: Settings, worker: str) -> None:
-        """``model`` is the draft that learning starts from: version 0, registered if it is new."""
-        self.model = model
-        super().__init__(store, draft, settings, worker, store.versions.register_root(draft, Path(model.name)))
+    def __init__(self, store: Store, draft: str, pair: Pair, settings: Settings, worker: str) -> None:
+        """``draft`` is the default; the pair's draft is its version 0, registered if it is new."""
+        super().__init__(store, settings, worker)
+        self.draft = draft
+        self.root = store.versions.register_root(draft, Path(pair.draft.name))
+        self.serving[draft] = self.root
+        self.bases: Collection[str] = frozenset([self.root.digest])
+        """Digests of the numbers 0 whose weights are in memory; the engine says so."""
+        self.gone: set[str] = set()
+        """Drafts that no route names any more."""
+        self._loader = Loader(store, pair, self.root.digest, row_length(pair, settings.serve))
+        self._asked: dict[str, None] = {}
+        self._routed: frozenset[str] = frozenset()
+        self.begin()
 
     @property
     def version(self) -> str:
-        """The version that drafts now."""
-        assert self._serving is not None
-        return self._serving.id
+        """The version of the default draft that drafts now."""
+        return self.serving[self.draft].id
 
-    def load(self, version: DraftVersion) -> Forward:
-        """Its forward pass."""
-        forward = self.model.build(load_version(self.store, version, self.model))
-        assert forward is not None
-        return forward
+    def names(self) -> Sequence[str]:
+        """The default draft and those that were asked for."""
+        return [self.draft, *(name for name in list(self._asked) if name != self.draft)]
+
+    def load(self, version: DraftVersion) -> Arrival:
+        """Its weights, or its adapter. An adapter is merged where one draft alone is served: that is a little faster,
+        and nobody would share its base."""
+        return self._loader.load(version, self.bases, shares=len({*self.names(), *self._routed}) > 1)
+
+    def want(self, draft: str) -> None:
+        """Load a draft, soon, and follow its versions."""
+        if draft not in self._asked:
+            self._asked[draft] = None
+            self._wake.set()
+
+    def leave(self, draft: str, *, refuse: str | None = None) -> None:
+        """A draft is not in memory any more, or found no room; ``refuse`` is a version that never will."""
+        self._asked.pop(draft, None)
+        self.serving.pop(draft, None)
+        if refuse is not None:
+            self._refused.add(refuse)
+            log.error(
+                "the draft version %s does not fit into serve.draft_memory_mb beside the default draft", refuse,
+                extra={"action": "swap_refused", "version": refuse},
+            )  # fmt: skip
+
+    def _look(self) -> None:
+        routed = frozenset(name for route in self.store.routes.list() for name in route.drafts)
+        for name in routed - self._routed - {self.draft}:
+            self._asked.setdefault(name)
+        self.gone |= self._routed - routed - {self.draft}
+        self._routed = routed
+        super()._look()
 
 
 class HeadSwap(Follower[HeadPass]):
@@ -163,12 +89,17 @@ class HeadSwap(Follower[HeadPass]):
 
         Raises HeadNotLoaded or HeadMismatch for that one, StoreError if the draft's head started from another.
         """
+        super().__init__(store, settings, f"{worker} head")
         self.model, self.root = model, store.versions.lineage(store.versions.current(draft).id)[-1]
-        name, folder = head_of(draft), settings.serve.gamma_head
+        self.name, folder = head_of(draft), settings.serve.gamma_head
         if folder is not None:
             require_fit(load_head(folder), folder, model, self.root.digest)
-            store.versions.register_root(name, folder)
-        super().__init__(store, name, settings, f"{worker} head", None)
+            store.versions.register_root(self.name, folder)
+        self.begin()
+
+    def names(self) -> Sequence[str]:
+        """The one head."""
+        return [self.name]
 
     def load(self, version: DraftVersion) -> HeadPass:
         """The head as the draft loop calls it. Raises WeightsDamaged, HeadMismatch."""
@@ -178,25 +109,3 @@ class HeadSwap(Follower[HeadPass]):
             raise WeightsDamaged(version=version.id, reason=error.facts["reason"]) from None
         require_fit(head, version.id, self.model, self.root.digest)
         return HeadPass(head, self.model.device)
-
-
-def load_version(store: Store, version: DraftVersion, like: Model) -> PreTrainedModel:
-    """A version's weights as a module on the device and in the dtype of ``like``; a LoRA adapter is merged
-    into the weights that learning started from. Raises WeightsDamaged when the files do not load."""
-    weight, folder = next(like.module.parameters()), store.versions.folder(version)
-    try:
-        if version.kind == "lora":
-            root = store.versions.folder(store.versions.lineage(version.id)[-1])
-            module = PeftModel.from_pretrained(_read(root, weight.dtype), folder).merge_and_unload()
-        else:
-            module = _read(folder, weight.dtype)
-    except LOAD_ERRORS as error:
-        raise WeightsDamaged(version=version.id, reason=str(error).splitlines()[0]) from None
-    module.config._attn_implementation = like.module.config._attn_implementation
-    with torch.inference_mode(False):
-        ready: PreTrainedModel = module.to(weight.device).eval().requires_grad_(False)
-        return ready
-
-
-def _read(folder: Path, dtype: torch.dtype) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)

@@ -45,6 +45,12 @@ class Warp:
             column([1.0 if r.top_p is None else r.top_p for r in rows], torch.float32) if some_p else None,
         )
 
+    def take(self, places: Sequence[int]) -> Warp:
+        """The settings of the rows at these places."""
+        index = torch.tensor(places, device=self.greedy.device)
+        columns = (self.temperature, self.greedy, self.top_k, self.top_p)
+        return Warp(*(None if column is None else column[index] for column in columns))  # type: ignore[arg-type]
+
     def __call__(self, logits: Tensor) -> Tensor:
         """Logits (B, T, V) → probabilities (B, T, V), float32."""
         greedy = logits.argmax(-1, keepdim=True)

@@ -110,7 +110,7 @@ class ServeSettings(Section):
     swap_poll_seconds: float = Field(default=0.5, gt=0)
     """How often a server looks for newer draft versions and for routes to new drafts."""
     draft_memory_mb: int | None = Field(default=None, ge=1)
-    """Memory for drafts, their caches included; beyond it the one that served longest ago leaves. None sets no limit."""
+    """Memory for drafts, their caches included; beyond it the one that served longest ago leaves. None: no limit."""
 
 
 class RouterSettings(Section):
@@ -130,6 +130,9 @@ class RouterSettings(Section):
     """r: features of a prompt from which auto predicts."""
     choose_warm_up: int = Field(default=25, ge=0)
     """Prompts on which auto judges each candidate before it chooses."""
+    apply_proposals: bool = False
+    """Whether routes that `osd router discover` proposes are made at once, without an admin. Making one keeps prompts of
+    the traffic as examples of its topic."""
 
 
 class LearnSettings(Section):

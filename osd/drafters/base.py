@@ -28,7 +28,8 @@ class Draft:
     """(B, G, V) the distributions drawn from, after warping; None in a batch that is all greedy."""
 
     passes: int
-    """Passes of the drafter that it took: G, or more where rows declined their last tokens."""
+    """Passes of the drafter that it took: G, or more where rows declined their last tokens. Of several drafters, those
+    of the one that made most."""
 
     @property
     def size(self) -> int:
@@ -42,7 +43,7 @@ Steer = Callable[[Sequence[Row], list[int], int, Read], None]
 
 
 class Drafter(Protocol):
-    """Proposes tokens. Row i of the batch is row i of its cache."""
+    """Proposes tokens."""
 
     def propose(
         self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer

@@ -73,7 +73,7 @@ class CostModel:
 
     def __init__(self, whole: CostModel | None = None) -> None:
         """``whole`` is the cost model of the engine's first draft; this one is then :meth:`of` another."""
-        self._common = _Common() if whole is None else whole._common
+        self._common: _Common = _Common() if whole is None else whole._common
         self._common.drafts += 1
         self._others: dict[str, CostModel] = {}
         self.sharing: int | None = None
@@ -194,7 +194,7 @@ class CostModel:
 
     def round_ms(self, batch: int, gamma: int) -> float | None:
         """The denominator of Eq. 1 for B rows of γ drafted tokens, γ·a(B) + b(B, B (γ + 1)), in milliseconds; None
-        while too little is known. Where this draft serves b of the rows, their own part: γ·a(b) + b/B·b(B, B (γ + 1))."""
+        while too little is known. Where this draft serves b of the rows, their part: γ·a(b) + b/B·b(B, B (γ + 1))."""
         verify = self.verify_ms(batch, batch * (gamma + 1))
         draft = self.draft_ms(batch, gamma) if gamma else 0.0
         return None if verify is None or draft is None else draft + verify * (self.drafting(batch) / batch)

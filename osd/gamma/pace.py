@@ -36,7 +36,7 @@ class Pace:
     def __init__(
         self, usual: GammaController, by_route: Mapping[str, GammaController], make: Make | None = None
     ) -> None:
-        """The controllers of the engine's first draft. Others have their own, which ``make`` makes; without it, these."""
+        """The controllers of the engine's first draft. Others have their own, which ``make`` makes."""
         self._usual, self._by_route, self._make = usual, by_route, make
         self._others: dict[tuple[str, int], tuple[CostModel, GammaController]] = {}
 

@@ -11,8 +11,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from osd.engine import Engine
-from osd.models import Model, Pair
-from osd.swap import Swap, load_version
+from osd.loading import Family, load_version
+from osd.models import Pair
+from osd.swap import Swap
 from storage.records import DraftVersion, Request, VersionState
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
@@ -45,8 +46,8 @@ def stage(store: Store, parent: DraftVersion, module: Any, kind: str = "full") -
     return store.versions.stage("default", parent.id, kind, module.save_pretrained, run_id=None, provenance=TRAINED)
 
 
-def open_swap(store: Store, settings: Settings, draft: Model) -> Swap:
-    swap = Swap(store, "default", draft, settings, "test")
+def open_swap(store: Store, settings: Settings, pair: Pair) -> Swap:
+    swap = Swap(store, "default", pair, settings, "test")
     swap.close()  # the tests look by hand, so that nothing hangs on timing
     return swap
 
@@ -62,7 +63,7 @@ def agreement(engine: Engine, count: int = 30) -> tuple[float, set[str]]:
 def test_a_better_version_takes_over_and_its_outcomes_carry_its_name(
     store: Store, settings: Settings, pair: Pair
 ) -> None:
-    swap = open_swap(store, settings, pair.draft)
+    swap = open_swap(store, settings, pair)
     engine = Engine(pair, settings.serve, swap=swap)
     root = store.versions.current("default")
     before, versions = agreement(engine)
@@ -84,7 +85,7 @@ def test_a_better_version_takes_over_and_its_outcomes_carry_its_name(
 def test_a_request_that_lives_through_a_swap_leaves_an_outcome_a_version(
     store: Store, settings: Settings, pair: Pair
 ) -> None:
-    swap = open_swap(store, settings, pair.draft)
+    swap = open_swap(store, settings, pair)
     engine = Engine(pair, settings.serve, swap=swap)
     root = store.versions.current("default")
     request = Request(prompts(1)[0], max_new_tokens=30)
@@ -102,7 +103,7 @@ def test_a_request_that_lives_through_a_swap_leaves_an_outcome_a_version(
 def test_damaged_weights_are_refused_by_digest_and_the_old_version_serves(
     store: Store, settings: Settings, pair: Pair
 ) -> None:
-    swap = open_swap(store, settings, pair.draft)
+    swap = open_swap(store, settings, pair)
     engine = Engine(pair, settings.serve, swap=swap)
     root = store.versions.current("default")
     damaged = store.versions.promote(stage(store, root, pair.target.module).id)
@@ -118,7 +119,7 @@ def test_damaged_weights_are_refused_by_digest_and_the_old_version_serves(
 
 
 def test_the_thread_finds_a_version_by_itself(store: Store, settings: Settings, pair: Pair) -> None:
-    swap = Swap(store, "default", pair.draft, settings, "test")
+    swap = Swap(store, "default", pair, settings, "test")
     engine = Engine(pair, settings.serve, swap=swap)
     better = store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
     versions: set[str] = set()
@@ -131,9 +132,9 @@ def test_the_thread_finds_a_version_by_itself(store: Store, settings: Settings, 
 
 
 def test_a_restart_begins_with_the_version_that_served(store: Store, settings: Settings, pair: Pair) -> None:
-    open_swap(store, settings, pair.draft)
+    open_swap(store, settings, pair)
     better = store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
-    engine = Engine(pair, settings.serve, swap=open_swap(store, settings, pair.draft))
+    engine = Engine(pair, settings.serve, swap=open_swap(store, settings, pair))
     assert agreement(engine) == (1.0, {better.id})
 
 
@@ -142,19 +143,19 @@ def states(store: Store) -> list[str]:
 
 
 def test_what_a_server_starts_with_is_serving(store: Store, settings: Settings, pair: Pair) -> None:
-    swap = Swap(store, "default", pair.draft, settings, "first")
+    swap = Swap(store, "default", pair, settings, "first")
     assert states(store) == ["serving"] and store.versions.serving() == {"first": swap.version}
     better = store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
     swap.close()  # before any step took the newer one
     assert states(store) == ["serving", "ready"] and store.versions.serving() == {}
-    with_better = Swap(store, "default", pair.draft, settings, "second")
+    with_better = Swap(store, "default", pair, settings, "second")
     assert states(store) == ["retired", "serving"] and store.versions.serving() == {"second": better.id}
     assert with_better.ready and with_better.version == better.id
     with_better.close()
 
 
 def test_a_version_taken_just_before_the_end_is_serving(store: Store, settings: Settings, pair: Pair) -> None:
-    swap = open_swap(store, settings, pair.draft)
+    swap = open_swap(store, settings, pair)
     store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
     swap._look()
     swap.take()
@@ -166,9 +167,9 @@ def test_a_version_taken_just_before_the_end_is_serving(store: Store, settings: 
 def test_a_server_that_stayed_behind_serves_again_when_the_newer_version_is_taken_back(
     store: Store, settings: Settings, pair: Pair
 ) -> None:
-    behind = open_swap(store, settings, pair.draft)
+    behind = open_swap(store, settings, pair)
     store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
-    open_swap(store, settings, pair.draft)  # another server takes it and ends
+    open_swap(store, settings, pair)  # another server takes it and ends
     assert states(store) == ["retired", "serving"]
     store.versions.rollback("default", "test")
     assert states(store) == ["ready", "rolled_back"]
@@ -180,14 +181,14 @@ def test_a_server_that_stayed_behind_serves_again_when_the_newer_version_is_take
 def test_an_adapter_is_merged_into_the_weights_that_learning_started_from(
     store: Store, settings: Settings, pair: Pair
 ) -> None:
-    open_swap(store, settings, pair.draft)
+    open_swap(store, settings, pair)
     root = store.versions.current("default")
     adapted = get_peft_model(random_module("llama", seed=5), LoraConfig(r=4, target_modules=["q_proj", "down_proj"]))
     for name, weight in adapted.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight)
     version = stage(store, root, adapted, kind="lora")
-    loaded = load_version(store, version, pair.draft)
+    loaded = load_version(store, version, Family.of(pair.draft))
     tokens = torch.tensor([prompts(1, seed=1)[0]])
     with torch.inference_mode(False):
         base = random_module("llama")

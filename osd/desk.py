@@ -1,0 +1,67 @@
+"""The engine's front: a request is checked, routed, waits, and gets a row and a draft.
+
+A router that reads text (``reads_text = True``) is given the prompt as text. One that reads perplexity
+(``reads_perplexity = True``) is asked a second time where its route has several drafts: the target's prefill, which
+has to be made anyway, then also gives the prompt's perplexity, and ``choose(request, decision, perplexity)`` answers
+the decision that counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from osd.decoder import Decoder
+from osd.intake import check_request
+from osd.models import Pair
+from osd.row import Completion, Row
+from router.base import Decision, Router
+from storage.records import Request
+
+Choose = Callable[[Request, Decision, float | None], Decision]
+"""The request, what was decided so far, and exp(mean −ln p) of the prompt's tokens (None for a prompt of one)."""
+
+
+class Desk:
+    """Requests that wait for a row."""
+
+    def __init__(self, pair: Pair, router: Router, limit: int, want: Callable[[str], None]) -> None:
+        """``limit``: tokens of a row. ``want`` is told of the draft that each request is sent to."""
+        self.pair, self.router, self.limit = pair, router, limit
+        self.waiting: deque[Row] = deque()
+        self._want = want
+        self._reads_text = getattr(router, "reads_text", False)
+        reads_perplexity = getattr(router, "reads_perplexity", False)
+        self._choose: Choose | None = getattr(router, "choose", None) if reads_perplexity else None
+
+    def submit(self, request: Request) -> None:
+        """Put a request in line. Raises BadRequest or UnknownRoute."""
+        check_request(request, self.pair, self.limit)
+        seen = self._with_text(request)
+        decision = self.router.route(seen)
+        self._want(decision.draft)
+        self.waiting.append(Row(request, seen, decision, self.limit))
+
+    def admit(self, target: Decoder, index: int) -> Row:
+        """The first in line, its prompt read by the target as row ``index``; what drafts for it is decided."""
+        row = self.waiting.popleft()
+        prompt, route = row.tokens, row.decision.route
+        if self._choose is None or len(route.drafts) < 2:
+            target.prefill(index, prompt[:-1])
+            return row
+        surprise = target.prefill_scored(index, prompt)
+        row.decision = self._choose(row.seen, row.decision, None if surprise is None else math.exp(surprise))
+        return row
+
+    def observe(self, row: Row, completion: Completion) -> None:
+        """Tell the router how a request went."""
+        self.router.observe(row.seen, row.decision, completion.outcomes)
+
+    def _with_text(self, request: Request) -> Request:
+        """The request as the router sees it."""
+        if not self._reads_text or request.text is not None or self.pair.tokenizer is None:
+            return request
+        text = self.pair.tokenizer.decode(list(request.prompt_tokens), skip_special_tokens=True)
+        return replace(request, text=str(text))

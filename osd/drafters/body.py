@@ -1,0 +1,80 @@
+"""One set of draft weights in memory: its cache, the rows that it drafts for, and the drafts that stand on it."""
+
+from __future__ import annotations
+
+from osd.decoder import Decoder
+from osd.drafters.base import Draft
+from osd.drafters.causal import CausalDrafter
+from osd.gamma import CostModel
+from osd.lora.adapter import Adapter
+from osd.lora.bank import Bank
+from osd.row import Row
+
+
+class Body:
+    """Weights and cache. Row i of ``rows`` is row i of the cache, whatever its number in the batch.
+
+    The cache grows with the rows that came at one time: to 1, 2, 4 … rows of the engine's length, each of
+    2 · layers · key-value heads · head width numbers a position.
+    """
+
+    def __init__(
+        self, decoder: Decoder, vocabulary: int, *, name: str | None, base: str | None, weight_bytes: int, limit: int
+    ) -> None:
+        """``name``: under which its costs are kept, None for the engine's first. ``base``: digest of the number 0 that
+        these weights are, so that adapters may stand over them; None for others. ``limit``: positions it knows."""
+        self.drafter = CausalDrafter(decoder, vocabulary)
+        self.name, self.base, self.weight_bytes, self.limit = name, base, weight_bytes, limit
+        self.rows: list[Row] = []
+        self.newest: Draft | None = None
+        """What it proposed in the round that is under way; None when it proposed nothing."""
+        self._bank = Bank()
+
+    @property
+    def decoder(self) -> Decoder:
+        """Its forward pass, over its own cache."""
+        return self.drafter.decoder
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of the cache, and of what passes over several adapters need."""
+        return self.decoder.cache.bytes + self._bank.bytes
+
+    def costs(self, whole: CostModel) -> CostModel:
+        """Of ``whole``, the engine's cost model, the part that is about this draft."""
+        return whole if self.name is None else whole.of(self.name)
+
+    def join(self, row: Row) -> None:
+        """A row that is new, to it."""
+        self.decoder.cache.grow(len(self.rows) + 1)
+        self.rows.append(row)
+        self.regroup()
+
+    def leave(self, row: Row) -> None:
+        """A row ends; the last one takes its place."""
+        index, moved = self.rows.index(row), self.rows.pop()
+        if moved is not row:
+            self.drafter.move_row(len(self.rows), index, moved)
+            self.rows[index] = moved
+        self.regroup()
+
+    def regroup(self) -> None:
+        """Rows, or their adapters, have changed."""
+        used = self._bank.set_rows([row.seat.adapter for row in self.rows])
+        self.decoder.adapters = self._bank.mix if used else None
+
+
+class Seat:
+    """A draft that is in memory: its version, and where it drafts. Rows hold on to theirs until they end."""
+
+    def __init__(self, draft: str, version: str, body: Body, adapter: Adapter | None = None) -> None:
+        self.draft, self.version, self.body, self.adapter = draft, version, body, adapter
+        self.rows = 0
+        """Rows that it serves."""
+        self.used = 0
+        """When it last served, in the pool's own count."""
+
+    @property
+    def limit(self) -> int:
+        """Positions that it can draft at."""
+        return self.body.limit

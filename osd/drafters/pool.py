@@ -1,0 +1,137 @@
+"""The drafts that are in memory, behind the one face of a drafter: rows of a batch may use different ones.
+
+Rows are grouped by :class:`~osd.drafters.body.Body`. Full weights are a body each; adapters over one base, and
+the bare base, share a body, so their rows share its passes and its cache. Where one body serves the whole batch nothing
+is regrouped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from osd.clock import Laps
+from osd.decoder import Decoder
+from osd.drafters.base import Draft, Steer
+from osd.drafters.body import Body, Seat
+from osd.drafters.head import HeadPass
+from osd.drafters.merge import Part, merge, pick
+from osd.gamma import CostModel
+from osd.row import Row
+from osd.warp import Warp
+
+
+class DraftPool:
+    """Drafters by the draft's name. ``default`` serves where the one asked for is not here, and never leaves."""
+
+    def __init__(self, default: Seat, vocabulary: int, costs: CostModel) -> None:
+        self.default = default
+        self.seats: dict[str, Seat] = {default.draft: default}
+        """Every draft that new requests may get."""
+        self.vocabulary, self.costs = vocabulary, costs
+        self.busy: list[Body] = []
+        """Bodies that have rows."""
+        self._laps = Laps(default.body.decoder.device)
+        self._timed: list[tuple[Body, int, int]] = []
+        """Of the newest round, the bodies that proposed, with rows and passes."""
+        self._count = 0
+        self.idled = 0
+        """How often a draft's last row has ended."""
+
+    @property
+    def decoder(self) -> Decoder:
+        """The default draft's."""
+        return self.default.body.decoder
+
+    @property
+    def head(self) -> HeadPass | None:
+        """The default draft's acceptance head; other drafts have none."""
+        return self.default.body.drafter.head
+
+    @head.setter
+    def head(self, head: HeadPass | None) -> None:
+        self.default.body.drafter.head = head
+
+    # rows
+
+    def join(self, row: Row, draft: str) -> None:
+        """Seat a row with a draft, for its life; with the default one where that draft is not here."""
+        row.seat = self.seats.get(draft, self.default)
+        row.seat.rows += 1
+        self._touch(row.seat)
+        body = row.seat.body
+        if not body.rows:
+            self.busy.append(body)
+        body.join(row)
+        self._share_out()
+
+    def leave(self, row: Row) -> None:
+        """The row has ended."""
+        row.seat.rows -= 1
+        self.idled += not row.seat.rows
+        self._touch(row.seat)
+        body = row.seat.body
+        body.leave(row)
+        if not body.rows:
+            self.busy.remove(body)
+            body.newest = None
+            body.costs(self.costs).sharing = None
+        self._share_out()
+
+    def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
+        """See :meth:`osd.drafters.base.Drafter.commit`."""
+        body = row.seat.body
+        if body.newest is not None:
+            body.drafter.commit(row, length_before, accepted, body.newest)
+
+    def costs_beside(self, row: Row) -> CostModel | None:
+        """The cost model of the row's draft; None where it is the engine's first."""
+        body = row.seat.body
+        return None if body.name is None else body.costs(self.costs)
+
+    # drafting
+
+    def propose(
+        self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
+    ) -> Draft:
+        """See :meth:`osd.drafters.base.Drafter.propose`."""
+        self._timed.clear()
+        self._laps.begin()
+        if len(self.busy) == 1 and self.busy[0].rows == rows:
+            return self._ask(self.busy[0], gammas, warp, chance, steer)
+        places = {id(row): i for i, row in enumerate(rows)}
+        parts: list[Part] = []
+        for body in self.busy:
+            where = [places[id(row)] for row in body.rows]
+            some = None if warp is None else warp.take(where)
+            draft = self._ask(body, [gammas[i] for i in where], some, pick(chance, where), steer)
+            parts.append((draft, where))
+        return merge(parts, len(rows), self.vocabulary, self.decoder.device, sampled=warp is not None)
+
+    def _ask(self, body: Body, gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer) -> Draft:
+        unread = sum(row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma)
+        body.costs(self.costs).unread = unread
+        body.newest = draft = body.drafter.propose(body.rows, gammas, warp, chance, steer)
+        if draft.passes:
+            self._timed.append((body, len(body.rows), draft.passes))
+            self._laps.end_one()
+        return draft
+
+    def measure(self, whole_ms: float) -> None:
+        """Tell each body's cost model how long it drafted; ``whole_ms`` is the round's drafting in all."""
+        if len(self._timed) == 1:
+            body, rows, passes = self._timed[0]
+            body.costs(self.costs).observe_draft(rows, passes, whole_ms)
+            return
+        for (body, rows, passes), ms in zip(self._timed, self._laps.read(), strict=True):
+            body.costs(self.costs).observe_draft(rows, passes, ms)
+
+    def _share_out(self) -> None:
+        """Tell the cost models how many rows each body drafts for."""
+        for body in self.busy:
+            body.costs(self.costs).sharing = len(body.rows) if len(self.busy) > 1 else None
+
+    def _touch(self, seat: Seat) -> None:
+        self._count += 1
+        seat.used = self._count

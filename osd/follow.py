@@ -1,0 +1,153 @@
+"""A thread that keeps what a server uses at the versions that the store says should serve.
+
+It looks for the version of each thing that should serve, checks its digest and loads it aside; the engine takes it
+between two steps by exchanging references. Damaged files are refused and quarantined, what does not fit is refused,
+and the version before goes on serving. Going back is the same way: the store's current version becomes the older one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from storage.errors import OsdError, PairError, StoreError, UnknownDraft, WeightsDamaged
+from storage.records import DraftVersion, VersionState
+from storage.settings import Settings
+from storage.store import Store
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Follower(Generic[T]):
+    """Keeps several things of an engine, by name, at their current versions. Close it to stop looking.
+
+    ``begin`` loads what the first look finds, tells the store what serves here, and starts the thread.
+    """
+
+    def __init__(self, store: Store, settings: Settings, worker: str) -> None:
+        self.store, self.worker = store, worker
+        self.serving: dict[str, DraftVersion] = {}
+        """What the engine has taken, by name. The engine's thread changes it."""
+        self._every = settings.serve.swap_poll_seconds
+        self._ready: dict[str, tuple[DraftVersion, T]] = {}
+        self._refused: set[str] = set()
+        self._told: dict[str, str] = {}
+        self._wake, self._closing = threading.Event(), False
+        self._thread = threading.Thread(target=self._work, name="osd-swap", daemon=True)
+
+    def names(self) -> Sequence[str]:
+        """What is followed now."""
+        raise NotImplementedError
+
+    def load(self, version: DraftVersion) -> T:
+        """What the engine takes of a version whose files are sound. Raises WeightsDamaged, PairError."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """Look once in the caller's thread, then begin to look."""
+        for name in self.names():
+            if wanted := self._wanted(name):
+                self._fetch(name, wanted)
+                if loaded := self._loaded(name):
+                    self.serving[name] = loaded  # the engine takes it before it drafts anything
+                self._tell(name, wanted)
+        self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether another version waits to be taken."""
+        return bool(self._ready)
+
+    def take(self) -> list[T]:
+        """What waits; from now on these versions serve."""
+        taken = []
+        for name in list(self._ready):
+            self.serving[name], loaded = self._ready.pop(name)
+            taken.append(loaded)
+        return taken
+
+    def close(self) -> None:
+        """Stop looking; a version that was taken since the last look is told to the store."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join()
+        try:
+            for name in self.names():
+                if wanted := self._wanted(name):
+                    self._tell(name, wanted)
+            self.store.versions.end_serving(self.worker)
+        except OsdError as error:
+            log.warning("the store was not told of the end: %s", error, extra={"action": "swap_close_failed"})
+
+    def _work(self) -> None:
+        while not self._closing:
+            self._wake.wait(self._every)
+            self._wake.clear()
+            if not self._closing:
+                self._try_look()
+
+    def _try_look(self) -> None:
+        try:
+            self._look()
+        except OsdError as error:
+            log.warning("no look at draft versions: %s", error, extra={"action": "swap_look_failed"})
+
+    def _look(self) -> None:
+        for name in self.names():
+            if wanted := self._wanted(name):
+                self._tell(name, wanted)
+                self._fetch(name, wanted)
+        self._tell_gone()
+
+    def _wanted(self, name: str) -> DraftVersion | None:
+        try:
+            return self.store.versions.current(name)
+        except UnknownDraft:
+            return None
+
+    def _tell(self, name: str, wanted: DraftVersion) -> None:
+        """Note in the store what serves here: when it changed, and when it became current a second time, which it
+        may without a change here if another server had gone on to a version that was then taken back."""
+        serving = self.serving.get(name)  # the engine's thread may exchange it meanwhile
+        if serving is None:
+            return
+        came_back = wanted.id == serving.id and wanted.state is VersionState.READY
+        if serving.id != self._told.get(name) or came_back:
+            self.store.versions.mark_serving(serving.id, self.worker)
+            self._told[name] = serving.id
+
+    def _tell_gone(self) -> None:
+        """What was told and has left since."""
+        for name in [name for name in self._told if name not in self.serving]:
+            self.store.versions.end_serving(self.worker, name)
+            del self._told[name]
+
+    def _fetch(self, name: str, wanted: DraftVersion) -> None:
+        loaded = self._loaded(name)
+        if (loaded is None or wanted.id != loaded.id) and wanted.id not in self._refused:
+            self._load(name, wanted)
+
+    def _loaded(self, name: str) -> DraftVersion | None:
+        """The version that waits, or the one that serves."""
+        waiting = self._ready.get(name)  # read once: the engine's thread may take it meanwhile
+        return waiting[0] if waiting else self.serving.get(name)
+
+    def _load(self, name: str, wanted: DraftVersion) -> None:
+        try:
+            self.store.versions.verify(wanted)
+            self._ready[name] = (wanted, self.load(wanted))
+        except (WeightsDamaged, PairError) as error:
+            self._refused.add(wanted.id)
+            log.error("%s", error, extra={"action": "swap_refused", "version": wanted.id})
+            if isinstance(error, WeightsDamaged):
+                self._quarantine(wanted, str(error))
+
+    def _quarantine(self, version: DraftVersion, reason: str) -> None:
+        try:
+            self.store.versions.quarantine(version.id, reason)
+        except StoreError as error:
+            log.warning("%s", error, extra={"action": "quarantine_failed"})

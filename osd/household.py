@@ -1,0 +1,91 @@
+"""The drafts of one engine and what comes and goes between two steps: the pool, its residence, and the swap."""
+
+from __future__ import annotations
+
+from osd.drafters.body import Body, Seat
+from osd.drafters.head import head_in_settings
+from osd.drafters.pool import DraftPool
+from osd.drafters.residence import DraftMemory, Residence
+from osd.gamma import CostModel
+from osd.loading import weight_bytes
+from osd.models import Pair, row_length
+from osd.swap import HeadSwap, Swap
+from storage.records import DEFAULT_DRAFT
+from storage.settings import ServeSettings
+
+UNVERSIONED = "unversioned"
+"""The draft version of an engine that no store stands behind."""
+
+
+class PassCosts:
+    """What passes cost, for a router that compares drafts (Theorem 3 of on-the-fly adaptation)."""
+
+    def __init__(self, pool: DraftPool) -> None:
+        self._pool = pool
+
+    def draft_ms(self, draft: str, rows: int = 1) -> float | None:
+        """Milliseconds of one draft pass over so many rows; None for a draft that is not in memory or was not timed."""
+        seat = self._pool.seats.get(draft)
+        return None if seat is None else seat.body.costs(self._pool.costs).passes_ms(rows, 1)
+
+    def verify_ms(self, tokens: int, rows: int = 1) -> float | None:
+        """Milliseconds of a target pass of so many tokens in all over so many rows; None while none was timed."""
+        return self._pool.costs.verify_ms(rows, tokens)
+
+
+class Household:
+    """See the module. Used by the engine's thread."""
+
+    def __init__(self, pair: Pair, serve: ServeSettings, swap: Swap | None, heads: HeadSwap | None) -> None:
+        """Raises HeadNotLoaded and HeadMismatch for ``serve.gamma_head``, where ``heads`` does not bring another."""
+        self.swap, self.heads = swap, heads
+        self.pool = DraftPool(_first_seat(pair, serve, swap), pair.vocab_size, CostModel())
+        self.pool.head = None if heads else head_in_settings(serve, pair.draft)
+        self.residence = Residence(self.pool, serve.draft_memory_mb and serve.draft_memory_mb << 20)
+        self._put_off: dict[str, int] = {}
+        """Drafts that found no room, and how many had become idle by then."""
+        if self.ready:
+            self.renew()
+
+    @property
+    def ready(self) -> bool:
+        """Whether drafts come or go."""
+        return self.swap is not None and bool(self.swap.ready or self.swap.gone)
+
+    def want(self, draft: str) -> None:
+        """A request was sent to this draft: load it, unless it is here, or it found no room and nothing has changed."""
+        if self.swap and draft not in self.pool.seats and self._put_off.get(draft) != self.pool.idled:
+            self.swap.want(draft)
+
+    def renew(self) -> None:
+        """Exchange references: what was loaded comes, what no route names any more goes."""
+        assert self.swap is not None
+        for arrival in self.swap.take():
+            taken = self.residence.take(arrival)
+            if taken != "taken":
+                self._put_off[arrival.draft] = self.pool.idled
+                self.residence.unload(arrival.draft)
+                self.swap.leave(arrival.draft, refuse=arrival.version if taken == "never" else None)
+        while self.swap.gone:
+            self.residence.unload(self.swap.gone.pop())
+        for name in [name for name in self.swap.serving if name not in self.pool.seats]:
+            self.swap.leave(name)
+        self.swap.bases = frozenset(seat.body.base for seat in self.pool.seats.values() if seat.body.base)
+
+    def renew_head(self) -> None:
+        """Take a newer acceptance head of the default draft, if there is one."""
+        if self.heads and self.heads.ready:
+            (self.pool.head,) = self.heads.take()
+
+    def memory(self) -> dict[str, DraftMemory]:
+        """What each draft takes."""
+        return self.residence.memory()
+
+
+def _first_seat(pair: Pair, serve: ServeSettings, swap: Swap | None) -> Seat:
+    """The pair's own draft, with a cache for a whole batch."""
+    body = Body(
+        pair.draft.decoder(serve.max_batch, row_length(pair, serve)), pair.vocab_size, name=None,
+        base=swap.root.digest if swap else None, weight_bytes=weight_bytes(pair.draft.module), limit=pair.draft.limit,
+    )  # fmt: skip
+    return Seat(swap.draft, swap.root.id, body) if swap else Seat(DEFAULT_DRAFT, UNVERSIONED, body)

@@ -1,0 +1,139 @@
+"""Draft versions from the store as what an engine takes: forward passes and adapters, made aside.
+
+What all versions of one number 0 have in common (their architecture's forward pass, their limits, the sizes that an
+adapter must fit) is a :class:`Family`, kept by the digest of that number 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from osd.decoder import Builder, Decoder, lay_out
+from osd.drafters.residence import Arrival
+from osd.lora.adapter import Adapter, LowRank, NotPlain, Sizes, read_adapter, sizes_of
+from osd.lora.merging import merged
+from osd.models import LOAD_ERRORS, Model, Pair, check_vocabularies, load_model, load_tokenizer
+from storage.errors import WeightsDamaged
+from storage.records import DraftVersion
+from storage.store import Store
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
+    """What the versions of one number 0 share."""
+
+    build: Builder
+    limit: int
+    attention: str
+    device: torch.device
+    dtype: torch.dtype
+    sizes: Sizes
+    module: PreTrainedModel | None
+    """The weights of number 0, where they are in memory anyhow."""
+
+    @classmethod
+    def of(cls, model: Model) -> Family:
+        """That of a model in memory."""
+        weight = next(model.module.parameters())
+        attention = model.module.config._attn_implementation
+        sizes = sizes_of(model.module)
+        return cls(model.build, model.limit, attention, weight.device, weight.dtype, sizes, model.module)
+
+
+class Loader:
+    """Loads versions for one pair. Used by one thread."""
+
+    def __init__(self, store: Store, pair: Pair, digest: str, length: int) -> None:
+        """``digest`` is that of the pair's own draft as number 0; ``length`` the positions of a row."""
+        self.store, self.pair, self.length = store, pair, length
+        self._families = {digest: Family.of(pair.draft)}
+
+    def load(self, version: DraftVersion, bases: Collection[str], *, shares: bool) -> Arrival:
+        """A version whose files are sound. ``bases``: digests of the numbers 0 that are in memory; with ``shares`` an
+        adapter stays an adapter over its base, else it is merged into a copy of it.
+
+        A number 0 that no draft here came from is tried first. Raises WeightsDamaged, AdapterMismatch, ModelNotLoaded,
+        CannotServeRagged, VocabularyMismatch.
+        """
+        root = self.store.versions.lineage(version.id)[-1]
+        family = self._family(root)
+        if version.number == 0:
+            return self._over(root, family, version, bases, None)
+        if version.kind == "lora" and shares and (parts := self._parts(version, root, family)) is not None:
+            return self._over(root, family, version, bases, lay_out(family.build, parts, family.sizes))
+        module = load_version(self.store, version, family)
+        return Arrival(
+            version.draft, version.id, family.limit, None, self._decoder(module, family), weight_bytes(module)
+        )
+
+    def _over(
+        self, root: DraftVersion, family: Family, version: DraftVersion, bases: Collection[str], adapter: Adapter | None
+    ) -> Arrival:
+        """A number 0, bare or with an adapter over it; its weights are loaded where they are not in memory."""
+        there = Arrival(version.draft, version.id, family.limit, root.digest, adapter=adapter)
+        if root.digest in bases:
+            return there
+        if family.module is None:
+            self.store.versions.verify(root)
+        module = family.module or load_version(self.store, root, family)
+        return replace(there, decoder=self._decoder(module, family), weight_bytes=weight_bytes(module))
+
+    def _decoder(self, module: PreTrainedModel, family: Family) -> Decoder:
+        forward = family.build(module)
+        assert forward is not None
+        return Decoder(module, forward, 1, self.length, family.limit)
+
+    def _parts(self, version: DraftVersion, root: DraftVersion, family: Family) -> dict[str, LowRank] | None:
+        """The adapter module by module; None where it can only be merged."""
+        folder = self.store.versions.folder(version)
+        try:
+            return read_adapter(folder, version.id, family.sizes, root.digest, family.device, family.dtype)
+        except NotPlain:
+            return None
+
+    def _family(self, root: DraftVersion) -> Family:
+        if root.digest not in self._families:
+            self.store.versions.verify(root)
+            folder, like = self.store.versions.folder(root), next(self.pair.draft.module.parameters())
+            model = load_model(folder, like.device, str(like.dtype).removeprefix("torch."))
+            check_vocabularies(self.pair.target, model, self.pair.tokenizer, load_tokenizer(folder))
+            self._families[root.digest] = replace(Family.of(model), module=None)
+        return self._families[root.digest]
+
+
+def load_version(store: Store, version: DraftVersion, family: Family) -> PreTrainedModel:
+    """A version's weights as a module; a LoRA adapter is merged into the weights that learning started from.
+
+    Raises WeightsDamaged when the files do not load, AdapterMismatch when they do not fit together.
+    """
+    folder = store.versions.folder(version)
+    try:
+        if version.kind == "lora":
+            root = store.versions.lineage(version.id)[-1]
+            with suppress(NotPlain):
+                read_adapter(folder, version.id, family.sizes, root.digest, torch.device("cpu"), family.dtype)
+            module = merged(_read(store.versions.folder(root), family.dtype), folder)
+        else:
+            module = _read(folder, family.dtype)
+    except LOAD_ERRORS as error:
+        raise WeightsDamaged(version=version.id, reason=str(error).splitlines()[0]) from None
+    module.config._attn_implementation = family.attention
+    with torch.inference_mode(False):
+        ready: PreTrainedModel = cast(Any, module).to(family.device).eval().requires_grad_(False)
+        return ready
+
+
+def weight_bytes(module: PreTrainedModel) -> int:
+    """Memory of a model's weights, each counted once. What a forward pass packs for itself comes on top."""
+    return sum(weight.numel() * weight.element_size() for weight in module.parameters())
+
+
+def _read(folder: Path, dtype: torch.dtype) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)

@@ -1,0 +1,1 @@
+"""LoRA adapters, unmerged: read from PEFT folders, and added to passes that rows of several adapters share."""

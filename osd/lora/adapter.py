@@ -1,0 +1,144 @@
+"""A LoRA adapter as PEFT writes it, read without PEFT: what each module's output gains by it.
+
+    y = x Wᵀ + s · (x Aᵀ) Bᵀ         A (r, in), B (out, r), s = α / r (or α / √r)
+
+A folder holds adapter_config.json and adapter_model.safetensors. Which modules it adapts is read from the weights.
+What goes beyond that sum (DoRA, biases, whole modules saved beside it) is not read here: :class:`NotPlain`, and the
+caller merges such an adapter into a copy of its base.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from storage.errors import AdapterMismatch, WeightsDamaged
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+BASE_MARK = "osd:"
+"""Before the digest of the base's files, where adapter_config.json has room for the base's name."""
+_KEY = re.compile(r"base_model\.model\.(.+)\.lora_(embedding_)?([AB])(?:\.weight)?")
+
+Sizes = Mapping[str, tuple[int, int]]
+"""Module name → its input and output width (of an embedding: vocabulary and width)."""
+
+
+class NotPlain(Exception):
+    """The adapter is more than a sum of low-rank products."""
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """What one module's output gains: (x downᵀ) up."""
+
+    down: Tensor
+    """(r, in); of an embedding its transpose, a table (in, r)."""
+    up: Tensor
+    """(r, out), the scale s within."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of both."""
+        return sum(part.numel() * part.element_size() for part in (self.down, self.up))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adapter:
+    """The parts of one adapter, laid out for a forward pass: site → what is added there.
+
+    A site is a place in the pass: a module's name, or what :meth:`osd.lean.LeanDecoder.lay_out` made of several.
+    """
+
+    sites: Mapping[str, LowRank]
+
+    @property
+    def bytes(self) -> int:
+        """Memory of its weights."""
+        return sum(part.bytes for part in self.sites.values())
+
+
+def sizes_of(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """The modules that an adapter may stand over."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, part in module.named_modules():
+        weight = getattr(part, "weight", None)
+        if isinstance(weight, Tensor) and weight.dim() == 2:
+            wide, narrow = weight.shape
+            is_in_first = isinstance(part, nn.Embedding) or type(part).__name__ == "Conv1D"
+            found[name] = (wide, narrow) if is_in_first else (narrow, wide)
+    return found
+
+
+def read_adapter(
+    folder: Path, version: str, sizes: Sizes, digest: str, device: torch.device, dtype: torch.dtype
+) -> dict[str, LowRank]:
+    """Module name → what it gains. ``sizes`` and ``digest`` are those of the base that it stands over.
+
+    Raises WeightsDamaged when the files do not load, AdapterMismatch for an adapter over other weights, NotPlain.
+    """
+    try:
+        config = json.loads((folder / CONFIG).read_text("utf-8"))
+        tensors = load_file(folder / WEIGHTS)
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise WeightsDamaged(version=version, reason=f"they do not load: {reason}") from None
+    _require_base(config, version, digest)
+    pairs = _pairs(config, tensors)
+    parts = {}
+    for name, pair in pairs.items():
+        if set(pair) != {"A", "B"}:
+            raise WeightsDamaged(version=version, reason=f"{name} has only one of its two factors")
+        _require_fit(name, pair["A"].shape, pair["B"].shape, sizes, version)
+        up = (pair["B"].float() * scale_of(config, name, pair["B"].shape[1])).t()
+        parts[name] = LowRank(*(part.to(device, dtype).contiguous() for part in (pair["A"], up)))
+    return parts
+
+
+def _require_base(config: Mapping[str, Any], version: str, digest: str) -> None:
+    named = str(config.get("base_model_name_or_path") or "")
+    if named.startswith(BASE_MARK) and named != BASE_MARK + digest:
+        theirs = named.removeprefix(BASE_MARK)[:8]
+        raise AdapterMismatch(version=version, reason=f"it was trained over weights {theirs}…, these are {digest[:8]}…")
+
+
+def _pairs(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Module name → its A (an embedding's turned into a table (in, r)) and B."""
+    if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("bias", "none") != "none":
+        raise NotPlain
+    pairs: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise NotPlain
+        name, is_embedding, factor = match.groups()
+        pairs.setdefault(name, {})[factor] = tensor.t() if is_embedding and factor == "A" else tensor
+    return pairs
+
+
+def _require_fit(name: str, down: torch.Size, up: torch.Size, sizes: Sizes, version: str) -> None:
+    if name not in sizes:
+        raise AdapterMismatch(version=version, reason=f"it adapts {name}, which the base has not")
+    wide, narrow = (size for size in sizes[name])
+    if (down[1], up[0]) != (wide, narrow) and (down[0], up[0]) != (wide, narrow):
+        reason = f"at {name} it takes {down[1]} numbers to {up[0]}, and the base {wide} to {narrow}"
+        raise AdapterMismatch(version=version, reason=reason)
+
+
+def scale_of(config: Mapping[str, Any], name: str, rank: int) -> float:
+    """s of a module. PEFT's ``alpha_pattern`` names modules by the end of their path, as a regular expression."""
+    alpha = float(config["lora_alpha"])
+    for pattern, value in (config.get("alpha_pattern") or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", name):
+            alpha = float(value)
+            break
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)

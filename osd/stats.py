@@ -1,0 +1,19 @@
+"""What an engine measures of itself."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """What the engine measured of itself."""
+
+    steps: int = 0
+    round_ms: deque[float] = field(default_factory=lambda: deque(maxlen=100_000))
+    """Milliseconds of each round, newest last."""
+    swap_pause_ms: list[float] = field(default_factory=list)
+    """Milliseconds for which decoding stood still at each swap."""
+    stood_in: int = 0
+    """Requests that the default draft served because the one they were sent to was not in memory."""
