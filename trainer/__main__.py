@@ -5,6 +5,7 @@ once      train what is due now, then leave
 distil    distil a draft offline on everything that a store holds
 head      train an acceptance head offline, from files of prompts
 head-bench  compare a head learned online with one trained offline
+routes    find routes in the traffic, and apply what was found
 ping      can the broker be reached?
 """
 
@@ -22,6 +23,7 @@ from typer.core import TyperGroup
 
 from storage.errors import OsdError
 from storage.settings import Settings, load_settings
+from trainer.routes.commands import app as routes
 from trainer.signals import stop_on_signals
 
 INTERRUPTED = 130
@@ -51,6 +53,8 @@ app = typer.Typer(
     cls=Root, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]}, help="Distil drafts from what servers have recorded.",
 )  # fmt: skip
+
+app.add_typer(routes, name="routes")
 
 
 @app.command()

@@ -6,6 +6,7 @@ what the admin who applies it asks for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from storage.errors import BadInput, DuplicateRoute, WrongState
@@ -29,6 +30,15 @@ def apply(store: Store, number: int, *, name: str | None = None, who: str | None
         raise BadInput(reason=f"Proposal {number} says that traffic moved: look at the route, then decline it.")
     done = _split(store, proposal, name, who) if proposal.kind is ProposalKind.SPLIT else _merge(store, proposal, who)
     return settle(store, proposal, ProposalState.APPLIED, done)
+
+
+def apply_open(store: Store, proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Apply all that can be applied, as setting router.apply_proposals asks; drift is for people, and stays open."""
+    done = []
+    for proposal in proposals:
+        is_ready = proposal.kind is not ProposalKind.DRIFT
+        done.append(apply(store, proposal.id, who="osd (router.apply_proposals)") if is_ready else proposal)
+    return done
 
 
 def decline(store: Store, number: int) -> Proposal:

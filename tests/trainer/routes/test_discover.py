@@ -3,54 +3,21 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sklearn.metrics import adjusted_rand_score
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from storage.errors import BadInput, DuplicateRoute, UnknownProposal, WrongState
 from storage.proposals import Proposal, ProposalKind, ProposalState
-from storage.records import RequestSamples, Route, now
+from storage.records import Route
 from storage.settings import Settings
 from storage.store import Store
-from tests.trainer.models import VOCAB, answers, random_prompts, tiny_llama
+from tests.trainer.routes.conftest import Domains, keep
 from trainer.routes.apply import apply, decline
 from trainer.routes.discover import Search, candidates, discover
-
-Domains = dict[str, list[RequestSamples]]
-
-
-@pytest.fixture
-def drafted(store: Store, draft_folder: Path) -> Store:
-    """A draft with a tokenizer of words w0 … w47."""
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(draft_folder)  # type: ignore[no-untyped-call]
-    store.versions.register_root("default", draft_folder)
-    return store
-
-
-@pytest.fixture(scope="session")
-def domains() -> Domains:
-    low, high = random_prompts(40, 8, seed=1, high=24), random_prompts(40, 8, seed=2, low=25)
-    return {"low": answers(tiny_llama(1), low), "high": answers(tiny_llama(3), high)}
-
-
-def keep(store: Store, samples: Sequence[RequestSamples], route: str = "default") -> None:
-    store.samples.add([replace(s, route=route, created_at=now() + i * 1e-4) for i, s in enumerate(samples)])
-
-
-@pytest.fixture
-def mixed(drafted: Store, domains: Domains) -> Store:
-    samples = [s for some in domains.values() for s in some]
-    random.Random(0).shuffle(samples)
-    keep(drafted, samples)
-    return drafted
 
 
 def splits(found: Sequence[Proposal]) -> list[Proposal]:

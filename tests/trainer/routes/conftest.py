@@ -1,0 +1,51 @@
+"""A draft with a tokenizer, and traffic of two kinds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from storage.records import RequestSamples, now
+from storage.store import Store
+from tests.trainer.models import VOCAB, answers, random_prompts, tiny_llama
+
+Domains = dict[str, list[RequestSamples]]
+
+
+@pytest.fixture
+def drafted(store: Store, draft_folder: Path) -> Store:
+    """A draft with a tokenizer of words w0 … w47."""
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCAB)}, unk_token="w0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(draft_folder)  # type: ignore[no-untyped-call]
+    store.versions.register_root("default", draft_folder)
+    return store
+
+
+@pytest.fixture(scope="session")
+def domains() -> Domains:
+    """Two kinds of prompts, answered by two targets: what one draft learns of the one is no use for the other."""
+    low, high = random_prompts(48, 8, seed=1, high=24), random_prompts(48, 8, seed=2, low=25)
+    return {"low": answers(tiny_llama(1), low), "high": answers(tiny_llama(3), high)}
+
+
+def keep(store: Store, samples: Sequence[RequestSamples], route: str = "default") -> list[RequestSamples]:
+    """Into the store, in this order."""
+    kept = [replace(s, route=route, created_at=now() + i * 1e-4) for i, s in enumerate(samples)]
+    store.samples.add(kept)
+    return kept
+
+
+@pytest.fixture
+def mixed(drafted: Store, domains: Domains) -> Store:
+    """The store with both kinds, in a mixed order, on the default route."""
+    samples = [s for some in domains.values() for s in some]
+    random.Random(0).shuffle(samples)
+    keep(drafted, samples)
+    return drafted

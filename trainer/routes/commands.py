@@ -1,0 +1,124 @@
+"""`python -m trainer routes`: look for routes in the traffic, and do what was found. `osd router` calls these."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from storage.errors import BadInput, TrainingFailed
+from storage.proposals import Proposal
+from storage.settings import Settings, load_settings
+from trainer.signals import Stop, stop_on_signals
+
+app = typer.Typer(no_args_is_help=True, help="Find routes in the traffic, and apply what was found. Prints JSON.")
+
+Config = Annotated[
+    Path | None, typer.Option(help="Configuration file. Default: $OSD_CONFIG, then osd.toml here.", metavar="FILE")
+]
+Route = Annotated[list[str] | None, typer.Option(help="This route's traffic only; may be repeated.", metavar="NAME")]
+Requests = Annotated[int, typer.Option(help="Newest requests that are looked at.", min=1, metavar="N")]
+Number = Annotated[int, typer.Argument(help="The proposal's number.")]
+Who = Annotated[str | None, typer.Option(help="For the audit trail. Default: login and host.")]
+
+
+@app.command()
+def discover(config: Config = None, route: Route = None, requests: Requests = 800, seed: int = 0) -> None:
+    """Cluster the newest traffic, train a candidate for each cluster, and propose what would win."""
+    from trainer.lease import Stopped
+    from trainer.routes.apply import apply_open
+    from trainer.routes.discover import Search
+    from trainer.routes.discover import discover as find
+
+    settings = _ready(config)
+    with stop_on_signals() as stop, _store(settings) as store:
+        search = Search(route or None, requests, seed, _say, _between(stop))
+        try:
+            found = find(store, settings, search)
+        except Stopped as error:
+            raise TrainingFailed(run="of discovery", draft="(candidates)", reason=str(error)) from None
+        if settings.router.apply_proposals:
+            found = apply_open(store, found)
+    _print([_facts(proposal) for proposal in found])
+
+
+@app.command()
+def nearest(config: Config = None, route: Route = None, requests: Requests = 64) -> None:
+    """Which draft guesses best on the newest requests (of the routes named), best first."""
+    from osd.models import choose_device
+    from trainer.routes.nearest import rank_drafts
+
+    settings = _ready(config)
+    with _store(settings) as store:
+        ids = store.samples.recent(limit=requests, routes=route or None)
+        if not ids:
+            raise BadInput(reason=f"There are no samples{f' of {route[0]}' if route else ''} to compare drafts on.")
+        fits = rank_drafts(store, store.samples.read(ids), choose_device(settings.worker.device))
+    _print([asdict(fit) for fit in fits])
+
+
+@app.command()
+def apply(
+    number: Number,
+    config: Config = None,
+    name: Annotated[str | None, typer.Option(help="Another name for the new route.")] = None,
+    who: Who = None,
+) -> None:
+    """Do what a proposal says."""
+    from trainer.routes.apply import apply as do
+
+    with _store(_ready(config)) as store:
+        _print([_facts(do(store, number, name=name, who=who))])
+
+
+@app.command()
+def decline(number: Number, config: Config = None) -> None:
+    """Settle a proposal without doing anything."""
+    from trainer.routes.apply import decline as settle
+
+    with _store(_ready(config)) as store:
+        _print([_facts(settle(store, number))])
+
+
+def _ready(config: Path | None) -> Settings:
+    """The settings, with torch told how many threads it has."""
+    settings = load_settings(config)
+    import torch
+
+    torch.set_num_threads(settings.worker.threads)
+    return settings
+
+
+def _store(settings: Settings) -> Any:
+    from storage.store import open_store
+
+    return open_store(settings)
+
+
+def _between(stop: Stop) -> Any:
+    from trainer.lease import Stopped
+
+    def between() -> None:
+        if stop.is_set():
+            raise Stopped("it was stopped; nothing more was proposed")
+
+    return between
+
+
+def _say(done: int, of: int) -> None:
+    typer.echo(f"{done} of {of} requests trained on", err=True)
+
+
+def _facts(proposal: Proposal) -> dict[str, Any]:
+    """Without the lists of requests: they are for applying it."""
+    facts = {key: value for key, value in proposal.facts.items() if key not in ("members", "examples")}
+    return {"id": proposal.id, "kind": proposal.kind.value, "state": proposal.state.value, **facts}
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    json.dump(rows, sys.stdout)
+    sys.stdout.write("\n")
