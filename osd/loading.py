@@ -56,17 +56,17 @@ class Loader:
         self._families = {digest: Family.of(pair.draft)}
 
     def load(self, version: DraftVersion, bases: Collection[str], *, shares: bool) -> Arrival:
-        """A version whose files are sound. ``bases``: digests of the numbers 0 that are in memory; with ``shares`` an
-        adapter stays an adapter over its base, else it is merged into a copy of it.
+        """A version whose files are sound. ``bases``: digests of the full weights that are in memory; with ``shares``
+        an adapter stays an adapter over its base, else it is merged into a copy of it.
 
         A number 0 that no draft here came from is tried first. Raises WeightsDamaged, AdapterMismatch, ModelNotLoaded,
         CannotServeRagged, VocabularyMismatch.
         """
         root = self.store.versions.lineage(version.id)[-1]
         family = self._family(root)
-        if version.number == 0:
-            return self._over(root, family, version, bases, None)
-        if version.kind == "lora" and shares and (parts := self._parts(version, root, family)) is not None:
+        if version.kind == "full":
+            return self._over(version, family, version, bases, None)
+        if shares and (parts := self._parts(version, root, family)) is not None:
             return self._over(root, family, version, bases, lay_out(family.build, parts, family.sizes))
         module = load_version(self.store, version, family)
         return Arrival(
@@ -74,15 +74,18 @@ class Loader:
         )
 
     def _over(
-        self, root: DraftVersion, family: Family, version: DraftVersion, bases: Collection[str], adapter: Adapter | None
+        self, base: DraftVersion, family: Family, version: DraftVersion, bases: Collection[str], adapter: Adapter | None
     ) -> Arrival:
-        """A number 0, bare or with an adapter over it; its weights are loaded where they are not in memory."""
-        there = Arrival(version.draft, version.id, family.limit, root.digest, adapter=adapter)
-        if root.digest in bases:
+        """Full weights, bare or with an adapter over them; they are loaded where they are not in memory, under whatever
+        name: a draft that was forked from another shares its weights until it learns."""
+        there = Arrival(version.draft, version.id, family.limit, base.digest, adapter=adapter)
+        if base.digest in bases:
             return there
-        if family.module is None:
-            self.store.versions.verify(root)
-        module = family.module or load_version(self.store, root, family)
+        if family.module is not None and base.number == 0:
+            module = family.module
+        else:
+            self.store.versions.verify(base)
+            module = load_version(self.store, base, family)
         return replace(there, decoder=self._decoder(module, family), weight_bytes=weight_bytes(module))
 
     def _decoder(self, module: PreTrainedModel, family: Family) -> Decoder:

@@ -33,7 +33,7 @@ class Swap(Follower[Arrival]):
         self.root = store.versions.register_root(draft, Path(pair.draft.name))
         self.serving[draft] = self.root
         self.bases: Collection[str] = frozenset([self.root.digest])
-        """Digests of the numbers 0 whose weights are in memory; the engine says so."""
+        """Digests of the full weights that are in memory; the engine says so."""
         self.gone: set[str] = set()
         """Drafts that no route names any more."""
         self._loader = Loader(store, pair, self.root.digest, row_length(pair, settings.serve))

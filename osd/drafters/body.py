@@ -21,8 +21,8 @@ class Body:
     def __init__(
         self, decoder: Decoder, vocabulary: int, *, name: str | None, base: str | None, weight_bytes: int, limit: int
     ) -> None:
-        """``name``: under which its costs are kept, None for the engine's first. ``base``: digest of the number 0 that
-        these weights are, so that adapters may stand over them; None for others. ``limit``: positions it knows."""
+        """``name``: under which its costs are kept, None for the engine's first. ``base``: digest of these weights, by
+        which drafts and adapters share them; None where nobody could. ``limit``: positions it knows."""
         self.drafter = CausalDrafter(decoder, vocabulary)
         self.name, self.base, self.weight_bytes, self.limit = name, base, weight_bytes, limit
         self.rows: list[Row] = []

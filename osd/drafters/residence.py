@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Literal
 
 from osd.decoder import Decoder
@@ -26,7 +27,7 @@ class Arrival:
     limit: int
     """Positions that it knows."""
     base: str | None = None
-    """Digest of the number 0 that serves it, bare or under ``adapter``; None for weights that are nobody's base."""
+    """Digest of the full weights that serve it, bare or under ``adapter``; None for a merged adapter."""
     decoder: Decoder | None = None
     """The weights; None where those of ``base`` were in memory already."""
     weight_bytes: int = 0
@@ -125,14 +126,15 @@ class Residence:
 
     def _new_body(self, arrival: Arrival) -> Body:
         assert arrival.decoder is not None
-        name = arrival.draft if arrival.base is None else f"base {arrival.base}"
+        taken = {seat.body.name for seat in self._kept()}
+        name = next(n for i in count() if (n := arrival.draft + f" {i}" * (i > 0)) not in taken)  # an old body may last
         return Body(
             arrival.decoder, self.pool.vocabulary, name=name, base=arrival.base, weight_bytes=arrival.weight_bytes,
             limit=arrival.limit,
         )  # fmt: skip
 
     def _body_over(self, base: str | None) -> Body | None:
-        """The body whose weights are this number 0."""
+        """The body that has these weights."""
         found = (seat.body for seat in self.pool.seats.values() if base is not None and seat.body.base == base)
         return next(found, None)
 

@@ -52,7 +52,7 @@ class LowRank:
         return sum(part.numel() * part.element_size() for part in (self.down, self.up))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Adapter:
     """The parts of one adapter, laid out for a forward pass: site → what is added there.
 

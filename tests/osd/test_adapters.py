@@ -54,7 +54,7 @@ def test_rows_of_different_adapters_in_one_pass_compute_what_peft_computes(kind:
         peft = [adapt(model.module, config, seed) for seed, config in enumerate(configs(kind))]
     adapters = [read(save(each, tmp_path / str(i)), model) for i, each in enumerate(peft)]
     rows: list[int | None] = [0, None, 1, 2, len(peft) - 1, 0]
-    texts = [list(p) + [5, 6, 7, 8] for p in prompts(len(rows), seed=2)]
+    texts = [[*p, 5, 6, 7, 8] for p in prompts(len(rows), seed=2)]
     ours = bank_logits(model, [None if i is None else adapters[i] for i in rows], texts)
     bare = [model.module(torch.tensor([text]), use_cache=False).logits[0, -3:] for text in texts]
     for which, text, mine, plain in zip(rows, texts, ours, bare, strict=True):

@@ -210,7 +210,7 @@ def test_a_draft_that_knows_fewer_positions_stops_drafting_there() -> None:
     short.transformer.wpe.weight.data[40:] = torch.nan  # it knows 40 positions; a look beyond would show
     engine = Engine(pair, ServeSettings(max_batch=2, max_length=128, gamma="fixed"), router=ByName())
     assert let_in(engine, "short", replace(model_of(short), limit=40)) == "taken"
-    done = check(engine, [Request(p, max_new_tokens=60, route=r) for p, r in zip(prompts(2), ("short", "default"))])
+    done = check(engine, mixed(2, ("short", "default"), 60))
     drafted = {c.route: [r.drafted for r in c.rounds] for c in done}
     assert drafted["short"][0] > 0 and drafted["short"][-1] == 0 < max(drafted["default"][-5:])
 
