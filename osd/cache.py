@@ -128,6 +128,10 @@ class RaggedCache(Cache):
         """The same objects as ``layers``, by their own type."""
         super().__init__(layers=list(self.ragged))
 
+    def like(self, rows: int, length: int) -> RaggedCache:
+        """An empty one for the same model."""
+        return RaggedCache(len(self.ragged), rows, length, self._seen.device, self._seen.dtype, self.limit)
+
     def grow(self, rows: int) -> None:
         """Room for at least so many rows: twice as many as before, or more, so that growing is rare."""
         if rows > self.rows:

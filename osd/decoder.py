@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -74,6 +75,12 @@ class Decoder:
             return None
         chosen = [row * width + i for row, count in enumerate(counts) for i in range(count)]
         return torch.tensor(chosen, device=self.device)
+
+    def beside(self, rows: int, length: int) -> Decoder:
+        """The same forward pass over a cache of its own, without adapters."""
+        other = copy.copy(self)
+        other.cache, other.adapters = self.cache.like(rows, length), None
+        return other
 
     def prefill(self, row: int, tokens: Sequence[int], start: int = 0) -> None:
         """Fill a row's cache with tokens from position ``start`` on, in chunks."""

@@ -5,7 +5,7 @@
 Offline generation, the benches and the server run this same loop. A batch is ragged: its rows accept
 different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
 osd.desk (refuses, routes, lets in), osd.gamma (how far), osd.drafters (which drafts there are, and what they
-propose), osd.decoder (the target's pass), osd.warp and osd.verdict (what is kept), osd.recorder, osd.swap.
+propose), osd.decoder (the target's pass), osd.warp and osd.verdict (what is kept), osd.recorder, osd.swap, osd.shadow.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from osd.household import UNVERSIONED, Household, PassCosts
 from osd.models import Pair, row_length, row_limit
 from osd.recorder import Recorder
 from osd.row import Completion, Progress, Row
+from osd.shadow import Shadow
 from osd.stats import EngineStats
 from osd.swap import HeadSwap, Swap
 from osd.text import Ending
@@ -65,6 +66,7 @@ class Engine:
         """What passes cost, for routers."""
         self.stats = EngineStats()
         self.target = pair.target.decoder(settings.max_batch, row_length(pair, settings))
+        self.shadow = Shadow(self.drafter, self.router)
         self.ending = Ending(pair.tokenizer, pair.eos_ids)
         self.rows: list[Row] = []
         self._ended: list[Progress] = []
@@ -136,6 +138,7 @@ class Engine:
         progress, self._ended = self._ended, []
         if self.rows:
             progress += self._round()
+        self.shadow.work(idle=not self.rows)
         return progress
 
     def _round(self) -> list[Progress]:
@@ -209,6 +212,7 @@ class Engine:
     def _finish(self, row: Row, reason: str) -> Completion:
         completion = row.complete(reason, self.ending.text(row))
         self.desk.observe(row, completion)
+        self.shadow.keep(row, completion)
         return completion
 
     def _leave(self, index: int) -> None:

@@ -10,6 +10,7 @@ from osd.gamma import CostModel
 from osd.loading import weight_bytes
 from osd.models import Pair, row_length
 from osd.swap import HeadSwap, Swap
+from router.throughput import Costs
 from storage.records import DEFAULT_DRAFT
 from storage.settings import ServeSettings
 
@@ -27,6 +28,13 @@ class PassCosts:
         """Milliseconds of one draft pass over so many rows; None for a draft that is not in memory or was not timed."""
         seat = self._pool.seats.get(draft)
         return None if seat is None else seat.body.costs(self._pool.costs).passes_ms(rows, 1)
+
+    def of(self, draft: str, gamma_max: int) -> Costs | None:
+        """What rounds of one row cost with this draft, up to ``gamma_max`` tokens; None while too little was timed."""
+        draft_ms = self.draft_ms(draft)
+        verify_ms = [self.verify_ms(gamma + 1) for gamma in range(gamma_max + 1)]
+        known = [ms for ms in verify_ms if ms is not None]
+        return None if draft_ms is None or len(known) < len(verify_ms) else Costs(draft_ms, known)
 
     def verify_ms(self, tokens: int, rows: int = 1) -> float | None:
         """Milliseconds of a target pass of so many tokens in all over so many rows; None while none was timed."""

@@ -20,6 +20,7 @@ from osd.online.scoring import Reader
 from osd.online.source import Segment
 from osd.prompts import encode
 from osd.row import Completion
+from osd.shadow import hits
 from storage.errors import BadRequest, TrainingFailed
 from storage.records import DEFAULT_DRAFT, Request
 
@@ -77,7 +78,6 @@ class Stream:
         self._engine, self._arrival, self._alone = engine, arrival, alone
         self._max_new_tokens, self._check_every = max_new_tokens, check_every
         self._frozen = Reader(engine.pair.draft, engine.limit)
-        self._serving = Reader(engine.pair.draft, engine.limit)
         self._share: dict[str, float] = {}
         self._version = engine.draft_version
         self._started = 0
@@ -148,7 +148,8 @@ class Stream:
     def _finish(self, completion: Completion, name: str, trace: Trace) -> None:
         seconds, index = self._share.pop(completion.request.id), len(trace.served)
         frozen = self._frozen.hits(completion)
-        online = self._serving.hits(completion, self._engine.drafter.decoder.forward)
+        text = [*completion.request.prompt_tokens, *completion.tokens]
+        online = hits(self._engine.drafter.default, text, len(completion.tokens))
         outcomes = completion.outcomes
         trace.completions[completion.request.id] = completion
         trace.served.append(
