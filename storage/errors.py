@@ -32,6 +32,7 @@
     │   ├── StoreWriteFailed
     │   ├── SegmentDamaged
     │   ├── WeightsDamaged
+    │   ├── ModelFileDamaged
     │   └── WrongState
     ├── LeaseError               somebody else is training this draft
     │   ├── LeaseHeld
@@ -111,7 +112,7 @@ class BadRouteFile(BadInput):
 
 
 class NeedsYes(BadInput):
-    """{question} There is no terminal to answer at; give --yes to go on."""
+    """{question} Nobody can answer: there is no terminal. Give --yes to go on."""
 
 
 class NotFound(OsdError):
@@ -205,6 +206,11 @@ class SegmentDamaged(StoreError):
 class WeightsDamaged(StoreError):
     """The weights of {version} are not what was published ({reason}). They were refused; the version that
     serves goes on serving. `osd drafts rollback` returns to its parent."""
+
+
+class ModelFileDamaged(StoreError):
+    """{path} is not {what} that this osd can read ({reason}). It was refused and nothing was changed; write it
+    anew with what trained it, or take a copy of it that is whole."""
 
 
 class WrongState(StoreError):

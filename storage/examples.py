@@ -17,7 +17,7 @@ from storage import records
 from storage.database import Database
 from storage.errors import BadInput, UnknownTopic
 from storage.route_log import lock_routes, note
-from storage.tables import RouteExampleRow
+from storage.tables import RouteChangeRow, RouteExampleRow
 
 TOPIC_LENGTH = 200
 TEXT_LENGTH = 100_000
@@ -48,14 +48,15 @@ class ExampleShelf:
 
         Raises BadInput for an empty or too long topic or text.
         """
-        wanted = {_hash(text): (topic.strip(), text) for topic, text in map(_checked, examples)}
         with self._db.session() as session:
             lock_routes(session)
-            taught = _keep(session, wanted)
-            if taught.new or taught.moved:
-                topics = sorted({topic for topic, _ in wanted.values()})
-                note(session, who, "teach", None, {}, {"topics": topics, "new": taught.new, "moved": taught.moved})
-        return taught
+            return teach(session, examples, who)
+
+    def preview(self, examples: Iterable[tuple[str, str]]) -> Pairs:
+        """What :meth:`list` would be after teaching these, with nothing taught. Raises BadInput as :meth:`teach`."""
+        topics = {text: topic for topic, text in self.list()}
+        topics.update((text, topic.strip()) for topic, text in map(_checked, examples))
+        return [(topic, text) for text, topic in topics.items()]
 
     def forget(self, topic: str, who: str | None = None) -> int:
         """Delete a topic's examples; returns how many. Raises UnknownTopic."""
@@ -67,6 +68,12 @@ class ExampleShelf:
             session.execute(delete(RouteExampleRow).where(RouteExampleRow.topic == topic))
             note(session, who, "forget", None, {"topic": topic, "examples": len(gone)}, {})
         return len(gone)
+
+    def revision(self) -> int:
+        """The number of the newest change of examples; 0 before there was one."""
+        newest = select(func.max(RouteChangeRow.id)).where(RouteChangeRow.action.in_(("teach", "forget")))
+        with self._db.session(read_only=True) as session:
+            return session.scalar(newest) or 0
 
     def list(self) -> Pairs:
         """(topic, text), in the order in which they were taught."""
@@ -80,6 +87,16 @@ class ExampleShelf:
         """Topic -> examples."""
         with self._db.session(read_only=True) as session:
             return _counts(session)
+
+
+def teach(session: Session, examples: Iterable[tuple[str, str]], who: str | None) -> Taught:
+    """:meth:`ExampleShelf.teach` within a transaction that has locked the routes."""
+    wanted = {_hash(text): (topic.strip(), text) for topic, text in map(_checked, examples)}
+    taught = _keep(session, wanted)
+    if taught.new or taught.moved:
+        topics = sorted({topic for topic, _ in wanted.values()})
+        note(session, who, "teach", None, {}, {"topics": topics, "new": taught.new, "moved": taught.moved})
+    return taught
 
 
 def _keep(session: Session, wanted: dict[str, tuple[str, str]]) -> Taught:

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from storage import route_log, route_names, route_rows
 from storage.database import Database
+from storage.examples import teach
 from storage.records import DEFAULT_ROUTE, Route
 from storage.route_log import RouteChange, lock_routes
 from storage.tables import RouteRow
@@ -31,6 +32,7 @@ class Plan:
     """Everything that requests are routed by, as it was at one revision."""
 
     routes: tuple[Route, ...] = (Route(),)
+    """The default first, then by name."""
     pins: Mapping[str, str] = field(default_factory=dict)
     """Tenant (``*``: every other) -> route."""
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -74,8 +76,9 @@ class RouteTable:
                 session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
             revision = route_log.revision(session)
             rows = route_rows.all_rows(session)
-            routes = tuple(route_rows.to_record(row) for row in rows)
-            return Plan(routes, route_rows.pins(session), route_names.aliases(session), revision)
+            routes = [route_rows.to_record(row) for row in rows]
+            routes.sort(key=lambda route: route.name != DEFAULT_ROUTE)
+            return Plan(tuple(routes), route_rows.pins(session), route_names.aliases(session), revision)
 
     def revision(self) -> int:
         """The newest change's number; it rises with every change."""
@@ -129,11 +132,19 @@ class RouteTable:
             route_rows.unpin(session, tenant, who)
 
     def apply(
-        self, routes: Sequence[Route], pins: Mapping[str, str], who: str | None = None, *, replace: bool = False
+        self,
+        routes: Sequence[Route],
+        pins: Mapping[str, str],
+        who: str | None = None,
+        *,
+        examples: Sequence[tuple[str, str]] = (),
+        replace: bool = False,
     ) -> int:
-        """Add or change all of these routes and pins at once; ``replace`` removes the others, ``default`` aside.
+        """Add or change all of these routes, pins and examples (topic, text) at once; ``replace`` removes the other
+        routes and pins, ``default`` aside.
 
-        Returns how many changes that took. Raises what :meth:`add` and :meth:`pin` raise, with nothing changed.
+        Returns how many changes that took. Raises what :meth:`add`, :meth:`pin` and ``examples.teach`` raise, with
+        nothing changed.
         """
         with self._db.session() as session:
             lock_routes(session)
@@ -146,6 +157,7 @@ class RouteTable:
                 (route_rows.change if known else route_rows.add)(session, route, who)
             for tenant, name in pins.items():
                 route_rows.pin(session, tenant, name, who)
+            teach(session, examples, who)
             if replace:
                 _remove_others({route.name for route in routes}, session, who)
             session.flush()

@@ -15,7 +15,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from osd.cli import bench, db, demo, doctor, drafts, generate, replay, stats, worker
+from osd.cli import (  # noqa: F401  (they add their commands to router.app)
+    bench,
+    db,
+    demo,
+    doctor,
+    drafts,
+    generate,
+    replay,
+    router,
+    router_ask,
+    router_files,
+    router_show,
+    stats,
+    worker,
+)
 from osd.cli.context import Surroundings
 from osd.cli.out import note
 from storage.errors import OsdError
@@ -74,6 +88,7 @@ app.command("worker", rich_help_panel=SERVE)(worker.worker)
 app.add_typer(stats.app, name="stats", rich_help_panel=LOOK)
 app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
 app.add_typer(drafts.app, name="drafts", rich_help_panel=KEEP)
+app.add_typer(router.app, name="router", rich_help_panel=KEEP)
 app.add_typer(replay.app, name="replay", rich_help_panel=KEEP)
 app.add_typer(db.app, name="db", rich_help_panel=KEEP)
 app.command("demo", rich_help_panel=MEASURE)(demo.demo)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -12,7 +13,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from storage.errors import BadSetting
+from storage.errors import BadSetting, NeedsYes
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on one line instead of a table.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -56,9 +57,21 @@ MomentOption = Annotated[
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something that cannot be undone; ends the command with status 1 on no."""
-    if not yes:
+    """Ask before something that cannot be undone; ends the command with status 1 on no.
+
+    Raises NeedsYes where nobody can answer: no terminal, and nothing piped in.
+    """
+    if yes:
+        return
+    if sys.stdin.isatty():
         typer.confirm(question, abort=True, err=True)
+        return
+    typer.echo(f"{question} [y/N]", err=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        raise NeedsYes(question=question)
+    if answer.strip().lower() not in ("y", "yes"):
+        raise typer.Abort
 
 
 N = TypeVar("N", int, float)

@@ -51,8 +51,22 @@ def test_forgetting_what_was_not_taught(store: Store) -> None:
         store.examples.forget("go")
 
 
+def test_a_preview_is_what_comes(store: Store) -> None:
+    store.examples.teach([("sql", SQL), ("go", GO)])
+    more = [("sql ", "DROP TABLE x"), ("sql", GO), ("rust", "fn main() {}"), ("c", "fn main() {}")]
+    wanted = store.examples.preview(more)
+    assert store.examples.list() == [("sql", SQL), ("go", GO)]
+    store.examples.teach(more)
+    assert (
+        store.examples.list() == wanted == [("sql", SQL), ("sql", GO), ("sql", "DROP TABLE x"), ("c", "fn main() {}")]
+    )
+    with pytest.raises(BadInput):
+        store.examples.preview([("sql", " ")])
+
+
 def test_many_examples_at_once(store: Store) -> None:
     pairs = [(f"topic {number % 7}", f"text {number}") for number in range(6_000)]
+    assert store.examples.preview(pairs) == pairs
     assert store.examples.teach(pairs).new == 6_000
     assert store.examples.teach(pairs).known == 6_000
     assert store.examples.list() == pairs
