@@ -15,8 +15,9 @@ from osd.models import Model, Pair
 from osd.recorder import Recorder
 from osd.swap import HeadSwap, Swap
 from router.base import Router
-from router.fixed import FixedRouter
-from storage.records import DEFAULT_DRAFT, DEFAULT_ROUTE, Route
+from router.make import make_router
+from router.throughput import Costs
+from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings
 from storage.store import Store
 
@@ -28,9 +29,9 @@ def serving(
     """An engine over the pair that keeps what it serves; at the end everything kept is on the disk.
 
     ``draft`` is what the pair's draft is called in the store: the default draft. The drafts of other routes are loaded
-    from the store as they are needed. ``router`` sends requests to routes; without one, each goes to the route that it
-    names, and the rest to the default draft's own. Raises StoreError when the store's draft of that name started
-    from other weights, HeadNotLoaded or HeadMismatch for ``serve.gamma_head``.
+    from the store as they are needed. ``router`` sends requests to routes; without one it is that of the settings.
+    Raises StoreError when the store's draft of that name started from other weights, HeadNotLoaded or HeadMismatch
+    for ``serve.gamma_head``, and what is wrong with the files that the router reads.
     """
     worker = f"{socket.gethostname()}:{os.getpid()}"
     store.sweep()  # what a killed process left half-done
@@ -44,13 +45,17 @@ def serving(
             stack.callback(heads.close)
         recorder = Recorder(store, settings, worker)
         stack.callback(recorder.close)
-        router = router or FixedRouter(_own_first(store.routes.list(), draft))
-        yield Engine(pair, settings.serve, router=router, recorder=recorder, swap=swap, heads=heads)
+        known: list[Engine] = []
+        if router is None:
+            router = make_router(store, settings, lambda name: _costs(known, name))
+            stack.callback(router.close)
+        known.append(Engine(pair, settings.serve, router=router, recorder=recorder, swap=swap, heads=heads))
+        yield known[0]
 
 
-def _own_first(routes: Sequence[Route], draft: str) -> list[Route]:
-    """The default draft's routes first, and of those the one called ``default``: it takes what names none."""
-    return sorted(routes, key=lambda route: (route.draft != draft, route.name != DEFAULT_ROUTE))
+def _costs(known: Sequence[Engine], draft: str) -> Costs | None:
+    """What the engine has measured of a draft; None before there is an engine."""
+    return known[0].pass_costs.of(draft, known[0].settings.gamma_max) if known else None
 
 
 def in_folder(model: Model) -> Model:

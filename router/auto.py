@@ -111,6 +111,11 @@ class AutoRouter:
             lost[FOLLOW] = lost[asked.followed]
         self._hedges.setdefault(asked.route, Hedge()).learn(lost)
 
+    def close(self) -> None:
+        """End the thread of the router within, if it has one."""
+        if close := getattr(self.within, "close", None):
+            close()
+
     def weights(self, route: str) -> dict[str, float]:
         """The weight of each draft on a route (and of following the prompt, under ``""``)."""
         return self._hedges[route].weights() if route in self._hedges else {}

@@ -7,8 +7,12 @@ import typer
 from osd.cli.bench_decode import decode
 from osd.cli.bench_gamma import gamma
 from osd.cli.bench_online import online
+from osd.cli.bench_router import router
+from osd.cli.bench_routes import routes
 
-app = typer.Typer(no_args_is_help=True, help="Measure decoding, learning while serving, and gamma controllers.")
+app = typer.Typer(no_args_is_help=True, help="Measure decoding, learning while serving, gamma controllers, and routes.")
 app.command()(decode)
 app.command()(online)
 app.command()(gamma)
+app.command()(routes)
+app.command()(router)

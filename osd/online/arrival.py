@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol, get_args
 
 from osd.engine import Engine
@@ -21,6 +21,8 @@ LOOK_SECONDS = 0.1
 """How often the database is asked at most."""
 
 Kind = Literal["free", "paced", "lockstep"]
+Serving = Callable[[], Mapping[str, str]]
+"""The versions that draft now, of the drafts that are in memory."""
 
 
 class Arrival(Protocol):
@@ -32,26 +34,27 @@ class Arrival(Protocol):
 
 
 class Trainer:
-    """What the database says about the training of one draft."""
+    """What the database says about the training of some drafts."""
 
-    def __init__(self, store: Store, draft: str) -> None:
-        self._store, self._draft = store, draft
+    def __init__(self, store: Store, drafts: Sequence[str]) -> None:
+        self._store, self._drafts = store, drafts
         self._looked = 0.0
         self.waiting = 0
-        """Requests that no run has claimed (held-out ones are never claimed)."""
+        """Requests that no run has claimed (held-out ones are never claimed), of the draft that has most."""
         self.busy = False
         """Whether a run is under way."""
-        self.current = ""
-        """The version that should serve."""
+        self.current: dict[str, str] = {}
+        """The version that should serve, by draft."""
 
     def look(self) -> None:
         """Ask again if it is time. In this order: what a run takes after the first question makes it busy in the
         second, and what it publishes after the second would be seen in the third."""
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
-        self.waiting = self._store.samples.waiting(self._draft).requests
-        self.busy = any(run.state is RunState.CLAIMED for run in self._store.runs.list(self._draft, limit=1))
-        self.current = self._store.versions.current(self._draft).id
+        store, drafts = self._store, self._drafts
+        self.waiting = max(store.samples.waiting(draft).requests for draft in drafts)
+        self.busy = any(run.state is RunState.CLAIMED for draft in drafts for run in store.runs.list(draft, limit=1))
+        self.current = {draft: store.versions.current(draft).id for draft in drafts}
         self._looked = time.monotonic()
 
 
@@ -78,10 +81,8 @@ class Paced:
 class Lockstep:
     """Lets ``interval`` requests in at a time; the next ones meet the draft that was trained on these."""
 
-    def __init__(
-        self, trainer: Trainer, interval: int, *, serving: Callable[[], str], recorded: Callable[[], bool]
-    ) -> None:
-        """``serving``: the version that drafts now. ``recorded``: whether all that has finished is in the store."""
+    def __init__(self, trainer: Trainer, interval: int, *, serving: Serving, recorded: Callable[[], bool]) -> None:
+        """``recorded``: whether all that has finished is in the store."""
         self._trainer, self._interval = trainer, interval
         self._serving, self._recorded = serving, recorded
         self._settled = 0
@@ -100,12 +101,13 @@ class Lockstep:
             return False
         self._trainer.look()
         is_idle = self._trainer.waiting < self._interval and not self._trainer.busy
-        return is_idle and self._trainer.current == self._serving()
+        serving = self._serving()
+        return is_idle and all(serving.get(draft, now) == now for draft, now in self._trainer.current.items())
 
 
-def make_arrival(kind: str, store: Store, draft: str, engine: Engine, interval: int) -> Arrival:
+def make_arrival(kind: str, store: Store, drafts: Sequence[str], engine: Engine, interval: int) -> Arrival:
     """The arrival of that name; ``paced`` lets two update intervals wait. Raises BadSetting."""
-    trainer = Trainer(store, draft)
+    trainer = Trainer(store, drafts)
     match kind:
         case "free":
             return Free()
@@ -113,7 +115,9 @@ def make_arrival(kind: str, store: Store, draft: str, engine: Engine, interval: 
             return Paced(trainer, 2 * interval)
         case "lockstep":
             recorded = engine.recorder.wait if engine.recorder else lambda _: True
-            return Lockstep(
-                trainer, interval, serving=lambda: engine.draft_version, recorded=lambda: recorded(LOOK_SECONDS)
-            )
+
+            def serving() -> dict[str, str]:
+                return {draft: seat.version for draft, seat in engine.drafter.seats.items()}
+
+            return Lockstep(trainer, interval, serving=serving, recorded=lambda: recorded(LOOK_SECONDS))
     raise BadSetting(source="option", key="arrival", reason=f"{kind!r} is none of {', '.join(get_args(Kind))}")

@@ -79,7 +79,7 @@ class Circle:
         """Serve the whole plan; ``trace`` fills as it goes. Raises TrainingFailed when the worker is gone or stuck."""
         plan = self.plan
         interval = plan.settings.learn.interval_requests
-        arrival = make_arrival(plan.arrival, self.store, DEFAULT_DRAFT, self.engine, interval)
+        arrival = make_arrival(plan.arrival, self.store, [DEFAULT_DRAFT], self.engine, interval)
         stream = Stream(
             self.engine, arrival, self.alone, max_new_tokens=plan.max_new_tokens, check_every=plan.check_every
         )

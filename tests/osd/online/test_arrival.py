@@ -44,7 +44,7 @@ def test_free_never_waits() -> None:
 
 
 def test_paced_waits_for_the_trainer(store: Store) -> None:
-    paced = Paced(Trainer(store, "default"), ahead=3)
+    paced = Paced(Trainer(store, ["default"]), ahead=3)
     keep(store, 0, 2)
     assert paced.may_start(2, 2)
     keep(store, 2, 1)
@@ -54,7 +54,7 @@ def test_paced_waits_for_the_trainer(store: Store) -> None:
 
 
 def lockstep(store: Store, serving: str, recorded: bool = True) -> Lockstep:
-    return Lockstep(Trainer(store, "default"), INTERVAL, serving=lambda: serving, recorded=lambda: recorded)
+    return Lockstep(Trainer(store, ["default"]), INTERVAL, serving=lambda: {"default": serving}, recorded=lambda: recorded)
 
 
 def test_lockstep_goes_on_when_the_update_is_over(store: Store) -> None:
@@ -81,4 +81,4 @@ def test_lockstep_waits_for_the_recorder_and_for_the_swap(store: Store) -> None:
 
 def test_an_unknown_arrival_is_named(store: Store) -> None:
     with pytest.raises(BadSetting, match="sometimes"):
-        make_arrival("sometimes", store, "default", Engine(random_pair(), ServeSettings()), INTERVAL)
+        make_arrival("sometimes", store, ["default"], Engine(random_pair(), ServeSettings()), INTERVAL)

@@ -1,0 +1,1 @@
+"""`osd bench routes`: separate drafts against a single one, on traffic of several domains."""

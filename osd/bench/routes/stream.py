@@ -1,0 +1,174 @@
+"""One arm of the bench: the whole circle over mixed traffic, and what came of every request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from osd.bench.routes.arms import set_up
+from osd.bench.routes.result import LAST, ArmResult, Seen, alpha
+from osd.bench.routes.traffic import Item
+from osd.engine import Engine
+from osd.models import Pair
+from osd.online.alone import TargetAlone
+from osd.online.arrival import Arrival, make_arrival
+from osd.online.circle import make_new_folder
+from osd.online.process import Worker, save_settings, worker_beside
+from osd.online.scoring import Reader
+from osd.online.stream import IDLE_SECONDS, STALLED_SECONDS
+from osd.prompts import encode
+from osd.row import Completion
+from osd.serving import in_folder, serving
+from osd.shadow import hits
+from storage.errors import BadRequest, TrainingFailed
+from storage.records import DEFAULT_DRAFT, Request, RunState
+from storage.settings import Settings
+from storage.store import Store, open_store
+
+Watch = Any
+"""Told how many of how many requests are served, and their acceptance of late."""
+MANY = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all arms have in common."""
+
+    pair: Pair
+    items: Sequence[Item]
+    teaching: dict[str, list[str]]
+    max_new_tokens: int
+    arrival: str
+    check_every: int
+
+
+class ArmStream:
+    """Serves the items with one arm's engine."""
+
+    def __init__(self, setting: Setting, engine: Engine, arrival: Arrival, worker: Worker, watch: Watch) -> None:
+        self._setting, self._engine, self._arrival, self._worker = setting, engine, arrival, worker
+        self._frozen = Reader(setting.pair.draft, engine.limit)
+        self._alone = TargetAlone(setting.pair, engine.settings)
+        self._watch = watch
+        self._items: dict[str, Item] = {}
+        self._share: dict[str, float] = {}
+        self._texts: list[tuple[str, list[int], int]] = []
+        """Of the finished requests: domain, whole text, tokens of output."""
+        self.result = ArmResult()
+
+    def run(self) -> ArmResult:
+        """Serve everything. Raises TrainingFailed when training is gone or stuck."""
+        requests, started, last = self._requests(), 0, time.monotonic()
+        waiting = next(requests, None)
+        while waiting or self._engine.busy:
+            while waiting and self._has_room() and self._arrival.may_start(started, len(self.result.seen)):
+                self._engine.submit(waiting)
+                self._share[waiting.id] = 0.0
+                waiting, started, last = next(requests, None), started + 1, time.monotonic()
+            if not self._engine.busy:
+                time.sleep(IDLE_SECONDS)
+            self._worker.require_alive()
+            if waiting and time.monotonic() - last > STALLED_SECONDS:
+                reason = f"no request could start for {STALLED_SECONDS:.0f} seconds; see the worker's log"
+                raise TrainingFailed(run="(unknown)", draft="(any)", reason=reason)
+            self._step()
+        self._alone.finish()
+        self.result.checked, self.result.differing = len(self._alone.checks), self._alone.failed
+        self.result.forgotten = self._forgotten()
+        return self.result
+
+    def _requests(self) -> Iterator[Request]:
+        """Nothing in them says what domain they are of."""
+        for item in self._setting.items:
+            try:
+                tokens = encode(self._setting.pair.tokenizer, item.prompt)
+            except BadRequest:
+                self.result.failed += 1
+                continue
+            request = Request(tokens, self._setting.max_new_tokens, text=item.prompt)
+            self._items[request.id] = item
+            yield request
+
+    def _has_room(self) -> bool:
+        return len(self._share) < self._engine.settings.max_batch
+
+    def _step(self) -> None:
+        begun = time.perf_counter()
+        progress = self._engine.step()
+        share = (time.perf_counter() - begun) / max(1, len(self._share))
+        for request_id in self._share:
+            self._share[request_id] += share
+        for step in progress:
+            if step.completion:
+                self._finish(step.completion)
+
+    def _finish(self, completion: Completion) -> None:
+        seconds, item = self._share.pop(completion.request.id), self._items.pop(completion.request.id)
+        version = completion.outcomes[-1].draft_version
+        seats = self._engine.drafter.seats
+        serving = next((s for s in seats.values() if s.version == version), self._engine.drafter.default)
+        text, judged = [*completion.request.prompt_tokens, *completion.tokens], len(completion.tokens)
+        self._texts.append((item.domain, text, judged))
+        frozen = sum(self._frozen.hits(completion))
+        mine = sum(hits(serving, text, judged))
+        self.result.seen.append(
+            Seen(item.domain, completion.route, serving.draft, version, judged, mine, frozen, seconds)
+        )
+        if self._setting.check_every and len(self.result.seen) % self._setting.check_every == 0:
+            self._alone.hold(completion, seconds)
+        self._watch(len(self.result.seen), len(self._setting.items), alpha(self.result.seen[-LAST:]))
+
+    def _forgotten(self) -> float | None:
+        """Acceptance on the first domain's last texts when they were served, less what their draft would reach now."""
+        first = self._setting.items[0].domain
+        texts = [(text, judged) for domain, text, judged in self._texts if domain == first][-LAST:]
+        then = alpha(self.result.of(first)[-LAST:])
+        seat = self._engine.drafter.seats.get(self.result.of(first)[-1].draft) if texts else None
+        if seat is None or then is None:
+            return None
+        now = sum(sum(hits(seat, text, judged)) for text, judged in texts) / sum(judged for _, judged in texts)
+        return round(then - now, 4)
+
+
+def run_arm(setting: Setting, arm: str, settings: Settings, folder: Path, watch: Watch) -> ArmResult:
+    """One arm in a new folder. Raises StoreWriteFailed, StoreError, TrainingFailed."""
+    begun = time.perf_counter()
+    with _circle(setting, arm, settings, folder) as (store, engine, worker, drafts):
+        interval = settings.learn.interval_requests
+        arrival = make_arrival(setting.arrival, store, drafts, engine, interval)
+        stream = ArmStream(setting, engine, arrival, worker, watch)
+        try:
+            return stream.run()
+        finally:
+            _add_facts(stream.result, store, engine, drafts)
+            stream.result.seconds = round(time.perf_counter() - begun, 1)
+
+
+@contextmanager
+def _circle(
+    setting: Setting, arm: str, settings: Settings, folder: Path
+) -> Iterator[tuple[Store, Engine, Worker, list[str]]]:
+    make_new_folder(settings.storage.data_directory())
+    config = save_settings(settings, settings.storage.data_directory() / "osd.toml")
+    with open_store(settings) as store:
+        drafts = set_up(store, arm, Path(in_folder(setting.pair.draft).name), setting.teaching)
+        with (
+            serving(setting.pair, settings, store) as engine,
+            worker_beside(config, folder / f"{arm}.log") as worker,
+        ):
+            yield store, engine, worker, drafts
+
+
+def _add_facts(result: ArmResult, store: Store, engine: Engine, drafts: Sequence[str]) -> None:
+    runs = [run for draft in drafts for run in store.runs.list(draft, limit=MANY)]
+    result.published = sum(run.state is RunState.PUBLISHED for run in runs)
+    memory = engine.household.memory()
+    result.memory = [
+        {"draft": draft, "bytes": one.weight_bytes, **{k: v for k, v in asdict(one).items() if k != "weight_bytes"}}
+        for draft, one in memory.items()
+        if draft != DEFAULT_DRAFT or len(memory) == 1
+    ]
