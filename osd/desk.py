@@ -32,7 +32,6 @@ class Desk:
         self.pair, self.router, self.limit = pair, router, limit
         self.waiting: deque[Row] = deque()
         self._want = want
-        self._reads_text = getattr(router, "reads_text", False)
         reads_perplexity = getattr(router, "reads_perplexity", False)
         self._choose: Choose | None = getattr(router, "choose", None) if reads_perplexity else None
 
@@ -61,7 +60,7 @@ class Desk:
 
     def _with_text(self, request: Request) -> Request:
         """The request as the router sees it."""
-        if not self._reads_text or request.text is not None or self.pair.tokenizer is None:
+        if not self.router.reads_text or request.text is not None or self.pair.tokenizer is None:
             return request
         text = self.pair.tokenizer.decode(list(request.prompt_tokens), skip_special_tokens=True)
         return replace(request, text=str(text))

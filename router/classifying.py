@@ -5,19 +5,19 @@ In this order, and what comes first is final:
 1. the route that the request names;
 2. the route that its tenant, else everybody, is pinned to;
 3. the most specific rule that holds (:mod:`router.rules`); the request's own language tag comes before guessing;
-4. the default route.
+4. the default route, which is the first.
 
 Only what some rule asks for is looked at: without rules no text is read and nothing is guessed.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from router.base import Decision
 from router.directory import Directory
+from router.language_tags import primary
 from router.rules import Rules, Seen, Traits
 from storage.records import Outcome, Request, Route
 
@@ -100,11 +100,6 @@ class ClassifierRouter:
 
     def _topic(self, text: str) -> Seen:
         return UNKNOWN if self._topics is None or not text.strip() else _seen(self._topics.predict(text))
-
-
-def primary(tag: str) -> str:
-    """The language of a tag such as ``de-AT`` or ``pt_BR``."""
-    return re.split(r"[-_]", tag.strip().lower(), maxsplit=1)[0]
 
 
 def _seen(guess: Guess) -> Seen:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from router.base import Decision
 from storage.errors import BadSetting, UnknownRoute
-from storage.records import DEFAULT_ROUTE, EVERYBODY, Request, Route
+from storage.records import EVERYBODY, Request, Route
 
 NAMED = "asked for by name"
 
 
 class Directory:
-    """Immutable. Raises BadSetting when there is no route, or when two bear one name."""
+    """Immutable. The first route is the default. Raises BadSetting without routes, or when two bear one name."""
 
     def __init__(
         self, routes: Sequence[Route], pins: Mapping[str, str] | None = None, aliases: Mapping[str, str] | None = None
@@ -22,7 +22,7 @@ class Directory:
             raise BadSetting(source="router", key="routes", reason="there must be at least one route")
         if len(self.routes) < len(routes):
             raise BadSetting(source="router", key="routes", reason="two routes bear the same name")
-        self.default = self.routes.get(DEFAULT_ROUTE, routes[0])
+        self.default = routes[0]
         self._pins, self._aliases = dict(pins or {}), dict(aliases or {})
 
     def stated(self, request: Request) -> Decision | None:

@@ -1,4 +1,4 @@
-"""The router that does not guess: the route asked for by name, or the default."""
+"""The router that does not guess: the route asked for by name, or the first one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage.records import Outcome, Request, Route
 
 
 class FixedRouter:
-    """Sends a request to the route that it names, and every other one to ``default``, else to the first route given."""
+    """Sends a request to the route that it names, and every other request to the first route given."""
 
     reads_text = False
 

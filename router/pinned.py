@@ -10,7 +10,7 @@ from storage.records import Outcome, Request, Route
 
 
 class PinnedRouter:
-    """A route that a request names, else the one that its tenant (else ``*``) is pinned to, else the default."""
+    """The route that a request names, else the one that its tenant (else ``*``) is pinned to, else the first."""
 
     reads_text = False
 

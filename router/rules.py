@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from router.language_tags import primary
 from storage.matches import KEYS, LISTS
 from storage.patterns import Pattern
 from storage.records import Route
@@ -58,6 +59,8 @@ class Rule:
         self.route = route
         self.conditions = tuple(key for key in STRENGTH if route.matches.get(key))
         self._lists = {key: frozenset(route.matches[key]) for key in LISTS if route.matches.get(key)}
+        if languages := self._lists.get("language"):
+            self._lists["language"] = frozenset(map(primary, languages))
         pattern = route.matches.get("pattern")
         self._pattern = Pattern(pattern) if pattern else None
 

@@ -31,7 +31,9 @@ class Wish:
     learn: bool
 
     def request(self, engine: Engine, prompt: Prompt) -> Request:
-        """The request for a prompt; a line's own route and tenant come before the options. Raises BadRequest."""
+        """The request for a prompt; a line's own route and tenant come before the options, and its language before
+        guessing. Raises BadRequest."""
+        language = prompt.fields.get("language")
         return Request(
             encode(engine.pair.tokenizer, prompt.text, raw=self.raw),
             max_new_tokens=self.max_tokens,
@@ -40,6 +42,8 @@ class Wish:
             route=prompt.fields.get("route", self.route),
             tenant=prompt.fields.get("tenant", self.tenant),
             learn=self.learn,
+            text=prompt.text,
+            language=language if isinstance(language, str) else None,
         )
 
 

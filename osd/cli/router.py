@@ -53,7 +53,9 @@ def add(
     origin: Annotated[
         str | None,
         typer.Option(
-            "--from", help="What the new draft starts from. Default: the default draft.", metavar="DRAFT|VERSION|FOLDER"
+            "--from",
+            help="What the new draft starts from; nearest is the one that guesses best. Default: the default draft.",
+            metavar="DRAFT|VERSION|FOLDER|nearest",
         ),
     ] = None,
     kind: Annotated[
@@ -81,7 +83,7 @@ def add(
     if made is None and (origin or kind):
         raise typer.BadParameter("--from and --kind are about a new draft; give --new-draft too")
     with surroundings(ctx).store() as store:
-        route = add_route(store, surroundings(ctx).settings, wanted, made)
+        route = add_route(store, surroundings(ctx), wanted, made)
     tell(route, f"The route {route.name} is served by the draft {route.draft}.", as_json)
 
 

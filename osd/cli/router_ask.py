@@ -160,7 +160,7 @@ def asked(prompt: Prompt) -> Request:
 
 def judge(lines: Iterable[tuple[Mapping[str, Any], Decision]]) -> dict[str, Any]:
     """Accuracy and confusion by route, topic and language, each over the lines that say what is true of it."""
-    tables: dict[str, Confusion] = {what: defaultdict(Counter) for what in ("route", "topic", "language")}  # type: ignore[misc]
+    tables: dict[str, Confusion] = {what: defaultdict(Counter) for what in ("route", "topic", "language")}
     sures, number = 0.0, 0
     for fields, decision in lines:
         number, sures = number + 1, sures + decision.confidence

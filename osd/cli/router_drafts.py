@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from osd.cli.context import Surroundings
+from osd.cli.worker import trainer_command
 from storage.errors import BadInput, DuplicateRoute, RouteWithoutDraft
 from storage.forks import base_of, fork
 from storage.matches import checked
@@ -13,6 +17,8 @@ from storage.route_rows import require_name
 from storage.settings import Settings
 from storage.store import Store
 
+NEAREST = "nearest"
+
 
 @dataclass(frozen=True, slots=True)
 class NewDraft:
@@ -20,12 +26,12 @@ class NewDraft:
 
     name: str
     origin: str | None
-    """A draft, a version or a folder; None is the default draft."""
+    """A draft, a version, a folder or ``nearest``; None is the default draft."""
     kind: str | None
     """full or lora; None is as the settings say."""
 
 
-def add_route(store: Store, settings: Settings, route: Route, made: NewDraft | None) -> Route:
+def add_route(store: Store, here: Surroundings, route: Route, made: NewDraft | None) -> Route:
     """Add a route, and its draft first where one is to be made.
 
     Raises what ``store.routes.add`` raises, and for a new draft UnknownDraft, UnknownVersion, ModelNotLoaded,
@@ -36,7 +42,9 @@ def add_route(store: Store, settings: Settings, route: Route, made: NewDraft | N
             raise RouteWithoutDraft(route=route.name, reason="none is named")
         return store.routes.add(route)
     _require_addable(store, route)
-    version = make(store, settings, made)
+    if made.origin == NEAREST:
+        made = replace(made, origin=nearest(store, here, route.name))
+    version = make(store, here.settings, made)
     return store.routes.add(replace(route, draft=version.draft))
 
 
@@ -53,6 +61,21 @@ def make(store: Store, settings: Settings, made: NewDraft) -> DraftVersion:
     if made.kind is not None:
         store.versions.set_options(made.name, {"method": made.kind})
     return version
+
+
+def nearest(store: Store, here: Surroundings, route: str) -> str:
+    """The draft that guesses best on what is kept under the route's name, else on the newest traffic of all routes.
+
+    The trainer scores them, in a process of its own. Raises BadInput with what it said when it could not.
+    """
+    named = any(row.route == route for row in store.samples.stats())
+    config = ["--config", str(here.config)] if here.config else []
+    command = [*trainer_command("routes"), "nearest", *config, *(["--route", route] if named else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1].removeprefix("osd: ")
+        raise BadInput(reason=f"The nearest draft was not found: {said}")
+    return str(json.loads(done.stdout)[0]["draft"])
 
 
 def _origin(store: Store, word: str, kind: str) -> str:

@@ -77,16 +77,16 @@ def test_a_change_is_heard_of_without_a_restart(store: Store, live: LiveRouter) 
 
 
 def test_another_process_changes_the_routes(settings: Settings, live: LiveRouter, tmp_path: Path) -> None:
-    code = (
-        "from storage.settings import load_settings\n"
-        "from storage.store import open_store\n"
-        "from storage.records import Route\n"
-        "with open_store(load_settings()) as store:\n"
-        "    store.routes.add(Route('help', matches={'tenant': ['acme']}))\n"
-    )
-    surroundings = {**os.environ, "OSD_STORAGE__DIRECTORY": str(settings.storage.directory)}
-    assert subprocess.run([sys.executable, "-c", code], env=surroundings, check=False).returncode == 0
+    def osd(*arguments: str) -> None:
+        surroundings = {**os.environ, "OSD_STORAGE__DIRECTORY": str(settings.storage.directory)}
+        command = [sys.executable, "-m", "osd.cli.main", "router", *arguments]
+        done = subprocess.run(command, env=surroundings, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    osd("add", "help", "--draft", "default", "--tenant", "acme")
     assert soon(lambda: ask(live, tenant="acme") == "help")
+    osd("remove", "help", "--yes")
+    assert soon(lambda: ask(live, tenant="acme") == "default")
 
 
 def test_nobody_sees_half_of_a_change(store: Store, live: LiveRouter) -> None:
@@ -144,6 +144,7 @@ def test_closing_ends_the_thread(store: Store) -> None:
 
 
 def test_a_store_that_cannot_be_read_is_said_at_once(store: Store) -> None:
+    before = threading.enumerate()
     with pytest.raises(ZeroDivisionError):
         LiveRouter(store, lambda _: 1 / 0, QUICK)  # type: ignore[return-value,arg-type]
-    assert not any(thread.name == "osd-routes" for thread in threading.enumerate())
+    assert not set(threading.enumerate()) - set(before)

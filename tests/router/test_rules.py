@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from router.classifying import ClassifierRouter, primary
+from router.classifying import ClassifierRouter
 from storage.errors import BadPattern
 from storage.records import Request, Route
 from tests.router.words import LANGUAGES, TOPICS, Words
@@ -136,5 +136,7 @@ def test_a_pattern_that_would_stop_a_backtracking_engine_does_not_stop_this_one(
     assert ask([Route("p", matches={"pattern": "^(a+)+$"})], "a" * 5_000 + "!") == ("default", 1.0)
 
 
-def test_tags_of_languages() -> None:
-    assert [primary(tag) for tag in ("de", "de-AT", "pt_BR", " EN ", "zh-Hant-TW")] == ["de", "de", "pt", "en", "zh"]
+def test_a_language_may_be_spelt_in_several_ways() -> None:
+    for spelt in ("de", "deu"):
+        assert ask([Route("german", matches={"language": [spelt]})], GERMAN) == ("german", 0.9)
+        assert ask([Route("german", matches={"language": ["de"]})], None, language=spelt) == ("german", 1.0)

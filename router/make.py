@@ -1,0 +1,54 @@
+"""The router that the settings ask for, over the routes in the store.
+
+    fixed         names only                       router.fixed
+    classifier    names, pins, rules               router.classifying
+    auto          the same, and then the draft     router.auto
+
+All three hear of changes while they run (:mod:`router.book`).
+"""
+
+from __future__ import annotations
+
+from router.auto import AutoRouter, CostsOf
+from router.book import Build, LiveRouter
+from router.classifiers import Classifiers
+from router.classifying import ClassifierRouter
+from router.fixed import FixedRouter
+from router.throughput import Costs
+from storage.routes import Plan
+from storage.settings import Settings
+from storage.store import Store
+
+
+def unknown(_: str) -> Costs | None:
+    """Costs before anything was measured."""
+    return None
+
+
+def make_router(store: Store, settings: Settings, costs: CostsOf = unknown) -> LiveRouter | AutoRouter:
+    """A router that runs; ``close()`` ends its thread. ``costs`` are a draft's, as the engine measures them.
+
+    Raises StoreError, and what is wrong with the classifiers' files.
+    """
+    wanted = settings.router
+    live = LiveRouter(store, builder(store, settings), wanted.poll_seconds)
+    if wanted.kind != "auto":
+        return live
+    return AutoRouter(
+        live, costs, by=wanted.choose_by, dimensions=wanted.choose_dimensions, warm_up=wanted.choose_warm_up
+    )
+
+
+def builder(store: Store, settings: Settings, *, look: bool = False) -> Build:
+    """Makes routers of plans. ``look``: guess language and topic even where no rule asks for them."""
+    if settings.router.kind == "fixed":
+        return lambda plan: FixedRouter(plan.routes, plan.aliases)
+    classifiers = Classifiers(store, settings)
+
+    def build(plan: Plan) -> ClassifierRouter:
+        return ClassifierRouter(
+            plan.routes, plan.pins, plan.aliases, languages=classifiers.languages(plan, look),
+            topics=classifiers.topics(plan, look), least=settings.router.min_confidence, look=look,
+        )  # fmt: skip
+
+    return build

@@ -1,0 +1,130 @@
+"""Models for routes: made when a rule asks for them, learned once from what was taught, and heard of like routes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from router.base import Router
+from router.classifiers import Classifiers, learned_topics, model_folder, prepare
+from router.make import builder, make_router
+from storage.errors import ModelFileDamaged, UnknownRoute
+from storage.records import Request, Route
+from storage.routes import Plan
+from storage.settings import Settings, load_settings
+from storage.store import Store, open_store
+from tests.router.test_book import ask, soon
+
+SQL = [("sql", text) for text in ("select all names", "join the two tables", "count rows by city", "drop that column")]
+SOUP = [("soup", text) for text in ("boil the leeks", "add salt and pepper", "chop some carrots", "stir it gently")]
+QUESTION = "count the rows of both tables by name"
+TOPICS = Plan((Route(), Route("sql", matches={"topic": ["sql"]})))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(storage={"directory": tmp_path / "data"}, router={"poll_seconds": 0.02})
+
+
+@pytest.fixture
+def store(settings: Settings) -> Iterator[Store]:
+    with open_store(settings) as opened:
+        yield opened
+
+
+def files(store: Store) -> list[str]:
+    return sorted(path.name for path in model_folder(store).glob("*"))
+
+
+def knows(router: Router, route: str) -> bool:
+    try:
+        return ask(router, route=route) == route
+    except UnknownRoute:
+        return False
+
+
+def test_nothing_is_made_that_no_rule_asks_for(store: Store, settings: Settings) -> None:
+    store.examples.teach(SQL + SOUP)
+    for plan in (Plan(), Plan((Route(), Route("acme", matches={"tenant": ["acme"]})))):
+        classifiers = Classifiers(store, settings)
+        assert (classifiers.languages(plan), classifiers.topics(plan)) == (None, None)
+        assert not builder(store, settings)(plan).reads_text
+    assert files(store) == []
+
+
+def test_topics_are_learned_once_and_again_when_more_is_taught(store: Store, settings: Settings) -> None:
+    classifiers = Classifiers(store, settings)
+    assert classifiers.topics(TOPICS) is None
+    store.examples.teach(SQL + SOUP)
+    model = classifiers.topics(TOPICS)
+    assert model is not None and model.predict(QUESTION).label == "sql"
+    store.routes.pin("acme", "default")
+    assert classifiers.topics(TOPICS) is model
+    first = files(store)
+    store.examples.teach([("soup", "peel the potatoes")])
+    assert classifiers.topics(TOPICS) is not model
+    assert len(files(store)) == 1 and files(store) != first
+    for topic in ("sql", "soup"):
+        store.examples.forget(topic)
+    assert classifiers.topics(TOPICS) is None
+
+
+def test_the_same_examples_make_the_same_model(tmp_path: Path) -> None:
+    one, other = learned_topics(tmp_path / "a", SQL + SOUP), learned_topics(tmp_path / "b", SQL + SOUP)
+    read = learned_topics(tmp_path / "a", SQL + SOUP)
+    for _, text in SQL + SOUP:
+        assert one.predict(text) == other.predict(text)
+        assert read.predict(text).label == one.predict(text).label
+    assert learned_topics(tmp_path / "a", (SQL + SOUP)[1:]).labels == one.labels
+
+
+def test_a_damaged_or_unwritable_file_is_learned_anew(store: Store) -> None:
+    prepare(store, SQL + SOUP)
+    (path,) = model_folder(store).glob("*")
+    path.write_bytes(path.read_bytes()[:-40])
+    assert learned_topics(model_folder(store), SQL + SOUP).predict(QUESTION).label == "sql"
+    assert learned_topics(Path("/proc/nowhere"), SQL + SOUP).predict(QUESTION).label == "sql"
+
+
+def test_preparing_nothing_removes_what_was_there(store: Store) -> None:
+    prepare(store, SQL)
+    assert len(files(store)) == 1
+    prepare(store, [])
+    assert files(store) == []
+
+
+def test_a_running_router_learns_what_is_taught(store: Store, settings: Settings) -> None:
+    router = make_router(store, settings)
+    store.routes.add(Route("sql", matches={"topic": ["sql"]}))
+    assert soon(lambda: knows(router, "sql"))
+    assert (ask(router, QUESTION), router.reads_text) == ("default", False)  # nothing is taught yet
+    store.examples.teach(SQL + SOUP)
+    assert soon(lambda: ask(router, QUESTION) == "sql") and router.reads_text
+    store.examples.forget("sql")
+    assert soon(lambda: ask(router, QUESTION) == "default")
+    router.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "named", "pinned"), [("auto", "sql", "sql"), ("classifier", "sql", "sql"), ("fixed", "sql", "default")]
+)
+def test_the_settings_choose_the_router(store: Store, settings: Settings, kind: str, named: str, pinned: str) -> None:
+    store.routes.add(Route("sql"))
+    store.routes.pin("acme", "sql")
+    router = make_router(
+        store, settings.model_copy(update={"router": settings.router.model_copy(update={"kind": kind})})
+    )
+    assert (ask(router, route="sql"), ask(router, tenant="acme"), ask(router)) == (named, pinned, "default")
+    router.close()
+
+
+def test_languages_come_from_the_file_that_is_named(store: Store, settings: Settings, tmp_path: Path) -> None:
+    plan = Plan((Route(), Route("german", matches={"language": ["de"]})))
+    router = builder(store, settings)(plan)
+    decision = router.route(Request((), text="Wie spät ist es gerade, und wann fährt der nächste Zug nach Hause?"))
+    assert (decision.name, decision.language) == ("german", "de")
+    mine = settings.router.model_copy(update={"language_model": tmp_path / "nowhere.npz"})
+    with pytest.raises(ModelFileDamaged, match=r"nowhere\.npz"):
+        builder(store, settings.model_copy(update={"router": mine}))(plan)
