@@ -2,69 +2,81 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
+from osd.reduce import Kept
 from osd.row import Completion
 from storage.records import RequestSamples, TokenKind, now
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Consecutive positions of one request that one step hands over."""
+class Span(NamedTuple):
+    """Consecutive positions of one request that one step hands over: accepted ones, but for the last."""
 
     request_id: str
     begin: int
     """The first position; see storage.records.Sample.position."""
-    kinds: list[int]
-    drafted: list[int]
+    length: int
+    last: TokenKind
+    """What became of the last one."""
+    refused: int
+    """The token that was drafted there, where it was rejected; else nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parcel:
+class Parcel(NamedTuple):
     """What one step hands over."""
 
     spans: list[Span]
-    logits: Tensor
-    """(m, V): the spans' positions one after another."""
-    completions: list[Completion]
-    chances: Tensor | None = None
+    content: Tensor | Kept | None
+    """The spans' positions one after another: logits (m, V), or what is kept of them. None where there are none."""
+    chances: Tensor | None
     """(m,) min(1, p/q) there; None where it follows from what was kept: in a greedy batch."""
+    completions: list[Completion]
+
+    @property
+    def positions(self) -> int:
+        """m."""
+        return sum(span.length for span in self.spans)
 
     @property
     def bytes(self) -> int:
         """Memory that the parcel holds while it waits."""
-        return self.logits.numel() * self.logits.element_size()
+        if isinstance(self.content, Tensor):
+            return self.content.numel() * self.content.element_size()
+        return self.content.bytes if self.content else 0
+
+    @property
+    def unreduced(self) -> int:
+        """Positions that still are logits."""
+        return len(self.content) if isinstance(self.content, Tensor) else 0
+
+    def without_positions(self) -> Parcel:
+        """The completions alone."""
+        return Parcel([], None, None, self.completions)
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A span with what was kept of the target there: ids and log-probabilities (m, k), the mass outside (m,)."""
+class Part(NamedTuple):
+    """A span, and where in ``kept`` its positions lie."""
 
     span: Span
-    ids: Tensor
-    logprobs: Tensor
-    outside: Tensor
-    chances: Tensor
-    """(m,) NaN where it follows from the span's kinds."""
+    kept: Kept
+    begin: int
+    chances: npt.NDArray[np.float32] | None
+    """(m,) the span's; None where they follow from its kinds."""
+
+    def of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Its positions of one of the arrays of ``kept``."""
+        return array[self.begin : self.begin + self.span.length]
 
 
-def reduce_logits(logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits (m, V) → token ids (m, k) likeliest first, their log-probabilities (m, k), and the mass outside (m,)."""
-    # on the CPU log_softmax takes a third of logsumexp's time
-    logprobs, ids = logits.log_softmax(-1, dtype=torch.float32).topk(min(k, logits.shape[1]), dim=-1)
-    return ids, logprobs, (1 - logprobs.exp().sum(-1)).clamp_(min=0)
-
-
-def bundle(completion: Completion, parts: list[Part]) -> RequestSamples:
-    spans = [part.span for part in parts]
-    columns = ([getattr(p, name) for p in parts] for name in ("ids", "logprobs", "outside", "chances"))
-    ids, logprobs, outside, chances = (torch.cat(column).numpy() for column in columns)
-    kinds = np.array([kind for s in spans for kind in s.kinds], dtype=np.uint8)
+def bundle(completion: Completion, parts: Sequence[Part]) -> RequestSamples:
+    """A finished request with its positions."""
+    tokens = np.array([*completion.request.prompt_tokens, *completion.tokens], dtype=np.int32)
+    positions, kinds, drafted = _positions([part.span for part in parts], tokens)
     return RequestSamples(
         request_id=completion.request.id,
         route=completion.route,
@@ -72,14 +84,39 @@ def bundle(completion: Completion, parts: list[Part]) -> RequestSamples:
         draft_version=completion.rounds[-1].draft_version,
         created_at=now(),
         prompt_len=len(completion.request.prompt_tokens),
-        tokens=np.array([*completion.request.prompt_tokens, *completion.tokens], dtype=np.int32),
-        positions=np.concatenate([np.arange(s.begin, s.begin + len(s.kinds), dtype=np.int32) for s in spans]),
+        tokens=tokens,
+        positions=positions,
         kinds=kinds,
-        drafted=np.array([token for s in spans for token in s.drafted], dtype=np.int32),
-        topk_ids=ids.astype(np.int32),
-        topk_logprobs=logprobs.astype(np.float16),
-        outside=outside.astype(np.float32),
-        acceptance=acceptance_of(kinds, chances.astype(np.float32)),
+        drafted=drafted,
+        topk_ids=np.concatenate([part.of(part.kept.ids) for part in parts]),
+        topk_logprobs=np.concatenate([part.of(part.kept.logprobs) for part in parts]).astype(np.float16),
+        outside=np.concatenate([part.of(part.kept.outside) for part in parts]),
+        acceptance=acceptance_of(kinds, _chances(parts)),
+    )
+
+
+def _positions(
+    spans: Sequence[Span], tokens: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+    """(m,) positions, kinds and drafted tokens. A token that was not refused stands in the text."""
+    _, begins, counts, lasts, refused = (np.array(column) for column in zip(*spans, strict=True))
+    ends = np.cumsum(counts)
+    positions = (np.arange(ends[-1]) + np.repeat(begins - ends + counts, counts)).astype(np.int32)
+    kinds = np.full(len(positions), TokenKind.ACCEPTED, np.uint8)
+    kinds[ends - 1] = lasts
+    drafted = tokens[positions]
+    rejected = lasts == TokenKind.REJECTED
+    drafted[ends[rejected] - 1] = refused[rejected]
+    return positions, kinds, drafted
+
+
+def _chances(parts: Sequence[Part]) -> npt.NDArray[np.float32]:
+    """(m,) NaN where they follow from the kinds."""
+    if all(part.chances is None for part in parts):
+        return np.full(sum(part.span.length for part in parts), np.nan, np.float32)
+    unknown = (np.full(part.span.length, np.nan, np.float32) for part in parts)
+    return np.concatenate(
+        [nan if part.chances is None else part.chances for part, nan in zip(parts, unknown, strict=True)]
     )
 
 

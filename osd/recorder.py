@@ -1,8 +1,8 @@
 """Keeps what can be learned from decoding: a bounded buffer between the decode loop and the store.
 
-The decode loop hands over the target's logits at the positions worth keeping and goes on. A thread of the
-recorder's own reduces them to top-k log-probabilities and writes them, with the totals of finished requests,
-to storage. When the buffer is full, positions are dropped and counted; decoding never waits.
+What the target says at the positions worth keeping is reduced to top-k log-probabilities, on the spot where that is
+cheap (:mod:`osd.reduce`), and handed to a thread of the recorder's own, which writes it, with the totals of finished
+requests, to storage. When the buffer is full, positions are dropped and counted; decoding never waits.
 """
 
 from __future__ import annotations
@@ -10,29 +10,27 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from osd.buffer import Buffer
 from osd.drafters.base import Draft
-from osd.parcels import Parcel, Part, Span, bundle, reduce_logits
+from osd.parcels import Parcel, Part, Span, bundle
+from osd.reduce import Kept, Reducer
 from osd.row import Completion, Progress, Row
 from storage.errors import StoreError
-from storage.records import Outcome, RequestSamples, TokenKind, now
+from storage.records import Outcome, RequestSamples, TokenKind
 from storage.settings import Settings
 from storage.store import Store
 
 log = logging.getLogger(__name__)
 
-
 SWITCH_SECONDS = 5e-4
 """How soon a thread of this process must let another have the interpreter."""
-WAKE_POSITIONS = 64
-"""The thread is woken when so many positions wait, or a request is finished: waking it every round would cost
-the decode loop more than the work itself."""
+ACCEPTED, REJECTED, UNDRAFTED = TokenKind.ACCEPTED, TokenKind.REJECTED, TokenKind.UNDRAFTED
 
 
 class Recorder:
@@ -41,19 +39,16 @@ class Recorder:
     def __init__(self, store: Store, settings: Settings, worker: str) -> None:
         """``worker`` names this process in the counters."""
         self.store, self.worker = store, worker
-        self.mode, self.k = settings.serve.record, settings.storage.top_k
+        self.mode = settings.serve.record
+        self.reducer = Reducer(settings.storage.top_k, compiled=self.mode != "off")
         self.dropped = 0
         """Positions lost because the buffer was full or the store refused them."""
-        self._limit = settings.serve.record_queue_mb << 20
-        self._flush_requests, self._flush_seconds = settings.storage.flush_requests, settings.storage.flush_seconds
-        self._parcels: deque[Parcel] = deque()
-        self._held = self._positions = 0
-        self._wake = threading.Condition()
-        self._closing = self._idle = False
+        self.buffer = Buffer(
+            settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
+        )
         self._open: dict[str, list[Part]] = {}
         self._samples: list[RequestSamples] = []
         self._outcomes: list[Outcome] = []
-        self._oldest: float | None = None
         # decoding gives up the interpreter at every product, and by default waits 5 ms for this thread to give it back
         sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
         self._thread = threading.Thread(target=self._work, name="osd-recorder", daemon=True)
@@ -69,115 +64,104 @@ class Recorder:
         logits: Tensor,
         chances: Tensor | None = None,
     ) -> None:
-        """What one round brought, from the decode loop: logits (B, G + 1, V) are copied where they are kept.
+        """What one round brought, from the decode loop: logits (B, G + 1, V) are reduced or copied
+        where they are kept.
 
         ``chances`` (B, G): with which probability each drafted token was to be kept; None in a greedy batch.
         """
         spans: list[Span] = []
         index: list[int] = []
+        width = draft.size + 1
         for i, (row, step) in enumerate(zip(rows, progress, strict=True)):
-            span = self._span(row, step, accepted[i], drafted[i], draft.lengths[i])
-            if span:
+            count = len(step.tokens)
+            if row.request.learn and (span := self._span(row, count, accepted[i], draft.lengths[i], drafted[i])):
                 spans.append(span)
-                first = i * (draft.size + 1) + span.begin - row.length + len(step.tokens)
-                index.extend(range(first, first + len(span.kinds)))
+                first = i * width + span.begin - row.length + count
+                index.extend(range(first, first + span.length))
         completions = [step.completion for step in progress if step.completion]
-        if spans or completions:
-            which = torch.tensor(index, dtype=torch.long, device=logits.device)
-            padded = None if chances is None else F.pad(chances, (0, 1)).flatten()[which]
-            self._put(Parcel(spans, logits.flatten(0, 1)[which], completions, padded))
+        if spans:
+            self._put(Parcel(spans, *self._content(index, logits, chances), completions))
+        elif completions:
+            self._put(Parcel([], None, None, completions))
 
-    def _span(self, row: Row, step: Progress, accepted: int, drafted: Sequence[int], length: int) -> Span | None:
-        """What is kept of one row's round: all of it, or the corrected token alone."""
-        if not row.request.learn or self.mode == "off":
-            return None
-        begin, count = row.length - len(step.tokens), len(step.tokens)
+    def _span(self, row: Row, count: int, accepted: int, length: int, drafted: Sequence[int]) -> Span | None:
+        """What is kept of one row's round, which emitted ``count`` tokens: all of it, or the corrected token alone."""
         corrected = accepted < min(length, count)
+        refused = drafted[accepted] if corrected else 0
         if self.mode == "verified":
-            last = [] if count <= accepted else [int(TokenKind.REJECTED if corrected else TokenKind.UNDRAFTED)]
-            kinds = [int(TokenKind.ACCEPTED)] * (count - len(last)) + last
-            tokens = [*step.tokens[:accepted], drafted[accepted]] if corrected else list(step.tokens)
-            return Span(row.request.id, begin, kinds, tokens)
-        if corrected:
-            return Span(row.request.id, begin + accepted, [int(TokenKind.REJECTED)], [drafted[accepted]])
+            last = REJECTED if corrected else ACCEPTED if count <= accepted else UNDRAFTED
+            return Span(row.request.id, row.length - count, count, last, refused)
+        if corrected and self.mode == "rejected":
+            return Span(row.request.id, row.length - count + accepted, 1, REJECTED, refused)
         return None
+
+    def _content(self, index: list[int], logits: Tensor, chances: Tensor | None) -> tuple[Tensor | Kept, Tensor | None]:
+        """What is kept of the logits at these places, or the logits where they must be reduced later; the chances."""
+        content: Tensor | Kept | None = self.reducer.at_once(logits, index)
+        if content is not None and chances is None:
+            return content, None
+        which = torch.tensor(index, device=logits.device)
+        known = None if chances is None else F.pad(chances, (0, 1)).flatten()[which]
+        return logits.flatten(0, 1)[which] if content is None else content, known
 
     def finish(self, completion: Completion) -> None:
         """A request that ended outside a round: its totals count, its positions are forgotten if it was cancelled."""
-        self._put(Parcel([], torch.empty(0), [completion]))
+        self._put(Parcel([], None, None, [completion]))
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until everything handed over so far is in the store; False when the time ran out."""
-        with self._wake:
-            return self._wake.wait_for(lambda: self._idle and not self._parcels, timeout)
+        """Write everything handed over so far, now, and wait until it is in the store; False when the time ran out."""
+        return self.buffer.empty(timeout)
 
     def close(self) -> None:
         """Write what is left and stop."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify_all()
+        self.buffer.close()
         self._thread.join()
+        self.reducer.wait()
 
     def _put(self, parcel: Parcel) -> None:
-        with self._wake:
-            if self._held + parcel.bytes > self._limit:
-                self.dropped += len(parcel.logits)
-                parcel = Parcel([], parcel.logits[:0], parcel.completions)
-            self._held += parcel.bytes
-            self._positions += len(parcel.logits)
-            self._parcels.append(parcel)
-            self._idle = False
-            if parcel.completions or self._positions >= WAKE_POSITIONS:
-                self._wake.notify_all()
+        if not self.buffer.put(parcel):
+            self.dropped += parcel.positions
 
     def _work(self) -> None:
         torch.set_num_threads(1)  # of this thread: reducing must not take cores from decoding
-        while (parcels := self._next()) or not self._closing:
-            if parcels:
-                self._reduce(parcels)
-            if self._due():
+        last = False
+        while not last:
+            parcels, flush, last = self.buffer.get()
+            self._sort(parcels)
+            if flush:
                 self._flush()
-        self._flush()
+            self.buffer.done()
 
-    def _next(self) -> list[Parcel]:
-        """All parcels that wait; none when it is time to flush, or to close."""
-        with self._wake:
-            if not self._parcels and self._oldest is None:
-                self._idle = True
-                self._wake.notify_all()
-            self._wake.wait_for(lambda: self._parcels or self._closing, self._flush_seconds)
-            parcels: list[Parcel] = []
-            while self._parcels and sum(len(parcel.logits) for parcel in parcels) < WAKE_POSITIONS:
-                parcels.append(self._parcels.popleft())
-            self._positions = sum(len(parcel.logits) for parcel in self._parcels)
-            return parcels
-
-    def _reduce(self, parcels: list[Parcel]) -> None:
-        """All that waits in one go: every operation of this thread takes the interpreter from the decode loop."""
-        full = [parcel.logits for parcel in parcels if parcel.spans]
-        if full:
-            ids, logprobs, outside = (part.cpu() for part in reduce_logits(torch.cat(full), self.k))
-            chances = torch.cat([chances_of(parcel) for parcel in parcels if parcel.spans]).cpu()
-            end = 0
-            for span in (span for parcel in parcels for span in parcel.spans):
-                begin, end = end, end + len(span.kinds)
-                part = Part(span, ids[begin:end], logprobs[begin:end], outside[begin:end], chances[begin:end])
+    def _sort(self, parcels: list[Parcel]) -> None:
+        """Every span to its request, and of the finished ones samples."""
+        for parcel, kept, begin in self._reduced([parcel for parcel in parcels if parcel.content is not None]):
+            chances = None if parcel.chances is None else parcel.chances.cpu().numpy()
+            at = 0
+            for span in parcel.spans:
+                end = at + span.length
+                part = Part(span, kept, begin + at, None if chances is None else chances[at:end])
                 self._open.setdefault(span.request_id, []).append(part)
+                at = end
         for completion in (completion for parcel in parcels for completion in parcel.completions):
-            self._oldest = self._oldest or now()
             self._outcomes += completion.outcomes
             parts = self._open.pop(completion.request.id, [])
             if parts and completion.finish_reason != "cancelled":
                 self._samples.append(bundle(completion, parts))
-        with self._wake:
-            self._held -= sum(parcel.bytes for parcel in parcels)
 
-    def _due(self) -> bool:
-        old = self._oldest is not None and now() - self._oldest >= self._flush_seconds
-        return old or len(self._samples) >= self._flush_requests
+    def _reduced(self, parcels: list[Parcel]) -> Iterator[tuple[Parcel, Kept, int]]:
+        """Each with what is kept of it, and the place in that where it begins: logits are reduced all in one go."""
+        logits = [parcel.content for parcel in parcels if isinstance(parcel.content, Tensor)]
+        together = self.reducer(torch.cat(logits)) if logits else None
+        begin = 0
+        for parcel in parcels:
+            if isinstance(parcel.content, Kept):
+                yield parcel, parcel.content, 0
+            elif together is not None:
+                yield parcel, together, begin
+                begin += parcel.unreduced
 
     def _flush(self) -> None:
-        samples, outcomes, self._samples, self._outcomes, self._oldest = self._samples, self._outcomes, [], [], None
+        samples, outcomes, self._samples, self._outcomes = self._samples, self._outcomes, [], []
         try:
             if samples:
                 self.store.samples.add(samples)
@@ -186,10 +170,3 @@ class Recorder:
         except StoreError as error:
             self.dropped += sum(len(s) for s in samples)
             log.error("%d requests could not be kept: %s", len(samples), error, extra={"action": "record_failed"})
-
-
-def chances_of(parcel: Parcel) -> Tensor:
-    """(m,) its chances, NaN where they follow from what was kept."""
-    if parcel.chances is not None:
-        return parcel.chances
-    return torch.full((len(parcel.logits),), torch.nan, device=parcel.logits.device)  # float32, whatever logits are

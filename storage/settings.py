@@ -37,7 +37,7 @@ class StorageSettings(Section):
     """Where segments, weights and the SQLite file live; None is the XDG data directory."""
     top_k: int = Field(default=64, ge=1, le=4096)
     """How many of the target's log-probabilities are kept at a position."""
-    flush_requests: int = Field(default=8, ge=1)
+    flush_requests: int = Field(default=64, ge=1)
     """Finished requests that make a segment."""
     flush_seconds: float = Field(default=2.0, gt=0)
     """A segment is written at the latest after so many seconds, however few requests it holds."""
@@ -122,7 +122,7 @@ class RouterSettings(Section):
     min_confidence: float = Field(default=0.6, ge=0, le=1)
     """How sure a guess of language or topic must be; below it a request takes the default route."""
     language_model: Path | None = None
-    """Folder of a language model to use instead of the one that ships with osd."""
+    """File of a language model to use instead of the one that ships with osd."""
     choose_by: Literal["prompt", "weights", "both"] = "both"
     """What auto goes by: a prediction from the prompt (on-the-fly adaptation), weights learned from verified text, or
     whichever of the two does better on a route."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import torch
 
 from osd.engine import Engine
 from osd.models import Pair
-from osd.parcels import reduce_logits
 from osd.recorder import Recorder
+from osd.reduce import Reducer
 from osd.warp import Warp
 from storage.records import Request, Sampling, TokenKind
 from storage.settings import Settings, load_settings
@@ -37,10 +38,22 @@ def pair() -> Pair:
     return random_pair("llama", noise=0.3)
 
 
-@torch.inference_mode()
-def test_every_verified_position_carries_the_targets_distribution(pair: Pair, store: Store, settings: Settings) -> None:
-    asked = [Request(p, max_new_tokens=17) for p in prompts(7, seed=20)]
+def recorder_that(compiles: bool, store: Store, settings: Settings) -> Recorder:
+    """One that has the compiled pass from the first position on, or never."""
     recorder = Recorder(store, settings, "test")
+    assert recorder.reducer.wait()
+    if not compiles:
+        recorder.reducer = Reducer(settings.storage.top_k, compiled=False)
+    return recorder
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("compiled", [True, False])
+def test_every_verified_position_carries_the_targets_distribution(
+    pair: Pair, store: Store, settings: Settings, compiled: bool
+) -> None:
+    asked = [Request(p, max_new_tokens=17) for p in prompts(7, seed=20)]
+    recorder = recorder_that(compiled, store, settings)
     done = Engine(pair, settings.serve, recorder=recorder).run(asked)
     texts = {c.request.id: [*c.request.prompt_tokens, *c.tokens] for c in done}
     recorder.close()
@@ -61,14 +74,15 @@ def test_every_verified_position_carries_the_targets_distribution(pair: Pair, st
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("temperatures", [(0.0, 0.0, 0.0), (1.0, 0.0, 0.7)])
 def test_every_drafted_token_carries_its_chance_of_acceptance(
-    pair: Pair, store: Store, settings: Settings, temperatures: tuple[float, ...]
+    pair: Pair, store: Store, settings: Settings, temperatures: tuple[float, ...], compiled: bool
 ) -> None:
     """min(1, p/q) from plain forward passes of both models; in a greedy batch it is 1 or 0."""
     sampling = [Sampling(t, top_k=20 if t == 0.7 else None, seed=i) for i, t in enumerate(temperatures)]
     asked = [Request(p, max_new_tokens=17, sampling=s) for p, s in zip(prompts(3, seed=23), sampling, strict=True)]
-    recorder = Recorder(store, settings, "test")
+    recorder = recorder_that(compiled, store, settings)
     list(Engine(pair, settings.serve, recorder=recorder).run(asked))
     recorder.close()
     chances = []
@@ -136,9 +150,13 @@ def test_requests_that_may_not_be_learned_from_or_were_cancelled_leave_no_sample
     assert [s.request_id for s in store.samples.read([private.id, cancelled.id, open_.id])] == [open_.id]
 
 
-def test_a_full_buffer_drops_and_counts_and_serving_goes_on(pair: Pair, store: Store, settings: Settings) -> None:
-    recorder = Recorder(store, settings, "test")
-    recorder._limit = 4 * VOCABULARY * 4 - 1  # not even four positions fit
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_full_buffer_drops_and_counts_and_serving_goes_on(
+    pair: Pair, store: Store, settings: Settings, compiled: bool
+) -> None:
+    recorder = recorder_that(compiled, store, settings)
+    position = 8 * (4 + 4) + 4 if compiled else VOCABULARY * 4
+    recorder.buffer.limit = 4 * position - 1  # not even four positions fit
     asked = [Request(p, max_new_tokens=12) for p in prompts(4, seed=22)]
     done = list(Engine(pair, settings.serve, recorder=recorder).run(asked))
     recorder.close()
@@ -154,15 +172,38 @@ def test_waiting_requests_are_flushed_by_age(pair: Pair, store: Store, settings:
     recorder = Recorder(store, settings, "test")
     request = Request(prompts(1)[0], max_new_tokens=5)
     list(Engine(pair, settings.serve, recorder=recorder).run([request]))
-    assert recorder.wait(timeout=20)
-    assert len(store.samples.read([request.id])) == 1
+    deadline = time.monotonic() + 20
+    while not (kept := store.samples.read([request.id])) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    recorder.close()
+    assert len(kept) == 1
+
+
+def test_waiting_for_the_store_does_not_wait_for_age_or_number(pair: Pair, store: Store, settings: Settings) -> None:
+    storage = settings.storage.model_copy(update={"flush_seconds": 3600.0, "flush_requests": 1000})
+    recorder = Recorder(store, settings.model_copy(update={"storage": storage}), "test")
+    asked = [Request(p, max_new_tokens=5) for p in prompts(2, seed=24)]
+    for request in asked:
+        list(Engine(pair, settings.serve, recorder=recorder).run([request]))
+        assert recorder.wait(timeout=20)
+        assert len(store.samples.read([request.id])) == 1
+    assert recorder.wait(timeout=20)  # nothing is left
     recorder.close()
 
 
-def test_reducing_keeps_the_mass_outside() -> None:
-    logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)) * 4
-    ids, logprobs, outside = reduce_logits(logits, 6)
-    full = logits.double().softmax(-1)
-    assert torch.equal(ids, full.topk(6).indices)
-    assert torch.allclose(logprobs.double().exp().sum(-1) + outside, torch.ones(5, dtype=torch.double), atol=1e-6)
-    assert torch.allclose(outside.double(), full.sort(-1).values[:, :-6].sum(-1), atol=1e-6)
+def test_a_request_begun_before_the_compiled_pass_was_ready_is_kept_whole(
+    pair: Pair, store: Store, settings: Settings
+) -> None:
+    """Its first positions wait as logits, the others as what is kept of them."""
+    recorder = recorder_that(True, store, settings)
+    compiled, recorder.reducer = recorder.reducer, Reducer(settings.storage.top_k, compiled=False)
+    request = Request(prompts(1, seed=25)[0], max_new_tokens=30)
+    engine = Engine(pair, settings.serve, recorder=recorder)
+    engine.submit(request)
+    engine.step()
+    recorder.reducer = compiled
+    (done,) = engine.run([])
+    recorder.close()
+    (samples,) = store.samples.read([request.id])
+    assert samples.positions.tolist() == list(range(samples.prompt_len, samples.prompt_len + 30))
+    assert samples.topk_ids[:, 0].tolist() == list(done.tokens)  # greedy

@@ -1,0 +1,101 @@
+"""Between the decode loop and the recorder's thread: a bounded queue that knows when waking the thread is worth it.
+
+Every time the thread runs, it takes the interpreter, and on a machine that is busy decoding a core too. So it runs
+when a batch of requests is finished, when the oldest of them has waited long enough, when logits wait to be reduced,
+and when memory gets short; not at every step.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from osd.parcels import Parcel
+from storage.records import now
+
+ENOUGH_LOGITS = 64
+"""Positions whose logits may wait to be reduced: fewer cost more a position, and more are a heap of memory."""
+
+
+class Work(NamedTuple):
+    """What the thread is to do."""
+
+    parcels: list[Parcel]
+    flush: bool
+    """Write what is finished."""
+    last: bool
+    """Nothing will follow."""
+
+
+class Buffer:
+    """Parcels in order. ``put`` never waits; ``get`` and ``done`` are the thread's."""
+
+    def __init__(self, limit: int, requests: int, seconds: float) -> None:
+        """At most ``limit`` bytes; what is finished is due with so many ``requests``, or after so many ``seconds``."""
+        self.limit = limit
+        self._requests, self._seconds = requests, seconds
+        self._parcels: list[Parcel] = []
+        self._wake = threading.Condition()
+        self._held = self._taken = 0
+        """Bytes: of everything here, and of it what the thread is working on."""
+        self._logits = self._finished = 0
+        self._oldest: float | None = None
+        """When the first of the finished requests came."""
+        self._asked = self._closing = False
+        self._idle = True
+
+    def put(self, parcel: Parcel) -> bool:
+        """Add a parcel; False when only its completions found room."""
+        with self._wake:
+            fits = self._held + parcel.bytes <= self.limit
+            parcel = parcel if fits else parcel.without_positions()
+            self._parcels.append(parcel)
+            self._held += parcel.bytes
+            self._logits += parcel.unreduced
+            self._finished += len(parcel.completions)
+            self._idle = False
+            first = bool(parcel.completions) and self._oldest is None
+            if first:
+                self._oldest = now()
+            if first or self._due() or self._crowded():
+                self._wake.notify_all()
+            return fits
+
+    def get(self) -> Work:
+        """Wait for work."""
+        with self._wake:
+            while not (due := self._due()) and not self._crowded():
+                self._wake.wait(None if self._oldest is None else max(0.0, self._oldest + self._seconds - now()))
+            parcels, self._parcels = self._parcels, []
+            self._taken, self._logits = self._held, 0
+            if due:
+                self._finished, self._oldest, self._asked = 0, None, False
+            return Work(parcels, due, self._closing)
+
+    def done(self) -> None:
+        """The work is done: its memory is free."""
+        with self._wake:
+            self._held, self._taken = self._held - self._taken, 0
+            self._idle = not self._parcels and self._oldest is None
+            if self._idle:
+                self._wake.notify_all()
+
+    def empty(self, timeout: float | None) -> bool:
+        """Make everything here due and wait until it is done; False when the time ran out."""
+        with self._wake:
+            self._asked = not self._idle
+            self._wake.notify_all()
+            return self._wake.wait_for(lambda: self._idle, timeout)
+
+    def close(self) -> None:
+        """The next work is the last."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify_all()
+
+    def _due(self) -> bool:
+        old = self._oldest is not None and now() - self._oldest >= self._seconds
+        return old or self._finished >= self._requests or self._asked or self._closing
+
+    def _crowded(self) -> bool:
+        return self._logits >= ENOUGH_LOGITS or 2 * (self._held - self._taken) > self.limit

@@ -1,0 +1,102 @@
+"""The target's logits, reduced to what is kept of them: the k likeliest tokens and the mass outside.
+
+A compiled pass does it where it can (CPU, see :mod:`osd.topk`): at 4 µs a position it is done on the spot, which costs
+decoding less than copying the logits for another thread that then needs a core of its own. Until that pass is compiled,
+and where logits lie on a GPU, PyTorch does it later, on the recorder's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+Compiled = Callable[..., None]
+"""See :func:`osd.topk.reduce_rows`."""
+
+
+class Kept(NamedTuple):
+    """What is kept of the target's distribution at m positions."""
+
+    ids: npt.NDArray[np.int32]
+    """(m, k) the likeliest tokens, likeliest first."""
+    logprobs: npt.NDArray[np.float32]
+    """(m, k) natural logarithms."""
+    outside: npt.NDArray[np.float32]
+    """(m,) probability of all other tokens."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes."""
+        return self.ids.nbytes + self.logprobs.nbytes + self.outside.nbytes
+
+
+def reduce_plain(logits: Tensor, k: int) -> Kept:
+    """Logits (m, V) of any type and device → what is kept of them, k at most V. A row with NaN comes out as NaN."""
+    # on the CPU log_softmax takes a third of logsumexp's time
+    logprobs, ids = logits.log_softmax(-1, dtype=torch.float32).topk(min(k, logits.shape[1]), dim=-1)
+    outside = (1 - logprobs.exp().sum(-1)).clamp_(min=0)
+    return Kept(ids.to(torch.int32).cpu().numpy(), logprobs.cpu().numpy(), outside.cpu().numpy())
+
+
+class Reducer:
+    """Reduces logits in the fastest way there is at the moment."""
+
+    def __init__(self, k: int, compiled: bool = True) -> None:
+        """``compiled``: make the compiled pass ready, in the background."""
+        self.k = k
+        self._compiled: Compiled | None = None
+        self._loading = threading.Thread(target=self._load, name="osd-compile", daemon=True)
+        if compiled:
+            self._loading.start()
+
+    def wait(self) -> bool:
+        """Until the compiled pass is ready; False where there is none."""
+        if self._loading.ident is not None:
+            self._loading.join()
+        return self._compiled is not None
+
+    def at_once(self, logits: Tensor, index: Sequence[int]) -> Kept | None:
+        """The rows ``index`` of logits (…, V); None where only PyTorch can, which is better done later."""
+        if self._compiled is None or logits.device.type != "cpu":
+            return None
+        rows = logits.flatten(0, -2)
+        which = np.array(index, np.int64)
+        if rows.dtype != torch.float32:
+            rows, which = rows[torch.from_numpy(which)].float(), np.arange(len(which))
+        return _run(self._compiled, rows, which, self.k)
+
+    def __call__(self, logits: Tensor) -> Kept:
+        """All rows of logits (m, V)."""
+        kept = self.at_once(logits, range(len(logits)))
+        return reduce_plain(logits, self.k) if kept is None else kept
+
+    def _load(self) -> None:
+        """Import and compile, or read what an earlier process compiled, and try it once."""
+        try:
+            from osd.topk import reduce_rows
+
+            _run(reduce_rows, torch.zeros(1, 2), np.zeros(1, np.int64), 1)
+        except Exception as error:  # whatever is wrong with the compiler on this machine, the plain way works
+            log.warning(
+                "positions are reduced by PyTorch, which takes four times as long (%s)",
+                (str(error).strip() or type(error).__name__).splitlines()[0],
+                extra={"action": "compile_failed"},
+            )
+        else:
+            self._compiled = reduce_rows
+
+
+def _run(compiled: Compiled, rows: Tensor, which: npt.NDArray[np.int64], k: int) -> Kept:
+    count, k = len(which), min(k, rows.shape[1])
+    kept = Kept(np.empty((count, k), np.int32), np.empty((count, k), np.float32), np.empty(count, np.float32))
+    compiled(rows.contiguous().numpy(), which, *kept)
+    return kept
