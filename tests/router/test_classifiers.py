@@ -80,6 +80,11 @@ def test_the_same_examples_make_the_same_model(tmp_path: Path) -> None:
     assert learned_topics(tmp_path / "a", (SQL + SOUP)[1:]).labels == one.labels
 
 
+def test_one_example_of_each_topic_is_enough_to_begin_with(tmp_path: Path) -> None:
+    model = learned_topics(tmp_path, [SQL[0], SOUP[0]])
+    assert (model.predict(SQL[0][1]).label, model.predict(SOUP[0][1]).label) == ("sql", "soup")
+
+
 def test_a_damaged_or_unwritable_file_is_learned_anew(store: Store) -> None:
     prepare(store, SQL + SOUP)
     (path,) = model_folder(store).glob("*")

@@ -1,0 +1,113 @@
+"""`osd router` from another process, while this one serves with the pair that ships with osd."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from osd.cli.pair import SHIPPED
+from osd.engine import Engine
+from osd.models import load_pair
+from osd.prompts import encode
+from osd.row import Completion
+from osd.serving import serving
+from storage.errors import UnknownRoute
+from storage.records import Request
+from storage.settings import Settings, load_settings
+from storage.store import open_store
+
+PATIENCE = 60.0
+"""Seconds until a test gives up."""
+
+
+@pytest.fixture
+def settings(data: Path) -> Settings:
+    kept = {"directory": data, "holdout": 0.0, "flush_requests": 1, "flush_seconds": 0.05}
+    return load_settings(storage=kept, router={"poll_seconds": 0.05}, serve={"swap_poll_seconds": 0.05})
+
+
+@pytest.fixture
+def engine(settings: Settings) -> Iterator[Engine]:
+    pair = load_pair(SHIPPED / "target", SHIPPED / "draft")
+    with open_store(settings) as store, serving(pair, settings, store) as running:
+        yield running
+
+
+def serve(engine: Engine, text: str, **facts: str) -> Completion:
+    request = Request(tuple(encode(engine.pair.tokenizer, text)), 6, **facts)  # type: ignore[arg-type]
+    return next(iter(engine.run([request])))
+
+
+def soon(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def done(osd_process, *arguments: str) -> str:
+    finished = osd_process("router", *arguments)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def knows(engine: Engine, route: str) -> bool:
+    try:
+        return serve(engine, "hello", route=route).route == route
+    except UnknownRoute:
+        return False
+
+
+def test_a_server_takes_up_what_an_admin_does(osd_process, engine: Engine, settings: Settings) -> None:
+    """A route with a draft of its own, its topic, its new name, its end: no restart, and no request fails."""
+    assert serve(engine, "count the rows of the table").route == "default"
+    done(osd_process, "add", "sql", "--new-draft", "--topic", "sql")
+    assert soon(lambda: knows(engine, "sql"))
+    for text in ("select the names", "join these tables", "count all rows of orders"):
+        done(osd_process, "teach", "sql", text)
+    for text in ("boil an egg", "bake some bread", "cook the soup"):
+        done(osd_process, "teach", "cooking", text)
+    assert soon(lambda: serve(engine, "count the rows of the tables").route == "sql")
+    assert serve(engine, "bake the bread").route == "default"
+
+    drafted = lambda: {outcome.draft_version.split("-")[0] for outcome in serve(engine, "hi", route="sql").outcomes}  # noqa: E731
+    assert soon(lambda: drafted() == {"sql"})  # the draft is loaded aside; until then another one guesses
+
+    done(osd_process, "rename", "sql", "queries")
+    assert serve(engine, "hello", route="sql").route in ("sql", "queries")  # a client that has not heard of it
+    assert soon(lambda: serve(engine, "count the rows of the tables").route == "queries")
+    done(osd_process, "remove", "queries", "--yes")
+    assert soon(lambda: serve(engine, "count the rows of the tables").route == "default")
+    with open_store(settings) as store:
+        assert soon(
+            lambda: {row.by["route"] for row in store.outcomes.acceptance(by=["route"])} <= {"default", "queries"}
+        )
+
+
+def test_a_new_draft_starts_from_the_nearest(osd_process, data: Path, settings: Settings, tmp_path: Path) -> None:
+    """The shipped draft and the target itself as drafts: nothing guesses better than the target."""
+    with open_store(settings) as store:
+        store.versions.register_root("perfect", SHIPPED / "target")
+        pair = load_pair(SHIPPED / "target", SHIPPED / "draft")
+        with serving(pair, settings, store) as engine:
+            for text in ("count the rows", "bake the bread", "name a planet"):
+                serve(engine, text)
+    done(osd_process, "add", "best", "--draft", "perfect")
+    added = json.loads(done(osd_process, "add", "new", "--new-draft", "--from", "nearest", "--json"))
+    with open_store(settings) as store:
+        assert added["draft"] == "new"
+        assert store.versions.current("new").digest == store.versions.current("perfect").digest
+
+
+def test_without_samples_there_is_no_nearest_draft(osd_process, filled) -> None:
+    filled.store.samples.purge(everything=True)
+    refused = osd_process("router", "add", "new", "--new-draft", "--from", "nearest")
+    assert refused.returncode == 2 and "The nearest draft was not found: There are no samples" in refused.stderr
+    assert [route.name for route in filled.store.routes.list()] == ["default"]
+    assert filled.store.versions.list("new") == []
