@@ -1,0 +1,89 @@
+"""Accuracy of the topic guess, and how well it knows what it was never taught."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from osd.bench.router.folder import Rows, Sides
+from router.topic import TopicModel
+from router.topic_training import train_topics
+
+OUTSIDE = "oos"
+"""clinc150's topic of what belongs to none."""
+SURE = 0.5
+"""Confidence below which the product's answer is the default route."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guessed:
+    """One test prompt's outcome."""
+
+    right: bool
+    inside: bool
+    confidence: float
+    outside: float
+
+
+def measure_intents(sides: Sides, key: str, *, negatives: bool = True) -> tuple[TopicModel | None, list[Guessed]]:
+    """A model of clinc150's topics or labels, and its guesses on the other side.
+
+    ``negatives``: whether out-of-scope prompts of the training side are learned, as belonging to no topic.
+    """
+    learned, tested = sides.split("clinc150")
+    rows = [row for row in learned if negatives or row.facts["topic"] != OUTSIDE]
+    if not rows or not tested:
+        return None, []
+    model = train_topics([row.text for row in rows], [_label(row.facts, key) for row in rows])
+    return model, guesses(model, tested, key)
+
+
+def measure_banking(sides: Sides) -> float | None:
+    """Accuracy on banking77's 77 intents."""
+    learned, tested = sides.split("banking77")
+    if not learned or not tested:
+        return None
+    texts, labels = [row.text for row in learned], [row.facts["label"] for row in learned]
+    return accuracy(guesses(train_topics(texts, labels, calibrate=False), tested, "label"))
+
+
+def guesses(model: TopicModel, rows: Rows, key: str) -> list[Guessed]:
+    """The best label for every row, however unsure."""
+    found = []
+    for row in rows:
+        truth, best = _label(row.facts, key), model.best(row.text)
+        found.append(Guessed(best.label == truth, truth is not None, best.confidence, best.outside))
+    return found
+
+
+def accuracy(found: list[Guessed]) -> float | None:
+    """Of the prompts that belong to some topic, the share whose best label is theirs."""
+    inside = [guess.right for guess in found if guess.inside]
+    return sum(inside) / len(inside) if inside else None
+
+
+def auroc(found: list[Guessed]) -> float | None:
+    """The chance that a prompt outside scores higher as outside than one inside does; 0.5 is no better than a coin."""
+    from sklearn.metrics import roc_auc_score
+
+    if len({guess.inside for guess in found}) < 2:
+        return None
+    return float(roc_auc_score([not guess.inside for guess in found], [guess.outside for guess in found]))
+
+
+def unsure(found: list[Guessed], inside: bool) -> float | None:
+    """The share of prompts, inside or outside, that goes to the default route."""
+    kind = [guess.confidence < SURE for guess in found if guess.inside == inside]
+    return sum(kind) / len(kind) if kind else None
+
+
+def calibration_error(found: list[Guessed]) -> float | None:
+    """Expected calibration error in ten bins of confidence: mean |confidence − share right|, weighted by prompts."""
+    bins: list[list[Guessed]] = [[] for _ in range(10)]
+    for guess in found:
+        bins[min(9, int(10 * guess.confidence))].append(guess)
+    gaps = [abs(sum(g.confidence for g in each) - sum(g.right for g in each)) for each in bins]
+    return sum(gaps) / len(found) if found else None
+
+
+def _label(facts: dict[str, str], key: str) -> str | None:
+    return None if facts.get("topic") == OUTSIDE else facts[key]

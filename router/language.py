@@ -1,0 +1,126 @@
+"""The language of a prompt: a multinomial naive Bayes model over n-grams of characters, and words.
+
+With C_fc occurrences of n-gram f in the texts of language c, T_c of all, V distinct ones and Lidstone's α,
+
+    ln P(c | text) = λ ln P(c) + n^(−½) Σ_f [ ln(1 + C_fc / α) + ln(α / (T_c + α V)) ] + const.
+
+The first term of the sum is 0 where f was never seen in c, so the model is as sparse as its counts; the second is one
+number a language. n-grams that no language has are left out. A sum over n of them is divided by √n because they
+overlap: they are not n independent witnesses, and the prior would count for nothing beside them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router.features import Buckets, Features
+from router.language_text import readable
+from router.topic import Guess
+
+FEATURES = Features(chars=(1, 2, 3, 4), words=True, digits=False, bits=20, limit=320)
+ALPHA = 0.02
+PRIOR = 0.5
+"""λ: half of what the training texts' shares say, because they are not the traffic's."""
+KNOWN = 0.6
+"""Share of a text's letters that must be known; below, its script was never learned."""
+CROWD = 8
+"""Languages that share an n-gram, above which it is faster to sum a row of all languages."""
+SHIPPED = Path(__file__).parent / "data" / "languages.npz"
+
+
+class LanguageModel:
+    """Immutable; several threads may ask it at once. Counts lie row by row: an n-gram's languages side by side."""
+
+    def __init__(
+        self,
+        labels: tuple[str, ...],
+        ids: Buckets,
+        ends: NDArray[np.int64],
+        languages: NDArray[np.int64],
+        counts: NDArray[np.float64],
+        shares: NDArray[np.float64],
+        sharpness: float = 1.0,
+    ) -> None:
+        """``ids`` (n,): buckets; ``ends`` (n,): where each one's entries end in ``languages`` and ``counts``, which
+        say how often it stands in which language. ``shares``: P(c). ``sharpness``: of confidence, fitted."""
+        self.labels, self.ids, self.ends, self.languages, self.counts = labels, ids, ends, languages, counts
+        self.shares, self.sharpness = shares, sharpness
+        self._slots = np.zeros(1 << FEATURES.bits, np.int32)  # 0: never seen
+        self._slots[ids] = np.arange(1, ids.size + 1)
+        self._weights = np.log1p(counts / ALPHA)
+        self._lengths = np.diff(ends, prepend=0)
+        self._starts = ends - self._lengths
+        self._crowded, self._table = self._crowd()
+        totals = np.bincount(languages, counts, len(labels))
+        self._base = np.log(ALPHA / (totals + ALPHA * ids.size))
+        self._prior = PRIOR * np.log(shares)
+
+    def predict(self, text: str) -> Guess:
+        """The text's language, as :func:`router.language_tags.primary` spells it.
+
+        None for a text without words, and where too few of its letters are known. A language that is hard to tell
+        has a label and a low confidence.
+        """
+        hashes = FEATURES.hashes(readable(text))
+        buckets = FEATURES.into_buckets(hashes)
+        rows = self._known(buckets)
+        if not rows.size:
+            return Guess(None, 0.0, 1.0)
+        known = float(np.count_nonzero(self._slots[buckets[: hashes[0].size]])) / hashes[0].size
+        scores = self._scores(rows)
+        sure = _certainty(scores * self.sharpness)
+        if known < KNOWN:
+            return Guess(None, sure * known, 1 - known)
+        return Guess(self.labels[int(scores.argmax())], sure, 1 - known)
+
+    detect = predict
+
+    def scores(self, buckets: Buckets) -> NDArray[np.float64]:
+        """(languages,) the scores that confidence is made of; zeros where no n-gram is known."""
+        rows = self._known(buckets)
+        return self._scores(rows) if rows.size else np.zeros(len(self.labels))
+
+    def _known(self, buckets: Buckets) -> NDArray[np.int32]:
+        """The rows of the n-grams that some language has."""
+        rows = self._slots[buckets]
+        return rows[rows > 0] - 1
+
+    def _scores(self, rows: NDArray[np.int32]) -> NDArray[np.float64]:
+        """(languages,) the module's formula for the n n-grams of these rows."""
+        crowded = self._crowded[rows]
+        found = self._table[crowded[crowded >= 0]].sum(0) + self._sum(rows[crowded < 0])
+        scores: NDArray[np.float64] = (found + rows.size * self._base) / np.sqrt(rows.size) + self._prior
+        return scores
+
+    def _sum(self, rows: NDArray[np.int32]) -> NDArray[np.float64]:
+        """(languages,) the sum of these rows of weights, entry by entry."""
+        lengths = self._lengths[rows]
+        before = np.cumsum(lengths) - lengths
+        places = np.repeat(self._starts[rows] - before, lengths) + np.arange(lengths.sum())
+        return np.bincount(self.languages[places], self._weights[places], len(self.labels)).astype(np.float64)
+
+    def _crowd(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Rows that many languages share also stand in a plain table: (rows,) the place there, or −1, and the table."""
+        many = np.flatnonzero(self._lengths > CROWD)
+        places, table = np.full(self.ids.size, -1, np.int32), np.zeros((many.size, len(self.labels)), np.float32)
+        places[many] = np.arange(many.size)
+        entries = np.repeat(places, self._lengths)
+        table[entries[entries >= 0], self.languages[entries >= 0]] = self._weights[entries >= 0]
+        return places, table
+
+
+def _certainty(scores: NDArray[np.float64]) -> float:
+    """The softmax of the best score."""
+    return float(1 / np.exp(scores - scores.max()).sum())
+
+
+@cache
+def shipped() -> LanguageModel:
+    """The model that comes with osd (router/data/README.md says what it was made of)."""
+    from router.language_file import load_languages
+
+    return load_languages(SHIPPED)

@@ -1,0 +1,95 @@
+"""One-versus-rest linear scores whose weights lie feature by feature, so that a text touches only its own rows.
+
+A row of weights (one a class) is made when its feature is first learned; one that was never learned scores nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+
+class Linear:
+    """Scores s = Wᵀx + b of classes, for sparse x over ``features`` features."""
+
+    def __init__(self, features: int, labels: Sequence[str] = ()) -> None:
+        self.labels = list(labels)
+        self.slots = np.zeros(features, np.int32)
+        """(features,) the row of each feature; row 0 is zero and belongs to those that were never learned."""
+        self.weights = np.zeros((1, len(self.labels)), np.float32)
+        """(rows, classes), perhaps more rows than are in use."""
+        self.bias = np.zeros(len(self.labels), np.float32)
+        self.rows = 1
+
+    def scores(self, features: Rows, values: Vector) -> Vector:
+        """(classes,) s; a feature that stands twice counts twice."""
+        found: Vector = np.einsum("f,fc->c", values, self.weights[self.slots[features]]) + self.bias
+        return found  # not BLAS: its threads would cost more than they save, and stand in the way of decoding
+
+    def learn(self, features: Rows, values: Vector, truth: str | None, most: float = 1.0) -> None:
+        """One step of passive-aggressive learning (PA-I; Crammer et al. 2006, section 3), for each class by itself.
+
+        With y = +1 for the true class and −1 for the others: w += min(most, max(0, 1 − y s) / ‖x‖²) y x.
+        ``truth`` None: none of the classes.
+        """
+        sides = np.full(len(self.labels), -1, np.float32)
+        if truth is not None:
+            sides[self.labels.index(truth)] = 1
+        ids, values = _merged(features, values)
+        rows = self._rows_of(ids)
+        missing = 1 - sides * (values @ self.weights[rows] + self.bias)
+        step = sides * np.clip(missing / (values @ values + 1), 0, most)
+        self.weights[rows] += np.outer(values, step)
+        self.bias += step
+
+    def add(self, label: str) -> None:
+        """A class that has learned nothing yet."""
+        self.labels.append(label)
+        self.weights = np.pad(self.weights, ((0, 0), (0, 1)))
+        self.bias = np.append(self.bias, np.float32(0))
+
+    def forget(self, label: str) -> None:
+        """Take a class out; the others stay as they are. Raises ValueError for one that is not there."""
+        place = self.labels.index(label)
+        self.labels.pop(place)
+        self.weights = np.ascontiguousarray(np.delete(self.weights, place, axis=1))
+        self.bias = np.delete(self.bias, place)
+
+    def replace(self, labels: Sequence[str], ids: Rows, weights: Vector, bias: Vector) -> None:
+        """All classes anew: (n,) features that have weights, and their (n, classes) weights."""
+        self.labels, self.bias, self.rows = list(labels), bias.astype(np.float32), ids.size + 1
+        self.weights = np.concatenate((np.zeros((1, len(labels)), np.float32), weights.astype(np.float32)))
+        self.slots[:] = 0
+        self.slots[ids] = np.arange(1, self.rows)
+
+    def learned(self) -> tuple[Rows, Vector]:
+        """(n,) the features that have weights, in order, and their (n, classes) weights."""
+        ids = np.flatnonzero(self.slots)
+        return ids, self.weights[self.slots[ids]]
+
+    def _rows_of(self, ids: Rows) -> Rows:
+        """The rows of distinct features; those that have none get one."""
+        fresh = ids[self.slots[ids] == 0]
+        self._room(fresh.size)
+        self.slots[fresh] = np.arange(self.rows, self.rows + fresh.size)
+        self.rows += fresh.size
+        return self.slots[ids].astype(np.int64)
+
+    def _room(self, more: int) -> None:
+        """Double the table until so many rows fit."""
+        size = len(self.weights)
+        while self.rows + more > size:
+            size = 2 * size + 256
+        if size > len(self.weights):
+            self.weights = np.pad(self.weights, ((0, size - len(self.weights)), (0, 0)))
+
+
+def _merged(features: Rows, values: Vector) -> tuple[Rows, Vector]:
+    """Each feature once, with the sum of its values."""
+    ids, places = np.unique(features, return_inverse=True)
+    return ids, np.bincount(places, values, ids.size).astype(np.float32)

@@ -1,0 +1,63 @@
+"""Files of small linear models: an .npz of plain arrays with a JSON header. Nothing in one is ever unpickled."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.errors import ModelFileDamaged
+from storage.files import Aside
+
+HEADER = "header"
+BROKEN = (
+    ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, NotImplementedError, RuntimeError,
+    zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What reading an .npz with arbitrary bytes in it may raise."""
+
+
+def write_arrays(path: Path, kind: str, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write a file whole or not at all; a reader sees the old one or the new one.
+
+    ``kind`` is the format's name and version, such as ``osd-topics-1``. Raises StoreWriteFailed.
+    """
+    header = np.frombuffer(json.dumps({"kind": kind, **facts}, ensure_ascii=False).encode(), np.uint8)
+    data = io.BytesIO()
+    np.savez_compressed(data, allow_pickle=False, **{HEADER: header, **arrays})
+    with Aside(path.parent, path.name) as aside:
+        aside.write(data.getbuffer())
+        aside.rename(path)
+
+
+def read_arrays(path: Path, kind: str, what: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The facts and arrays of a file that :func:`write_arrays` wrote.
+
+    ``what`` names the thing in the error: "a topic model". Raises ModelFileDamaged when the file is not there, not
+    whole, or of another kind.
+    """
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            facts = json.loads(file[HEADER].tobytes())
+            found = facts.pop("kind")
+            if found != kind:
+                raise ModelFileDamaged(path=path, what=what, reason=f"its format is {found!r}, not {kind!r}")
+            return facts, {name: file[name] for name in file.files if name != HEADER}
+    except OSError as error:
+        raise ModelFileDamaged(path=path, what=what, reason=error.strerror or error) from None
+    except BROKEN as error:
+        raise ModelFileDamaged(path=path, what=what, reason=f"not written by osd, or damaged: {error}") from None
+
+
+def insist(path: Path, what: str, holds: Mapping[str, bool]) -> None:
+    """Raises ModelFileDamaged that names the first thing that does not hold."""
+    for name, true in holds.items():
+        if not true:
+            raise ModelFileDamaged(path=path, what=what, reason=f"its {name} cannot be right")

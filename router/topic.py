@@ -1,0 +1,141 @@
+"""The topic of a prompt, from examples: taught one at a time, or many at once (:mod:`router.topic_training`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router.linear import Linear, Vector
+from router.linear_file import insist, read_arrays, write_arrays
+from router.topic_vector import SIZE, TopicVector
+
+KIND = "osd-topics-1"
+WHAT = "a topic model"
+UNTRAINED = (-1.0, 1.5, 2.5)
+"""Calibration before there are examples to fit it with: a score of +0.5 that leads by 1.5 is sure by 0.96."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What a classifier says of a text."""
+
+    label: str | None
+    """None where it cannot tell."""
+    confidence: float
+    """The chance that the label, or the best one where it cannot tell, is right; in [0, 1]."""
+    outside: float = 0.0
+    """How far the text is from all that was learned: the higher, the less likely any label is right. Any number."""
+
+
+class TopicModel:
+    """One-versus-rest linear scores of topics. Not for several threads at once while one of them learns."""
+
+    def __init__(self, labels: tuple[str, ...] = (), *, least: float = 0.5) -> None:
+        """``least``: below this confidence the answer is None, the default route."""
+        self.vector, self.linear, self.least = TopicVector(), Linear(SIZE, labels), least
+        self.calibration = UNTRAINED
+        """(c, a, b): confidence = σ(c + a s + b (s − s'))  for the best score s and the second best s'."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The topics, in the order in which they were first learned."""
+        return tuple(self.linear.labels)
+
+    def predict(self, text: str) -> Guess:
+        """The text's topic; None where no topic is learned, the text has no words, or the best one is unlikely."""
+        best = self.best(text)
+        return best if best.confidence >= self.least else replace(best, label=None)
+
+    predict_one = predict
+    """As streaming libraries name it."""
+
+    def best(self, text: str) -> Guess:
+        """The likeliest topic however unlikely; None where no topic is learned or the text has no words."""
+        ids, values = self.vector.of(text)
+        if not ids.size or not self.labels:
+            return Guess(None, 0.0, math.inf)
+        scores = self.linear.scores(ids, values)
+        place = int(scores.argmax())
+        return Guess(self.labels[place], confidence(*margins(scores), self.calibration), -float(scores[place]))
+
+    def learn(self, text: str, label: str | None) -> None:
+        """Learn one example; a label that is new becomes a topic. ``label`` None: the text belongs to no topic.
+
+        A text without words teaches nothing.
+        """
+        if label is not None and label not in self.linear.labels:
+            self.linear.add(label)
+        self.vector.count(text)
+        ids, values = self.vector.of(text)
+        if ids.size:
+            self.linear.learn(ids, values, label)
+
+    learn_one = learn
+    """As streaming libraries name it."""
+
+    def forget(self, label: str) -> bool:
+        """Take a topic out; False when there is none of that name. The other topics answer as before."""
+        if label not in self.linear.labels:
+            return False
+        self.linear.forget(label)
+        return True
+
+    def save(self, path: Path) -> None:
+        """Write it as one file. Raises StoreWriteFailed."""
+        ids, weights = self.linear.learned()
+        held = np.flatnonzero(self.vector.holding)
+        facts = {"labels": self.linear.labels, "calibration": self.calibration, "least": self.least}
+        arrays: dict[str, NDArray[Any]] = {
+            "ids": ids.astype(np.uint32), "weights": weights.astype(np.float16), "bias": self.linear.bias,
+            "held": held.astype(np.uint32), "holding": self.vector.holding[held],
+        }  # fmt: skip
+        write_arrays(path, KIND, {**facts, "texts": self.vector.texts}, arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> TopicModel:
+        """Raises ModelFileDamaged for a file that is not there, damaged, or something else."""
+        facts, arrays = read_arrays(path, KIND, WHAT)
+        insist(path, WHAT, _holds(facts, arrays))
+        made = cls(least=facts["least"])
+        made.calibration = tuple(facts["calibration"])
+        made.linear.replace(facts["labels"], arrays["ids"], arrays["weights"], arrays["bias"])
+        made.vector.texts = facts["texts"]
+        made.vector.holding[arrays["held"]] = arrays["holding"]
+        return made
+
+
+def margins(scores: Vector) -> tuple[float, float]:
+    """The best score, and how far it leads; where there is but one topic, over a score of −1."""
+    if scores.size == 1:
+        return float(scores[0]), float(scores[0]) + 1
+    second, first = np.partition(scores, scores.size - 2)[-2:]
+    return float(first), float(first - second)
+
+
+def confidence(score: float, lead: float, calibration: tuple[float, float, float]) -> float:
+    """σ(c + a s + b (s − s')), Platt's scaling with a second feature."""
+    c, a, b = calibration
+    return 1 / (1 + math.exp(-min(50.0, max(-50.0, c + a * score + b * lead))))
+
+
+def _holds(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, bool]:
+    """What must be true of a file's parts."""
+    names = {"ids", "weights", "bias", "held", "holding"}
+    if not names <= set(arrays) or not {"labels", "calibration", "least", "texts"} <= set(facts):
+        return {"list of parts": False}
+    labels, ids, held = facts["labels"], arrays["ids"], arrays["held"]
+    return {
+        "labels": all(isinstance(label, str) for label in labels) and len(set(labels)) == len(labels),
+        "calibration": len(facts["calibration"]) == 3 and bool(np.isfinite(facts["calibration"]).all()),
+        "features": ids.ndim == 1 and held.ndim == 1 and max([0, *ids[-1:], *held[-1:]]) < SIZE
+        and bool((np.diff(ids.astype(np.int64)) > 0).all() and (np.diff(held.astype(np.int64)) > 0).all()),
+        "weights": arrays["weights"].shape == (ids.size, len(labels)) and bool(np.isfinite(arrays["weights"]).all()),
+        "bias": arrays["bias"].shape == (len(labels),) and bool(np.isfinite(arrays["bias"]).all()),
+        "counts": arrays["holding"].shape == held.shape and isinstance(facts["texts"], int),
+    }  # fmt: skip

@@ -1,0 +1,48 @@
+"""A prompt as topics see it: two families of n-grams, each of length 1, rare n-grams longer than common ones.
+
+    x_f = w d_f / √(Σ d²)  over the family's n-grams,   d_f = √(1 + ln((1 + N) / (1 + n_f)))
+
+with N prompts learned, n_f of them holding f (the root of the usual inverse document frequency), and w the family's
+weight. One vector of both families with a common length did worse by 0.9 points of 150 intents.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router.features import Buckets, Features
+
+WORDS = Features(chars=(), words=True, pairs=True, bits=16)
+CHARS = Features(chars=(2, 3, 4), words=False, pairs=False, bits=17)
+WEIGHTS = (1.2, 1.0)
+SIZE = (1 << WORDS.bits) + (1 << CHARS.bits)
+"""Features there are."""
+
+
+class TopicVector:
+    """Texts as sparse vectors, and how many learned texts hold each feature."""
+
+    def __init__(self) -> None:
+        self.texts = 0
+        self.holding = np.zeros(SIZE, np.uint32)
+
+    def of(self, text: str) -> tuple[Buckets, NDArray[np.float32]]:
+        """The features of a text, as often as they stand in it, and their values; both empty for an empty text."""
+        words, chars = _families(text)
+        ids = np.concatenate((words, chars))
+        rarity = 1 + np.log((1 + self.texts) / (1 + self.holding[ids]))
+        values = np.sqrt(rarity, dtype=np.float32)
+        if ids.size:
+            values[: words.size] *= WEIGHTS[0] / np.sqrt(rarity[: words.size].sum())
+            values[words.size :] *= WEIGHTS[1] / np.sqrt(rarity[words.size :].sum())
+        return ids, values
+
+    def count(self, text: str) -> None:
+        """One more text is learned."""
+        self.texts += 1
+        self.holding[np.unique(np.concatenate(_families(text)))] += np.uint32(1)
+
+
+def _families(text: str) -> tuple[Buckets, Buckets]:
+    return WORDS.buckets(text), CHARS.buckets(text) + (1 << WORDS.bits)
