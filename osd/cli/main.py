@@ -25,6 +25,7 @@ from osd.cli import (  # noqa: F401  (they add their commands to router.app)
     replay,
     router,
     router_ask,
+    router_discover,
     router_files,
     router_show,
     stats,

@@ -15,13 +15,21 @@ from storage.store import Store
 
 
 def routes(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(settings, "-m", "trainer", "routes", *arguments)
+
+
+def osd(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(settings, "-c", "from osd.cli.main import main; main()", *arguments)
+
+
+def run(settings: Settings, *command: str) -> subprocess.CompletedProcess[str]:
     folder = settings.storage.data_directory()
     own = {
         "OSD_STORAGE__DIRECTORY": str(folder), "OSD_LEARN__EPOCHS": "6", "OSD_LEARN__LEARNING_RATE": "0.005",
         "OSD_WORKER__DEVICE": "cpu", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     return subprocess.run(
-        [sys.executable, "-m", "trainer", "routes", *arguments], env={**os.environ, **own}, capture_output=True,
+        [sys.executable, *command], env={**os.environ, **own}, capture_output=True,
         text=True, check=False, timeout=300, cwd=Path(__file__).parents[3],
     )  # fmt: skip
 
@@ -42,6 +50,19 @@ def test_found_applied_and_declined_by_commands(mixed: Store, settings: Settings
     assert again.returncode == 5 and "declined" in again.stderr and "Traceback" not in again.stderr
     fits = answer(routes(settings, "nearest", "--route", "default"))
     assert {fit["draft"] for fit in fits} == {"default", "first"}
+
+
+def test_an_admin_splits_a_route_and_merges_it_again(mixed: Store, settings: Settings) -> None:
+    made = answer(osd(settings, "router", "split", "default", "--yes", "--json"))
+    assert len(made) == 2 and {row["state"] for row in made} == {"applied"}
+    names = {row["route"] for row in made}
+    assert {route.name for route in mixed.routes.list()} == {"default", *names}
+    first = names.pop()
+    done = osd(settings, "router", "merge", first, "default", "--yes", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["draft"] == "default"
+    assert mixed.routes.get(first).draft == "default"
+    again = osd(settings, "router", "merge", first, "default", "--yes")
+    assert again.returncode == 2 and "one draft already" in again.stderr
 
 
 def test_without_samples_nothing_is_nearest(drafted: Store, settings: Settings) -> None:

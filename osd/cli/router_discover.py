@@ -1,0 +1,163 @@
+"""`osd router discover`, `proposals`, `apply`, `decline`, `split`, `merge`: routes found in the traffic.
+
+What needs models is done by the trainer in a process of its own; it answers JSON and says how far it is on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from osd.cli.context import Surroundings, surroundings
+from osd.cli.options import JsonOption, YesOption, confirm
+from osd.cli.out import NOTHING, Column, count, counted, note, print_json, print_table, share, when
+from osd.cli.router import RouteArgument, app, tell
+from osd.cli.worker import trainer_command
+from storage.errors import BadInput
+from storage.proposals import Proposal, ProposalState
+
+COLUMNS = (
+    Column("id", "no.", right=True),
+    Column("at", "when", when, whole=True),
+    Column("kind", "what", whole=True),
+    Column("subject", "route", whole=True),
+    Column("requests", "requests", count, right=True),
+    Column("share", "share", share, right=True),
+    Column("before", "α now", share, right=True),
+    Column("after", "α alone", share, right=True),
+    Column("apart", "won by\nsplitting", lambda gain: f"{gain:+.3f}", right=True),
+    Column("words", "words", lambda words: " ".join(words)),
+)
+NumberArgument = Annotated[int, typer.Argument(help="A proposal, as `osd router proposals` numbers it.", metavar="NO")]
+NameOption = Annotated[str | None, typer.Option(help="Another name for the new route.", metavar="NAME")]
+RequestsOption = Annotated[int, typer.Option(help="Newest requests of a draft that are looked at.", min=1, metavar="N")]
+
+
+@app.command()
+def discover(
+    ctx: typer.Context,
+    route: Annotated[list[str] | None, typer.Option(help="This route's traffic only; may be repeated.")] = None,
+    requests: RequestsOption = 800,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for routes in the newest traffic: clusters that would win by a draft of their own, drafts that no longer
+    differ, traffic that moved.
+
+    A candidate is trained for each cluster, so this takes a while; nothing is changed but the list of proposals.
+    """
+    wanted = [part for name in route or () for part in ("--route", name)]
+    found = ask_trainer(surroundings(ctx), "discover", *wanted, "--requests", str(requests))
+    with surroundings(ctx).store() as store:
+        _show([store.proposals.get(one["id"]) for one in found], as_json, "Nothing to propose.")
+
+
+@app.command()
+def proposals(
+    ctx: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", help="Settled ones too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List what `osd router discover` found and nobody has settled."""
+    with surroundings(ctx).store() as store:
+        _show(store.proposals.list(None if everything else ProposalState.OPEN), as_json, "No proposal is open.")
+
+
+@app.command("apply")
+def apply_proposal(
+    ctx: typer.Context, number: NumberArgument, name: NameOption = None, yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Do what a proposal says.
+
+    A split makes a draft from the candidate and a route that takes prompts of its kind; prompts of the traffic are kept
+    as examples of the topic. A merge leads both routes to one draft.
+    """
+    with surroundings(ctx).store() as store:
+        proposal = store.proposals.get(number)
+    confirm(f"{_question(proposal)}?", yes)
+    done = ask_trainer(surroundings(ctx), "apply", str(number), *(["--name", name] if name else []))
+    print_json(done[0]) if as_json else note(f"Proposal {number} is applied.")
+
+
+@app.command()
+def decline(ctx: typer.Context, number: NumberArgument, as_json: JsonOption = False) -> None:
+    """Settle a proposal without doing anything."""
+    done = ask_trainer(surroundings(ctx), "decline", str(number))
+    print_json(done[0]) if as_json else note(f"Proposal {number} is declined.")
+
+
+@app.command()
+def split(
+    ctx: typer.Context, route: RouteArgument, requests: RequestsOption = 800, yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Find the kinds of traffic within a route, and give each that would win by it a route and a draft of its own."""
+    here = surroundings(ctx)
+    with here.store() as store:
+        store.routes.get(route)
+    found = ask_trainer(here, "discover", "--route", route, "--requests", str(requests))
+    splits = [one for one in found if one["kind"] == "split" and one["state"] == "open"]
+    if not splits:
+        raise BadInput(reason=f"The traffic of {route} is of one kind, or too little: there is nothing to split.")
+    names = ", ".join(one["name"] for one in splits)
+    confirm(f"Make {counted(len(splits), 'route')} ({names}) from the traffic of {route}?", yes)
+    done = [ask_trainer(here, "apply", str(one["id"]))[0] for one in splits]
+    print_json(done) if as_json else note(f"{route} is split; new: {', '.join(one['route'] for one in done)}.")
+
+
+@app.command()
+def merge(
+    ctx: typer.Context,
+    route: RouteArgument,
+    into: Annotated[str, typer.Argument(help="The route whose draft serves both from now on.", metavar="INTO")],
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Lead a route to another one's draft. Both routes stay, so that their numbers can be told apart."""
+    with surroundings(ctx).store() as store:
+        old, other = store.routes.get(route), store.routes.get(into)
+        if old.draft == other.draft:
+            raise BadInput(reason=f"{route} and {into} are served by one draft already, {old.draft}.")
+        confirm(f"Let the draft {other.draft} serve {route} instead of {old.draft}?", yes)
+        changed = store.routes.change(replace(old, draft=other.draft))
+    tell(changed, f"The route {route} is served by the draft {changed.draft}.", as_json)
+
+
+def ask_trainer(here: Surroundings, action: str, *arguments: str) -> list[dict[str, Any]]:
+    """What `python -m trainer routes` answers; its errors and its exit status become this command's."""
+    config = ["--config", str(here.config)] if here.config else []
+    command = [*trainer_command("routes"), action, *arguments, *config]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise typer.Exit(done.returncode)
+    answer: list[dict[str, Any]] = json.loads(done.stdout)
+    return answer
+
+
+def _show(found: Sequence[Proposal], as_json: bool, empty: str) -> None:
+    rows = [_row(proposal) for proposal in found]
+    print_json(rows) if as_json else print_table(rows, COLUMNS, empty=empty)
+
+
+def _row(proposal: Proposal) -> dict[str, Any]:
+    """A proposal without the requests that it rests on."""
+    facts = {key: value for key, value in proposal.facts.items() if key not in ("members", "examples")}
+    evidence: Mapping[str, Any] = facts.get("evidence", {})
+    subject = facts.get("name") or " + ".join(facts.get("routes", ())) or NOTHING
+    measured = {key: evidence.get(key) for key in ("before", "after", "apart")}
+    return {
+        "id": proposal.id, "at": proposal.at, "kind": proposal.kind.value, "state": proposal.state.value,
+        "subject": subject, **measured, **facts,
+    }  # fmt: skip
+
+
+def _question(proposal: Proposal) -> str:
+    routes = ", ".join(proposal.facts.get("routes", ()))
+    if proposal.kind.value == "split":
+        return f"Give the traffic {proposal.facts['name']!r} of {routes} a route and a draft of its own"
+    return f"Let one draft, {proposal.facts.get('keep')}, serve {routes}"
