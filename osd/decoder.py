@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from osd import lean
 from osd.cache import Feed, RaggedCache
-from osd.lora.adapter import Adapter, LowRank, Sizes
+from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
 from storage.errors import CannotServeRagged
 
@@ -171,7 +171,9 @@ def _adapted(module: PreTrainedModel, mix: Mix) -> Iterator[None]:
 
 def lay_out(build: Builder, parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:
     """An adapter's parts, module by module, as the forward passes that ``build`` makes add them."""
-    return lean.lay_out(parts, sizes) if build is lean.lean_forward else Adapter(parts)
+    if build is lean.lean_forward:
+        return lean.lay_out(parts, sizes)
+    return Adapter({name: Site.of([(0, part)], is_table=part.is_table) for name, part in parts.items()})
 
 
 def vocabulary_size(module: PreTrainedModel) -> int:

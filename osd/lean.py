@@ -10,7 +10,7 @@ module's own weights and is used only where its logits agree with the module's (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import count, takewhile
+from itertools import accumulate, count, takewhile
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from osd.cache import RaggedCache
-from osd.lora.adapter import Adapter, LowRank, Sizes
+from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -157,28 +157,18 @@ class _Layer:
 
 def lay_out(parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:
     """An adapter of the module, its parts put together as the module's products are here."""
-    sites = {"embed": parts.get("model.embed_tokens"), "head": parts.get("lm_head")}
+    groups = {"embed": ["model.embed_tokens"], "head": ["lm_head"]}
     for index in takewhile(lambda i: f"model.layers.{i}.self_attn.q_proj" in sizes, count()):
         for site, names in PRODUCTS.items():
-            modules = [f"model.layers.{index}.{name}" for name in names]
-            sites[f"{index}.{site}"] = _beside([parts.get(name) for name in modules], [sizes[n][1] for n in modules])
-    return Adapter({site: part for site, part in sites.items() if part is not None})
+            groups[f"{index}.{site}"] = [f"model.layers.{index}.{name}" for name in names]
+    found = {site: _beside(names, parts, sizes) for site, names in groups.items()}
+    return Adapter({site: Site.of(beside, is_table=site == "embed") for site, beside in found.items() if beside})
 
 
-def _beside(parts: list[LowRank | None], widths: list[int]) -> LowRank | None:
-    """Parts that read the same input, as one: the A below one another, the B along a diagonal. None where all lack."""
-    kept = [part for part in parts if part is not None]
-    if not kept:
-        return None
-    down = torch.cat([part.down for part in kept])
-    up = down.new_zeros(len(down), sum(widths))
-    row = column = 0
-    for part, width in zip(parts, widths, strict=True):
-        if part is not None:
-            up[row : row + len(part.up), column : column + width] = part.up
-            row += len(part.up)
-        column += width
-    return LowRank(down, up)
+def _beside(names: list[str], parts: Mapping[str, LowRank], sizes: Sizes) -> list[tuple[int, LowRank]]:
+    """The parts of those modules that have one, with the columns where the modules' outputs begin."""
+    begins = accumulate((sizes[name][1] for name in names[:-1]), initial=0)
+    return [(begin, parts[name]) for begin, name in zip(begins, names, strict=True) if name in parts]
 
 
 def _spread(lines: Tensor, packed: Tensor, rows: int, count: int) -> Tensor:

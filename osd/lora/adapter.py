@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,26 +45,61 @@ class LowRank:
     """(r, in); of an embedding its transpose, a table (in, r)."""
     up: Tensor
     """(r, out), the scale s within."""
+    is_table: bool = False
+    """Whether it adapts an embedding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a site's output: columns ``begin`` … ``begin + out − 1`` gain what the site's next r numbers times
+    ``up`` (r, out) are."""
+
+    begin: int
+    up: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is added at one place of a pass: one module's part, or those of several that read the same input."""
+
+    down: Tensor
+    """(ΣR, in), the pieces' A below one another; of an embedding a table (in, ΣR)."""
+    pieces: tuple[Piece, ...]
+    is_table: bool = False
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[int, LowRank]], *, is_table: bool = False) -> Site:
+        """Of parts with the columns where their outputs begin."""
+        downs = [part.down for _, part in parts]
+        down = downs[0] if len(downs) == 1 else torch.cat(downs, dim=int(is_table))
+        return cls(down, tuple(Piece(begin, part.up) for begin, part in parts), is_table)
+
+    @property
+    def parts(self) -> list[tuple[int, LowRank]]:
+        """The opposite of :meth:`of`."""
+        ranks = [len(piece.up) for piece in self.pieces]
+        downs = self.down.split(ranks, dim=int(self.is_table))
+        return [(piece.begin, LowRank(down, piece.up)) for piece, down in zip(self.pieces, downs, strict=True)]
 
     @property
     def bytes(self) -> int:
-        """Memory of both."""
-        return sum(part.numel() * part.element_size() for part in (self.down, self.up))
+        """Memory of all of it."""
+        return sum(t.numel() * t.element_size() for t in (self.down, *(piece.up for piece in self.pieces)))
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Adapter:
     """The parts of one adapter, laid out for a forward pass: site → what is added there.
 
-    A site is a place in the pass: a module's name, or what :meth:`osd.lean.LeanDecoder.lay_out` made of several.
+    A site is a place in the pass: a module's name, or what :func:`osd.lean.lay_out` made of several.
     """
 
-    sites: Mapping[str, LowRank]
+    sites: Mapping[str, Site]
 
     @property
     def bytes(self) -> int:
         """Memory of its weights."""
-        return sum(part.bytes for part in self.sites.values())
+        return sum(site.bytes for site in self.sites.values())
 
 
 def sizes_of(module: nn.Module) -> dict[str, tuple[int, int]]:
@@ -100,7 +135,8 @@ def read_adapter(
             raise WeightsDamaged(version=version, reason=f"{name} has only one of its two factors")
         _require_fit(name, pair["A"].shape, pair["B"].shape, sizes, version)
         up = (pair["B"].float() * scale_of(config, name, pair["B"].shape[1])).t()
-        parts[name] = LowRank(*(part.to(device, dtype).contiguous() for part in (pair["A"], up)))
+        down, up = (part.to(device, dtype).contiguous() for part in (pair["A"], up))
+        parts[name] = LowRank(down, up, is_table=down.shape[1] == up.shape[0])
     return parts
 
 

@@ -5,55 +5,78 @@ mask puts out the columns that are not its own:
 
     y = x Wᵀ + ((x [A₁; A₂; …]ᵀ) ∘ mask) [s₁ B₁ᵀ; s₂ B₂ᵀ; …]
 
-Two products a place, whatever the number of adapters, and ranks may differ. A row without an adapter has a mask of 0.
+A place takes few products, however many adapters there are, and ranks may differ. A row without an adapter has a
+mask of 0. Where modules that read the same input are one product of the pass (q, k and v), so are their A.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd.lora.adapter import Adapter, LowRank
+from osd.lora.adapter import Adapter, LowRank, Site
 
-Stacked = dict[str, tuple[Tensor, Tensor, Tensor | None]]
-"""Site → A (ΣR, in) (or a table (in, ΣR)), B (ΣR, out), and the mask (B, 1, ΣR); None where all rows are alike."""
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a pass does at one site."""
+
+    down: Tensor
+    mask: Tensor | None
+    """(B, 1, ΣR); None where all rows have one adapter."""
+    pieces: list[tuple[slice, slice, Tensor]]
+    """Of the ΣR numbers, of the output, and the up between them."""
+
+    @classmethod
+    def of(cls, site: Site, mask: Tensor | None) -> Step:
+        """All rows do the same, up to the mask."""
+        pieces, at = [], 0
+        for piece in site.pieces:
+            rank, width = piece.up.shape
+            pieces.append((slice(at, at + rank), slice(piece.begin, piece.begin + width), piece.up))
+            at += rank
+        return cls(site.down, mask, pieces)
 
 
 class Mix:
     """What the adapters of the rows of a pass add to it."""
 
-    def __init__(self, stacked: Stacked) -> None:
-        self._stacked = stacked
+    def __init__(self, steps: Mapping[str, Step]) -> None:
+        self._steps = steps
 
     @property
     def sites(self) -> Sequence[str]:
         """Where something is added."""
-        return list(self._stacked)
+        return list(self._steps)
 
     def add(self, site: str, x: Tensor, y: Tensor) -> Tensor:
         """``y`` (B, T, out), into which the rows' parts of ``x`` (B, T, in) are added in place."""
-        found = self._stacked.get(site)
-        if found is not None:
-            down, up, mask = found
-            self._into(y, F.linear(x, down), up, mask)
+        step = self._steps.get(site)
+        if step is not None:
+            _into(y, F.linear(x, step.down), step)
         return y
 
     def embed(self, site: str, tokens: Tensor, y: Tensor) -> Tensor:
         """The same for an embedding: tokens (B, T)."""
-        found = self._stacked.get(site)
-        if found is not None:
-            down, up, mask = found
-            self._into(y, F.embedding(tokens, down), up, mask)
+        step = self._steps.get(site)
+        if step is not None:
+            _into(y, F.embedding(tokens, step.down), step)
         return y
 
-    def _into(self, y: Tensor, hidden: Tensor, up: Tensor, mask: Tensor | None) -> None:
-        if mask is not None:
-            hidden = (hidden.view(len(mask), -1, hidden.shape[-1]) * mask).view(hidden.shape)
-        y.view(-1, y.shape[-1]).addmm_(hidden.view(-1, hidden.shape[-1]), up)
+
+def _into(y: Tensor, hidden: Tensor, step: Step) -> None:
+    if step.mask is not None:  # rows are the leading dimension, also where a module flattens them
+        hidden = (hidden.view(len(step.mask), -1, hidden.shape[-1]) * step.mask).view(hidden.shape)
+    hidden, lines = hidden.view(-1, hidden.shape[-1]), y.view(-1, y.shape[-1])
+    if len(step.pieces) == 1 and step.pieces[0][2].shape[1] == lines.shape[1]:
+        lines.addmm_(hidden, step.pieces[0][2])
+        return
+    for ranks, columns, up in step.pieces:
+        lines[:, columns].addmm_(hidden[:, ranks], up)
 
 
 class Bank:
@@ -62,7 +85,7 @@ class Bank:
     def __init__(self) -> None:
         self._rows: list[Adapter | None] = []
         self._mixes: dict[tuple[int, int], Mix | None] = {}
-        self._stack: tuple[list[Adapter], dict[str, LowRank]] = ([], {})
+        self._stack: tuple[list[Adapter], dict[str, Site]] = ([], {})
 
     def set_rows(self, rows: Sequence[Adapter | None]) -> bool:
         """Which adapter each row uses from now on; whether any does."""
@@ -83,32 +106,44 @@ class Bank:
     @property
     def bytes(self) -> int:
         """Memory of what was put together for the passes: adapters that share one are there a second time."""
-        return sum(part.bytes for part in self._stack[1].values())
+        return sum(site.bytes for site in self._stack[1].values())
 
     def _make(self, rows: Sequence[Adapter | None]) -> Mix | None:
         used = set(rows)
         if used == {None}:
             return None
         if len(used) == 1 and (only := rows[0]) is not None:
-            return Mix({site: (part.down, part.up, None) for site, part in only.sites.items()})
+            return Mix({name: Step.of(site, None) for name, site in only.sites.items()})
         known = self._stack[0]
-        parts = self._stack[1] if len(known) > 1 else known[0].sites
-        return Mix({site: (part.down, part.up, mask_of(site, known, rows, part)) for site, part in parts.items()})
+        sites = self._stack[1] if len(known) > 1 else known[0].sites
+        return Mix({name: Step.of(site, mask_of(name, known, rows, site.down)) for name, site in sites.items()})
 
 
-def stack(adapters: Sequence[Adapter]) -> dict[str, LowRank]:
-    """The adapters' factors beside one another, at every site that one of them has."""
-    sites: dict[str, LowRank] = {}
-    for site in dict.fromkeys(site for adapter in adapters for site in adapter.sites):
-        parts = [adapter.sites[site] for adapter in adapters if site in adapter.sites]
-        is_table = parts[0].down.shape[0] != parts[0].up.shape[0]
-        down = torch.cat([part.down for part in parts], dim=int(is_table))
-        sites[site] = LowRank(down, torch.cat([part.up for part in parts]))
-    return sites
+def stack(adapters: Sequence[Adapter]) -> dict[str, Site]:
+    """The adapters beside one another, at every site that one of them has: by output, then by adapter."""
+    names = dict.fromkeys(name for adapter in adapters for name in adapter.sites)
+    return {name: _stack([adapter.sites[name] for adapter in adapters if name in adapter.sites]) for name in names}
 
 
-def mask_of(site: str, adapters: Sequence[Adapter], rows: Sequence[Adapter | None], like: LowRank) -> Tensor:
-    """(B, 1, ΣR): 1 in a row's own columns."""
-    owners: list[Any] = [a for a in adapters if site in a.sites for _ in range(a.sites[site].up.shape[0])]
-    lines = [[float(owner is row) for owner in owners] for row in rows]
-    return torch.tensor(lines, dtype=like.up.dtype, device=like.up.device).unsqueeze(1)
+def _stack(sites: Sequence[Site]) -> Site:
+    by_output: dict[int, list[LowRank]] = {}
+    for site in sites:
+        for begin, part in site.parts:
+            by_output.setdefault(begin, []).append(part)
+    is_table = sites[0].is_table
+    joined = {
+        begin: LowRank(torch.cat([p.down for p in parts], dim=int(is_table)), torch.cat([p.up for p in parts]))
+        for begin, parts in by_output.items()
+    }
+    return Site.of(list(joined.items()), is_table=is_table)
+
+
+def mask_of(name: str, adapters: Sequence[Adapter], rows: Sequence[Adapter | None], like: Tensor) -> Tensor:
+    """(B, 1, ΣR): 1 in a row's own columns, which stand as :func:`stack` puts them."""
+    owners: dict[int, list[Adapter]] = {}
+    for adapter in adapters:
+        for begin, part in adapter.sites[name].parts if name in adapter.sites else ():
+            owners.setdefault(begin, []).extend([adapter] * len(part.up))
+    order = [owner for some in owners.values() for owner in some]
+    lines = [[float(owner is row) for owner in order] for row in rows]
+    return torch.tensor(lines, dtype=like.dtype, device=like.device).unsqueeze(1)
