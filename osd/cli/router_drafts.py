@@ -1,4 +1,4 @@
-"""A draft for a new route: where it starts, and that nothing is left behind when the route cannot be added."""
+"""A draft for a new route: where it starts. What the route would be refused for is said before weights are copied."""
 
 from __future__ import annotations
 

@@ -252,6 +252,30 @@ def test_changes_at_once_come_one_after_another(routed: Store, settings: Setting
     assert len(routed.routes.list()) == 42 and routed.routes.revision() == start + 40
 
 
+def test_nothing_stays_under_the_old_name_however_late_it_comes(routed: Store, settings: Settings) -> None:
+    """Three writers keep writing under the name that they know, while a fourth renames the route twice."""
+
+    def write(worker: int) -> Callable[[], None]:
+        def run() -> None:
+            with open_store(settings) as mine:
+                for turn in range(8):
+                    number = 100 * worker + turn
+                    mine.samples.add([samples(number, route="sql", m=1)])
+                    mine.outcomes.add([outcome(request_id=f"r{number}", route="sql")], f"w{worker}")
+
+        return run
+
+    def rename() -> None:
+        with open_store(settings) as mine:
+            mine.routes.rename("sql", "queries")
+            mine.routes.rename("queries", "tables")
+
+    assert at_once(write(1), write(2), write(3), rename) == [None] * 4
+    assert [(row.route, row.requests) for row in routed.samples.stats()] == [("tables", 24)]
+    assert {(row.by["route"], row.requests) for row in routed.outcomes.acceptance(by=["route"])} == {("tables", 24)}
+    assert {each.route for each in routed.outcomes.recent()} == {"tables"}
+
+
 def test_one_of_two_who_add_the_same_is_told(routed: Store, settings: Settings) -> None:
     def add() -> Route:
         with open_store(settings) as mine:
