@@ -133,12 +133,12 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[Progress]:
         """One round over the batch; what it brought to each request."""
+        self.shadow.work(idle=not self.busy)
         self._swap()
         self._admit()
         progress, self._ended = self._ended, []
         if self.rows:
             progress += self._round()
-        self.shadow.work(idle=not self.rows)
         return progress
 
     def _round(self) -> list[Progress]:

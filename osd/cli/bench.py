@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from osd.cli.bench_decode import decode
+from osd.cli.bench_drafts import drafts
 from osd.cli.bench_gamma import gamma
 from osd.cli.bench_online import online
 from osd.cli.bench_router import router
@@ -15,4 +16,5 @@ app.command()(decode)
 app.command()(online)
 app.command()(gamma)
 app.command()(routes)
+app.command()(drafts)
 app.command()(router)

@@ -1,0 +1,208 @@
+"""`osd bench drafts`: does choosing among drafts pay? Each draft alone, and the router's choice, on the same prompts.
+
+One engine holds all drafts. Every prompt is decoded by every contender in turn (A B auto, B auto A, …), one request at
+a time, so that what else the machine does falls on all alike; finished texts are scored between requests, as in idle
+moments of serving. In hindsight the best draft of a prompt is the one with the highest throughput by Eq. 3 of
+on-the-fly adaptation, from its own acceptance on the finished text and from the costs measured in the run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from osd.engine import Engine
+from osd.models import Pair, load_pair
+from osd.online.source import Segment
+from osd.prompts import encode
+from osd.row import Completion
+from osd.serving import in_folder, serving
+from osd.shadow import score
+from router.foresight import Seen, gain
+from storage.errors import ModelNotLoaded
+from storage.records import DEFAULT_DRAFT, Request, Route
+from storage.settings import Settings
+from storage.store import Store, open_store
+
+AUTO = "auto"
+CLEARLY = 0.02
+"""A choice is a mistake where another draft would have been faster by more than this share."""
+PATIENCE = 60.0
+"""Seconds that a draft has to be loaded."""
+
+Report = Callable[[int, int, float | None], None]
+"""Requests done, in all, and auto's speed ÷ the best single draft's so far."""
+
+
+@dataclass(slots=True)
+class OnePrompt:
+    """What came of one prompt."""
+
+    tokens: int
+    seconds: dict[str, float]
+    """By contender."""
+    chosen: str
+    seen: dict[str, Seen]
+    """By draft, on the finished text."""
+
+
+@dataclass(slots=True)
+class Bench:
+    """A run over one engine."""
+
+    engine: Engine
+    drafts: Sequence[str]
+    max_new_tokens: int
+    results: dict[str, list[OnePrompt]] = field(default_factory=dict)
+
+    def warm_up(self, segment: Segment, count: int) -> None:
+        """Prompts from which the router learns before anything is timed."""
+        for text in segment.prompts[:count]:
+            self._decode(text, segment.name)
+            self._score_waiting()
+
+    def measure(self, segment: Segment, skip: int, did: Callable[[], None]) -> None:
+        """Decode the prompts after the first ``skip`` with every contender."""
+        contenders = [AUTO, *self.drafts]
+        mine = self.results.setdefault(segment.name, [])
+        for number, text in enumerate(segment.prompts[skip:]):
+            turn = contenders[number % len(contenders) :] + contenders[: number % len(contenders)]
+            done = {name: self._decode(text, segment.name if name == AUTO else only(name)) for name in turn}
+            completion = done[AUTO][0]
+            seen = {draft: score(self.engine.drafter.seats[draft], completion) for draft in self.drafts}
+            seconds = {name: took for name, (_, took) in done.items()}
+            mine.append(OnePrompt(len(completion.tokens), seconds, self._drafted(completion), seen))
+            self._score_waiting()
+            did()
+
+    def _decode(self, text: str, route: str) -> tuple[Completion, float]:
+        request = Request(encode(self.engine.pair.tokenizer, text), self.max_new_tokens, route=route)
+        begun = time.perf_counter()
+        (completion,) = self.engine.run([request])
+        return completion, time.perf_counter() - begun
+
+    def _drafted(self, completion: Completion) -> str:
+        versions = {seat.version: draft for draft, seat in self.engine.drafter.seats.items()}
+        return versions[completion.outcomes[-1].draft_version]
+
+    def _score_waiting(self) -> None:
+        while self.engine.shadow.work(idle=True):
+            pass
+
+
+def only(draft: str) -> str:
+    """The route that leads to one draft and to no other."""
+    return f"{draft}-only"
+
+
+def bench_drafts(
+    settings: Settings, *, target: str, drafts: Sequence[str], segments: Sequence[Segment], warm_up: int = 25,
+    max_new_tokens: int = 64, report: Report = lambda done, of, ratio: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure; returns what the last line says. The first ``warm_up`` prompts of each segment only teach the router.
+
+    Raises PairError, StoreError, BadSetting.
+    """
+    pair = load_pair(target, drafts[0], device=settings.serve.device, dtype=settings.serve.dtype)
+    serve = settings.serve.model_copy(update={"max_batch": 1, "record": "off"})
+    with TemporaryDirectory(prefix="osd-bench-") as folder:
+        storage = settings.storage.model_copy(update={"directory": Path(folder), "url": None})
+        own = settings.model_copy(update={"storage": storage, "serve": serve})
+        with open_store(own) as store:
+            names = _register(store, pair, drafts, segments)
+            with serving(pair, own, store) as engine:
+                _wait_for(engine, names)
+                bench = Bench(engine, names, max_new_tokens)
+                _run(bench, segments, warm_up, report)
+                return _summary(bench, settings.serve.gamma_max)
+
+
+def _register(store: Store, pair: Pair, drafts: Sequence[str], segments: Sequence[Segment]) -> list[str]:
+    """The drafts' names; a route for each segment with all of them, and one for each draft alone."""
+    names = [DEFAULT_DRAFT]
+    store.versions.register_root(DEFAULT_DRAFT, Path(in_folder(pair.draft).name))
+    for path in drafts[1:]:
+        names.append(Path(path).name)
+        store.versions.register_root(names[-1], Path(path))
+    for segment in segments:
+        store.routes.add(Route(segment.name, names[0], candidates=tuple(names[1:])))
+    for name in names:
+        store.routes.add(Route(only(name), name))
+    return names
+
+
+def _wait_for(engine: Engine, names: Sequence[str]) -> None:
+    """Until all drafts are in memory. Raises ModelNotLoaded."""
+    end = time.monotonic() + PATIENCE
+    while missing := [name for name in names if name not in engine.drafter.seats]:
+        for name in missing:
+            engine.household.want(name)
+        engine.step()
+        if time.monotonic() > end:
+            raise ModelNotLoaded(path=missing[0], reason="It could not be loaded beside the first draft.")
+        time.sleep(0.02)
+
+
+def _run(bench: Bench, segments: Sequence[Segment], warm_up: int, report: Report) -> None:
+    total, done = sum(max(0, len(segment.prompts) - warm_up) for segment in segments), 0
+
+    def did() -> None:
+        nonlocal done
+        done += 1
+        report(done, total, _ratio([one for some in bench.results.values() for one in some], bench.drafts))
+
+    for segment in segments:
+        bench.warm_up(segment, warm_up)
+    for segment in segments:
+        bench.measure(segment, warm_up, did)
+
+
+def _summary(bench: Bench, gamma_max: int) -> dict[str, Any]:
+    everything = [one for some in bench.results.values() for one in some]
+    costs = {draft: bench.engine.pass_costs.of(draft, gamma_max) for draft in bench.drafts}
+
+    def mistaken(one: OnePrompt) -> bool:
+        known = {draft: gain(one.seen[draft].alpha, cost) for draft, cost in costs.items() if cost}
+        return max(known.values()) > known[one.chosen] * (1 + CLEARLY)
+
+    def facts(some: Sequence[OnePrompt]) -> dict[str, Any]:
+        speeds = {name: _speed(some, name) for name in (AUTO, *bench.drafts)}
+        chosen = {draft: sum(one.chosen == draft for one in some) / len(some) for draft in bench.drafts}
+        alphas = {draft: sum(one.seen[draft].alpha for one in some) / len(some) for draft in bench.drafts}
+        return {
+            "prompts": len(some), "tokens_per_s": _rounded(speeds),
+            "auto_vs_best": round(_ratio(some, bench.drafts), 4),
+            "standard_error": round(_error(some, bench.drafts), 4), "alpha": _rounded(alphas),
+            "chosen": _rounded(chosen), "mischosen": round(sum(map(mistaken, some)) / len(some), 4),
+        }  # fmt: skip
+
+    passes = {draft: round(cost.draft_ms, 4) for draft, cost in costs.items() if cost}
+    return {"sets": {name: facts(some) for name, some in bench.results.items()}, "all": facts(everything),
+            "draft_ms": passes}  # fmt: skip
+
+
+def _speed(some: Sequence[OnePrompt], contender: str) -> float:
+    return sum(one.tokens for one in some) / sum(one.seconds[contender] for one in some)
+
+
+def _ratio(some: Sequence[OnePrompt], drafts: Sequence[str]) -> float:
+    """Auto's speed ÷ that of the best single draft."""
+    return _speed(some, AUTO) / max(_speed(some, draft) for draft in drafts)
+
+
+def _error(some: Sequence[OnePrompt], drafts: Sequence[str]) -> float:
+    """Standard error of that ratio, over prompts: residuals of seconds against the best draft's."""
+    best = max(drafts, key=lambda draft: _speed(some, draft))
+    ratio = _ratio(some, drafts)
+    total = sum(one.seconds[AUTO] for one in some)
+    residuals = [one.seconds[best] - ratio * one.seconds[AUTO] for one in some]
+    return math.sqrt(sum(r * r for r in residuals)) / total
+
+
+def _rounded(numbers: dict[str, float]) -> dict[str, float]:
+    return {key: round(value, 4) for key, value in numbers.items()}
