@@ -18,8 +18,8 @@ from storage.errors import CannotServeRagged
 
 CHUNK = 512
 """Prompt tokens of one prefill pass: bounds the mask's memory on long prompts."""
-SCORED_CHUNK = 128
-"""The same where every token's logits are wanted: bounds their memory."""
+SCORED = 32
+"""Last prompt tokens whose logits are wanted for its perplexity: those of all would add a quarter to a prefill."""
 
 PACKED = 0.9
 """A pass is packed when no more than this share of its tokens counts."""
@@ -90,13 +90,14 @@ class Decoder:
 
     def prefill_scored(self, row: int, tokens: Sequence[int]) -> float | None:
         """Fill a row's cache with all but the last of the tokens, as :meth:`prefill`, and say how they surprised the
-        model: the mean of −ln p(token | those before it), the first aside. None for a single token."""
-        total = 0.0
-        for begin in range(0, len(tokens) - 1, SCORED_CHUNK):
-            fed = torch.tensor([tokens[begin : begin + SCORED_CHUNK + 1]], device=self.device)
-            logprobs = self.logits(fed[:, :-1], [begin], first=row).log_softmax(-1, dtype=torch.float32)
-            total -= float(logprobs.gather(2, fed[:, 1:].unsqueeze(2)).sum())
-        return total / (len(tokens) - 1) if len(tokens) > 1 else None
+        model: the mean of −ln p(token | those before it) over the last SCORED. None for a single token."""
+        if len(tokens) < 2:
+            return None
+        begin = max(0, len(tokens) - 1 - SCORED)
+        self.prefill(row, tokens[:begin])
+        fed = torch.tensor([tokens[begin:]], device=self.device)
+        logprobs = self.logits(fed[:, :-1], [begin], first=row).log_softmax(-1, dtype=torch.float32)
+        return -float(logprobs.gather(2, fed[:, 1:].unsqueeze(2)).mean())
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` positions over another row."""

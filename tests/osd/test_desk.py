@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from osd.cli.pair import SHIPPED
+from osd.decoder import SCORED
 from osd.engine import Engine
 from osd.models import Pair, load_pair
 from osd.prompts import encode
@@ -44,7 +45,8 @@ class Asking:
 @torch.inference_mode()
 def plain_perplexity(pair: Pair, prompt: tuple[int, ...]) -> float:
     logits = pair.target.module(torch.tensor([prompt]), use_cache=False).logits[0, :-1]
-    return math.exp(float(torch.nn.functional.cross_entropy(logits.float(), torch.tensor(prompt[1:]))))
+    scored, tokens = logits.float()[-SCORED:], torch.tensor(prompt[1:])[-SCORED:]
+    return math.exp(float(torch.nn.functional.cross_entropy(scored, tokens)))
 
 
 def test_a_router_that_reads_perplexity_chooses_after_prefill() -> None:
