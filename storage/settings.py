@@ -159,15 +159,20 @@ class LearnSettings(Section):
     batch_tokens: int = Field(default=8192, ge=16)
     """Tokens of a training batch at most, padding included: a bound on memory."""
     learning_rate: float | None = Field(default=None, gt=0)
-    """Peak step size of AdamW; None is 0.4 divided by the draft's hidden size (0.003 at 128, 0.0002 at 2,048)."""
+    """Peak step size of AdamW; None is 0.4 divided by the draft's hidden size (0.003 at 128, 0.0002 at 2,048), and 1
+    divided by it for an adapter (its factors B)."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's weight decay."""
     clip_norm: float = Field(default=1.0, gt=0)
     """Gradients are scaled down to this norm."""
     method: Literal["full", "lora"] = "full"
     """Train all weights, or a LoRA adapter over the starting draft (PEFT)."""
-    lora_rank: int = Field(default=16, ge=1)
-    """Rank of the adapter."""
+    lora_rank: int = Field(default=32, ge=1)
+    """Rank of a new adapter in the layers."""
+    lora_head_rank: int = Field(default=16, ge=0)
+    """Its rank in the output layer; 0 leaves that layer alone."""
+    lora_ratio: float = Field(default=8.0, gt=0)
+    """Step size of an adapter's factors B as a multiple of that of its A (LoRA+)."""
     seed: int = 0
     """Seeds batch order and adapter initialisation."""
     head: Literal["auto", "on", "off"] = "auto"

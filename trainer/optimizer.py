@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,10 @@ FLOOR = 0.1
 """Share of the peak that a linear schedule ends at."""
 RATE_TIMES_WIDTH = 0.4
 """Step size · hidden size where no step size is set: the wider the layers, the smaller a step may be."""
+ADAPTER_RATE_TIMES_WIDTH = 1.0
+"""The same for an adapter's factors B; its A take ``learn.lora_ratio`` times smaller steps."""
+HEAD_FASTER = 2.0
+"""An adapter's factors at the output layer take so many times larger steps: a new word there has all its way to go."""
 
 Schedule = Literal["constant", "linear", "cosine"]
 """``linear`` (down to a tenth in every run) for a draft whose learning goes on: each run ends on weights that are
@@ -35,10 +39,11 @@ Moments = list[dict[str, Tensor]]
 
 def adamw(model: nn.Module, learn: LearnSettings, moments: Moments | None = None) -> torch.optim.AdamW:
     """AdamW over what the model trains, going on from ``moments`` where they fit its parameters."""
-    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = _groups(model, learn)
+    trained = [p for group in groups for p in group["params"]]
     optimizer = torch.optim.AdamW(
-        trained,
-        lr=learn.learning_rate or RATE_TIMES_WIDTH / width(model),
+        groups,
+        lr=groups[0]["lr"],
         betas=(0.9, 0.99),
         weight_decay=learn.weight_decay,
         fused=True,
@@ -49,9 +54,24 @@ def adamw(model: nn.Module, learn: LearnSettings, moments: Moments | None = None
     return optimizer
 
 
+def _groups(model: nn.Module, learn: LearnSettings) -> list[dict[str, Any]]:
+    """What is trained, by step size: all alike, or an adapter's factors by what they are."""
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not any("lora_" in name for name in trained):
+        return [{"params": list(trained.values()), "lr": learn.learning_rate or RATE_TIMES_WIDTH / width(model)}]
+    rate = learn.learning_rate or ADAPTER_RATE_TIMES_WIDTH / width(model)
+    head = {id(p) for p in cast(Any, model).get_output_embeddings().parameters()}
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in trained.items():
+        is_first = "lora_A" in name or "lora_embedding_A" in name
+        own = rate / (learn.lora_ratio if is_first else 1) * (HEAD_FASTER if id(parameter) in head else 1)
+        groups.setdefault(own, []).append(parameter)
+    return [{"params": some, "lr": own} for own, some in groups.items()]
+
+
 def moments_of(optimizer: torch.optim.AdamW) -> Moments:
     """A copy on the CPU."""
-    parameters = optimizer.param_groups[0]["params"]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return [{name: tensor.detach().cpu().clone() for name, tensor in optimizer.state[p].items()} for p in parameters]
 
 

@@ -21,10 +21,15 @@ RECENT = 10
 
 def stage(store: Store, run: TrainingRun, model: nn.Module, kind: str, result: Mapping[str, Any]) -> DraftVersion:
     """Write the trained model as a CANDIDATE of this run. Raises StoreWriteFailed, with nothing left on the disk."""
-    parent = store.versions.folder(store.versions.get(run.parent))
+    parent, base = store.versions.folder(store.versions.get(run.parent)), store.versions.lineage(run.parent)[-1].digest
     facts = provenance(dict(run.settings), holder=run.holder, distilled=dict(result))
     return store.versions.stage(
-        run.draft, run.parent, kind, lambda folder: write_model(model, folder, parent), run_id=run.id, provenance=facts
+        run.draft,
+        run.parent,
+        kind,
+        lambda folder: write_model(model, folder, parent, base),
+        run_id=run.id,
+        provenance=facts,
     )
 
 

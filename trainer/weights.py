@@ -20,6 +20,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from osd.lora.adapter import BASE_MARK
+from osd.lora.merging import adapted, merged, quiet_about_tied_weights
 from storage.errors import WeightsDamaged, WrongState
 from storage.records import DraftVersion
 from storage.settings import LearnSettings
@@ -33,7 +35,7 @@ WRITTEN = frozenset({"config.json", "generation_config.json", "osd.json", "READY
 
 def load_current(store: Store, version: DraftVersion, device: torch.device) -> nn.Module:
     """A version as plain weights that will not be trained; an adapter is merged. Raises WeightsDamaged."""
-    return _merged(_load(store, version, trainable=False)).to(device).requires_grad_(False).train(False)
+    return _load(store, version, merge=True).to(device).requires_grad_(False).train(False)
 
 
 def load_trainable(store: Store, version: DraftVersion, learn: LearnSettings, device: torch.device) -> nn.Module:
@@ -44,9 +46,9 @@ def load_trainable(store: Store, version: DraftVersion, learn: LearnSettings, de
     for over full weights that were trained already: it could not be stored over number 0.
     """
     require_method(version, learn)
-    model = _load(store, version, trainable=True)
+    model = _load(store, version, merge=learn.method == "full")
     if learn.method == "full":
-        return _merged(model).to(device).requires_grad_(True)
+        return model.to(device).requires_grad_(True)
     return (model if isinstance(model, PeftModel) else _with_adapter(model, learn)).to(device)
 
 
@@ -63,10 +65,11 @@ def vocab_size(model: nn.Module) -> int:
     return int(cast(torch.Tensor, head.weight).shape[0])
 
 
-def write_model(model: nn.Module, folder: Path, parent: Path) -> None:
-    """Write a candidate: a Hugging Face folder with the parent's tokenizer, or a PEFT folder."""
+def write_model(model: nn.Module, folder: Path, parent: Path, base: str | None = None) -> None:
+    """Write a candidate: a Hugging Face folder with the parent's tokenizer, or a PEFT folder. ``base`` is the digest of
+    the number 0 that an adapter stands over: it goes with the adapter, which fits no other weights."""
     if isinstance(model, PeftModel):
-        _write_adapter(model, folder)
+        _write_adapter(model, folder, base)
     else:
         write_full(model, folder, parent)
 
@@ -90,24 +93,28 @@ def _has_config(folder: Path) -> bool:
     return (folder / "config.json").is_file()
 
 
-def _write_adapter(model: PeftModel, folder: Path) -> None:
-    """PEFT notes where the base was on this machine; the ledger knows better."""
-    model.save_pretrained(str(folder))
+def _write_adapter(model: PeftModel, folder: Path, base: str | None) -> None:
+    """PEFT notes where the base was on this machine, and beside an adapted output layer would keep all of it."""
+    model.save_pretrained(str(folder), save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
     config = folder / "adapter_config.json"
-    facts = json.loads(config.read_text("utf-8")) | {"base_model_name_or_path": None}
+    facts = json.loads(config.read_text("utf-8")) | {
+        "base_model_name_or_path": None if base is None else BASE_MARK + base
+    }
     config.write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
 
 
-def _load(store: Store, version: DraftVersion, trainable: bool) -> nn.Module:
+def _load(store: Store, version: DraftVersion, *, merge: bool) -> nn.Module:
+    """A version; an adapter over its base, ready to be trained, or merged into it."""
     store.versions.verify(version)
     if version.kind != "lora":
         return _read(version, store.versions.folder(version))
     root = store.versions.lineage(version.id)[-1]
     store.versions.verify(root)
     base = _read(root, store.versions.folder(root))
+    folder = store.versions.folder(version)
     with _damage(version):
-        return PeftModel.from_pretrained(base, str(store.versions.folder(version)), is_trainable=trainable)
+        return merged(base, folder) if merge else adapted(base, folder)
 
 
 def _read(version: DraftVersion, folder: Path) -> PreTrainedModel:
@@ -125,19 +132,29 @@ def _damage(version: DraftVersion) -> Iterator[None]:
         raise WeightsDamaged(version=version.id, reason=f"they do not load: {reason}") from error
 
 
-def _merged(model: nn.Module) -> nn.Module:
-    if not isinstance(model, PeftModel):
-        return model
-    merged: nn.Module = model.merge_and_unload()
-    return merged
-
-
 def _with_adapter(model: nn.Module, learn: LearnSettings) -> PeftModel:
-    """LoRA on every linear layer but the output's, scaled by 2 as is usual; the same seed gives the same start."""
+    """LoRA on every linear layer, scaled by 2 as is usual; the same seed gives the same start.
+
+    The output layer holds most of what a small draft has to learn, so it is adapted too, with a rank of its own
+    (docs/training.md has the measurements).
+    """
+    head, rank = _name_of_head(model), learn.lora_head_rank
+    layers = {name.rpartition(".")[2] for name, part in model.named_modules() if _is_linear(part) and name != head}
     config = LoraConfig(
-        r=learn.lora_rank, lora_alpha=2 * learn.lora_rank, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
-    with torch.random.fork_rng(devices=[]):
+        r=learn.lora_rank, lora_alpha=2 * learn.lora_rank, task_type="CAUSAL_LM",
+        target_modules=sorted(layers | ({head} if rank else set())),
+        rank_pattern={head: rank} if rank else {}, alpha_pattern={head: 2 * rank} if rank else {},
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]), quiet_about_tied_weights():
         torch.manual_seed(learn.seed)
         adapted: PeftModel = get_peft_model(cast(PreTrainedModel, model), config)
         return adapted
+
+
+def _is_linear(part: nn.Module) -> bool:
+    return isinstance(part, nn.Linear) or type(part).__name__ == "Conv1D"
+
+
+def _name_of_head(model: nn.Module) -> str:
+    head = cast(PreTrainedModel, model).get_output_embeddings()  # type: ignore[no-untyped-call]
+    return str(next(name for name, part in model.named_modules() if part is head))

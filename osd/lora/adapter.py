@@ -78,7 +78,7 @@ class Site:
     def parts(self) -> list[tuple[int, LowRank]]:
         """The opposite of :meth:`of`."""
         ranks = [len(piece.up) for piece in self.pieces]
-        downs = self.down.split(ranks, dim=int(self.is_table))
+        downs = torch.split(self.down, ranks, dim=int(self.is_table))
         return [(piece.begin, LowRank(down, piece.up)) for piece, down in zip(self.pieces, downs, strict=True)]
 
     @property

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,17 +16,26 @@ from transformers import PreTrainedModel
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """The base's own weights changed by a PEFT folder's adapter."""
     untie(base)
-    return merge(PeftModel.from_pretrained(base, str(folder)))
+    return cast(PreTrainedModel, PeftModel.from_pretrained(base, str(folder)).merge_and_unload())
 
 
-def merge(adapted: Any) -> PreTrainedModel:
-    """The model within, its weights changed. One whose embeddings are tied must be untied first, or what an adapter
-    adds to the output layer would be added to the input as well."""
-    return cast(PreTrainedModel, adapted.merge_and_unload())
+def adapted(base: PreTrainedModel, folder: Path) -> PeftModel:
+    """A PEFT folder's adapter over its base, ready to be trained."""
+    with quiet_about_tied_weights():
+        return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
+
+
+@contextmanager
+def quiet_about_tied_weights() -> Iterator[None]:
+    """PEFT warns of merging an adapter of tied weights, which :func:`merged` sees to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*tie_word_embeddings.*", category=UserWarning)
+        yield
 
 
 def untie(module: Any) -> None:
-    """Give the output layer weights of its own, where it shares the input's."""
+    """Give the output layer weights of its own, where it shares the input's. Else what an adapter adds to the one would
+    be added to the other as well."""
     head, embedding = module.get_output_embeddings(), module.get_input_embeddings()
     if head.weight is embedding.weight:
         head.weight = nn.Parameter(head.weight.detach().clone(), requires_grad=head.weight.requires_grad)

@@ -44,10 +44,10 @@ def test_an_adapter_is_stored_small_without_paths_and_serves_merged(
     drafted: Store, settings: Settings, traffic: Traffic
 ) -> None:
     version = learn_lora(drafted, settings, traffic)
-    folder = drafted.versions.folder(version)
+    folder, root_digest = drafted.versions.folder(version), drafted.versions.list("default")[0].digest
     names = {path.name for path in folder.iterdir()}
     assert version.kind == "lora" and names == {"adapter_config.json", "adapter_model.safetensors", "osd.json", "READY"}
-    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] is None
+    assert json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"] == f"osd:{root_digest}"
     root = load_current(drafted, drafted.versions.list("default")[0], CPU)
     merged = load_current(drafted, version, CPU)
     assert type(merged) is type(root) and not torch.allclose(logits(merged), logits(root))
