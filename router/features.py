@@ -103,7 +103,8 @@ def normalise(text: str, digits: bool = True) -> Codes:
     kept = codes != 0
     kept[1:] |= kept[:-1]
     kept[0] = True
-    return codes[kept]
+    found: Codes = codes[kept]
+    return found
 
 
 @cache

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float32]
 Rows = NDArray[np.int64]
 
+CONSTANT = 0.3
+"""What every x holds besides its features. At 1, a new class would soon claim texts that share nothing with it."""
+
 
 class Linear:
     """Scores s = Wᵀx + b of classes, for sparse x over ``features`` features."""
@@ -34,7 +37,7 @@ class Linear:
     def learn(self, features: Rows, values: Vector, truth: str | None, most: float = 1.0) -> None:
         """One step of passive-aggressive learning (PA-I; Crammer et al. 2006, section 3), for each class by itself.
 
-        With y = +1 for the true class and −1 for the others: w += min(most, max(0, 1 − y s) / ‖x‖²) y x.
+        With y = +1 for the true class and −1 for the others: w += min(most, max(0, 1 − y s) / ‖x‖²) y x, b likewise.
         ``truth`` None: none of the classes.
         """
         sides = np.full(len(self.labels), -1, np.float32)
@@ -43,15 +46,15 @@ class Linear:
         ids, values = _merged(features, values)
         rows = self._rows_of(ids)
         missing = 1 - sides * (values @ self.weights[rows] + self.bias)
-        step = sides * np.clip(missing / (values @ values + 1), 0, most)
+        step = sides * np.clip(missing / (values @ values + CONSTANT**2), 0, most)
         self.weights[rows] += np.outer(values, step)
-        self.bias += step
+        self.bias += CONSTANT * step
 
     def add(self, label: str) -> None:
-        """A class that has learned nothing yet."""
+        """A class that was never seen. Where others were learned before, it scores −1: none of their texts was its."""
         self.labels.append(label)
         self.weights = np.pad(self.weights, ((0, 0), (0, 1)))
-        self.bias = np.append(self.bias, np.float32(0))
+        self.bias = np.append(self.bias, np.float32(0 if self.rows == 1 else -1))
 
     def forget(self, label: str) -> None:
         """Take a class out; the others stay as they are. Raises ValueError for one that is not there."""

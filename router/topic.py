@@ -69,12 +69,13 @@ class TopicModel:
 
         A text without words teaches nothing.
         """
+        ids, _ = self.vector.of(text)
+        if not ids.size:
+            return
         if label is not None and label not in self.linear.labels:
             self.linear.add(label)
         self.vector.count(text)
-        ids, values = self.vector.of(text)
-        if ids.size:
-            self.linear.learn(ids, values, label)
+        self.linear.learn(*self.vector.of(text), label)
 
     learn_one = learn
     """As streaming libraries name it."""
@@ -111,9 +112,9 @@ class TopicModel:
 
 
 def margins(scores: Vector) -> tuple[float, float]:
-    """The best score, and how far it leads; where there is but one topic, over a score of −1."""
+    """The best score, and how far it leads; where there is but one topic, over a score of 0."""
     if scores.size == 1:
-        return float(scores[0]), float(scores[0]) + 1
+        return float(scores[0]), float(scores[0])
     second, first = np.partition(scores, scores.size - 2)[-2:]
     return float(first), float(first - second)
 

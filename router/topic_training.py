@@ -11,12 +11,14 @@ from router.topic import UNTRAINED, TopicModel, margins
 
 Floats = NDArray[np.float64]
 Calibration = tuple[float, float, float]
-HELD_OUT = 10
-"""One example in so many is kept from a first fit, so that confidence can be fitted on what it has not seen."""
-FEW = 100
-"""Below so many kept-out examples confidence stays as it is."""
-CROWDED = 0.4
-"""Labels for each example above which there is nothing to fit (scikit-learn takes them for numbers from 0.5 on)."""
+FOLDS = 5
+"""Confidence is fitted on guesses of models that have not seen what they guess: each sees all folds but one."""
+MANY = 2000
+"""Examples from which one fold is enough."""
+FEW = 20
+"""Examples below which confidence stays as it is."""
+CROWDED = 0.5
+"""Labels for each example above which there is nothing to fit (scikit-learn would take them for numbers)."""
 C = 1.0
 """LinearSVC's weight of errors; 0.5 and 2 did the same within the noise."""
 
@@ -31,13 +33,9 @@ def train_topics(texts: Sequence[str], labels: Sequence[str | None], *, calibrat
         raise ValueError(f"{len(texts)} texts and {len(labels)} labels")
     if len(set(labels)) < 2 or len(set(labels)) > CROWDED * len(texts):
         return _one_by_one(texts, labels)
-    kept = np.arange(len(texts)) % HELD_OUT == 0
-    order = np.random.default_rng(0).permutation(len(texts))
     model = _fit(texts, labels)
-    if calibrate and kept.sum() >= FEW:
-        learned, seen = ([[part[i] for i in order[rows]] for part in (texts, labels)] for rows in (~kept, kept))
-        if set(learned[1]) == set(labels):
-            model.calibration = _calibrated(_fit(*learned), *seen)
+    if calibrate and len(texts) >= FEW:
+        model.calibration = _calibrated(_unseen(texts, labels))
     return model
 
 
@@ -84,18 +82,30 @@ def _matrix(model: TopicModel, texts: Sequence[str]) -> tuple[NDArray[np.int64],
     return ids, matrix
 
 
-def _calibrated(model: TopicModel, texts: Sequence[str], labels: Sequence[str | None]) -> Calibration:
+def _unseen(texts: Sequence[str], labels: Sequence[str | None]) -> list[tuple[float, float, bool]]:
+    """Score, lead and rightness of guesses at examples that the guessing model has not learned."""
+    folds = np.random.default_rng(0).permutation(len(texts)) % FOLDS
+    found = []
+    for fold in range(1 if len(texts) >= MANY else FOLDS):
+        kept, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        some = [labels[i] for i in others]
+        if 1 < len(set(some)) <= CROWDED * len(some):
+            model = _fit([texts[i] for i in others], some)
+            found += [_outcome(model, texts[i], labels[i]) for i in kept]
+    return found
+
+
+def _outcome(model: TopicModel, text: str, label: str | None) -> tuple[float, float, bool]:
+    scores = model.linear.scores(*model.vector.of(text))
+    return *margins(scores), model.labels[int(scores.argmax())] == label
+
+
+def _calibrated(found: list[tuple[float, float, bool]]) -> Calibration:
     """Logistic regression of "the best label is right" on its score and its lead."""
     from sklearn.linear_model import LogisticRegression
 
-    facts, right = [], []
-    for text, label in zip(texts, labels, strict=True):
-        ids, values = model.vector.of(text)
-        if ids.size:
-            scores = model.linear.scores(ids, values)
-            facts.append(margins(scores))
-            right.append(model.labels[int(scores.argmax())] == label)
+    right = [each[2] for each in found]
     if len(set(right)) < 2:
         return UNTRAINED
-    fitted = LogisticRegression(C=10.0).fit(np.array(facts), right)
+    fitted = LogisticRegression(C=10.0).fit([each[:2] for each in found], right)
     return float(fitted.intercept_[0]), float(fitted.coef_[0][0]), float(fitted.coef_[0][1])

@@ -1,0 +1,153 @@
+"""`osd bench router` as a person calls it, with a small folder of files named as the real ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from osd.bench.router.bench import RESULTS
+from osd.bench.router.folder import Folder, Sides, fraction, is_kept
+from router.language_file import load_languages
+
+WORDS = {
+    "de": ("der Hund die Katze das Haus", "läuft schläft wartet steht", "heute morgen wieder nicht"),
+    "fr": ("le chien la chatte une maison", "court dort attend reste", "demain encore aujourd'hui jamais"),
+    "ru": ("собака кошка дом поезд", "бежит спит ждёт стоит", "сегодня завтра опять никогда"),
+}
+INTENTS = {
+    "travel": ("flight", "book a flight to paris please", "find me a flight tomorrow"),
+    "kitchen": ("recipe", "how do i cook rice", "give me a recipe for soup"),
+    "oos": ("oos", "who won the game", "what is a quark"),
+}
+
+
+def write(path: Path, rows: list[dict[str, str]]) -> None:
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+def sentences(count: int) -> list[dict[str, str]]:
+    rows = []
+    for place in range(count):
+        for language, parts in WORDS.items():
+            words = [part.split()[place * 7 // (n + 1) % len(part.split())] for n, part in enumerate(parts)]
+            rows.append({"prompt": " ".join(words), "language": language, "response": f"English sentence {place}"})
+    return rows
+
+
+def intents(count: int) -> list[dict[str, str]]:
+    return [
+        {"prompt": f"{texts[place % 2]} {place}", "label": label, "topic": topic}
+        for place in range(count)
+        for topic, (label, *texts) in INTENTS.items()
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    there = tmp_path / "data"
+    there.mkdir()
+    write(there / "tatoeba.jsonl.gz", sentences(60))
+    write(there / "clinc150.jsonl", intents(60))
+    write(there / "banking77.jsonl.gz", [row | {"topic": "banking"} for row in intents(40)])
+    write(
+        there / "xquad.jsonl.gz",
+        [row | {"context": "der Hund steht"} for row in sentences(4) if row["language"] == "de"],
+    )
+    write(
+        there / "mbxp.jsonl",
+        [{"prompt": "sum", "response": "    for (int i = 0; i < n; i++) {\n        s += i;\n    }"}],
+    )
+    return there
+
+
+@pytest.mark.slow
+def test_one_folder(osd, folder):
+    done = osd("bench", "router", "--train", folder, "--json")
+    assert done.exit_code == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    result = json.loads(line)
+    assert set(RESULTS) <= set(result) and None not in result.values()
+    assert result["language_accuracy_all"] > 0.9 and result["language_accuracy_xquad"] == 1
+    assert result["topic_accuracy_clinc10"] == 1 and result["oos_auroc"] > 0.9
+    assert 60 < result["distilbert_million_parameters"] < 70
+    assert result["speedup_vs_distilbert"] == result["distilbert_us_median"] / result["latency_us_median"]
+    assert "6/7 after" in done.stderr
+
+
+def test_two_folders_and_missing_files(osd, folder, tmp_path):
+    other = tmp_path / "test"
+    other.mkdir()
+    write(other / "tatoeba.jsonl", sentences(9))
+    done = osd("bench", "router", "--train", folder, "--test", other)
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["tested_on"] == "--test" and result["language_accuracy_all"] == 1
+    assert result["topic_accuracy_clinc10"] is None and result["latency_us_median"] is None
+    assert "has no clinc150.jsonl.gz" in done.stderr and "language_accuracy_20" in done.stdout
+
+
+def test_an_interrupt_is_no_traceback(osd, folder, monkeypatch):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("osd.bench.router.bench.measure_languages", stop)
+    done = osd("bench", "router", "--train", folder)
+    assert done.exit_code == 130 and done.stdout == "" and "Stopped." in done.stderr
+
+
+def test_bad_folders(osd, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for path, words in (
+        (tmp_path / "nowhere", "is no folder"),
+        (empty, "holds none of the files"),
+    ):
+        done = osd("bench", "router", "--train", path)
+        assert (done.exit_code, done.stdout) == (2, "") and words in done.stderr and str(path) in done.stderr
+    assert osd("bench", "router").exit_code == 2
+
+
+def test_broken_lines_are_named_and_passed_over(osd, folder, tmp_path):
+    path = folder / "tatoeba.jsonl"
+    (folder / "tatoeba.jsonl.gz").unlink()
+    lines = [json.dumps(row) for row in sentences(30)]
+    path.write_text("\n".join(["{", '{"prompt": "no language"}', '{"prompt": 3}', *lines]) + "\n")
+    said: list[str] = []
+    assert len(Folder(folder, said.append).rows("tatoeba")) == 90
+    for words in ("line 1 is not JSON", 'line 2 has no "language"', 'line 3 has no "prompt"'):
+        assert any(words in each and str(path) in each for each in said), said
+    path.write_text("{\n")
+    done = osd("bench", "router", "--train", folder)
+    assert done.exit_code == 2 and "has no line that can be used" in done.stderr
+    (folder / "tatoeba.jsonl.gz").write_bytes(b"not gzip")
+    done = osd("bench", "router", "--train", folder)
+    assert done.exit_code == 2 and "tatoeba.jsonl.gz: cannot be read" in done.stderr
+
+
+def test_parallel_sentences_are_on_one_side(folder):
+    learned, tested = Sides(Folder(folder, print), None).split("tatoeba", "response")
+    assert len(learned) + len(tested) == 180 and tested
+    assert not {row.facts["response"] for row in learned} & {row.facts["response"] for row in tested}
+    assert is_kept("Hello,  WORLD") == is_kept("hello world")
+    kept = sum(is_kept(f"sentence {i}") for i in range(4000)) / 4000
+    assert 0.12 < kept < 0.18 and 0 <= fraction("x") < 1  # 0.15 ± five deviations
+
+
+def test_a_language_model_of_ones_own(folder, tmp_path):
+    def train(*arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "osd.bench.router", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    done = train("--train", folder, "--out", tmp_path / "own.npz")
+    assert done.returncode == 0, done.stderr
+    model = load_languages(tmp_path / "own.npz")
+    assert model.labels == ("de", "en", "fr", "ru") and model.predict("die Katze schläft").label == "de"
+    (folder / "tatoeba.jsonl.gz").unlink()
+    done = train("--train", folder, "--out", tmp_path / "none.npz")
+    assert done.returncode == 2 and "has no tatoeba.jsonl" in done.stderr and not (tmp_path / "none.npz").exists()
