@@ -46,18 +46,15 @@ class Buffer:
 
     def put(self, parcel: Parcel) -> bool:
         """Add a parcel; False when only its completions found room."""
+        size, logits = parcel.bytes, parcel.unreduced
         with self._wake:
-            fits = self._held + parcel.bytes <= self.limit
-            parcel = parcel if fits else parcel.without_positions()
-            self._parcels.append(parcel)
-            self._held += parcel.bytes
-            self._logits += parcel.unreduced
-            self._finished += len(parcel.completions)
+            if fits := self._held + size <= self.limit:
+                self._held, self._logits = self._held + size, self._logits + logits
+            self._parcels.append(parcel if fits else parcel.without_positions())
             self._idle = False
-            first = bool(parcel.completions) and self._oldest is None
-            if first:
-                self._oldest = now()
-            if first or self._due() or self._crowded():
+            if parcel.completions:
+                self._finish(len(parcel.completions))
+            if self._crowded():
                 self._wake.notify_all()
             return fits
 
@@ -91,6 +88,13 @@ class Buffer:
         """The next work is the last."""
         with self._wake:
             self._closing = True
+            self._wake.notify_all()
+
+    def _finish(self, requests: int) -> None:
+        self._finished += requests
+        first = self._oldest is None
+        self._oldest = self._oldest or now()
+        if first or self._due():  # the first one starts the clock that the thread sleeps by
             self._wake.notify_all()
 
     def _due(self) -> bool:
