@@ -2,8 +2,8 @@
 
 A router that reads text (``reads_text = True``) is given the prompt as text. One that reads perplexity
 (``reads_perplexity = True``) is asked a second time where its route has several drafts: the target's prefill, which
-has to be made anyway, then also gives the perplexity of the prompt's end, and ``choose(request, decision, perplexity)`` answers
-the decision that counts.
+has to be made anyway, then also gives the perplexity of the prompt's end, and ``choose(request, decision, perplexity)``
+answers the decision that counts.
 """
 
 from __future__ import annotations

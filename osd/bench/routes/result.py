@@ -77,7 +77,7 @@ def frozen_alpha(seen: Sequence[Seen]) -> float | None:
 def summary(arms: Mapping[str, ArmResult], domains: Sequence[str]) -> dict[str, Any]:
     """The last line of `osd bench routes --json`; arms that did not run are left out."""
     per_domain = {name: _domain(arms, name) for name in domains}
-    routed = arms.get("routed")
+    routed = arms.get("routed") or arms.get("routed_lora")
     line: dict[str, Any] = {"domains": per_domain, "bytes_per_draft": _bytes(arms), "misrouted": _misrouted(routed)}
     line["gain"] = _gain(per_domain)
     line["forgotten"] = {name: arm.forgotten for name, arm in arms.items() if arm.forgotten is not None}

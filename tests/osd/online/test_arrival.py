@@ -54,7 +54,8 @@ def test_paced_waits_for_the_trainer(store: Store) -> None:
 
 
 def lockstep(store: Store, serving: str, recorded: bool = True) -> Lockstep:
-    return Lockstep(Trainer(store, ["default"]), INTERVAL, serving=lambda: {"default": serving}, recorded=lambda: recorded)
+    trainer, versions = Trainer(store, ["default"]), {"default": serving}
+    return Lockstep(trainer, INTERVAL, serving=lambda: versions, recorded=lambda: recorded)
 
 
 def test_lockstep_goes_on_when_the_update_is_over(store: Store) -> None:

@@ -1,0 +1,84 @@
+"""Traffic, arms and results of `osd bench routes`, without models."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from osd.bench.routes.arms import ARMS, require_arms
+from osd.bench.routes.picture import draw, save
+from osd.bench.routes.result import ArmResult, Seen, summary
+from osd.bench.routes.traffic import ORDERS, arrange
+from storage.errors import BadSetting
+
+DOMAINS = {name: [f"{name} {i}" for i in range(60)] for name in ("a", "b", "c")}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_prompt_comes_once_and_each_domain_in_its_own_order(order: str) -> None:
+    items = arrange(DOMAINS, order, seed=1)
+    for name, prompts in DOMAINS.items():
+        assert [item.prompt for item in items if item.domain == name] == prompts
+    assert arrange(DOMAINS, order, seed=1) == items
+
+
+def test_mixed_traffic_is_mixed_from_the_beginning() -> None:
+    assert min(Counter(item.domain for item in arrange(DOMAINS, "mixed")[:60]).values()) >= 8
+
+
+def test_abrupt_traffic_changes_at_once() -> None:
+    assert [item.domain for item in arrange(DOMAINS, "abrupt")] == ["a"] * 60 + ["b"] * 60 + ["c"] * 60
+
+
+def test_gradual_traffic_fades_from_one_domain_into_the_next() -> None:
+    names = [item.domain for item in arrange(DOMAINS, "gradual")]
+    middle = Counter(names[50:70])
+    assert set(names[:20]) == {"a"} or Counter(names[:20])["a"] >= 18
+    assert middle["a"] >= 4 and middle["b"] >= 4
+    assert Counter(names[-20:])["c"] >= 18
+
+
+def test_an_order_or_an_arm_that_is_not_there_is_named() -> None:
+    with pytest.raises(BadSetting, match="'sideways' is none of mixed, abrupt, gradual"):
+        arrange(DOMAINS, "sideways")
+    with pytest.raises(BadSetting, match=f"'routd' is none of {', '.join(ARMS)}"):
+        require_arms(["single", "routd"])
+    assert require_arms(["routed", "single", "routed"]) == ("routed", "single")
+
+
+def arm(hits: int, route: str | None = None, kind: str = "full", size: int = 100) -> ArmResult:
+    seen = [Seen(name, route or name, name, f"{name}-1", 10, hits, 2, 0.1) for name in ("a", "b") for _ in range(120)]
+    return ArmResult(seen, published=3, checked=2, memory=[{"draft": "a", "kind": kind, "bytes": size}])
+
+
+def test_the_last_line_says_what_the_issue_asks_for() -> None:
+    arms = {"single": arm(5, "default"), "routed": arm(7), "routed_lora": arm(6, kind="lora", size=10)}
+    line = summary(arms, ["a", "b"])
+    assert line["domains"]["a"] == {"frozen": 0.2, "single": 0.5, "routed": 0.7, "routed_lora": 0.6}
+    assert line["bytes_per_draft"] == {"full": 100, "lora": 10}
+    assert line["misrouted"] == 0 and line["gain"] == 0.2
+    assert summary({"routed": arm(7, "default")}, ["a"])["misrouted"] == 1
+    assert line["lossless_checked"] == 6 and line["lossless_failed"] == 0 and line["tokens_per_s"]["single"] == 100
+    json.dumps(line)
+
+
+def test_an_arm_survives_the_disk() -> None:
+    result = arm(7)
+    assert ArmResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+
+
+def test_only_the_last_hundred_of_a_domain_count() -> None:
+    early = [Seen("a", "a", "a", "a-1", 10, 0, 0, 0.1)] * 50
+    late = [Seen("a", "a", "a", "a-1", 10, 9, 0, 0.1)] * 100
+    assert summary({"routed": ArmResult([*early, *late])}, ["a"])["domains"]["a"]["routed"] == 0.9
+
+
+def test_the_picture_has_a_panel_a_domain_and_a_curve_an_arm(tmp_path: Path) -> None:
+    arms = {"single": arm(5, "default"), "routed": arm(7)}
+    figure = draw(arms, ["a", "b"], "mixed")
+    assert [axes.get_title("left") for axes in figure.axes[:2]] == ["a", "b"]
+    assert len(figure.axes[0].get_lines()) == 3
+    assert all(path.stat().st_size > 5_000 for path in save(figure, tmp_path))
