@@ -87,7 +87,7 @@ def _unseen(texts: Sequence[str], labels: Sequence[str | None]) -> list[tuple[fl
     folds = np.random.default_rng(0).permutation(len(texts)) % FOLDS
     found = []
     for fold in range(1 if len(texts) >= MANY else FOLDS):
-        kept, others = np.flatnonzero(folds == fold), np.flatnonzero(folds != fold)
+        kept, others = (np.flatnonzero(which).tolist() for which in (folds == fold, folds != fold))
         some = [labels[i] for i in others]
         if 1 < len(set(some)) <= CROWDED * len(some):
             model = _fit([texts[i] for i in others], some)
