@@ -37,6 +37,21 @@ def fork(ledger: VersionLedger, draft: str, of: str) -> DraftVersion:
     return _adapter(ledger, _root(ledger, draft, base), origin)
 
 
+def adopt(ledger: VersionLedger, draft: str, base: str, folder: Path) -> DraftVersion:
+    """Make ``draft`` from a PEFT folder: number 0 has the files of the version ``base``, number 1 is the adapter.
+
+    That the adapter fits is for the caller to know. Raises as :func:`fork`, and ModelNotLoaded for a folder without
+    safetensors.
+    """
+    files = weights.servable_files(folder)
+    root = _root(ledger, draft, ledger.get(base))
+    staged = ledger.stage(
+        draft, root.id, "lora", lambda aside: weights.copy_files(folder, files, aside),
+        provenance={"registered_from": folder.name},
+    )  # fmt: skip
+    return ledger.promote(staged.id)
+
+
 def base_of(ledger: VersionLedger, draft: str) -> DraftVersion:
     """What a new adapter stands over: the current version if it is an adapter too, else number 0, which never moves.
 

@@ -131,8 +131,8 @@ class RouterSettings(Section):
     choose_warm_up: int = Field(default=25, ge=0)
     """Prompts on which auto judges each candidate before it chooses."""
     apply_proposals: bool = False
-    """Whether routes that `osd router discover` proposes are made at once, without an admin. Making one keeps prompts of
-    the traffic as examples of its topic."""
+    """Whether routes that `osd router discover` proposes are made at once, without an admin. Making one keeps prompts
+    of the traffic as examples of its topic."""
 
 
 class LearnSettings(Section):

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osd.cli.context import Surroundings
 from osd.cli.worker import trainer_command
 from storage.errors import BadInput, DuplicateRoute, RouteWithoutDraft
-from storage.forks import base_of, fork
+from storage.forks import adopt, base_of, fork
 from storage.matches import checked
 from storage.records import DEFAULT_DRAFT, DraftVersion, Route
 from storage.route_rows import require_name
 from storage.settings import Settings
 from storage.store import Store
+from storage.weights import kind_of
 
 NEAREST = "nearest"
 
@@ -53,9 +55,8 @@ def make(store: Store, settings: Settings, made: NewDraft) -> DraftVersion:
     if store.versions.list(made.name):
         raise BadInput(reason=f"There is a draft named {made.name!r} already; use it with --draft {made.name}.")
     kind = made.kind or settings.learn.method
-    folder = None if made.origin is None else Path(made.origin)
-    if folder is not None and folder.is_dir():
-        version = store.versions.register_root(made.name, folder)
+    if made.origin is not None and Path(made.origin).is_dir():
+        version = _from_folder(store, made.name, Path(made.origin))
     else:
         version = fork(store.versions, made.name, _origin(store, made.origin or DEFAULT_DRAFT, kind))
     if made.kind is not None:
@@ -76,6 +77,31 @@ def nearest(store: Store, here: Surroundings, route: str) -> str:
         said = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1].removeprefix("osd: ")
         raise BadInput(reason=f"The nearest draft was not found: {said}")
     return str(json.loads(done.stdout)[0]["draft"])
+
+
+def _from_folder(store: Store, name: str, folder: Path) -> DraftVersion:
+    """A draft of a model folder, or of an adapter over the default draft's number 0."""
+    kind = kind_of(folder)
+    if kind == "head":
+        raise BadInput(reason=f"{folder} holds an acceptance head, which is no draft.")
+    if kind == "full":
+        return store.versions.register_root(name, folder)
+    base = store.versions.lineage(store.versions.current(DEFAULT_DRAFT).id)[-1]
+    require_fit(store, base, folder)
+    return adopt(store.versions, name, base.id, folder)
+
+
+def require_fit(store: Store, base: DraftVersion, folder: Path) -> None:
+    """Raises AdapterMismatch for an adapter over other weights, WeightsDamaged for one that does not load."""
+    import torch
+
+    from osd.lora.adapter import NotPlain, read_adapter, sizes_of
+    from osd.models import load_model
+
+    store.versions.verify(base)
+    module = load_model(store.versions.folder(base), torch.device("cpu"), "float32").module
+    with suppress(NotPlain):  # it will be merged, and whether that works shows there
+        read_adapter(folder, folder.name, sizes_of(module), base.digest, torch.device("cpu"), torch.float32)
 
 
 def _origin(store: Store, word: str, kind: str) -> str:

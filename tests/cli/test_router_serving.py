@@ -18,7 +18,7 @@ from osd.serving import serving
 from storage.errors import UnknownRoute
 from storage.records import Request
 from storage.settings import Settings, load_settings
-from storage.store import open_store
+from storage.store import Store, open_store
 
 PATIENCE = 60.0
 """Seconds until a test gives up."""
@@ -103,6 +103,62 @@ def test_a_new_draft_starts_from_the_nearest(osd_process, data: Path, settings: 
     with open_store(settings) as store:
         assert added["draft"] == "new"
         assert store.versions.current("new").digest == store.versions.current("perfect").digest
+
+
+def adapter_over(model: Path, folder: Path, base: str | None = None) -> Path:
+    """A fresh LoRA adapter, which says that it was trained over ``base``."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(model), LoraConfig(r=2, target_modules="all-linear"))
+    adapted.save_pretrained(str(folder))
+    (folder / "README.md").unlink(missing_ok=True)
+    config = folder / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": base}))
+    return folder
+
+
+@pytest.fixture
+def shipped(data: Path) -> Iterator[Store]:
+    with open_store(load_settings(storage={"directory": data})) as store:
+        store.versions.register_root("default", SHIPPED / "draft")
+        yield store
+
+
+def test_an_adapter_s_folder_becomes_a_draft_over_the_same_base(osd, shipped: Store, tmp_path: Path) -> None:
+    base = shipped.versions.current("default")
+    folder = adapter_over(SHIPPED / "draft", tmp_path / "mine", f"osd:{base.digest}")
+    done = osd("router", "add", "mine", "--new-draft", "--from", folder)
+    assert done.exit_code == 0, done.stderr
+    version = shipped.versions.current("mine")
+    assert (version.kind, version.number) == ("lora", 1)
+    assert shipped.versions.lineage(version.id)[-1].digest == base.digest
+
+
+@pytest.mark.parametrize(
+    ("model", "base", "words"),
+    [
+        ("target", None, "does not stand over its draft's number 0: at model.layers.0"),
+        ("draft", "osd:" + "0" * 64, "it was trained over weights 00000000…"),
+    ],
+)
+def test_an_adapter_for_another_base_is_refused(
+    osd, shipped: Store, tmp_path: Path, model: str, base: str | None, words: str
+) -> None:
+    folder = adapter_over(SHIPPED / model, tmp_path / "other", base)
+    done = osd("router", "add", "mine", "--new-draft", "--from", folder)
+    assert (done.exit_code, done.stdout) == (4, "") and words in done.stderr, done.stderr
+    assert [route.name for route in shipped.routes.list()] == ["default"] and shipped.routes.revision() == 0
+    assert {version.draft for version in shipped.versions.list()} == {"default"}
+    assert [path.name for path in shipped.versions.weights_folder.iterdir()] == ["default"]
+
+
+def test_an_acceptance_head_is_no_draft(osd, shipped: Store, tmp_path: Path) -> None:
+    (tmp_path / "head").mkdir()
+    (tmp_path / "head" / "acceptance_head.json").write_text("{}")
+    done = osd("router", "add", "mine", "--new-draft", "--from", tmp_path / "head")
+    assert done.exit_code == 2 and "which is no draft" in done.stderr
+    assert [route.name for route in shipped.routes.list()] == ["default"]
 
 
 def test_without_samples_there_is_no_nearest_draft(osd_process, filled) -> None:
