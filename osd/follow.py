@@ -145,6 +145,11 @@ class Follower(Generic[T]):
             log.error("%s", error, extra={"action": "swap_refused", "version": wanted.id})
             if isinstance(error, WeightsDamaged):
                 self._quarantine(wanted, str(error))
+        except OsdError:
+            raise  # the store does not answer: another look may help
+        except Exception:  # whatever fails in a model that is not ours: the other drafts are to be followed still
+            self._refused.add(wanted.id)
+            log.exception("%s could not be loaded", wanted.id, extra={"action": "swap_refused", "version": wanted.id})
 
     def _quarantine(self, version: DraftVersion, reason: str) -> None:
         try:

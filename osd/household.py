@@ -5,7 +5,7 @@ from __future__ import annotations
 from osd.drafters.body import Body, Seat
 from osd.drafters.head import head_in_settings
 from osd.drafters.pool import DraftPool
-from osd.drafters.residence import DraftMemory, Residence
+from osd.drafters.residence import Arrival, DraftMemory, Residence
 from osd.gamma import CostModel
 from osd.loading import weight_bytes
 from osd.models import Pair, row_length
@@ -69,16 +69,23 @@ class Household:
         """Exchange references: what was loaded comes, what no route names any more goes."""
         assert self.swap is not None
         for arrival in self.swap.take():
-            taken = self.residence.take(arrival)
-            if taken != "taken":
-                self._put_off[arrival.draft] = self.pool.idled
-                self.residence.unload(arrival.draft)
-                self.swap.leave(arrival.draft, refuse=arrival.version if taken == "never" else None)
+            self._let_in(arrival, self.swap)
         while self.swap.gone:
-            self.residence.unload(self.swap.gone.pop())
+            self._let_go(self.swap.gone.pop(), self.swap)
         for name in [name for name in self.swap.serving if name not in self.pool.seats]:
             self.swap.leave(name)
         self.swap.bases = frozenset(seat.body.base for seat in self.pool.seats.values() if seat.body.base)
+
+    def _let_in(self, arrival: Arrival, swap: Swap) -> None:
+        """If it is wanted still, and there is room."""
+        taken = self.residence.take(arrival) if arrival.draft in swap.names() else "later"
+        if taken != "taken":
+            self._put_off[arrival.draft] = self.pool.idled
+            self._let_go(arrival.draft, swap, refuse=arrival.version if taken == "never" else None)
+
+    def _let_go(self, draft: str, swap: Swap, refuse: str | None = None) -> None:
+        self.residence.unload(draft)
+        swap.leave(draft, refuse=refuse)
 
     def renew_head(self) -> None:
         """Take a newer acceptance head of the default draft, if there is one."""

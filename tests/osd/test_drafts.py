@@ -327,3 +327,37 @@ def served_until(engine: Engine, names: list[str], store: Store) -> set[str]:
     else:
         raise AssertionError("the versions never came")
     return {version for (version,) in wanted.values()}
+
+
+def test_a_draft_whose_route_goes_while_it_is_fetched_does_not_come(
+    store: Store, settings: Settings, pair: Pair
+) -> None:
+    add_adapter(store, "german", pair, 1)
+    with by_hand(store, settings, pair) as engine:
+        assert engine.swap is not None
+        engine.swap._look()
+        store.routes.remove("german")
+        engine.swap._look()
+        assert engine.swap.gone == {"german"}
+        engine.step()
+        look(engine)
+        assert list(engine.drafter.seats) == ["default"] and list(engine.swap.names()) == ["default"]
+
+
+def test_a_model_that_fails_in_a_way_of_its_own_is_refused_and_the_others_are_followed(
+    store: Store, settings: Settings, pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = add_adapter(store, "odd", pair, 1)
+    german = add_adapter(store, "sound", pair, 2)
+    with by_hand(store, settings, pair) as engine:
+        assert engine.swap is not None
+        load = engine.swap.load
+
+        def breaks(version: DraftVersion) -> Any:
+            return load(version) if version.draft == "sound" else [][0]
+
+        monkeypatch.setattr(engine.swap, "load", breaks)
+        look(engine)
+        look(engine)
+        assert caplog.text.count(f"{odd.id} could not be loaded") == 1
+        assert versions(serve(engine, ["odd", "sound"]))["sound"] == {german.id}
