@@ -1,10 +1,11 @@
 """The router that the settings ask for, over the routes in the store.
 
     fixed         names only                       router.fixed
+    pinned        names, pins                      router.pinned
     classifier    names, pins, rules               router.classifying
     auto          the same, and then the draft     router.auto
 
-All three hear of changes while they run (:mod:`router.book`).
+All of them hear of changes while they run (:mod:`router.book`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from router.book import Build, LiveRouter
 from router.classifiers import Classifiers
 from router.classifying import ClassifierRouter
 from router.fixed import FixedRouter
+from router.pinned import PinnedRouter
 from router.throughput import Costs
 from storage.routes import Plan
 from storage.settings import Settings
@@ -43,6 +45,8 @@ def builder(store: Store, settings: Settings, *, look: bool = False) -> Build:
     """Makes routers of plans. ``look``: guess language and topic even where no rule asks for them."""
     if settings.router.kind == "fixed":
         return lambda plan: FixedRouter(plan.routes, plan.aliases)
+    if settings.router.kind == "pinned":
+        return lambda plan: PinnedRouter(plan.routes, plan.pins, plan.aliases)
     classifiers = Classifiers(store, settings)
 
     def build(plan: Plan) -> ClassifierRouter:

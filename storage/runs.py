@@ -14,7 +14,7 @@ from storage.drivers import plain
 from storage.errors import NotFound, UnknownDraft, WrongState
 from storage.leases import end_expired, free_requests, known_drafts, lock_draft, require_lease
 from storage.records import RunState, TrainingRun
-from storage.samples import IS_WAITING, of_draft
+from storage.sample_index import IS_WAITING, of_draft
 from storage.tables import LeaseRow, RunRow, SampleRow
 
 Runs = list[TrainingRun]

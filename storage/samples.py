@@ -1,60 +1,31 @@
 """The replay store: what finished requests leave for learning.
 
 A batch is acknowledged once its segment is on the disk and its index is committed; a crash before that leaves
-files that nothing refers to, which :meth:`SampleStore.sweep` deletes. Kept samples never change; only the claim of
-a training run on them does.
+files that nothing refers to, which :meth:`SampleStore.sweep` deletes. Kept samples never change; only their index
+does (:mod:`storage.sample_index`): the claim of a training run on them, and their route's name when it is renamed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, case, cast, distinct, func, insert, select
+from sqlalchemy import ColumnElement, insert, select
 
-from storage import records
+from storage import sample_index
 from storage.database import Database
 from storage.errors import BadInput, SegmentDamaged
 from storage.exports import Exported, write_export
 from storage.purge import Purged, Purger
 from storage.records import RequestSamples
 from storage.route_names import under_present_names
+from storage.sample_index import ReplayStats, Waiting, chunks, of_draft
 from storage.segment_files import NewSegment, is_held_out, read_segment, write_segment
 from storage.sweep import Swept, sweep_segments
-from storage.tables import RouteRow, SampleRow, SegmentRow
-
-CHUNK = 5_000
-"""Ids in one statement; SQLite takes 32,766 parameters at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Requests that no training run has claimed, held-out ones aside."""
-
-    requests: int
-    oldest_age_seconds: float | None
-    """None when nothing waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayStats:
-    """What is kept of one route."""
-
-    route: str
-    requests: int
-    positions: int
-    bytes: int
-    """On disk; of a segment that routes share, each request has its part."""
-    segments: int
-    oldest: float
-    newest: float
-    waiting: int
-    """Claimed by no training run yet."""
-    holdout: int
-    """Never trained on."""
+from storage.tables import SampleRow, SegmentRow
 
 
 class SampleStore:
@@ -176,27 +147,13 @@ class SampleStore:
 
     def waiting(self, draft: str) -> Waiting:
         """How much a training run of this draft would claim now."""
-        query = select(func.count(), func.min(SampleRow.created_at)).where(of_draft(draft), *IS_WAITING)
         with self._db.session(read_only=True) as session:
-            count, oldest = session.execute(query).one()
-        return Waiting(count, None if oldest is None else max(0.0, records.now() - oldest))
+            return sample_index.waiting(session, draft)
 
     def stats(self) -> list[ReplayStats]:
         """What is kept, route by route."""
-        waiting = SampleRow.holdout.is_(False) & SampleRow.claimed_by.is_(None)
-        query = select(
-            SampleRow.route,
-            func.count(),
-            whole(SampleRow.positions),
-            whole(SampleRow.bytes),
-            func.count(distinct(SampleRow.segment_id)),
-            func.min(SampleRow.created_at),
-            func.max(SampleRow.created_at),
-            whole(case((waiting, 1), else_=0)),
-            whole(case((SampleRow.holdout.is_(True), 1), else_=0)),
-        ).group_by(SampleRow.route).order_by(SampleRow.route)  # fmt: skip
         with self._db.session(read_only=True) as session:
-            return [ReplayStats(*row) for row in session.execute(query)]
+            return sample_index.stats(session)
 
     def purge(
         self,
@@ -249,24 +206,3 @@ class SampleStore:
 
 def _routed(samples: RequestSamples, route: str) -> RequestSamples:
     return samples if samples.route == route else replace(samples, route=route)
-
-
-def whole(column: Any) -> ColumnElement[int]:
-    """A sum as an integer; PostgreSQL sums integers to decimals."""
-    return cast(func.sum(column), BigInteger)
-
-
-def of_draft(draft: str) -> ColumnElement[bool]:
-    """Requests whose route is served by the draft."""
-    return SampleRow.route.in_(select(RouteRow.name).where(RouteRow.draft == draft))
-
-
-IS_WAITING = (SampleRow.holdout.is_(False), SampleRow.claimed_by.is_(None))
-"""Neither held out nor claimed."""
-
-
-def chunks(items: Sequence[str], size: int = CHUNK) -> Iterator[list[str]]:
-    """The items, some at a time."""
-    iterator = iter(items)
-    while some := list(islice(iterator, size)):
-        yield some

@@ -114,9 +114,9 @@ class ServeSettings(Section):
 
 
 class RouterSettings(Section):
-    kind: Literal["auto", "classifier", "fixed"] = "auto"
-    """classifier applies routes' rules to language and topic; auto also chooses among a route's drafts by what each is
-    expected to bring; fixed honours only routes that requests name. Without rules and candidates they cost the same."""
+    kind: Literal["auto", "classifier", "pinned", "fixed"] = "auto"
+    """fixed honours routes that requests name, pinned also pins, classifier also rules; auto is classifier and chooses
+    among a route's drafts by what each is expected to bring. Without rules and candidates they cost the same."""
     poll_seconds: float = Field(default=1.0, gt=0)
     """How often a server looks for changes of routes, pins and taught examples."""
     min_confidence: float = Field(default=0.6, ge=0, le=1)

@@ -113,15 +113,22 @@ def test_a_running_router_learns_what_is_taught(store: Store, settings: Settings
 
 
 @pytest.mark.parametrize(
-    ("kind", "named", "pinned"), [("auto", "sql", "sql"), ("classifier", "sql", "sql"), ("fixed", "sql", "default")]
+    ("kind", "pinned", "by_rule"),
+    [
+        ("auto", "sql", "acme"),
+        ("classifier", "sql", "acme"),
+        ("pinned", "sql", "default"),
+        ("fixed", "default", "default"),
+    ],
 )
-def test_the_settings_choose_the_router(store: Store, settings: Settings, kind: str, named: str, pinned: str) -> None:
+def test_the_settings_choose_the_router(store: Store, settings: Settings, kind: str, pinned: str, by_rule: str) -> None:
     store.routes.add(Route("sql"))
-    store.routes.pin("acme", "sql")
-    router = make_router(
-        store, settings.model_copy(update={"router": settings.router.model_copy(update={"kind": kind})})
-    )
-    assert (ask(router, route="sql"), ask(router, tenant="acme"), ask(router)) == (named, pinned, "default")
+    store.routes.add(Route("acme", matches={"tenant": ["acme"]}))
+    store.routes.pin("beta", "sql")
+    wanted = settings.router.model_copy(update={"kind": kind})
+    router = make_router(store, settings.model_copy(update={"router": wanted}))
+    asked = ask(router, route="sql"), ask(router, tenant="beta"), ask(router, tenant="acme"), ask(router)
+    assert asked == ("sql", pinned, by_rule, "default")
     router.close()
 
 
