@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -51,8 +52,14 @@ class Recorder:
         self._outcomes: list[Outcome] = []
         # decoding gives up the interpreter at every product, and by default waits 5 ms for this thread to give it back
         sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
+        self._on_the_spot = self._aside = 0.0
         self._thread = threading.Thread(target=self._work, name="osd-recorder", daemon=True)
         self._thread.start()
+
+    @property
+    def seconds(self) -> float:
+        """What recording has taken so far: seconds of the decode loop, and CPU seconds of the recorder's own thread."""
+        return self._on_the_spot + self._aside
 
     def take(
         self,
@@ -69,6 +76,7 @@ class Recorder:
 
         ``chances`` (B, G): with which probability each drafted token was to be kept; None in a greedy batch.
         """
+        begun = time.perf_counter()
         spans: list[Span] = []
         index: list[int] = []
         width = draft.size + 1
@@ -83,6 +91,7 @@ class Recorder:
             self._put(Parcel(spans, *self._content(index, logits, chances), completions))
         elif completions:
             self._put(Parcel([], None, None, completions))
+        self._on_the_spot += time.perf_counter() - begun
 
     def _span(self, row: Row, count: int, accepted: int, length: int, drafted: Sequence[int]) -> Span | None:
         """What is kept of one row's round, which emitted ``count`` tokens: all of it, or the corrected token alone."""
@@ -130,6 +139,7 @@ class Recorder:
             self._sort(parcels)
             if flush:
                 self._flush()
+            self._aside = time.thread_time()
             self.buffer.done()
 
     def _sort(self, parcels: list[Parcel]) -> None:

@@ -36,6 +36,8 @@ class Contender:
     batch: int
     decode: Decode
     """Prompts in, generated tokens out, in order."""
+    recording: Callable[[], float] = lambda: 0.0
+    """Seconds that recording has taken so far; see :attr:`osd.recorder.Recorder.seconds`."""
 
 
 def osd_contender(
@@ -49,7 +51,13 @@ def osd_contender(
         done = {completion.request.id: list(completion.tokens) for completion in engine.run(asked)}
         return [done[request.id] for request in asked]
 
-    return Contender(name, settings.max_batch, decode)
+    def recording() -> float:
+        if recorder is None:
+            return 0.0
+        recorder.wait()
+        return recorder.seconds
+
+    return Contender(name, settings.max_batch, decode, recording)
 
 
 def plain_contender(pair: Pair, batch: int, new_tokens: int) -> Contender:

@@ -32,7 +32,20 @@ class Measured:
     batch: int
     rates: list[float] = field(default_factory=list)
     """Tokens a second, a turn."""
+    seconds: float = 0.0
+    """Spent decoding, all turns."""
+    recording: float = 0.0
+    """Of it spent recording, with the CPU seconds of the recorder's own thread, which may run beside."""
     texts: dict[Tokens, list[int]] = field(default_factory=dict)
+
+    def take_turn(self, contender: Contender, chunk: Sequence[Tokens]) -> None:
+        """Decode a chunk of the prompts, timed."""
+        recorded, begun = contender.recording(), time.perf_counter()
+        texts = contender.decode(chunk)
+        seconds = time.perf_counter() - begun
+        self.rates.append(sum(map(len, texts)) / seconds)
+        self.texts |= dict(zip(chunk, texts, strict=True))
+        self.seconds, self.recording = self.seconds + seconds, self.recording + contender.recording() - recorded
 
     @property
     def rate(self) -> float:
@@ -57,6 +70,8 @@ def bench_decode(
     with TemporaryDirectory(prefix="osd-bench-") as folder:
         store = open_store(_in(settings, Path(folder)))
         recorders = [Recorder(store, _in(settings, Path(folder)), "bench") for _ in batches]
+        for recorder in recorders:
+            recorder.reducer.wait()  # what is compiled once is no part of what decoding costs
         contenders = _contenders(pair, settings, batches, new_tokens, recorders)
         measured = _measure(contenders, prompts, turns, report)
         for recorder in recorders:
@@ -93,10 +108,7 @@ def _measure(
     for turn in range(turns):
         chunk = prompts[turn::turns]
         for index, (name, contender) in enumerate(contenders.items()):
-            begun = time.perf_counter()
-            texts = contender.decode(chunk)
-            measured[name].rates.append(sum(map(len, texts)) / (time.perf_counter() - begun))
-            measured[name].texts |= dict(zip(chunk, texts, strict=True))
+            measured[name].take_turn(contender, chunk)
             report(
                 turn * len(contenders) + index + 1,
                 turns * len(contenders),
@@ -132,6 +144,10 @@ def _summary(measured: dict[str, Measured], batches: Sequence[int]) -> dict[str,
         f"ratio_batch_{last}_vs_{first}": round(rates[f"osd@{last}"] / rates[f"osd@{first}"], 3),
         "recording_cost": {
             str(b): round(_cost(measured[f"osd@{b}"], measured[f"osd_recording@{b}"]), 4) for b in batches
+        },
+        "recorder_share": {
+            str(b): round(measured[f"osd_recording@{b}"].recording / measured[f"osd_recording@{b}"].seconds, 4)
+            for b in batches
         },
         "spread": {name: [round(min(m.rates), 1), round(max(m.rates), 1)] for name, m in measured.items()},
     }
