@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,6 @@ from storage.errors import ModelFileDamaged
 from storage.files import Aside
 
 HEADER = "header"
-BROKEN = (
-    ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, NotImplementedError, RuntimeError,
-    zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-"""What reading an .npz with arbitrary bytes in it may raise."""
 
 
 def write_arrays(path: Path, kind: str, facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -52,7 +45,9 @@ def read_arrays(path: Path, kind: str, what: str) -> tuple[dict[str, Any], dict[
             return facts, {name: file[name] for name in file.files if name != HEADER}
     except OSError as error:
         raise ModelFileDamaged(path=path, what=what, reason=error.strerror or error) from None
-    except BROKEN as error:
+    except ModelFileDamaged:
+        raise
+    except Exception as error:  # the readers of zip and of npy headers raise almost anything on arbitrary bytes
         raise ModelFileDamaged(path=path, what=what, reason=f"not written by osd, or damaged: {error}") from None
 
 

@@ -34,7 +34,7 @@ def train_topics(texts: Sequence[str], labels: Sequence[str | None], *, calibrat
     if len(set(labels)) < 2 or len(set(labels)) > CROWDED * len(texts):
         return _one_by_one(texts, labels)
     model = _fit(texts, labels)
-    if calibrate and len(texts) >= FEW:
+    if calibrate and len(texts) >= FEW and len(set(labels)) > 2:
         model.calibration = _calibrated(_unseen(texts, labels))
     return model
 
@@ -83,15 +83,20 @@ def _matrix(model: TopicModel, texts: Sequence[str]) -> tuple[NDArray[np.int64],
 
 
 def _unseen(texts: Sequence[str], labels: Sequence[str | None]) -> list[tuple[float, float, bool]]:
-    """Score, lead and rightness of guesses at examples that the guessing model has not learned."""
-    folds = np.random.default_rng(0).permutation(len(texts)) % FOLDS
-    found = []
+    """Score, lead and rightness of guesses at examples that the guessing model has not learned.
+
+    Where no example is said to belong to no topic, each model also lacks a fifth of the topics, and their examples
+    stand for what belongs to none: else confidence would be that of a world in which every prompt has a topic.
+    """
+    topics, folds = sorted(set(labels) - {None}, key=str), np.random.default_rng(0).permutation(len(texts)) % FOLDS
+    found: list[tuple[float, float, bool]] = []
     for fold in range(1 if len(texts) >= MANY else FOLDS):
-        kept, others = (np.flatnonzero(which).tolist() for which in (folds == fold, folds != fold))
+        lacking = set() if None in labels else set(topics[fold::FOLDS])
+        others = [i for i, place in enumerate(folds) if place != fold and labels[i] not in lacking]
         some = [labels[i] for i in others]
-        if 1 < len(set(some)) <= CROWDED * len(some):
+        if len(set(some)) > 1:
             model = _fit([texts[i] for i in others], some)
-            found += [_outcome(model, texts[i], labels[i]) for i in kept]
+            found += [_outcome(model, texts[i], labels[i]) for i in np.flatnonzero(folds == fold).tolist()]
     return found
 
 

@@ -19,6 +19,10 @@ WORDS = {
     "money": "loan interest bank account deposit mortgage invoice tax budget salary savings credit debit fee",
 }
 
+KINDS = {f"{word} {end}": topic for topic, words in (
+    ("garden", "roses lawn hedge compost"), ("health", "fever cough aspirin doctor")
+) for word in words.split() for end in ("today", "again", "at home")}  # fmt: skip
+
 
 def examples(count: int, seed: int = 0) -> tuple[list[str], list[str]]:
     """Four words of one topic among words of none."""
@@ -97,10 +101,19 @@ def test_confidence_is_the_share_that_is_right() -> None:
     texts, labels = examples(1500)
     rng = np.random.default_rng(3)
     noisy = [str(rng.choice(list(WORDS))) if rng.random() < 0.3 else label for label in labels]
-    model = train_topics(texts, noisy)
+    model = train_topics([*texts, "sun and rain", "rain and wind"], [*noisy, None, None])
     test, truth = examples(500, seed=4)
     assert 0.7 < np.mean([model.best(text).confidence for text in test]) < 0.9
     assert share(model, test, truth) > 0.9
+
+
+def test_without_examples_of_no_topic_a_text_of_another_kind_is_still_unsure() -> None:
+    texts, labels = examples(300)
+    others, of = examples(300, seed=9)
+    model = train_topics(texts + list(KINDS), labels + list(KINDS.values()))
+    strange = ["parrot feathers", "the goalkeeper of the team", "a violin sonata", "planets and comets", "knit a scarf"]
+    assert np.mean([model.best(text).confidence for text in strange]) < 0.4
+    assert np.mean([model.best(text).confidence for text in others]) > 0.8 and share(model, others, of) > 0.95
 
 
 def test_a_forgotten_topic_is_never_guessed_and_the_others_stay() -> None:

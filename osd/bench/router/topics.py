@@ -24,16 +24,19 @@ class Guessed:
     outside: float
 
 
-def measure_intents(sides: Sides, key: str, *, negatives: bool = True) -> tuple[TopicModel | None, list[Guessed]]:
+def measure_intents(
+    sides: Sides, key: str, *, negatives: bool = True, calibrate: bool = True
+) -> tuple[TopicModel | None, list[Guessed]]:
     """A model of clinc150's topics or labels, and its guesses on the other side.
 
     ``negatives``: whether out-of-scope prompts of the training side are learned, as belonging to no topic.
+    ``calibrate``: whether confidence is fitted; the scores and labels are the same without.
     """
     learned, tested = sides.split("clinc150")
     rows = [row for row in learned if negatives or row.facts["topic"] != OUTSIDE]
     if not rows or not tested:
         return None, []
-    model = train_topics([row.text for row in rows], [_label(row.facts, key) for row in rows])
+    model = train_topics([row.text for row in rows], [_label(row.facts, key) for row in rows], calibrate=calibrate)
     return model, guesses(model, tested, key)
 
 
