@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from router.classifiers import prepare
 from storage.errors import BadInput, DuplicateRoute, WrongState
 from storage.proposals import Proposal, ProposalKind, ProposalState
 from storage.records import Route
@@ -57,8 +58,10 @@ def _split(store: Store, proposal: Proposal, name: str | None, who: str | None) 
         raise BadInput(reason=reason)
     topics[route] = topics.pop(facts["name"])
     root = store.versions.register_root(route, candidates(store) / str(proposal.id))
+    pairs = [(topic, text) for topic, texts in topics.items() for text in texts]
+    prepare(store, store.examples.preview(pairs))  # here, and not beside serving
     store.routes.add(Route(route, route, {"topic": [route]}), who)
-    store.examples.teach([(topic, text) for topic, texts in topics.items() for text in texts], who)
+    store.examples.teach(pairs, who)
     return {"route": route, "version": root.id}
 
 
