@@ -92,7 +92,7 @@ class Bank:
         self._rows = list(rows)
         self._mixes.clear()
         used = list(dict.fromkeys(adapter for adapter in rows if adapter is not None))
-        if used != self._stack[0]:
+        if set(used) != set(self._stack[0]):  # rows come and go; putting adapters together copies them
             self._stack = (used, stack(used) if len(used) > 1 else {})
         return bool(used)
 
