@@ -11,6 +11,10 @@ from router.topic import UNTRAINED, TopicModel, margins
 
 Floats = NDArray[np.float64]
 Calibration = tuple[float, float, float]
+Outcome = tuple[float, float, bool, bool]
+"""Score, lead, whether the guess was right, and whether the example stood for what belongs to no topic."""
+FOREIGN = 0.1
+"""Share of prompts that is taken to belong to no topic where no example says so."""
 FOLDS = 5
 """Confidence is fitted on guesses of models that have not seen what they guess: each sees all folds but one."""
 MANY = 2000
@@ -82,35 +86,38 @@ def _matrix(model: TopicModel, texts: Sequence[str]) -> tuple[NDArray[np.int64],
     return ids, matrix
 
 
-def _unseen(texts: Sequence[str], labels: Sequence[str | None]) -> list[tuple[float, float, bool]]:
-    """Score, lead and rightness of guesses at examples that the guessing model has not learned.
+def _unseen(texts: Sequence[str], labels: Sequence[str | None]) -> list[Outcome]:
+    """Guesses at examples that the guessing model has not learned.
 
     Where no example is said to belong to no topic, each model also lacks a fifth of the topics, and their examples
     stand for what belongs to none: else confidence would be that of a world in which every prompt has a topic.
     """
     topics, folds = sorted(set(labels) - {None}, key=str), np.random.default_rng(0).permutation(len(texts)) % FOLDS
-    found: list[tuple[float, float, bool]] = []
+    found: list[Outcome] = []
     for fold in range(1 if len(texts) >= MANY else FOLDS):
         lacking = set() if None in labels else set(topics[fold::FOLDS])
         others = [i for i, place in enumerate(folds) if place != fold and labels[i] not in lacking]
         some = [labels[i] for i in others]
         if len(set(some)) > 1:
             model = _fit([texts[i] for i in others], some)
-            found += [_outcome(model, texts[i], labels[i]) for i in np.flatnonzero(folds == fold).tolist()]
+            held = np.flatnonzero(folds == fold).tolist()
+            found += [_outcome(model, texts[i], labels[i], labels[i] in lacking) for i in held]
     return found
 
 
-def _outcome(model: TopicModel, text: str, label: str | None) -> tuple[float, float, bool]:
+def _outcome(model: TopicModel, text: str, label: str | None, is_foreign: bool) -> Outcome:
     scores = model.linear.scores(*model.vector.of(text))
-    return *margins(scores), model.labels[int(scores.argmax())] == label
+    return *margins(scores), model.labels[int(scores.argmax())] == label, is_foreign
 
 
-def _calibrated(found: list[tuple[float, float, bool]]) -> Calibration:
+def _calibrated(found: list[Outcome]) -> Calibration:
     """Logistic regression of "the best label is right" on its score and its lead."""
     from sklearn.linear_model import LogisticRegression
 
     right = [each[2] for each in found]
     if len(set(right)) < 2:
         return UNTRAINED
-    fitted = LogisticRegression(C=10.0).fit([each[:2] for each in found], right)
+    foreign = np.array([each[3] for each in found])
+    weights = np.where(foreign, FOREIGN / (1 - FOREIGN) * (~foreign).sum() / max(1, foreign.sum()), 1.0)
+    fitted = LogisticRegression(C=10.0).fit([each[:2] for each in found], right, sample_weight=weights)
     return float(fitted.intercept_[0]), float(fitted.coef_[0][0]), float(fitted.coef_[0][1])
