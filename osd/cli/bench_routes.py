@@ -54,7 +54,7 @@ def routes(
     """A draft for each kind of traffic against one draft for all of it.
 
     Serves prompts of several domains in one stream, unlabelled, while a worker process trains: once with a single
-    draft, once with a draft for each route, once with an adapter for each. 40 further prompts of each file teach the
+    draft, once with a draft for each route, once with an adapter for each. 80 further prompts of each file teach the
     topics. A run that was stopped goes on with the same --out.
 
     Example: `osd bench routes --prompts sql.jsonl --prompts chat.jsonl.gz --requests 200 --json`

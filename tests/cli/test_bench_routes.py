@@ -17,7 +17,7 @@ def files(tmp_path: Path) -> list[Path]:
     made = []
     for domain in ("sql", "arithmetic"):
         path = tmp_path / f"{domain}.jsonl"
-        path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts(domain, 56, 0)))
+        path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts(domain, 96, 0)))
         made.append(path)
     return made
 

@@ -19,7 +19,7 @@ from osd.online.source import Segment
 from storage.errors import BadBenchFile
 from storage.settings import Settings
 
-TEACHING = 40
+TEACHING = 80
 """Prompts of each file from which topics are taught; they are not served."""
 
 
