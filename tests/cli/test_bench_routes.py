@@ -46,8 +46,9 @@ def test_too_few_prompts_are_refused_before_anything_starts(osd, tmp_path):
 
 def test_drafts_are_compared_with_the_choice_among_them(osd, files, tmp_path):
     shutil.copytree(SHIPPED / "draft", tmp_path / "other")
-    done = osd("bench", "drafts", "--target", SHIPPED / "target", "--draft", SHIPPED / "draft", "--draft",
-               tmp_path / "other", "--prompts", files[0], "--requests", 3, "--warm-up", 3, "--max-tokens", 6, "--json")  # fmt: skip
+    drafts = ["--target", SHIPPED / "target", "--draft", SHIPPED / "draft", "--draft", tmp_path / "other"]
+    small = ["--requests", 3, "--warm-up", 3, "--max-tokens", 6]
+    done = osd("bench", "drafts", *drafts, "--prompts", files[0], *small, "--json")
     assert done.exit_code == 0, done.stderr
     line = json.loads(done.stdout.splitlines()[-1])
     assert line["all"]["tokens_per_s"].keys() == {"auto", "default", "other"}
