@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, MetaData, UniqueConstraint, false, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    UniqueConstraint,
+    false,
+    sql,
+    text,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 Facts = dict[str, Any]
@@ -144,6 +156,10 @@ class RunRow(Base):
     lease_until: Mapped[float]
     parent: Mapped[str] = mapped_column(ForeignKey("draft_versions.id"))
     request_ids: Mapped[Ids]
+    replayed: Mapped[Ids] = mapped_column(server_default=text("'[]'"))
+    """Requests of earlier runs that it learned from as well."""
+    tenants: Mapped[Ids] = mapped_column(server_default=text("'[]'"))
+    """Whose requests it learned from: known when the samples themselves are gone."""
     settings: Mapped[Facts]
     finished_at: Mapped[float | None]
     version: Mapped[str | None]
@@ -188,6 +204,31 @@ class SampleRow(Base):
     bytes: Mapped[int]
     holdout: Mapped[bool] = mapped_column(server_default=false())
     claimed_by: Mapped[str | None] = mapped_column(ForeignKey("training_runs.id"), index=True)
+    prompt_hash: Mapped[int | None]
+    """Equal for equal prompts; None where a release before 0003 kept the request."""
+    divergence: Mapped[float | None]
+    """How far the draft was from the target; see :func:`storage.divergence.of_request`."""
+
+
+class TenantRow(Base):
+    """What a tenant allows; one that is not here allows what the settings say."""
+
+    __tablename__ = "tenants"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    learn: Mapped[bool] = mapped_column(server_default=sql.true())
+    share: Mapped[bool] = mapped_column(server_default=sql.true())
+
+
+class AdminChangeRow(Base):
+    """The audit trail of what admins did to what is kept: forgetting, purging, tenants, imports, exports."""
+
+    __tablename__ = "admin_changes"
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    at: Mapped[float]
+    who: Mapped[str]
+    action: Mapped[str]
+    subject: Mapped[str | None] = mapped_column(index=True)
+    facts: Mapped[Facts]
 
 
 class Counters:
