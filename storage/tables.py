@@ -8,20 +8,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Double,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    UniqueConstraint,
-    false,
-    sql,
-    text,
-)
+from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, MetaData, UniqueConstraint, false, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.sql import true
 
 Facts = dict[str, Any]
 Ids = list[str]
@@ -190,7 +179,10 @@ class SampleRow(Base):
     """Where one request's samples are, and whether a training run has taken them."""
 
     __tablename__ = "sample_requests"
-    __table_args__ = (Index(None, "route", "holdout", "claimed_by", "created_at"),)
+    __table_args__ = (
+        Index(None, "route", "holdout", "claimed_by", "created_at"),
+        Index(None, "draft_version", "created_at"),
+    )
     request_id: Mapped[str] = mapped_column(primary_key=True)
     segment_id: Mapped[str] = mapped_column(ForeignKey("segments.id"), index=True)
     row: Mapped[int]
@@ -215,8 +207,8 @@ class TenantRow(Base):
 
     __tablename__ = "tenants"
     name: Mapped[str] = mapped_column(primary_key=True)
-    learn: Mapped[bool] = mapped_column(server_default=sql.true())
-    share: Mapped[bool] = mapped_column(server_default=sql.true())
+    learn: Mapped[bool] = mapped_column(server_default=true())
+    share: Mapped[bool] = mapped_column(server_default=true())
 
 
 class AdminChangeRow(Base):
@@ -249,9 +241,10 @@ COUNTS = tuple(Counters.__annotations__)
 
 
 class CounterRow(Counters, Base):
-    """Outcomes summed over ``span`` seconds (a minute, an hour, a day) from ``start`` on."""
+    """Outcomes summed over ``span`` seconds (a minute, an hour, a day, a week) from ``start`` on."""
 
     __tablename__ = "outcome_counters"
+    __table_args__ = (Index(None, "draft_version", "span", "start"),)
     span: Mapped[int] = mapped_column(primary_key=True)
     start: Mapped[int] = mapped_column(primary_key=True)
     route: Mapped[str] = mapped_column(primary_key=True)
@@ -259,6 +252,20 @@ class CounterRow(Counters, Base):
     controller: Mapped[str] = mapped_column(primary_key=True)
     tenant: Mapped[str] = mapped_column(primary_key=True)
     worker: Mapped[str] = mapped_column(primary_key=True)
+
+
+class PositionRow(Base):
+    """Places in a draft, summed as :class:`CounterRow` is; see Outcome.positions. Servers share these rows."""
+
+    __tablename__ = "position_counters"
+    span: Mapped[int] = mapped_column(primary_key=True)
+    start: Mapped[int] = mapped_column(primary_key=True)
+    route: Mapped[str] = mapped_column(primary_key=True)
+    draft_version: Mapped[str] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    drafted: Mapped[int]
+    accepted: Mapped[int]
+    refused: Mapped[int]
 
 
 class OutcomeRow(Counters, Base):

@@ -1,4 +1,4 @@
-"""What retention goes by, what tenants allow, what runs learned from, and the trail of admins' changes to what is kept."""
+"""What retention goes by, what tenants allow, what runs learned from, the trail of admins' changes to what is kept."""
 
 import sqlalchemy as sa
 from alembic import op
