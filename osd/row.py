@@ -137,4 +137,17 @@ class Row:
             prompt_tokens=self.prompt_len if last else 0,
             draft_ms=sum(r.draft_ms for r in rounds),
             verify_ms=sum(r.verify_ms for r in rounds),
+            positions=by_position(rounds),
         )
+
+
+def by_position(rounds: Sequence[Round]) -> tuple[tuple[int, int, int], ...]:
+    """See Outcome.positions: how often each place in a draft was drafted, accepted, refused."""
+    counts = [[0, 0, 0] for _ in range(max((r.drafted for r in rounds), default=0))]
+    for r in rounds:
+        for place, count in enumerate(counts[: r.drafted]):
+            count[0] += 1
+            count[1] += place < r.accepted
+        if r.rejected:
+            counts[r.accepted][2] += 1
+    return tuple((drafted, accepted, refused) for drafted, accepted, refused in counts)

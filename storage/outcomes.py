@@ -1,6 +1,6 @@
-"""How drafting went: sums by minute, hour and day, and the newest requests one by one.
+"""How drafting went: sums by minute, hour, day and week, and the newest requests one by one.
 
-Sums are kept at three spans as they are written, so that a year is answered from a few hundred rows of days.
+Sums are kept at four spans as they are written, so that a year is answered from its 53 weeks.
 Servers write rows of their own (``worker`` is part of the key), so they seldom wait for each other.
 """
 
@@ -17,9 +17,10 @@ from sqlalchemy.orm import Session
 from storage.database import Database
 from storage.drivers import insert_for
 from storage.errors import BadInput
+from storage.outcome_positions import PositionSums
 from storage.records import Outcome, ratio
 from storage.route_names import under_present_names
-from storage.spans import DAY, SPANS, cover, floor_to
+from storage.spans import KEPT, SPANS, WEEK, cover, floor_to
 from storage.tables import COUNTS, CounterRow, OutcomeRow, VersionRow
 
 LOG_ROWS = 20_000
@@ -100,6 +101,7 @@ class OutcomeStore:
         with self._db.session() as session:
             outcomes = under_present_names(session, outcomes)
             session.execute(_upsert(self._db.dialect), _sums(outcomes, worker))
+            PositionSums(session).add(outcomes)
             session.execute(insert(OutcomeRow), [_line(outcome, worker) for outcome in outcomes])
             newest = select(func.max(OutcomeRow.id)).scalar_subquery()
             session.execute(delete(OutcomeRow).where(OutcomeRow.id <= newest - self._log_rows))
@@ -119,7 +121,7 @@ class OutcomeStore:
         names = (by,) if isinstance(by, str) else tuple(by)
         if unknown := [name for name in names if name not in COLUMNS]:
             raise BadInput(reason=f"Acceptance cannot be told apart by {unknown[0]!r}; known: {', '.join(COLUMNS)}.")
-        finest = min((SPANS[name] for name in names if name in SPANS), default=DAY)
+        finest = min((SPANS[name] for name in names if name in SPANS), default=WEEK)
         groups = [COLUMNS[name] for name in names]
         sums = [func.sum(getattr(CounterRow, name)) for name in COUNTS]
         query = select(*groups, *sums).where(_within(since, until, finest)).group_by(*groups).order_by(*groups)
@@ -167,7 +169,7 @@ def _sums(outcomes: Sequence[Outcome], worker: str) -> list[dict[str, Any]]:
     """Rows to add, one a key, always in the same order so that two writers cannot wait for each other in a circle."""
     sums: dict[tuple[Any, ...], dict[str, float]] = defaultdict(lambda: dict.fromkeys(COUNTS, 0))
     for outcome in outcomes:
-        for span in SPANS.values():
+        for span in KEPT:
             key = (span, floor_to(outcome.finished_at, span), *(getattr(outcome, name) for name in KEYS))
             for name in COUNTS:
                 sums[key][name] += getattr(outcome, name)
@@ -176,7 +178,9 @@ def _sums(outcomes: Sequence[Outcome], worker: str) -> list[dict[str, Any]]:
 
 
 def _line(outcome: Outcome, worker: str) -> dict[str, Any]:
-    return {"worker": worker, **asdict(outcome)}
+    line = {"worker": worker, **asdict(outcome)}
+    del line["positions"]
+    return line
 
 
 def _upsert(dialect: str) -> Insert:

@@ -196,6 +196,10 @@ class Outcome:
     """This request's share of the batch's drafting time."""
     verify_ms: float
     """This request's share of the batch's verifying time."""
+    positions: tuple[tuple[int, int, int], ...] = ()
+    """For each place in a draft, from the first on: rounds that drafted a token there, rounds in which it was accepted,
+    and rounds that it ended, refused. Their sums are ``drafted``, ``accepted`` and ``rejections``; empty where they
+    were not counted. Not among the outcomes that are kept one by one."""
 
     @property
     def alpha(self) -> float | None:

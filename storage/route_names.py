@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from storage.drivers import insert_for
 from storage.errors import DuplicateRoute
 from storage.leases import lock_all_drafts
+from storage.outcome_positions import PositionSums
 from storage.records import DEFAULT_ROUTE, Route
 from storage.route_log import note
 from storage.route_rows import as_facts, get_row, require_name, require_not_default, to_record
@@ -78,6 +79,7 @@ def _move(session: Session, name: str, to: str) -> None:
         column: Any = table.route
         session.execute(update(table).where(column == name).values(route=to))
     _move_counters(session, name, to)
+    PositionSums(session).rename(name, to)
 
 
 def _move_counters(session: Session, name: str, to: str) -> None:

@@ -1,11 +1,16 @@
-"""Time in whole minutes, hours and days (UTC), and how to cover a stretch of it with few of them."""
+"""Time in whole minutes, hours, days (UTC) and weeks, and how to cover a stretch of it with few of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
+WEEK = 7 * DAY
+"""Thursday to Wednesday, as Unix time has it. Nothing is shown by it: it is there so that a year is few rows."""
 SPANS = {"minute": MINUTE, "hour": HOUR, "day": DAY}
+"""What can be asked for by name."""
+KEPT = (MINUTE, HOUR, DAY, WEEK)
+"""What sums are kept at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +32,13 @@ def ceil_to(seconds: float, span: int) -> int:
     return -floor_to(-seconds, span)
 
 
-def cover(since: float | None, until: float | None, coarsest: int = DAY) -> list[Piece]:
-    """Disjoint pieces that cover [since, until), widened to whole minutes: days inside, finer at the edges."""
+def cover(since: float | None, until: float | None, coarsest: int = WEEK) -> list[Piece]:
+    """Disjoint pieces that cover [since, until), widened to whole minutes: weeks inside, finer at the edges."""
     start = None if since is None else floor_to(since, MINUTE)
     end = None if until is None else ceil_to(until, MINUTE)
     if start is not None and end is not None and start >= end:
         return [Piece(MINUTE, start, start)]
-    return _cover(start, end, [span for span in (DAY, HOUR, MINUTE) if span <= coarsest])
+    return _cover(start, end, [span for span in reversed(KEPT) if span <= coarsest])
 
 
 def _cover(start: int | None, end: int | None, spans: list[int]) -> list[Piece]:
