@@ -7,19 +7,22 @@ the two, the file is an orphan that the next purge or sweep deletes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import ColumnElement, delete, insert, select, update
+from sqlalchemy import ColumnElement, delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from storage.database import Database
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
 from storage.files import remove, writing
 from storage.leases import lock_all_drafts
+from storage.records import RunState
+from storage.sample_index import chunks
 from storage.segment_files import NewSegment, read_segment, write_segment
 from storage.sweep import sweep_segments
-from storage.tables import OutcomeRow, SampleRow, SegmentRow
+from storage.tables import OutcomeRow, RunRow, SampleRow, SegmentRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,24 @@ class Purged:
     """Dropped or rewritten."""
     bytes: int
     """Freed on the disk."""
+    rewritten: int = 0
+    """Bytes of the segments that hold the rest."""
 
     def __add__(self, other: Purged) -> Purged:
-        return Purged(self.requests + other.requests, self.segments + other.segments, self.bytes + other.bytes)
+        return Purged(
+            self.requests + other.requests, self.segments + other.segments, self.bytes + other.bytes,
+            self.rewritten + other.rewritten,
+        )  # fmt: skip
 
 
 NOTHING = Purged(0, 0, 0)
 Conditions = list[ColumnElement[bool]]
+
+UNCLAIMED = or_(
+    SampleRow.claimed_by.is_(None),
+    SampleRow.claimed_by.not_in(select(RunRow.id).where(RunRow.state == RunState.CLAIMED.value)),
+)
+"""By no run that is under way."""
 
 
 class Purger:
@@ -76,6 +90,18 @@ class Purger:
             raise NotFound(reason=f"There is no sample segment {segment!r} with such requests.")
         return purged
 
+    def purge_requests(self, request_ids: Sequence[str], *, spare_claimed: bool = False) -> Purged:
+        """Delete these, each segment written anew once; unknown ones are passed over.
+
+        ``spare_claimed`` leaves what a run under way has claimed. Damaged segments as in :meth:`purge`.
+        """
+        purged = NOTHING
+        for some in chunks(request_ids):
+            wanted: Conditions = [SampleRow.request_id.in_(some)]
+            purged += self._purge_all([*wanted, UNCLAIMED] if spare_claimed else wanted)
+        sweep_segments(self._db, self._folder)
+        return purged
+
     def _purge_all(self, wanted: Conditions) -> Purged:
         purged = NOTHING
         damaged: dict[str, SegmentDamaged] = {}
@@ -100,12 +126,14 @@ class Purger:
             old = _lock(session, segment_id)
             query = select(SampleRow.request_id).where(SampleRow.segment_id == segment_id, *wanted)
             doomed = set(session.scalars(query))
+            if not doomed:
+                return NOTHING
             if whole := len(doomed) == old.requests:
                 _drop(session, old)
         kept_bytes = 0 if whole else self._rewrite(old, doomed)
         with writing(self._folder / old.path):
             remove(self._folder / old.path)
-        return Purged(len(doomed), 1, old.bytes - kept_bytes)
+        return Purged(len(doomed), 1, old.bytes - kept_bytes, kept_bytes)
 
     def _rewrite(self, old: SegmentRow, doomed: set[str]) -> int:
         """Move the rest into a new segment; returns its bytes."""

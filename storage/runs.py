@@ -13,6 +13,7 @@ from storage.database import Database
 from storage.drivers import plain
 from storage.errors import NotFound, UnknownDraft, WrongState
 from storage.leases import end_expired, free_requests, known_drafts, lock_draft, require_lease
+from storage.lineage import note_material
 from storage.records import RunState, TrainingRun
 from storage.sample_index import IS_WAITING, of_draft
 from storage.tables import LeaseRow, RunRow, SampleRow
@@ -55,6 +56,7 @@ class RunLedger:
             session.add(run)
             session.flush()
             run.request_ids = _claim_requests(session, run, max_requests)
+            note_material(session, run, ())
             session.add(LeaseRow(draft=draft, run_id=run.id))
             return to_record(run)
 
@@ -84,10 +86,20 @@ class RunLedger:
             facts = {**(settings or {}), TAKEN_UNTIL: taken[-1][1]}
             run = _new_run(name, holder, current, lease_seconds, facts)
             run.request_ids = [request_id for request_id, _ in taken]
+            note_material(session, run, ())
             session.add(run)
             session.flush()
             session.add(LeaseRow(draft=name, run_id=run.id))
             return to_record(run)
+
+    def note_replayed(self, run: TrainingRun, request_ids: Sequence[str]) -> None:
+        """Write down what a run learns from beside what it claimed, before it does: `osd replay forget` asks for it.
+
+        Raises LeaseLost when another run has the draft.
+        """
+        with self._db.session() as session:
+            lock_draft(session, run.draft)
+            note_material(session, require_lease(session, run), request_ids)
 
     def heartbeat(self, run: TrainingRun, lease_seconds: float) -> TrainingRun:
         """Renew the lease. Raises LeaseLost when another run has the draft."""
@@ -165,7 +177,8 @@ def _new_run(draft: str, holder: str, parent: str, lease_seconds: float, setting
     now = records.now()
     return RunRow(
         id=records.new_id(), draft=draft, holder=holder, state=RunState.CLAIMED.value, started_at=now, heartbeat_at=now,
-        lease_until=now + lease_seconds, parent=parent, request_ids=[], settings=plain(settings), result={},
+        lease_until=now + lease_seconds, parent=parent, request_ids=[], replayed=[], tenants=[],
+        settings=plain(settings), result={},
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, insert, select
 
-from storage import sample_index
+from storage import divergence, sample_index
 from storage.database import Database
 from storage.errors import BadInput, SegmentDamaged
 from storage.exports import Exported, write_export
@@ -23,7 +23,7 @@ from storage.purge import Purged, Purger
 from storage.records import RequestSamples
 from storage.route_names import under_present_names
 from storage.sample_index import ReplayStats, Waiting, chunks, of_draft
-from storage.segment_files import NewSegment, is_held_out, read_segment, write_segment
+from storage.segment_files import NewSegment, is_held_out, prompt_hash, read_segment, write_segment
 from storage.sweep import Swept, sweep_segments
 from storage.tables import SampleRow, SegmentRow
 
@@ -67,6 +67,8 @@ class SampleStore:
             "tokens": len(samples.tokens),
             "positions": len(samples),
             "holdout": is_held_out(samples, self._holdout),
+            "prompt_hash": prompt_hash(samples),
+            "divergence": divergence.of_request(samples),
         }
 
     def read(self, request_ids: Sequence[str]) -> list[RequestSamples]:

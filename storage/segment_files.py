@@ -71,8 +71,12 @@ def read_segment(folder: Path, segment_id: str, path: str) -> list[RequestSample
         raise SegmentDamaged(path=folder / path, reason=reason, segment=segment_id) from error
 
 
+def prompt_hash(samples: RequestSamples) -> int:
+    """64 bits, signed: equal for equal prompts."""
+    prompt = samples.tokens[: samples.prompt_len].astype("<i4", copy=False)
+    return int.from_bytes(hashlib.sha256(prompt.tobytes()).digest()[:8], "big", signed=True)
+
+
 def is_held_out(samples: RequestSamples, share: float) -> bool:
     """Whether the request judges candidates instead of training them: by its prompt, so equal prompts agree."""
-    prompt = samples.tokens[: samples.prompt_len].astype("<i4", copy=False)
-    digest = hashlib.sha256(prompt.tobytes()).digest()
-    return int.from_bytes(digest[:8], "big") < share * 2**64
+    return prompt_hash(samples) % 2**64 < share * 2**64

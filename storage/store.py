@@ -1,6 +1,7 @@
 """Everything that osd keeps, behind one door.
 
     store.samples    what requests leave for learning         storage.samples
+    store.forgetter  forgetting requests and tenants          storage.forget
     store.versions   drafts' weights and their lives          storage.versions
     store.runs       who trains what                          storage.runs
     store.outcomes   how drafting went                        storage.outcomes
@@ -21,6 +22,7 @@ from types import TracebackType
 from storage.database import Database
 from storage.examples import ExampleShelf
 from storage.files import make_folder, writing
+from storage.forget import Forgetter
 from storage.outcomes import OutcomeStore
 from storage.proposals import ProposalLedger
 from storage.routes import RouteTable
@@ -38,6 +40,7 @@ class Store:
         self.db = db
         self.directory = directory
         self.samples = SampleStore(db, directory / "segments", holdout)
+        self.forgetter = Forgetter(db, directory / "segments")
         self.versions = VersionLedger(db, directory / "weights")
         self.runs = RunLedger(db)
         self.outcomes = OutcomeStore(db)

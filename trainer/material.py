@@ -79,6 +79,7 @@ def gather(store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int
     limit = learn.replay_requests + len(claimed)
     earlier = store.samples.recent(run.draft, limit=limit, holdout=False, claimed=True)
     replayed = [request for request in earlier if request not in claimed][: learn.replay_requests]
+    store.runs.note_replayed(run, replayed)
     new, old = (store.samples.read(ids) for ids in (run.request_ids, replayed))
     usable = [[s for s in some if is_usable(s, vocab_size)] for some in (new, old)]
     return Material(usable[0], usable[1], unusable=len(new) + len(old) - sum(map(len, usable)))

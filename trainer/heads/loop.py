@@ -186,7 +186,9 @@ def _gather(store: Store, settings: Settings, draft: str, run: TrainingRun, voca
     samples, gate = store.samples, settings.gate
     new = samples.read(run.request_ids)
     oldest = min((s.created_at for s in new), default=0.0)
-    old = samples.read(samples.recent(draft, limit=settings.learn.replay_requests, holdout=False, before=oldest))
+    replayed = samples.recent(draft, limit=settings.learn.replay_requests, holdout=False, before=oldest)
+    store.runs.note_replayed(run, replayed)
+    old = samples.read(replayed)
     since = min((s.created_at for s in new + old), default=0.0)
     held_out = read_since(store, samples.recent(draft, limit=gate.requests, holdout=True), since)
     later = read_since(store, samples.recent(draft, limit=gate.requests, holdout=False), run.settings[TAKEN_UNTIL])
