@@ -82,6 +82,10 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
                 self._kept[i][: len(old)] = old
             self.keys, self.values = self._kept
 
+    def drop(self) -> None:
+        """Let go of everything."""
+        self._kept, self.keys, self.values, self.is_initialized = [], None, None, False
+
     @property
     def bytes(self) -> int:
         """Memory that is taken."""
@@ -139,6 +143,11 @@ class RaggedCache(Cache):
             self._row_base = self._bases()
             for layer in self.ragged:
                 layer.grow(self.rows)
+
+    def drop(self) -> None:
+        """Let go of keys and values: cache and layers know each other, and Python's collector may be long in coming."""
+        for layer in self.ragged:
+            layer.drop()
 
     @property
     def bytes(self) -> int:

@@ -71,7 +71,12 @@ def score(seat: Seat, completion: Completion) -> Seen:
 
 def hits(seat: Seat, tokens: list[int], judged: int) -> list[bool]:
     """For each of the last ``judged`` tokens of a text, whether the draft would have said it."""
-    return matches(reader_of(seat, len(tokens)), tokens, judged) if judged > 0 else []
+    if judged <= 0:
+        return []
+    reader = reader_of(seat, len(tokens))
+    found = matches(reader, tokens, judged)
+    reader.cache.drop()
+    return found
 
 
 def reader_of(seat: Seat, length: int) -> Decoder:

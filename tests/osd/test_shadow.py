@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+import osd.shadow
+from osd.decoder import Decoder
+from osd.drafters.body import Seat
 from osd.engine import Engine
 from osd.models import Pair
 from osd.shadow import matches, reader_of, score
@@ -97,6 +100,23 @@ def test_reading_leaves_rows_that_are_being_served_alone(engine: Engine) -> None
         score(engine.drafter.seats["adapted"], alone)
     assert texts[0].tokens == alone.tokens
     assert [r.accepted for r in texts[0].rounds] == [r.accepted for r in alone.rounds]
+
+
+def test_reading_leaves_nothing_behind(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values go at once, without waiting for Python's collector."""
+    (done,) = engine.run([Request(prompts(1, seed=5)[0], max_new_tokens=24)])
+    readers: list[Decoder] = []
+
+    def kept(seat: Seat, length: int) -> Decoder:
+        readers.append(reader_of(seat, length))
+        return readers[-1]
+
+    seat = engine.drafter.seats["default"]
+    matches(reader := kept(seat, 64), [*done.request.prompt_tokens, *done.tokens], 24)
+    assert reader.cache.bytes > 0
+    monkeypatch.setattr(osd.shadow, "reader_of", kept)
+    score(seat, done)
+    assert len(readers) == 2 and readers[1].cache.bytes == 0
 
 
 def test_a_route_with_one_draft_is_not_scored() -> None:
