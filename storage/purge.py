@@ -111,7 +111,7 @@ class Purger:
                     purged += self._purge_segment(segment_id, wanted)
                 except SegmentDamaged as error:
                     damaged[segment_id] = error
-                except _Moved:
+                except Moved:
                     continue  # the next round finds where its requests are now
         for first in damaged.values():
             raise first
@@ -123,13 +123,13 @@ class Purger:
 
     def _purge_segment(self, segment_id: str, wanted: Conditions) -> Purged:
         with self._db.session() as session:
-            old = _lock(session, segment_id)
+            old = lock_segment(session, segment_id)
             query = select(SampleRow.request_id).where(SampleRow.segment_id == segment_id, *wanted)
             doomed = set(session.scalars(query))
             if not doomed:
                 return NOTHING
             if whole := len(doomed) == old.requests:
-                _drop(session, old)
+                drop_segment(session, old)
         kept_bytes = 0 if whole else self._rewrite(old, doomed)
         with writing(self._folder / old.path):
             remove(self._folder / old.path)
@@ -146,10 +146,10 @@ class Purger:
         def index(new: NewSegment) -> None:
             sizes.append(new.segment["bytes"])
             with self._db.session() as session:
-                _lock(session, old.id)
+                lock_segment(session, old.id)
                 session.execute(insert(SegmentRow), new.segment)
                 session.execute(update(SampleRow), new.requests)
-                _drop(session, old)
+                drop_segment(session, old)
 
         write_segment(self._folder, [each for each in everybody if each.request_id not in doomed], index)
         return int(sizes[0])
@@ -157,7 +157,7 @@ class Purger:
     def _missing(self, old: SegmentRow) -> StoreError:
         with self._db.session(read_only=True) as session:
             if session.get(SegmentRow, old.id) is None:
-                return _Moved(reason="another purge was faster")
+                return Moved(reason="another purge was faster")
         return SegmentDamaged(path=self._folder / old.path, reason="the file is missing", segment=old.id)
 
     def _forget_outcomes(self, request_id: str | None, tenant: str | None) -> int:
@@ -170,7 +170,7 @@ class Purger:
             return int(session.execute(statement).rowcount)  # type: ignore[attr-defined]
 
 
-class _Moved(StoreError):
+class Moved(StoreError):
     """{reason}"""
 
 
@@ -187,15 +187,16 @@ def _conditions(
     return conditions if before is None else [*conditions, SampleRow.created_at < before]
 
 
-def _lock(session: Session, segment_id: str) -> SegmentRow:
+def lock_segment(session: Session, segment_id: str) -> SegmentRow:
+    """A segment's row, with every draft locked first. Raises Moved when it is gone."""
     lock_all_drafts(session)  # a claim that changes the same rows in another order would wait in a circle
     row = session.get(SegmentRow, segment_id, with_for_update=True)
     if row is None:
-        raise _Moved(reason="another purge was faster")
+        raise Moved(reason="another purge was faster")
     return row
 
 
-def _drop(session: Session, segment: SegmentRow) -> None:
+def drop_segment(session: Session, segment: SegmentRow) -> None:
     """Forget a segment and what is still indexed in it."""
     session.execute(delete(SampleRow).where(SampleRow.segment_id == segment.id))
     session.execute(delete(SegmentRow).where(SegmentRow.id == segment.id))

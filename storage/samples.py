@@ -79,8 +79,11 @@ class SampleStore:
         """
         found: dict[str, RequestSamples] = {}
         gone = self._read_into(found, request_ids)
-        if gone and (still := self._read_into(found, list(gone)).items() & gone.items()):
-            raise self._missing(still.pop()[1])
+        while gone:  # moved by a purge or a compaction, perhaps more than once
+            again = self._read_into(found, list(gone))
+            if still := again.items() & gone.items():
+                raise self._missing(still.pop()[1])
+            gone = again
         return [found[request_id] for request_id in request_ids if request_id in found]
 
     def _read_into(self, found: dict[str, RequestSamples], request_ids: Sequence[str]) -> dict[str, str]:

@@ -16,18 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from platformdirs import user_data_path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from storage.errors import BadSetting
+from storage.retention_settings import RetentionSettings
+from storage.section import Section
 
 CONFIG_NAME = "osd.toml"
-
-
-class Section(BaseModel):
-    """A part of the configuration: frozen, and closed to keys that it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class StorageSettings(Section):
@@ -76,7 +72,7 @@ class ServeSettings(Section):
     """Torch threads for decoding on the CPU; None leaves torch's own choice."""
     gamma: GammaRule = "analytic"
     """The controller that sizes the drafts."""
-    gamma_routes: dict[str, GammaRule] = {}
+    gamma_routes: dict[str, GammaRule] = Field(default={})
     """Other controllers for single routes: route = controller."""
     gamma_initial: int = Field(default=4, ge=0)
     """Drafted tokens of a request's first round (every round, for fixed)."""
@@ -234,6 +230,7 @@ class Settings(BaseSettings):
     learn: LearnSettings = LearnSettings()
     gate: GateSettings = GateSettings()
     worker: WorkerSettings = WorkerSettings()
+    retention: RetentionSettings = RetentionSettings()
 
     @classmethod
     def settings_customise_sources(

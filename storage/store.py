@@ -2,6 +2,7 @@
 
     store.samples    what requests leave for learning         storage.samples
     store.forgetter  forgetting requests and tenants          storage.forget
+    store.keeper     retention and compaction                 storage.keeper
     store.versions   drafts' weights and their lives          storage.versions
     store.runs       who trains what                          storage.runs
     store.outcomes   how drafting went                        storage.outcomes
@@ -23,6 +24,7 @@ from storage.database import Database
 from storage.examples import ExampleShelf
 from storage.files import make_folder, writing
 from storage.forget import Forgetter
+from storage.keeper import Keeper
 from storage.outcomes import OutcomeStore
 from storage.proposals import ProposalLedger
 from storage.routes import RouteTable
@@ -41,6 +43,7 @@ class Store:
         self.directory = directory
         self.samples = SampleStore(db, directory / "segments", holdout)
         self.forgetter = Forgetter(db, directory / "segments")
+        self.keeper = Keeper(db, directory / "segments")
         self.versions = VersionLedger(db, directory / "weights")
         self.runs = RunLedger(db)
         self.outcomes = OutcomeStore(db)

@@ -47,6 +47,7 @@ class Turns:
         self.memory = Memory()
         self._watches: dict[str, Watch] = {}
         self._told: dict[str, str] = {}
+        self._kept_at = 0.0
 
     def take(self, watcher: Watcher = lambda _: None) -> list[TrainingRun]:
         """One turn; the runs that came of it. What goes wrong with one draft is logged and does not stop the others."""
@@ -57,7 +58,23 @@ class Turns:
             runs += self._tried(self.train, draft, watcher)
             if trains_head(self.settings):
                 runs += self._tried(self.train_head, draft, watcher)
+        self._keep()
         return runs
+
+    def _keep(self) -> None:
+        """Hold the replay store within its limits, every ``retention.every_seconds``."""
+        retention = self.settings.retention
+        if retention.keeps_all or records.now() - self._kept_at < retention.every_seconds:
+            return
+        self._kept_at = records.now()
+        try:
+            ended = self.store.keeper.retain(retention).purged.requests
+            self.store.keeper.compact(retention.compact_requests)
+        except OsdError as error:
+            log.error("%s", error, extra={"action": "retention_failed"})
+        else:
+            if ended:
+                log.info("retention ended %d requests", ended, extra={"action": "retained", "requests": ended})
 
     def _tried(self, train: Callable[[str, Watcher], TrainingRun | None], draft: str, watcher: Watcher) -> Runs:
         try:

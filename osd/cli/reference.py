@@ -112,6 +112,8 @@ def words_for(annotation: Any) -> str:
         return words_for(next(part for part in typing.get_args(annotation) if part is not type(None)))
     if typing.get_origin(annotation) is dict:
         return f"table, each value one of {words_for(typing.get_args(annotation)[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return ", ".join(f"`{name}`" for name in annotation.model_fields)
     names = {int: "whole number", float: "number", str: "text", Path: "path", bool: "true, false"}
     return names.get(annotation, str(annotation))
 
