@@ -61,6 +61,9 @@ def _sweep_one(folder: Path, path: Path, is_known: Callable[[str], bool]) -> Swe
     with seized(path) as free, writing(path):
         if not free or is_known(path.relative_to(folder).as_posix()):
             return None
-        swept = Swept(path, size_of(path))
+        try:
+            swept = Swept(path, size_of(path))
+        except FileNotFoundError:  # a purge that dropped it from the index has just deleted it
+            return None
         remove(path)
     return swept
