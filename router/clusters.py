@@ -19,7 +19,7 @@ LEAST = 16
 DIMENSIONS = 64
 NEARLY = 0.95
 """Share of the best silhouette that is good enough."""
-WORDS = 8
+WORDS = 32
 
 Documents = Sequence[Sequence[int]]
 Vectors = npt.NDArray[np.float64]

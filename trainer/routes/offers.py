@@ -26,7 +26,7 @@ from trainer.weights import load_current, load_trainable, vocab_size
 
 JUDGES = 4
 """Every so many-th request of a cluster judges; the others train."""
-NAME_WORDS = 3
+NAME_WORDS, SHOWN_WORDS = 3, 8
 
 Say = Callable[[int, int], None]
 """Told how many of how many requests were trained on."""
@@ -107,7 +107,7 @@ class Bidder:
         verdict = judge([hear(current, candidate, judges, self._between)], gate)
         apart = judge([hear(everything, candidate, judges, self._between)], gate)
         mine = [self._traffic.samples[i] for i in self._traffic.clusters.members(label)]
-        words = self._words(self._traffic.clusters.typical[label])
+        words = readable(self._words(self._traffic.clusters.typical[label]))
         evidence = verdict.evidence | {"apart": apart.evidence.get("difference")}
         share = len(mine) / len(self._traffic.samples)
         return Offer(free_name(words, taken), tuple(words), tuple(mine), share, verdict.better, evidence, candidate)
@@ -123,6 +123,12 @@ class Bidder:
         self._done += len(samples)
         self._say(self._done, 2 * sum(len(training) for training, _ in self._parts.values()))
         return model.requires_grad_(False)
+
+
+def readable(words: Sequence[str]) -> list[str]:
+    """The words that say something to people, each once; where there is none, whatever there is."""
+    telling = [word for word in dict.fromkeys(words) if sum(map(str.isalnum, word)) > 1]
+    return (telling or [word for word in dict.fromkeys(words) if word])[:SHOWN_WORDS]
 
 
 def free_name(words: Sequence[str], taken: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from tests.trainer.routes.conftest import Domains, keep
 from trainer.distil import distil
 from trainer.routes.drift import LEVEL, find_drift
 from trainer.routes.nearest import rank_drafts
-from trainer.routes.offers import Bidder, look
+from trainer.routes.offers import Bidder, look, readable
 from trainer.routes.sameness import compare_routes
 from trainer.weights import load_trainable, write_full
 
@@ -76,6 +76,11 @@ def test_candidates_are_judged_by_requests_that_they_never_saw(mixed: Store) -> 
     for label in range(len(traffic.clusters)):
         training, judges = traffic.split(label)
         assert judges and not {s.request_id for s in training} & {s.request_id for s in judges}
+
+
+def test_words_that_say_nothing_are_not_shown() -> None:
+    assert readable(["(", "", "return", ">>", "return", "int", "0"]) == ["return", "int"]
+    assert readable(["(", "", ")"]) == ["(", ")"]
 
 
 def test_traffic_of_one_kind_offers_nothing(drafted: Store, settings: Settings, domains: Domains) -> None:
