@@ -11,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Insert, and_, delete, func, insert, or_, select
+from sqlalchemy import Insert, delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from storage.database import Database
 from storage.drivers import insert_for
 from storage.errors import BadInput
 from storage.outcome_positions import PositionSums
+from storage.outcome_window import Window, grouped
 from storage.records import Outcome, ratio
 from storage.route_names import under_present_names
-from storage.spans import KEPT, SPANS, WEEK, cover, floor_to
+from storage.spans import KEPT, SPANS, floor_to
 from storage.tables import COUNTS, CounterRow, OutcomeRow, VersionRow
 
 LOG_ROWS = 20_000
@@ -33,7 +34,7 @@ COLUMNS: dict[str, Any] = {
     "controller": CounterRow.controller,
     "tenant": CounterRow.tenant,
     "worker": CounterRow.worker,
-} | {name: CounterRow.start - CounterRow.start % span for name, span in SPANS.items()}
+} | dict.fromkeys(SPANS)
 """What acceptance can be told apart by; a time is the Unix second at which it starts."""
 
 
@@ -86,6 +87,9 @@ class AcceptanceRow:
 
 MEASURES = ("alpha", "draft_acceptance_rate", "mean_acceptance_length", "discard_rate", "verification_rate")
 
+WHOLE = sum(not name.endswith("_ms") for name in COUNTS)
+"""Counts that are whole numbers; they come first."""
+
 
 class OutcomeStore:
     """Outcomes of finished requests."""
@@ -113,6 +117,7 @@ class OutcomeStore:
         until: float | None = None,
         route: str | None = None,
         draft: str | None = None,
+        version: str | None = None,
     ) -> list[AcceptanceRow]:
         """Sums by any of route, version, controller, tenant, worker, and one of minute, hour, day.
 
@@ -121,17 +126,10 @@ class OutcomeStore:
         names = (by,) if isinstance(by, str) else tuple(by)
         if unknown := [name for name in names if name not in COLUMNS]:
             raise BadInput(reason=f"Acceptance cannot be told apart by {unknown[0]!r}; known: {', '.join(COLUMNS)}.")
-        finest = min((SPANS[name] for name in names if name in SPANS), default=WEEK)
-        groups = [COLUMNS[name] for name in names]
-        sums = [func.sum(getattr(CounterRow, name)) for name in COUNTS]
-        query = select(*groups, *sums).where(_within(since, until, finest)).group_by(*groups).order_by(*groups)
-        if route is not None:
-            query = query.where(CounterRow.route == route)
-        if draft is not None:
-            query = query.where(CounterRow.draft_version.in_(select(VersionRow.id).where(VersionRow.draft == draft)))
+        window = Window(since, until, route, draft, version)
         with self._db.session(read_only=True) as session:
-            rows = session.execute(query).all()
-        return [_to_acceptance(names, row) for row in rows if row[len(names)] is not None]
+            found = grouped(session, CounterRow, window, {name: COLUMNS[name] for name in names}, COUNTS)
+        return [_to_acceptance(dict(zip(names, key, strict=True)), sums) for key, sums in found.items()]
 
     def recent(
         self,
@@ -190,22 +188,9 @@ def _upsert(dialect: str) -> Insert:
     return result
 
 
-def _within(since: float | None, until: float | None, finest: int) -> ColumnElement[bool]:
-    parts = []
-    for piece in cover(since, until, finest):
-        bounds = [CounterRow.span == piece.span]
-        if piece.start is not None:
-            bounds.append(CounterRow.start >= piece.start)
-        if piece.end is not None:
-            bounds.append(CounterRow.start < piece.end)
-        parts.append(and_(*bounds))
-    return or_(*parts)
-
-
-def _to_acceptance(names: tuple[str, ...], row: Any) -> AcceptanceRow:
-    counts = dict(zip(COUNTS, row[len(names) :], strict=True))
-    whole = {name: value if name.endswith("_ms") else int(value) for name, value in counts.items()}
-    return AcceptanceRow(by=dict(zip(names, row, strict=False)), **whole)
+def _to_acceptance(by: Mapping[str, Any], sums: Sequence[Any]) -> AcceptanceRow:
+    """PostgreSQL sums whole numbers to decimals. In the order of COUNTS, which is that of the fields."""
+    return AcceptanceRow(by, *map(int, sums[:WHOLE]), *sums[WHOLE:])
 
 
 def _to_outcome(row: OutcomeRow) -> Outcome:

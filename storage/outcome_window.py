@@ -1,0 +1,84 @@
+"""Sums of outcomes over a stretch of time, each minute counted once whatever spans cover it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from storage.spans import SPANS, WEEK, Piece, cover
+from storage.tables import CounterRow, PositionRow, VersionRow
+
+Table = type[CounterRow] | type[PositionRow]
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which outcomes a question is about; None asks for all."""
+
+    since: float | None = None
+    """Unix seconds, like ``until``; widened to whole minutes."""
+    until: float | None = None
+    route: str | None = None
+    draft: str | None = None
+    version: str | None = None
+
+    def conditions(self, table: Table) -> list[ColumnElement[bool]]:
+        """What is asked of a row beside its time."""
+        wanted: list[ColumnElement[bool]] = []
+        if self.route is not None:
+            wanted.append(table.route == self.route)
+        if self.draft is not None:
+            wanted.append(table.draft_version.in_(select(VersionRow.id).where(VersionRow.draft == self.draft)))
+        if self.version is not None:
+            wanted.append(table.draft_version == self.version)
+        return wanted
+
+
+EVERYTHING = Window()
+
+
+def grouped(
+    session: Session, table: Table, window: Window, columns: Mapping[str, Any], counts: Sequence[str]
+) -> dict[Key, list[Any]]:
+    """The sums of ``counts`` for each group, by the groups' values in the order of ``columns``, and sorted by them.
+
+    ``columns``: a name and the table's column for each; None for minute, hour and day, which are Unix seconds. One
+    statement a piece of time: so each runs along the primary key, where one for all would sort a year's rows.
+    """
+    finest = min((SPANS[name] for name in columns if name in SPANS), default=WEEK)
+    found: dict[Key, list[Any]] = {}
+    for piece in cover(window.since, window.until, finest):
+        for row in session.execute(_sums(table, window, piece, columns, counts)):
+            key, sums = tuple(row[: len(columns)]), row[len(columns) :]
+            if sums[0] is not None:  # without groups SQL answers with a row of nothing
+                so_far = found.get(key)
+                found[key] = list(sums) if so_far is None else [a + b for a, b in zip(so_far, sums, strict=True)]
+    return dict(sorted(found.items()))
+
+
+def _sums(table: Table, window: Window, piece: Piece, columns: Mapping[str, Any], counts: Sequence[str]) -> Any:
+    groups = {
+        name: column if name not in SPANS else _start(table, SPANS[name], piece) for name, column in columns.items()
+    }
+    order = sorted(groups, key=lambda name: name not in SPANS)  # as the primary key has it: time first
+    sums = [func.sum(getattr(table, name)) for name in counts]
+    query = select(*groups.values(), *sums).where(*_within(table, piece), *window.conditions(table))
+    return query.group_by(*(groups[name] for name in order))
+
+
+def _start(table: Table, span: int, piece: Piece) -> ColumnElement[int]:
+    return table.start if piece.span == span else table.start - table.start % span  # type: ignore[return-value]
+
+
+def _within(table: Table, piece: Piece) -> list[ColumnElement[bool]]:
+    bounds: list[ColumnElement[bool]] = [table.span == piece.span]
+    if piece.start is not None:
+        bounds.append(table.start >= piece.start)
+    if piece.end is not None:
+        bounds.append(table.start < piece.end)
+    return bounds
