@@ -1,67 +1,50 @@
-"""One request under the goodput rule: how far its draft is likely to be accepted."""
+"""One request under the goodput rule: what it drafted and emitted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 from osd.gamma.base import Observation
-from osd.gamma.calibration import START, Calibration, Lean, bin_of
+
+NOWHERE = -1
+"""The place of a row that is in no round."""
+
+
+class Judge(Protocol):
+    """Where verdicts are weighed: :class:`osd.gamma.weigher.Weigher`."""
+
+    tally: Tally
+
+    def verdict(self, place: int, drafted: int, accepted: int) -> None:
+        """On the draft of the row at this place."""
+        ...
 
 
 class GoodputRow:
     """One request."""
 
-    __slots__ = ("_calibration", "_hear", "ask_after", "bins", "chances", "emitted", "lean", "survival", "tries")
+    __slots__ = ("_judge", "ask_after", "emitted", "place", "tries")
 
-    def __init__(self, calibration: Calibration, hear: Callable[[Observation], None]) -> None:
-        """``hear`` is told of every round."""
-        self._calibration, self._hear = calibration, hear
-        self.lean = Lean()
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self.place = NOWHERE
+        """Its line on the desk."""
         self.emitted = 0
         """Tokens so far."""
         self.tries = 0
         """Rounds in which it was probed."""
         self.ask_after = 0
         """Tokens before which it is not probed again."""
-        self.survival = 1.0
-        """S: of the draft so far."""
-        self.bins: list[int] = []
-        """Of this round's draft passes."""
-        self.chances: list[float] = []
-        """What the calibration gave each of them."""
-
-    def begin(self) -> None:
-        """A round."""
-        self.survival = 1.0
-        self.bins, self.chances = [], []
-
-    def look(self, peak: float) -> None:
-        """A draft pass found this peak."""
-        found = bin_of(peak)
-        self._calibration.passed(self.bins[-1] if self.bins else START, found)
-        chance = self._calibration.chance(found)
-        self.bins.append(found)
-        self.chances.append(chance)
-        self.survival *= self.lean.of(chance)
-
-    def hope(self, price: float) -> float:
-        """f: expected tokens from one more draft pass, less what verifying it costs; the row may still decline it."""
-        worth, survival, odds = 0.0, self.survival, self.lean.odds
-        for weight, chance in self._calibration.following(self.bins[-1] if self.bins else START):
-            leaning = odds * chance
-            gain = survival * leaning / (leaning + (1.0 - chance)) - price
-            if gain > 0:
-                worth += weight * gain
-        return worth
 
     def observe(self, seen: Observation) -> None:
-        """Verdicts end with the first rejection."""
-        for i in range(min(seen.accepted + 1, seen.drafted, len(self.bins))):
-            accepted = i < seen.accepted
-            self._calibration.saw(self.bins[i], accepted)
-            self.lean.saw(self.chances[i], accepted)
-        self.emitted += seen.accepted + 1
-        self._hear(seen)
+        """A round."""
+        drafted, emitted, tally = seen.drafted, seen.accepted + 1, self._judge.tally
+        if drafted:
+            self._judge.verdict(self.place, drafted, seen.accepted)
+        self.emitted += emitted
+        tally.rows += 1
+        tally.drafted += drafted
+        tally.emitted += emitted
 
 
 class Tally:
@@ -71,9 +54,3 @@ class Tally:
 
     def __init__(self) -> None:
         self.rows = self.passes = self.drafted = self.emitted = 0
-
-    def add(self, seen: Observation) -> None:
-        """One row's round."""
-        self.rows += 1
-        self.drafted += seen.drafted
-        self.emitted += seen.accepted + 1

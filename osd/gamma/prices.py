@@ -11,6 +11,11 @@ from dataclasses import dataclass
 
 from osd.gamma.costs import TRUSTED, CostModel
 
+_REFRESH = 16
+"""Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""
+_LEARNS = 0.03
+"""What a round changes of the usual number of draft passes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prices:
@@ -57,3 +62,30 @@ def _verifying(costs: CostModel, batch: int, plain: float) -> tuple[float, float
     over = max(0.0, ms_mean - plain)
     token = min(max(0.0, rise / spread), over / n_mean) if spread > 0 else over / n_mean
     return over - token * n_mean, token
+
+
+class PriceList:
+    """Prices by batch size, which are used for some rounds before costs are looked up again."""
+
+    def __init__(self, costs: CostModel) -> None:
+        self._costs = costs
+        self._known: dict[tuple[int, int], Prices] = {}
+        self._usual: dict[int, float] = {}
+        """Draft passes of a usual round that speculates, by batch size."""
+
+    def of(self, batch: int) -> Prices | None:
+        """None while drafting or verifying was never timed."""
+        costs = self._costs
+        key, rounds = (batch, costs.drafting(batch)), costs.rounds
+        known = self._known.get(key)
+        if known and rounds < known.rounds + min(_REFRESH, 1 + known.rounds // 4):
+            return known
+        found = prices_of(costs, batch, self._usual.get(batch, 1.0))
+        if found:
+            self._known[key] = found
+        return found
+
+    def saw(self, batch: int, passes: int) -> None:
+        """A round that speculated made so many draft passes."""
+        before = self._usual.get(batch, float(passes))
+        self._usual[batch] = before + _LEARNS * (passes - before)

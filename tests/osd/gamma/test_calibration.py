@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from osd.gamma.calibration import BINS, EDGES, START, Calibration, Lean, bin_of
+from tests.osd.gamma.plain_calibration import BINS, EDGES, START, Calibration, Lean, bin_of
 
 
 def test_a_peak_is_worth_itself_until_something_is_known() -> None:

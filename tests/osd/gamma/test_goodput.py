@@ -112,7 +112,7 @@ def fresh(costs: CostModel, initial: int = 4, maximum: int = 20) -> GoodputContr
 def experienced(costs: CostModel, maximum: int = 20) -> GoodputController:
     """Past its first rounds, with nothing learned in them."""
     controller = fresh(costs, maximum=maximum)
-    controller.calibration.judged = FIRST_JUDGED
+    controller.weigher.judged = FIRST_JUDGED
     return controller
 
 

@@ -1,4 +1,4 @@
-"""What is a draft's own confidence worth? From its peak to the chance that the target accepts, learned as it goes.
+"""The arithmetic of osd.gamma.weighing once more, in plain objects: what the fast one must agree with.
 
 A draft knows its largest probability ("peak") before a token is drawn. How often such tokens are accepted depends on
 the draft, the target and the traffic, so it is counted: in bins of the peak, each pulled towards the peak itself while
@@ -119,3 +119,47 @@ class Lean:
         self._expected = _ROW_KEEPS * self._expected + back + chance
         self._expected_not = _ROW_KEEPS * self._expected_not + back + 1 - chance
         self.odds = self._accepted * self._expected_not / (self._rejected * self._expected)
+
+
+class PlainRow:
+    """One request, one token after another."""
+
+    def __init__(self, calibration: Calibration) -> None:
+        self._calibration, self.lean, self.survival = calibration, Lean(), 1.0
+        self.bins: list[int] = []
+        self.chances: list[float] = []
+
+    def begin(self) -> None:
+        """A round."""
+        self.survival, self.bins, self.chances = 1.0, [], []
+
+    def look(self, peak: float) -> None:
+        """A draft pass found this peak."""
+        found = bin_of(peak)
+        self._calibration.passed(self.bins[-1] if self.bins else START, found)
+        self.bins.append(found)
+        self.chances.append(self._calibration.chance(found))
+        self.survival *= self.lean.of(self.chances[-1])
+
+    def hope(self, price: float) -> float:
+        """f: expected tokens from one more draft pass, less what verifying it costs."""
+        expected = self._calibration.following(self.bins[-1] if self.bins else START)
+        return sum(weight * max(0.0, self.survival * self.lean.of(chance) - price) for weight, chance in expected)
+
+    def judge(self, drafted: int, accepted: int) -> None:
+        """Verdicts end with the first rejection."""
+        for i in range(min(accepted + 1, drafted, len(self.bins))):
+            self._calibration.saw(self.bins[i], i < accepted)
+            self.lean.saw(self.chances[i], i < accepted)
+
+
+def weigh_plainly(
+    rows: Sequence[PlainRow], peaks: Sequence[float], price: float, bar: float
+) -> tuple[list[bool], float]:
+    """Which rows keep their token, and what those hope of another pass; they go on where that is more than the bar."""
+    kept, hopes = [], 0.0
+    for row, peak in zip(rows, peaks, strict=True):
+        row.look(peak)
+        kept.append(row.survival >= price)
+        hopes += row.hope(price) if kept[-1] else 0.0
+    return kept, hopes

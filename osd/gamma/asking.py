@@ -1,0 +1,37 @@
+"""Whom goodput probes where nobody drafts: one row, which is cheaper than a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from osd.gamma.goodput_row import GoodputRow
+from osd.gamma.probing import BURST
+
+_ASK_AGAIN = 64
+"""Tokens after which a request that a probe found bad is asked again."""
+
+
+class Asking:
+    """The row that is being asked. A new request is likelier to be another kind of text than one that was tried is to
+    have changed."""
+
+    def __init__(self) -> None:
+        self._asked: GoodputRow | None = None
+
+    def whom(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> GoodputRow | None:
+        """The row that is being asked, else one that was not asked lately."""
+        asked = self._asked
+        if asked and asked.tries % BURST and asked in rows:
+            return asked
+        for row, room in zip(rows, rooms, strict=True):
+            if room > BURST and row.emitted >= row.ask_after:
+                return row
+        return None
+
+    def only(self, rows: Sequence[GoodputRow], asked: GoodputRow, gamma: int) -> list[int]:
+        """This row drafts so many tokens, the others none."""
+        if gamma:
+            asked.tries += 1
+            asked.ask_after = asked.emitted + _ASK_AGAIN
+        self._asked = asked
+        return [gamma if row is asked else 0 for row in rows]

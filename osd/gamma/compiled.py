@@ -1,0 +1,104 @@
+"""Compiles :mod:`osd.gamma.weighing` with Numba, in the background; until it is ready, or where it cannot be, the
+interpreter runs the same lines."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from osd.gamma import weighing
+
+log = logging.getLogger(__name__)
+
+_IN_ORDER = (
+    "bin_of", "middle_of", "leaning", "expect", "hope",
+    "passed", "look", "weigh", "forget", "saw", "lean", "judge", "begin"
+)  # fmt: skip
+"""Whatever one calls stands before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighing:
+    """Functions of :mod:`osd.gamma.weighing`."""
+
+    begin: Callable[..., float]
+    weigh: Callable[..., float]
+
+
+PLAIN = Weighing(weighing.begin, weighing.weigh)
+"""Over lists."""
+
+
+class Compiler:
+    """Compiles once in a process."""
+
+    def __init__(self) -> None:
+        self.ready: Weighing | None = None
+        """Over float64 arrays; None until it is compiled, and where it cannot be."""
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Compile in the background, unless that was begun already."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._load, name="osd-compile-gamma", daemon=True)
+                self._thread.start()
+
+    def wait(self) -> Weighing | None:
+        """Until it is ready; None where it cannot be."""
+        self.start()
+        if self._thread is not None:
+            self._thread.join()
+        return self.ready
+
+    def _load(self) -> None:
+        try:
+            self.ready = _tried(compile_weighing())
+        except Exception as error:  # whatever is wrong with the compiler on this machine, the plain way works
+            log.warning(
+                "goodput's arithmetic is not compiled: each decision takes some microseconds more (%s)",
+                (str(error).strip() or type(error).__name__).splitlines()[0],
+                extra={"action": "compile_failed"},
+            )
+
+
+COMPILER = Compiler()
+
+
+def compile_weighing() -> Weighing:
+    """The functions over names of their own, so that the plain ones stay what they are. What Numba makes of them is
+    kept beside the byte code."""
+    from numba import njit
+
+    names: dict[str, Any] = dict(vars(weighing))
+    for name in _IN_ORDER:
+        plain = names[name]
+        names[name] = njit(cache=True)(FunctionType(plain.__code__, names, name))
+    return Weighing(names["begin"], names["weigh"])
+
+
+def _tried(made: Weighing) -> Weighing:
+    """Called once with each kind of argument that is to come, which compiles them."""
+    book, desk, places, peaks = array(weighing.new_book()), array(weighing.new_desk(1, 1)), whole([0]), array([0.0])
+    made.begin(book, desk, places, 1, 0.0)
+    made.weigh(book, desk, places, peaks, 1, 0.0, 0.0)
+    return made
+
+
+def array(values: Any) -> Any:
+    """As float64 numbers."""
+    import numpy as np  # here and not above: what is not compiled needs no arrays
+
+    return np.array(values, np.float64)
+
+
+def whole(values: Any) -> Any:
+    """As int64 numbers."""
+    import numpy as np
+
+    return np.array(values, np.int64)

@@ -1,0 +1,115 @@
+"""Holds the numbers of :mod:`osd.gamma.weighing` for one engine's rows, in lists or, once it is compiled, in arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from osd.gamma import weighing
+from osd.gamma.base import Go
+from osd.gamma.compiled import COMPILER, PLAIN, Compiler, array, whole
+from osd.gamma.goodput_row import NOWHERE, GoodputRow, Tally
+
+_ROWS = 8
+"""That there is room for at first."""
+_GOES = (Go.DECLINE, Go.LAST, Go.ON)
+_ALONE = ([Go.DECLINE], [Go.LAST], [Go.ON])
+"""Answers for one row."""
+
+
+class Weigher:
+    """What is known of a draft, and the rows of a batch, each on a line of its own while it is there."""
+
+    def __init__(self, depth: int, compiler: Compiler | None = COMPILER) -> None:
+        """``depth``: drafted tokens of a round, at most. ``compiler``: None stays with the interpreter."""
+        self.tally = Tally()
+        """Of the round that is being observed."""
+        self.judged = 0
+        """Tokens judged so far."""
+        self._compiler, self._run = compiler, PLAIN
+        self._book: Any = weighing.new_book()
+        self._desk: Any = weighing.new_desk(_ROWS, depth)
+        self._places: Any = [0] * _ROWS
+        self._peaks: Any = [0.0] * _ROWS
+        self._free = list(range(_ROWS))
+        self._begun = 0
+        """Rows of this round, whose lines the first ``_places`` name."""
+        if compiler:
+            compiler.start()
+
+    def start(self) -> GoodputRow:
+        """A new request, which leans neither way."""
+        return GoodputRow(self)
+
+    def take_tally(self) -> Tally:
+        """Of the last round; another is begun."""
+        seen, self.tally = self.tally, Tally()
+        return seen
+
+    def seat(self, gone: Sequence[GoodputRow], come: Sequence[GoodputRow]) -> None:
+        """Rows that left give their lines to those that came, once the verdicts on their last drafts are learned."""
+        if gone:
+            self._run.begin(self._book, self._desk, self._places, 0, 0.0)
+        for row in gone:
+            self._free.append(row.place)
+            row.place = NOWHERE
+        while len(self._free) < len(come):
+            self._grow()
+        for row in come:
+            row.place = self._free.pop()
+            weighing.welcome(self._desk[row.place])
+
+    def verdict(self, place: int, drafted: int, accepted: int) -> None:
+        """On a row's draft; it is learned from when the next round begins."""
+        if place != NOWHERE:
+            line = self._desk[place]
+            line[weighing.DRAFTED], line[weighing.TAKEN] = drafted, accepted
+            self.judged += accepted + 1 if accepted < drafted else drafted
+
+    def begin(self, rows: Sequence[GoodputRow], price: float) -> list[float]:
+        """A round: what each row hopes of a first draft pass, where a token in the target's pass costs ``price``."""
+        if self._run is PLAIN and self._compiler and self._compiler.ready:
+            self._turn_to_arrays()
+        count = self._begun = len(rows)
+        for k, row in enumerate(rows):
+            self._places[k] = row.place
+        hopes = self._run.begin(self._book, self._desk, self._places, count, price)
+        if count == 1:
+            return [hopes]
+        return [float(self._desk[row.place][weighing.HOPE]) for row in rows]
+
+    def weigh(self, rows: Sequence[GoodputRow], peaks: Sequence[float], price: float, bar: float) -> list[Go]:
+        """After a draft pass of these rows of the round: a row keeps its token while S ≥ ``price``, all go on while
+        they hope for more than ``bar``."""
+        count = len(rows)
+        if count != self._begun:
+            self._begun = 0
+            for k in range(count):
+                self._places[k] = rows[k].place
+        for k in range(count):
+            self._peaks[k] = peaks[k]
+        first = self._run.weigh(self._book, self._desk, self._places, self._peaks, count, price, bar)
+        if count == 1:
+            return _ALONE[int(first)]
+        return [_GOES[int(self._desk[row.place][weighing.ANSWER])] for row in rows]
+
+    def odds(self, row: GoodputRow) -> float:
+        """A row's odds of acceptance ÷ those of all requests, when the round was begun."""
+        return float(self._desk[row.place][weighing.ODDS])
+
+    def _grow(self) -> None:
+        """Twice the room. Rare, so it goes by way of lists."""
+        before, depth = len(self._desk), (len(self._desk[0]) - weighing.HEAD) // 2
+        self._desk = [list(line) for line in self._desk] + weighing.new_desk(before, depth)
+        self._places, self._peaks = [0] * (2 * before), [0.0] * (2 * before)
+        self._free += range(before, 2 * before)
+        if self._run is not PLAIN:
+            self._arrays()
+
+    def _turn_to_arrays(self) -> None:
+        if self._compiler and self._compiler.ready:
+            self._run, self._book = self._compiler.ready, array(self._book)
+            self._arrays()
+
+    def _arrays(self) -> None:
+        self._desk, self._places, self._peaks = array(self._desk), whole(self._places), array(self._peaks)

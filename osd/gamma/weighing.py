@@ -1,0 +1,237 @@
+"""The arithmetic of goodput, over numbers alone: what a draft's peaks are worth, and whether another pass is.
+
+Written so that it runs in two ways, with the same answers: over lists by the interpreter, over arrays once Numba has
+compiled it (:mod:`osd.gamma.weigher`). Python between two draft passes is cold: it costs five times what it
+measures warm.
+
+    book   what is known of the draft (46 lines): tokens accepted and judged by bin of the peak, which bin followed
+           which, and what that lets expect
+    desk   a line for each row of this round: S so far, bins and chances of its passes
+
+Derivation: docs/goodput.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Lines = Any
+"""list[list[float]], or a float64 array."""
+Line = Any
+
+EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
+"""Between bins of the peak."""
+BINS = len(EDGES) + 1
+START = BINS
+"""In place of a bin: the row's own last token, before anything is drafted."""
+
+ACCEPTED, JUDGED, FRESH, TICKS = 0, 1, 2, 3
+"""Lines of the book; FRESH: whether a line of expectations is up to date; TICKS: what has been counted."""
+FOLLOWS = 4
+WEIGHTS = FOLLOWS + BINS + 1
+CHANCES = WEIGHTS + BINS + 1
+LINES = CHANCES + BINS + 1
+ALL, SINCE, PASSED = 0, 1, 2
+"""Places in TICKS: tokens judged, those since all was halved, draft passes."""
+
+SURVIVAL, LINE, PASSES, ODDS, HOPE, ANSWER, DRAFTED, TAKEN, LEANS, HEAD = 0, 1, 2, 3, 4, 5, 6, 7, 8, 12
+"""Places on the desk. DRAFTED and TAKEN: the verdict on the last round, DRAFTED 0 once it is learned. LEANS: tokens
+accepted, rejected, expected to be and not; ODDS is what they come to. From HEAD on the bins of the passes, then their
+chances."""
+
+PRIOR = 4.0
+"""Judged tokens that the peak itself counts as, in its bin."""
+ROW_PRIOR = 3.0
+"""Accepted and rejected tokens that "this request is like the others" counts as."""
+MEMORY = 160.0
+"""Tokens that a bin remembers: traffic changes, and with it what a peak is worth."""
+FORGET_AFTER = 512
+"""Judged tokens after which all counts are halved."""
+NEGLIGIBLE = 0.02
+"""Share of a bin's successors below which one is left out of what may come next."""
+REFRESH = 16
+"""Judged tokens after which what may come next is worked out again."""
+ROW_KEEPS = 0.97
+"""What a row keeps of its own history with each judged token."""
+DECLINE, LAST, ON = 0.0, 1.0, 2.0
+
+
+def bin_of(peak: float) -> int:
+    """Which bin a peak falls into."""
+    found = 0
+    for edge in EDGES:
+        if peak >= edge:
+            found += 1
+    return found
+
+
+def middle_of(peak_bin: int) -> float:
+    """The middle of a bin."""
+    low = EDGES[peak_bin - 1] if peak_bin > 0 else 0.0
+    high = EDGES[peak_bin] if peak_bin < BINS - 1 else 1.0
+    return (low + high) / 2
+
+
+def leaning(odds: float, chance: float) -> float:
+    """A request's own chance where the book says ``chance``."""
+    return odds * chance / (odds * chance + (1.0 - chance))
+
+
+def expect(book: Lines, before: int) -> None:
+    """Works out what the next draft pass may find after an accepted token of this bin: weights, which add up to 1,
+    and chances."""
+    follows, weights, chances = book[FOLLOWS + before], book[WEIGHTS + before], book[CHANCES + before]
+    total = kept = 0.0
+    for i in range(BINS):
+        total += follows[i]
+    for i in range(BINS):
+        weights[i] = follows[i] if follows[i] > NEGLIGIBLE * total else 0.0
+        kept += weights[i]
+    for i in range(BINS):
+        weights[i] /= kept
+        chances[i] = book[ACCEPTED][i] / book[JUDGED][i]
+    book[FRESH][before] = 1.0
+
+
+def hope(book: Lines, row: Line, price: float) -> float:
+    """f: expected tokens from one more draft pass, less what verifying it costs; the row may still decline it."""
+    before, survival, odds, worth = int(row[LINE]), row[SURVIVAL], row[ODDS], 0.0
+    if book[FRESH][before] == 0.0:
+        expect(book, before)
+    weights, chances = book[WEIGHTS + before], book[CHANCES + before]
+    for i in range(BINS):
+        if weights[i] > 0.0:
+            gain = survival * leaning(odds, chances[i]) - price
+            if gain > 0.0:
+                worth += weights[i] * gain
+    return worth
+
+
+def passed(book: Lines, before: int, peak_bin: int) -> None:
+    """A draft pass found its peak in this bin, after a token of the bin ``before``."""
+    follows, ticks = book[FOLLOWS + before], book[TICKS]
+    follows[peak_bin] += 1.0
+    ticks[PASSED] += 1.0
+    if ticks[PASSED] % REFRESH == 0.0:
+        total = 0.0
+        for i in range(BINS):
+            total += follows[i]
+        if total > MEMORY:
+            for i in range(BINS):
+                follows[i] *= MEMORY / total
+
+
+def look(book: Lines, row: Line, peak: float) -> None:
+    """A row's draft pass found this peak."""
+    found, count = bin_of(peak), int(row[PASSES])
+    passed(book, int(row[LINE]), found)
+    chance = book[ACCEPTED][found] / book[JUDGED][found]
+    depth = (len(row) - HEAD) // 2
+    if count < depth:
+        row[HEAD + count], row[HEAD + depth + count] = float(found), chance
+    row[SURVIVAL] *= leaning(row[ODDS], chance)
+    row[LINE], row[PASSES] = float(found), float(min(count + 1, depth))
+
+
+def weigh(book: Lines, desk: Lines, places: Any, peaks: Any, rows: int, price: float, bar: float) -> float:
+    """After a draft pass over the first ``rows`` of ``places``: each keeps its token while S ≥ ``price``; they go on
+    while what they hope of another pass is more than ``bar``. ANSWER of each; returns that of the first."""
+    hopes = 0.0
+    for k in range(rows):
+        row = desk[places[k]]
+        look(book, row, peaks[k])
+        keeps = row[SURVIVAL] >= price
+        row[ANSWER] = ON if keeps else DECLINE
+        if keeps:
+            hopes += hope(book, row, price)
+    if hopes <= bar:
+        for k in range(rows):
+            row = desk[places[k]]
+            row[ANSWER] = min(row[ANSWER], LAST)
+    return float(desk[places[0]][ANSWER])
+
+
+def forget(book: Lines) -> None:
+    """Halve what was counted; what is not counted any more goes back to the peak itself."""
+    for i in range(BINS):
+        book[ACCEPTED][i] = (book[ACCEPTED][i] + PRIOR * middle_of(i)) / 2
+        book[JUDGED][i] = (book[JUDGED][i] + PRIOR) / 2
+    for before in range(BINS + 1):
+        for i in range(BINS):
+            book[FOLLOWS + before][i] = book[FOLLOWS + before][i] / 2 + 0.5 / BINS
+
+
+def saw(book: Lines, peak_bin: int, accepted: float) -> None:
+    """The target's verdict on a token, 1 or 0."""
+    counts, ticks = book[JUDGED], book[TICKS]
+    ticks[ALL] += 1.0
+    ticks[SINCE] += 1.0
+    keeps = 1.0 if counts[peak_bin] < MEMORY else 1.0 - 1.0 / MEMORY
+    counts[peak_bin] = keeps * counts[peak_bin] + 1.0
+    book[ACCEPTED][peak_bin] = keeps * book[ACCEPTED][peak_bin] + accepted
+    if ticks[SINCE] % REFRESH == 0.0 or ticks[ALL] <= REFRESH:
+        for before in range(BINS + 1):
+            book[FRESH][before] = 0.0
+    if ticks[SINCE] == FORGET_AFTER:
+        ticks[SINCE] = 0.0
+        forget(book)
+
+
+def lean(row: Line, chance: float, accepted: float) -> None:
+    """A row's token that the book gave this chance."""
+    back = (1.0 - ROW_KEEPS) * ROW_PRIOR
+    row[LEANS] = ROW_KEEPS * row[LEANS] + back + accepted
+    row[LEANS + 1] = ROW_KEEPS * row[LEANS + 1] + back + (1.0 - accepted)
+    row[LEANS + 2] = ROW_KEEPS * row[LEANS + 2] + back + chance
+    row[LEANS + 3] = ROW_KEEPS * row[LEANS + 3] + back + (1.0 - chance)
+    row[ODDS] = row[LEANS] * row[LEANS + 3] / (row[LEANS + 1] * row[LEANS + 2])
+
+
+def judge(book: Lines, row: Line) -> None:
+    """The target took TAKEN of a row's DRAFTED tokens; verdicts end with the first rejection."""
+    depth, taken = (len(row) - HEAD) // 2, int(row[TAKEN])
+    for i in range(min(taken + 1, int(row[DRAFTED]), int(row[PASSES]))):
+        verdict = 1.0 if i < taken else 0.0
+        saw(book, int(row[HEAD + i]), verdict)
+        lean(row, row[HEAD + depth + i], verdict)
+    row[DRAFTED] = 0.0
+
+
+def begin(book: Lines, desk: Lines, places: Any, rows: int, price: float) -> float:
+    """Learns from the verdicts on the last round, and begins one with the first ``rows`` of ``places``: what does each
+    HOPE of a first draft pass? Returns the sum."""
+    for place in range(len(desk)):
+        if desk[place][DRAFTED] > 0.0:
+            judge(book, desk[place])
+    hopes = 0.0
+    for k in range(rows):
+        row = desk[places[k]]
+        row[SURVIVAL], row[LINE], row[PASSES] = 1.0, float(START), 0.0
+        row[HOPE] = hope(book, row, price)
+        hopes += row[HOPE]
+    return hopes
+
+
+def new_book() -> list[list[float]]:
+    """As if each peak were the truth, and anything might follow."""
+    book = [[0.0] * (BINS + 1) for _ in range(LINES)]
+    book[ACCEPTED] = [PRIOR * middle_of(i) for i in range(BINS)] + [0.0]
+    book[JUDGED] = [PRIOR] * (BINS + 1)
+    for before in range(BINS + 1):
+        book[FOLLOWS + before] = [1.0 / BINS] * BINS + [0.0]
+    return book
+
+
+def new_desk(rows: int, depth: int) -> list[list[float]]:
+    """For so many rows, and drafts of so many tokens."""
+    desk = [[0.0] * (HEAD + 2 * depth) for _ in range(rows)]
+    for row in desk:
+        welcome(row)
+    return desk
+
+
+def welcome(row: Line) -> None:
+    """A new request takes this line; it leans neither way."""
+    row[DRAFTED], row[PASSES], row[ODDS] = 0.0, 0.0, 1.0
+    for i in range(4):
+        row[LEANS + i] = ROW_PRIOR

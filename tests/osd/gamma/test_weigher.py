@@ -1,0 +1,143 @@
+"""The weighing that serves, interpreted and compiled, against the plain one: the same answers after any history."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from osd.gamma.base import Go, Observation
+from osd.gamma.compiled import COMPILER, Compiler
+from osd.gamma.goodput_row import GoodputRow
+from osd.gamma.weigher import Weigher
+from tests.osd.gamma.plain_calibration import Calibration, PlainRow, weigh_plainly
+
+DEPTH = 6
+
+
+class Pair:
+    """A batch under a weigher, and the same under the plain one."""
+
+    def __init__(self, weigher: Weigher, seed: int, count: int) -> None:
+        self.weigher, self.chance = weigher, random.Random(seed)
+        self.calibration = Calibration()
+        self.rows: list[tuple[GoodputRow, PlainRow]] = []
+        self.come(count)
+
+    def come(self, count: int) -> None:
+        """So many requests."""
+        rows = [self.weigher.start() for _ in range(count)]
+        self.weigher.seat([], rows)
+        self.rows += [(row, PlainRow(self.calibration)) for row in rows]
+
+    def round(self) -> None:
+        """Drafts, answers compared after each pass, and verdicts."""
+        price, bar = self.chance.choice([0.0, 0.1, 0.3]), self.chance.choice([0.05, 0.3, 0.8])
+        hopes = self.weigher.begin([row for row, _ in self.rows], price)
+        for _, plain in self.rows:
+            plain.begin()
+        assert [self.weigher.odds(row) for row, _ in self.rows] == pytest.approx([p.lean.odds for _, p in self.rows])
+        assert hopes == pytest.approx([plain.hope(price) for _, plain in self.rows], rel=1e-9)
+        drafted, going = [0] * len(self.rows), list(range(len(self.rows)))
+        for _ in range(DEPTH):
+            going = self.passed(going, drafted, price, bar)
+            if not going:
+                break
+        self.judge(drafted)
+
+    def passed(self, going: list[int], drafted: list[int], price: float, bar: float) -> list[int]:
+        """One draft pass of these rows; those that go on."""
+        peaks = [self.chance.betavariate(0.7, 0.7) for _ in going]
+        answers = self.weigher.weigh([self.rows[i][0] for i in going], peaks, price, bar)
+        kept, hopes = weigh_plainly([self.rows[i][1] for i in going], peaks, price, bar)
+        if abs(hopes - bar) > 1e-9:
+            goes = Go.ON if hopes > bar else Go.LAST
+            assert answers == [goes if keeps else Go.DECLINE for keeps in kept]
+        for i, go in zip(going, answers, strict=True):
+            drafted[i] += go != Go.DECLINE
+        return [i for i, go in zip(going, answers, strict=True) if go == Go.ON]
+
+    def judge(self, drafted: list[int]) -> None:
+        """Some prefix of each draft is accepted."""
+        in_places = sorted(zip(self.rows, drafted, strict=True), key=lambda each: each[0][0].place)
+        for (row, plain), length in in_places:
+            accepted = min(length, int(self.chance.expovariate(0.5)))
+            row.observe(Observation(DEPTH, length, accepted))
+            if length:
+                plain.judge(length, accepted)
+
+    def change(self) -> None:
+        """A request ends; perhaps another comes."""
+        gone, _ = self.rows.pop(self.chance.randrange(len(self.rows)))
+        self.weigher.seat([gone], [])
+        if self.chance.random() < 0.6 or not self.rows:
+            self.come(self.chance.choice([1, 1, 9]))
+
+
+def compiled() -> Weigher:
+    assert COMPILER.wait(), "Numba could not compile the weighing"
+    return Weigher(DEPTH)
+
+
+def interpreted() -> Weigher:
+    return Weigher(DEPTH, None)
+
+
+@pytest.mark.parametrize("make", [compiled, interpreted])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), count=st.integers(1, 9), rounds=st.integers(1, 120))
+def test_it_answers_as_the_plain_one_after_any_history(make: object, seed: int, count: int, rounds: int) -> None:
+    assert callable(make)
+    pair = Pair(make(), seed, count)
+    for _ in range(rounds):
+        pair.round()
+        if pair.chance.random() < 0.1:
+            pair.change()
+
+
+class Late(Compiler):
+    """Is ready when it is told to be."""
+
+    def start(self) -> None:
+        pass
+
+    def arrive(self) -> None:
+        self.ready = COMPILER.wait()
+
+
+def test_nothing_is_forgotten_when_the_compiled_one_takes_over() -> None:
+    compiler = Late()
+    pair = Pair(Weigher(DEPTH, compiler), 7, 3)
+    for _ in range(40):
+        pair.round()
+    compiler.arrive()
+    for _ in range(40):
+        pair.round()
+    assert pair.weigher.judged > 40
+
+
+def test_without_a_compiler_it_goes_on_interpreted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none() -> None:
+        raise ImportError("no compiler here")
+
+    monkeypatch.setattr("osd.gamma.compiled.compile_weighing", none)
+    compiler = Compiler()
+    assert compiler.wait() is None
+    assert "no compiler here" in caplog.text
+    pair = Pair(Weigher(DEPTH, compiler), 3, 2)
+    for _ in range(20):
+        pair.round()
+
+
+def test_it_is_compiled_once_in_a_process() -> None:
+    compiler = Compiler()
+    compiler.start()
+    first = [thread for thread in threading.enumerate() if thread.name == "osd-compile-gamma"]
+    compiler.start()
+    assert len([t for t in threading.enumerate() if t.name == "osd-compile-gamma"]) <= max(1, len(first))
+    assert compiler.wait() is compiler.wait() is not None
