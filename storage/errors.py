@@ -10,6 +10,7 @@
     │   ├── DefaultRoute           what cannot be done to the route `default`
     │   ├── RouteWithoutDraft
     │   ├── BadPattern             a route's regular expression
+    │   ├── BadExport              a file of `osd replay import`
     │   ├── BadRouteFile           a file of `osd router import`, `teach` or `eval`
     │   └── NeedsYes               a command that asks, where nobody can answer
     ├── NotFound                 a thing asked for by name is not there
@@ -109,6 +110,10 @@ class BadPattern(BadInput):
 
 class BadRouteFile(BadInput):
     """{path}: {reason} Nothing was changed."""
+
+
+class BadExport(BadInput):
+    """{path}: {reason} Nothing was kept."""
 
 
 class NeedsYes(BadInput):

@@ -114,6 +114,10 @@ class SampleStore:
         path = self.folder / row.path if row else self.folder
         return SegmentDamaged(path=path, reason="the file is missing", segment=segment_id)
 
+    def kept(self, request_ids: Sequence[str]) -> set[str]:
+        """Those of the requests that are kept."""
+        return set(self._segments_of(request_ids))
+
     def _segments_of(self, request_ids: Sequence[str]) -> dict[str, str]:
         found: dict[str, str] = {}
         with self._db.session(read_only=True) as session:

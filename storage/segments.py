@@ -29,7 +29,7 @@ has a checksum, which reading verifies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,10 @@ READ: dict[str, type[np.generic]] = {"topk_logprobs": np.float16, "acceptance": 
 
 LATER = ("acceptance",)
 """Columns that segments of older versions lack."""
+
+FORMAT = 1
+"""Raised when a reader of the format before cannot read what is written."""
+FORMAT_KEY = "osd.segment"
 
 SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
 WRITE: dict[str, Any] = {
@@ -88,7 +92,7 @@ def schema() -> Any:
     fields = [(name, pa.string()) for name in SCALARS[:4]]
     fields += [("created_at", pa.float64()), ("prompt_len", pa.int32()), ("k", pa.int32())]
     fields += [(name, pa.list_(pa.from_numpy_dtype(dtype))) for name, dtype in LISTS.items()]
-    return pa.schema(fields, metadata={"osd.segment": "1"})
+    return pa.schema(fields, metadata={FORMAT_KEY: str(FORMAT)})
 
 
 def table(batch: Sequence[RequestSamples]) -> Any:
@@ -129,8 +133,16 @@ def require_shapes(samples: RequestSamples) -> None:
         raise BadInput(reason=f"The samples of request {samples.request_id} have shapes that do not fit: {shapes}.")
 
 
+class NewerFormat(ValueError):
+    """The file was written by a newer osd."""
+
+
 def require_schema(found: Any) -> None:
-    """Raises ValueError for columns that osd does not write: the file's list of them has no checksum of its own."""
+    """Raises ValueError for columns that osd does not write: the file's list of them has no checksum of its own; and
+    NewerFormat."""
+    written = (found.metadata or {}).get(FORMAT_KEY.encode(), b"1").decode(errors="replace")
+    if written.isdecimal() and int(written) > FORMAT:
+        raise NewerFormat(f"It is of format {written}, and this osd reads up to {FORMAT}.")
     ours = {field.name: field.type for field in schema()}
     if {field.name: field.type for field in found} not in (ours, {n: t for n, t in ours.items() if n not in LATER}):
         raise ValueError(f"its columns are not a segment's: {', '.join(found.names)}")
@@ -141,8 +153,22 @@ def decode(path: Path) -> list[RequestSamples]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        whole = file.read(use_threads=False).combine_chunks()
-    require_schema(whole.schema)
+        return _records(file.read(use_threads=False))
+
+
+def decode_groups(path: Path) -> Iterator[list[RequestSamples]]:
+    """The rows of a file too large for memory, a row group at a time. Raises as :func:`decode`."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        require_schema(file.schema_arrow)
+        for group in range(file.num_row_groups):
+            yield _records(file.read_row_group(group, use_threads=False))
+
+
+def _records(found: Any) -> list[RequestSamples]:
+    require_schema(found.schema)
+    whole = found.combine_chunks()
     scalars = [whole[name].to_pylist() for name in SCALARS]
     widths = whole["k"].to_pylist()
     kept = {name: dtype for name, dtype in LISTS.items() if name in whole.column_names}

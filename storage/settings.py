@@ -21,7 +21,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from storage.errors import BadSetting
 from storage.retention_settings import RetentionSettings
-from storage.section import Section
+from storage.section import Section as Section
 
 CONFIG_NAME = "osd.toml"
 

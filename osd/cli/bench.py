@@ -8,6 +8,7 @@ from osd.cli.bench_decode import decode
 from osd.cli.bench_drafts import drafts
 from osd.cli.bench_gamma import gamma
 from osd.cli.bench_online import online
+from osd.cli.bench_replay import replay
 from osd.cli.bench_router import router
 from osd.cli.bench_routes import routes
 
@@ -18,3 +19,4 @@ app.command()(gamma)
 app.command()(routes)
 app.command()(drafts)
 app.command()(router)
+app.command()(replay)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from osd.cli import (  # noqa: F401  (they add their commands to router.app)
+from osd.cli import (  # noqa: F401  (some add their commands to replay.app and router.app)
     bench,
     db,
     demo,
@@ -23,6 +23,7 @@ from osd.cli import (  # noqa: F401  (they add their commands to router.app)
     drafts,
     generate,
     replay,
+    replay_keep,
     router,
     router_ask,
     router_discover,

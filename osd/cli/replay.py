@@ -11,6 +11,7 @@ import typer
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm, moment
 from osd.cli.out import Column, count, note, print_json, print_table, say, size, when
+from storage import admin_log
 
 app = typer.Typer(no_args_is_help=True, help="See, take out and delete what is kept for learning.")
 
@@ -52,6 +53,8 @@ def export(
     """
     with surroundings(ctx).store() as store:
         written = store.samples.export(destination, routes=None if route is None else [route])
+        with store.db.session() as session:
+            admin_log.note(session, None, "export", destination.name, {"route": route, "requests": written.requests})
     say(str(destination))
     note(f"{count(written.requests)} requests, {count(written.positions)} positions, {size(written.bytes)}.")
 
@@ -66,7 +69,7 @@ def purge(
         float | None, typer.Option(parser=moment, metavar="WHEN", help="What is older: an age (30d) or a date.")
     ] = None,
     segment: Annotated[str | None, typer.Option(help="One segment, readable or not.", metavar="ID")] = None,
-    everything: Annotated[bool, typer.Option("--everything", help="All of it.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "--everything", help="All of it.")] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -84,10 +87,12 @@ def purge(
     }
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if bool(chosen) == everything:
-        raise typer.BadParameter("say what: --request, --tenant, --route, --before or --segment, or --everything alone")
+        raise typer.BadParameter("say what: --request, --tenant, --route, --before or --segment, or --all alone")
     confirm(f"Delete {what(chosen)}? This cannot be undone.", yes)
     with surroundings(ctx).store() as store:
         purged = store.samples.purge(**chosen, everything=everything)
+        with store.db.session() as session:
+            admin_log.note(session, None, "purge", request or tenant, {**chosen, "all": everything, **asdict(purged)})
     if as_json:
         print_json(asdict(purged))
     else:

@@ -1,0 +1,154 @@
+"""`osd replay forget`, `retain`, `compact`, `verify`, `import`, `log`: what keeping asks of an admin."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from osd.cli.context import surroundings
+from osd.cli.options import JsonOption, YesOption, confirm
+from osd.cli.out import Column, count, counted, note, print_json, print_table, size, when
+from osd.cli.replay import app
+from storage import admin_log
+from storage.forget import Forgotten
+from storage.imports import import_file
+from storage.verify import verify_samples
+
+DAMAGED = 5
+"""Exit status of `osd replay verify` where something is wrong: that of StoreError."""
+CHANGES = (
+    Column("at", "at", when), Column("who", "who"), Column("action", "action"), Column("subject", "about"),
+    Column("facts", "what came of it"),
+)  # fmt: skip
+
+
+@app.command()
+def forget(
+    ctx: typer.Context,
+    request: Annotated[list[str] | None, typer.Option(help="This request; may be repeated.", metavar="ID")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Every request of this tenant.", metavar="NAME")] = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget requests or a tenant, and name every draft version that was trained on them.
+
+    Samples and lines of the log go; sums by minute, which name no request, stay. Weights do not forget: of the versions
+    named, `osd drafts rollback` leaves one that serves. Examples of topics carry no request's id: `osd router forget`
+    takes those.
+    """
+    if bool(request) == (tenant is not None):
+        raise typer.BadParameter("say what: --request, which may be repeated, or --tenant alone")
+    meant = f"tenant {tenant}" if tenant is not None else counted(len(request or []), "request")
+    confirm(f"Forget {meant}? This cannot be undone.", yes)
+    with surroundings(ctx).store() as store:
+        forgotten = store.forgetter.forget(request or [], tenant=tenant)
+    if as_json:
+        print_json({**asdict(forgotten.purged), "outcomes": forgotten.outcomes, **asdict(forgotten.learned)})
+    else:
+        tell(forgotten)
+
+
+def tell(forgotten: Forgotten) -> None:
+    """What was forgotten, as lines for a person; the versions are the answer itself."""
+    purged, learned = forgotten.purged, forgotten.learned
+    note(f"Forgot {counted(purged.requests, 'request')} ({size(purged.bytes)}) and {forgotten.outcomes} outcomes.")
+    print_table(
+        [{"version": version} for version in learned.versions], (Column("version", "trained on them"),),
+        empty="No draft version was trained on them.",
+    )  # fmt: skip
+    if learned.under_way:
+        note(f"Training on them now, so that what comes of it learned from them too: {', '.join(learned.under_way)}.")
+
+
+@app.command()
+def retain(
+    ctx: typer.Context,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """End what `[retention]` says must go, as the worker does between its turns.
+
+    What a run under way has claimed stays until it has ended.
+    """
+    here = surroundings(ctx)
+    if here.settings.retention.keeps_all:
+        note("No limit is set in [retention]: everything stays.")
+    with here.store() as store:
+        done = store.keeper.retain(here.settings.retention, dry=dry)
+    if as_json:
+        print_json({**asdict(done.purged), "by_rule": done.by_rule, "dry_run": dry})
+        return
+    why = ", ".join(f"{number} by {rule}" for rule, number in sorted(done.by_rule.items())) or "nothing to end"
+    note(f"Would end: {why}." if dry else f"Ended {count(done.purged.requests)} requests ({why}).")
+
+
+@app.command()
+def compact(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Put small segments together, as the worker does between its turns."""
+    here = surroundings(ctx)
+    with here.store() as store:
+        done = store.keeper.compact(here.settings.retention.compact_requests)
+    if as_json:
+        print_json(asdict(done))
+    elif done.before:
+        note(f"{counted(done.before, 'segment')} became {done.after}.")
+    else:
+        note("There are no small segments to put together.")
+
+
+@app.command()
+def verify(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Read every segment and hold it against its index; status 5 when something is wrong."""
+    with surroundings(ctx).store() as store:
+        found = verify_samples(store.db, store.samples.folder)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        for fault in found.faults:
+            note(f"osd: {fault.path}: {fault.reason}. `osd replay purge --segment {fault.segment}` drops it.")
+        sound = f"{counted(found.segments, 'segment')}, {count(found.requests)} requests"
+        note(f"{sound}: {counted(len(found.faults), 'fault') if found.faults else 'all sound'}.")
+    if found.faults:
+        raise typer.Exit(DAMAGED)
+
+
+@app.command("import")
+def import_(
+    ctx: typer.Context,
+    file: Annotated[Path, typer.Argument(help="A file of `osd replay export`.", metavar="FILE")],
+    as_json: JsonOption = False,
+) -> None:
+    """Keep the requests of an exported file, under their own ids, routes and tenants.
+
+    Requests that are kept already stay as they are. A file that is damaged anywhere is refused whole.
+    """
+    with surroundings(ctx).store() as store:
+        done = import_file(store.samples, file)
+        with store.db.session() as session:
+            admin_log.note(session, None, "import", file.name, asdict(done))
+    if as_json:
+        print_json(asdict(done))
+    else:
+        known = f"; {count(done.known)} were left as they are" if done.known else ""
+        note(f"Kept {count(done.requests)} requests, {count(done.positions)} positions{known}.")
+
+
+@app.command()
+def log(
+    ctx: typer.Context,
+    subject: Annotated[
+        str | None, typer.Argument(help="About this request, tenant or file.", metavar="SUBJECT")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """The trail of what admins did to what is kept: who, when, and what came of it."""
+    with surroundings(ctx).store() as store, store.db.session(read_only=True) as session:
+        rows: list[dict[str, Any]] = [asdict(change) for change in admin_log.history(session, subject, limit)]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(rows, CHANGES, empty="No admin has changed what is kept.")
