@@ -45,6 +45,13 @@ def moment(text: str) -> float:
         ) from None
 
 
+def span(text: str) -> float:
+    """Seconds of ``90s``, ``15m``, ``2h``, ``7d``, ``2w``."""
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip()):
+        return float(match[1]) * _UNITS[match[2]]
+    raise typer.BadParameter(f"{text!r} is no length of time (15m, 2h, 7d)")
+
+
 MoreFilesArgument = Annotated[
     list[Path] | None, typer.Argument(help="More files of prompts, after those of --prompts.", metavar="FILE")
 ]
