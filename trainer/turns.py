@@ -22,6 +22,7 @@ from storage.store import Store
 from trainer.heads.loop import run_head_once
 from trainer.loop import Watcher, run_once
 from trainer.optimizer import Memory
+from trainer.routes.scout import Scout
 from trainer.signals import Stop
 from trainer.watch import Watch
 
@@ -48,6 +49,7 @@ class Turns:
         self._watches: dict[str, Watch] = {}
         self._told: dict[str, str] = {}
         self._kept_at = 0.0
+        self._scout = Scout(store, settings)
 
     def take(self, watcher: Watcher = lambda _: None) -> list[TrainingRun]:
         """One turn; the runs that came of it. What goes wrong with one draft is logged and does not stop the others."""
@@ -59,6 +61,8 @@ class Turns:
             if trains_head(self.settings):
                 runs += self._tried(self.train_head, draft, watcher)
         self._keep()
+        if self.only is None:
+            self._scout.look(self.stop)
         return runs
 
     def _keep(self) -> None:

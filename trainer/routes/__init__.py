@@ -6,4 +6,5 @@ sameness   do two routes' drafts still differ?
 drift      has a route's traffic moved?
 discover   all of it, as proposals in the store
 apply      a proposal becomes routes
+scout      a worker that looks by itself
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,13 @@ from sklearn.metrics import adjusted_rand_score
 
 from storage.errors import BadInput, DuplicateRoute, UnknownProposal, WrongState
 from storage.proposals import Proposal, ProposalKind, ProposalState
-from storage.records import Route
+from storage.records import Outcome, Route, new_id, now
 from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep
 from trainer.routes.apply import apply, decline
 from trainer.routes.discover import Search, candidates, discover
+from trainer.routes.scout import Scout
 
 
 def splits(found: Sequence[Proposal]) -> list[Proposal]:
@@ -86,6 +88,35 @@ def test_what_is_declined_stays_so_and_what_is_found_anew_takes_the_old_ones_pla
     assert {p.id for p in mixed.proposals.list(ProposalState.OPEN)} == {p.id for p in again}
     with pytest.raises(UnknownProposal):
         decline(mixed, 999)
+
+
+def test_a_worker_looks_by_itself_once_enough_was_served(mixed: Store, settings: Settings) -> None:
+    own = settings.model_copy(
+        update={"router": settings.router.model_copy(update={"discover_requests": 10, "apply_proposals": True})}
+    )
+    scout, never = Scout(mixed, own), threading.Event()
+    serve(mixed, 3)
+    assert scout.look(never) == []
+    serve(mixed, 9)
+    assert scout.look(never) == []
+    serve(mixed, 1)
+    assert {p.state for p in splits(scout.look(never))} == {ProposalState.APPLIED}
+    assert len(mixed.routes.list()) == 3
+    assert scout.look(never) == []
+
+
+def serve(store: Store, requests: int) -> None:
+    """So many finished requests, as a server counts them."""
+    version = store.versions.current("default").id
+    store.outcomes.add([outcome(request_id=new_id(), draft_version=version) for _ in range(requests)], "server")
+
+
+def outcome(request_id: str, draft_version: str) -> Outcome:
+    return Outcome(
+        request_id=request_id, route="default", tenant="default", draft_version=draft_version, controller="fixed",
+        finished_at=now(), requests=1, rounds=1, drafted=1, accepted=1, rejections=0, emitted=2, prompt_tokens=1,
+        draft_ms=1.0, verify_ms=1.0,
+    )  # fmt: skip
 
 
 def test_one_kind_of_traffic_is_left_in_one_route(drafted: Store, settings: Settings, domains: Domains) -> None:

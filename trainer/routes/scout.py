@@ -1,0 +1,54 @@
+"""A worker that looks for routes by itself, every so many requests that were served."""
+
+from __future__ import annotations
+
+import logging
+
+from storage.errors import OsdError
+from storage.proposals import Proposal
+from storage.settings import Settings
+from storage.store import Store
+from trainer.distil import NotFinite
+from trainer.lease import Stopped
+from trainer.routes.apply import apply_open
+from trainer.routes.discover import Search, discover
+from trainer.signals import Stop
+
+log = logging.getLogger("osd.trainer")
+
+
+class Scout:
+    """Remembers in this process alone how many requests there were when it last looked."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._looked_at: int | None = None
+
+    def look(self, stop: Stop) -> list[Proposal]:
+        """What was found, if it was time to look; nothing otherwise, nor where something went wrong (it is logged)."""
+        every = self._settings.router.discover_requests
+        if not every:
+            return []
+        served = sum(row.requests for row in self._store.outcomes.acceptance())
+        if self._looked_at is None or served - self._looked_at < every:
+            self._looked_at = served if self._looked_at is None else self._looked_at
+            return []
+        self._looked_at = served
+        return self._found(stop)
+
+    def _found(self, stop: Stop) -> list[Proposal]:
+        def between() -> None:
+            if stop.is_set():
+                raise Stopped("the worker ends")
+
+        try:
+            found = discover(self._store, self._settings, Search(between=between))
+            if self._settings.router.apply_proposals:
+                found = apply_open(self._store, found)
+        except Stopped:
+            return []
+        except (OsdError, NotFinite) as error:
+            log.error("no look for routes: %s", error, extra={"action": "discovery_failed"})
+            return []
+        log.info("%d proposals of routes", len(found), extra={"action": "discovered", "proposals": len(found)})
+        return found
