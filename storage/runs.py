@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from storage import records
@@ -15,7 +15,7 @@ from storage.errors import NotFound, UnknownDraft, WrongState
 from storage.leases import end_expired, free_requests, known_drafts, lock_draft, require_lease
 from storage.lineage import note_material
 from storage.records import RunState, TrainingRun
-from storage.sample_index import IS_WAITING, of_draft
+from storage.sample_index import IS_WAITING, chunks, oldest, routes_of
 from storage.tables import LeaseRow, RunRow, SampleRow
 
 Runs = list[TrainingRun]
@@ -50,7 +50,7 @@ class RunLedger:
         """
         with self._db.session() as session:
             current = _lock_current(session, draft)
-            if not _is_due(session, (of_draft(draft), *IS_WAITING), min_requests, max_age_seconds):
+            if not _is_due(session, draft, IS_WAITING, min_requests, max_age_seconds):
                 return None
             run = _new_run(draft, holder, current, lease_seconds, settings or {})
             session.add(run)
@@ -79,10 +79,10 @@ class RunLedger:
         """
         with self._db.session() as session:
             current = _lock_current(session, name)
-            new = (of_draft(draft), SampleRow.holdout.is_(False), SampleRow.created_at > _taken_until(session, name))
-            if not _is_due(session, new, min_requests, max_age_seconds):
+            new = (SampleRow.holdout.is_(False), SampleRow.created_at > _taken_until(session, name))
+            if not _is_due(session, draft, new, min_requests, max_age_seconds):
                 return None
-            taken = _oldest(session, new, max_requests)
+            taken = oldest(session, routes_of(session, draft), new, max_requests)
             facts = {**(settings or {}), TAKEN_UNTIL: taken[-1][1]}
             run = _new_run(name, holder, current, lease_seconds, facts)
             run.request_ids = [request_id for request_id, _ in taken]
@@ -152,17 +152,9 @@ def _lock_current(session: Session, draft: str) -> str:
     return current
 
 
-def _is_due(session: Session, wanted: Wanted, min_requests: int, max_age_seconds: float) -> bool:
-    query = select(func.count(), func.min(SampleRow.created_at)).where(*wanted)
-    count, oldest = session.execute(query).one()
-    return bool(count) and (count >= min_requests or records.now() - oldest >= max_age_seconds)
-
-
-def _oldest(session: Session, wanted: Wanted, limit: int | None) -> list[tuple[str, float]]:
-    """Ids and times of creation, oldest first."""
-    query = select(SampleRow.request_id, SampleRow.created_at).where(*wanted)
-    rows = session.execute(query.order_by(SampleRow.created_at, SampleRow.request_id).limit(limit))
-    return [(request_id, created_at) for request_id, created_at in rows]
+def _is_due(session: Session, draft: str, wanted: Wanted, min_requests: int, max_age_seconds: float) -> bool:
+    first = oldest(session, routes_of(session, draft), wanted, min_requests)
+    return bool(first) and (len(first) >= min_requests or records.now() - first[0][1] >= max_age_seconds)
 
 
 def _taken_until(session: Session, name: str) -> float:
@@ -183,10 +175,10 @@ def _new_run(draft: str, holder: str, parent: str, lease_seconds: float, setting
 
 
 def _claim_requests(session: Session, run: RunRow, max_requests: int | None) -> list[str]:
-    oldest = SampleRow.created_at, SampleRow.request_id
-    due = select(SampleRow.request_id).where(of_draft(run.draft), *IS_WAITING).order_by(*oldest).limit(max_requests)
-    session.execute(update(SampleRow).where(SampleRow.request_id.in_(due)).values(claimed_by=run.id))
-    return [*session.scalars(select(SampleRow.request_id).where(SampleRow.claimed_by == run.id).order_by(*oldest))]
+    taken = [request_id for request_id, _ in oldest(session, routes_of(session, run.draft), IS_WAITING, max_requests)]
+    for some in chunks(taken):
+        session.execute(update(SampleRow).where(SampleRow.request_id.in_(some)).values(claimed_by=run.id))
+    return taken
 
 
 def _get(session: Session, run_id: str) -> RunRow:

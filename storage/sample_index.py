@@ -82,6 +82,22 @@ IS_WAITING = (SampleRow.holdout.is_(False), SampleRow.claimed_by.is_(None))
 """Neither held out nor claimed."""
 
 
+def oldest(
+    session: Session, routes: Sequence[str], wanted: Sequence[ColumnElement[bool]], limit: int | None
+) -> list[tuple[str, float]]:
+    """Ids and times of creation of these routes' requests, oldest first. A route at a time, because the index has them
+    in order then: among millions, the first few hundred are found without sorting the rest."""
+    first = SampleRow.created_at, SampleRow.request_id
+    query = select(SampleRow.request_id, SampleRow.created_at).where(*wanted).order_by(*first).limit(limit)
+    found = [(row[0], row[1]) for name in routes for row in session.execute(query.where(SampleRow.route == name))]
+    return sorted(found, key=lambda row: (row[1], row[0]))[:limit]
+
+
+def routes_of(session: Session, draft: str) -> list[str]:
+    """Names of the routes that the draft serves."""
+    return list(session.scalars(select(RouteRow.name).where(RouteRow.draft == draft).order_by(RouteRow.name)))
+
+
 def chunks(items: Sequence[str], size: int = CHUNK) -> Iterator[list[str]]:
     """The items, some at a time."""
     iterator = iter(items)

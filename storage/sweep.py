@@ -32,7 +32,11 @@ def sweep_segments(db: Database, folder: Path) -> list[Swept]:
         with db.session(read_only=True) as session:
             return session.scalar(select(SegmentRow.id).where(SegmentRow.path == path)) is not None
 
-    return _sweep(folder, SEGMENT, is_indexed)
+    found = list(_candidates(folder, SEGMENT))
+    with db.session(read_only=True) as session:
+        known = set(session.scalars(select(SegmentRow.path)))  # nearly all of them: only the rest is looked at closely
+    rest = [path for path in found if path.relative_to(folder).as_posix() not in known]
+    return [swept for path in rest if (swept := _sweep_one(folder, path, is_indexed))]
 
 
 def sweep_weights(db: Database, folder: Path) -> list[Swept]:
@@ -42,11 +46,7 @@ def sweep_weights(db: Database, folder: Path) -> list[Swept]:
         with db.session(read_only=True) as session:
             return session.scalar(select(VersionRow.id).where(VersionRow.path == path)) is not None
 
-    return _sweep(folder, VERSION, is_known)
-
-
-def _sweep(folder: Path, ours: re.Pattern[str], is_known: Callable[[str], bool]) -> list[Swept]:
-    return [swept for path in _candidates(folder, ours) if (swept := _sweep_one(folder, path, is_known))]
+    return [swept for path in _candidates(folder, VERSION) if (swept := _sweep_one(folder, path, is_known))]
 
 
 def _candidates(folder: Path, ours: re.Pattern[str]) -> Iterator[Path]:

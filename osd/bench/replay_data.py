@@ -28,7 +28,7 @@ def draw_requests(count: int, k: int, seed: int = 0) -> list[RequestSamples]:
 
 def renewed(pool: list[RequestSamples], first: int, created_at: float) -> list[RequestSamples]:
     """The same content as other requests: ids from ``first`` on, a millisecond apart, prompts of their own."""
-    return [_renew(samples, first + i, created_at + i / 1000) for i, samples in enumerate(pool)]
+    return [_renew(samples, first + i, created_at + (first + i) / 1000) for i, samples in enumerate(pool)]
 
 
 def request_id(number: int) -> str:
