@@ -15,8 +15,8 @@ from osd.gamma import weighing
 log = logging.getLogger(__name__)
 
 _IN_ORDER = (
-    "bin_of", "middle_of", "leaning", "expect", "hope",
-    "passed", "look", "weigh", "forget", "saw", "lean", "judge", "begin"
+    "bin_of", "middle_of", "leaning", "chance_of", "expect", "hope", "passed", "look", "weigh",
+    "forget", "lean", "saw", "judge", "begin",
 )  # fmt: skip
 """Whatever one calls stands before it."""
 

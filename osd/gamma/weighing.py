@@ -4,7 +4,7 @@ Written so that it runs in two ways, with the same answers: over lists by the in
 compiled it (:mod:`osd.gamma.weigher`). Python between two draft passes is cold: it costs five times what it
 measures warm.
 
-    book   what is known of the draft (46 lines): tokens accepted and judged by bin of the peak, which bin followed
+    book   what is known of the draft (48 lines): tokens accepted and judged by bin of the peak, which bin followed
            which, and what that lets expect
     desk   a line for each row of this round: S so far, bins and chances of its passes
 
@@ -25,9 +25,11 @@ BINS = len(EDGES) + 1
 START = BINS
 """In place of a bin: the row's own last token, before anything is drafted."""
 
-ACCEPTED, JUDGED, FRESH, TICKS = 0, 1, 2, 3
-"""Lines of the book; FRESH: whether a line of expectations is up to date; TICKS: what has been counted."""
-FOLLOWS = 4
+ACCEPTED, JUDGED, PRIORS, FRESH, TICKS, SHARED = 0, 1, 2, 3, 4, 5
+"""Lines of the book. PRIORS: how many of a bin's judged tokens are the guess that it began with; FRESH: whether a line
+of expectations is up to date; TICKS: what has been counted; SHARED: how tokens of all bins were accepted beside what
+their peaks say, as LEANS of a row and then its ODDS."""
+FOLLOWS = 6
 WEIGHTS = FOLLOWS + BINS + 1
 CHANCES = WEIGHTS + BINS + 1
 LINES = CHANCES + BINS + 1
@@ -41,6 +43,10 @@ chances."""
 
 PRIOR = 4.0
 """Judged tokens that the peak itself counts as, in its bin."""
+SHARED_PRIOR = 2.0
+"""Accepted and rejected tokens that "peaks are the truth" counts as."""
+SHARED_KEEPS = 0.99
+"""What is kept of the history of all bins with each judged token."""
 ROW_PRIOR = 3.0
 """Accepted and rejected tokens that "this request is like the others" counts as."""
 MEMORY = 160.0
@@ -77,6 +83,14 @@ def leaning(odds: float, chance: float) -> float:
     return odds * chance / (odds * chance + (1.0 - chance))
 
 
+def chance_of(book: Lines, peak_bin: int) -> float:
+    """How often a token of this bin is accepted. What is not known of the bin is guessed: the peak itself, leaning as
+    the tokens of all bins do, so that a draft that is surely wrong is found out once and not in each bin."""
+    middle = middle_of(peak_bin)
+    guess = leaning(book[SHARED][4], middle) - middle
+    return float((book[ACCEPTED][peak_bin] + book[PRIORS][peak_bin] * guess) / book[JUDGED][peak_bin])
+
+
 def expect(book: Lines, before: int) -> None:
     """Works out what the next draft pass may find after an accepted token of this bin: weights, which add up to 1,
     and chances."""
@@ -89,7 +103,7 @@ def expect(book: Lines, before: int) -> None:
         kept += weights[i]
     for i in range(BINS):
         weights[i] /= kept
-        chances[i] = book[ACCEPTED][i] / book[JUDGED][i]
+        chances[i] = chance_of(book, i)
     book[FRESH][before] = 1.0
 
 
@@ -125,7 +139,7 @@ def look(book: Lines, row: Line, peak: float) -> None:
     """A row's draft pass found this peak."""
     found, count = bin_of(peak), int(row[PASSES])
     passed(book, int(row[LINE]), found)
-    chance = book[ACCEPTED][found] / book[JUDGED][found]
+    chance = chance_of(book, found)
     depth = (len(row) - HEAD) // 2
     if count < depth:
         row[HEAD + count], row[HEAD + depth + count] = float(found), chance
@@ -156,9 +170,21 @@ def forget(book: Lines) -> None:
     for i in range(BINS):
         book[ACCEPTED][i] = (book[ACCEPTED][i] + PRIOR * middle_of(i)) / 2
         book[JUDGED][i] = (book[JUDGED][i] + PRIOR) / 2
+        book[PRIORS][i] = (book[PRIORS][i] + PRIOR) / 2
     for before in range(BINS + 1):
         for i in range(BINS):
             book[FOLLOWS + before][i] = book[FOLLOWS + before][i] / 2 + 0.5 / BINS
+
+
+def lean(line: Line, at: int, chance: float, accepted: float, keeps: float, prior: float) -> float:
+    """A token that was given this chance, 1 or 0 for its verdict: counts tokens accepted, rejected, expected to be
+    and not, from ``at`` on. Returns the odds of acceptance ÷ those that chances give."""
+    back = (1.0 - keeps) * prior
+    line[at] = keeps * line[at] + back + accepted
+    line[at + 1] = keeps * line[at + 1] + back + (1.0 - accepted)
+    line[at + 2] = keeps * line[at + 2] + back + chance
+    line[at + 3] = keeps * line[at + 3] + back + (1.0 - chance)
+    return float(line[at] * line[at + 3] / (line[at + 1] * line[at + 2]))
 
 
 def saw(book: Lines, peak_bin: int, accepted: float) -> None:
@@ -169,6 +195,8 @@ def saw(book: Lines, peak_bin: int, accepted: float) -> None:
     keeps = 1.0 if counts[peak_bin] < MEMORY else 1.0 - 1.0 / MEMORY
     counts[peak_bin] = keeps * counts[peak_bin] + 1.0
     book[ACCEPTED][peak_bin] = keeps * book[ACCEPTED][peak_bin] + accepted
+    book[PRIORS][peak_bin] *= keeps
+    book[SHARED][4] = lean(book[SHARED], 0, middle_of(peak_bin), accepted, SHARED_KEEPS, SHARED_PRIOR)
     if ticks[SINCE] % REFRESH == 0.0 or ticks[ALL] <= REFRESH:
         for before in range(BINS + 1):
             book[FRESH][before] = 0.0
@@ -177,23 +205,13 @@ def saw(book: Lines, peak_bin: int, accepted: float) -> None:
         forget(book)
 
 
-def lean(row: Line, chance: float, accepted: float) -> None:
-    """A row's token that the book gave this chance."""
-    back = (1.0 - ROW_KEEPS) * ROW_PRIOR
-    row[LEANS] = ROW_KEEPS * row[LEANS] + back + accepted
-    row[LEANS + 1] = ROW_KEEPS * row[LEANS + 1] + back + (1.0 - accepted)
-    row[LEANS + 2] = ROW_KEEPS * row[LEANS + 2] + back + chance
-    row[LEANS + 3] = ROW_KEEPS * row[LEANS + 3] + back + (1.0 - chance)
-    row[ODDS] = row[LEANS] * row[LEANS + 3] / (row[LEANS + 1] * row[LEANS + 2])
-
-
 def judge(book: Lines, row: Line) -> None:
     """The target took TAKEN of a row's DRAFTED tokens; verdicts end with the first rejection."""
     depth, taken = (len(row) - HEAD) // 2, int(row[TAKEN])
     for i in range(min(taken + 1, int(row[DRAFTED]), int(row[PASSES]))):
         verdict = 1.0 if i < taken else 0.0
         saw(book, int(row[HEAD + i]), verdict)
-        lean(row, row[HEAD + depth + i], verdict)
+        row[ODDS] = lean(row, LEANS, row[HEAD + depth + i], verdict, ROW_KEEPS, ROW_PRIOR)
     row[DRAFTED] = 0.0
 
 
@@ -217,6 +235,8 @@ def new_book() -> list[list[float]]:
     book = [[0.0] * (BINS + 1) for _ in range(LINES)]
     book[ACCEPTED] = [PRIOR * middle_of(i) for i in range(BINS)] + [0.0]
     book[JUDGED] = [PRIOR] * (BINS + 1)
+    book[PRIORS] = [PRIOR] * (BINS + 1)
+    book[SHARED][:5] = [SHARED_PRIOR] * 4 + [1.0]
     for before in range(BINS + 1):
         book[FOLLOWS + before] = [1.0 / BINS] * BINS + [0.0]
     return book

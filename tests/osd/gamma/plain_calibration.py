@@ -46,6 +46,9 @@ class Calibration:
         self._accepted = [_PRIOR * middle for middle in middles]
         self._judged = [_PRIOR] * BINS
         self._middles = middles
+        self._guessed = [_PRIOR] * BINS
+        """Of the judged tokens of a bin, those that were not seen but taken from its middle."""
+        self._shared = Lean(keeps=0.99, prior=2.0)
         self._follows = [[1.0 / BINS] * BINS for _ in range(BINS + 1)]
         self._since = self._passed = 0
         self.judged = 0
@@ -53,8 +56,10 @@ class Calibration:
         self._known: list[list[tuple[float, float]] | None] = [None] * (BINS + 1)
 
     def chance(self, peak_bin: int) -> float:
-        """How often a token whose peak is in this bin is accepted."""
-        return self._accepted[peak_bin] / self._judged[peak_bin]
+        """How often a token whose peak is in this bin is accepted; what is guessed of it leans as all bins do."""
+        middle = self._middles[peak_bin]
+        own = self._accepted[peak_bin] - self._guessed[peak_bin] * middle
+        return (own + self._guessed[peak_bin] * self._shared.of(middle)) / self._judged[peak_bin]
 
     def following(self, peak_bin: int) -> Sequence[tuple[float, float]]:
         """(weight, chance) of what the next draft pass may find, after an accepted token of this bin, or at START.
@@ -82,6 +87,8 @@ class Calibration:
         keeps = 1.0 if self._judged[peak_bin] < _MEMORY else 1 - 1 / _MEMORY
         self._judged[peak_bin] = keeps * self._judged[peak_bin] + 1.0
         self._accepted[peak_bin] = keeps * self._accepted[peak_bin] + accepted
+        self._guessed[peak_bin] *= keeps
+        self._shared.saw(self._middles[peak_bin], accepted)
         self._since += 1
         if self._since % _REFRESH == 0 or self.judged <= _REFRESH:
             self._known = [None] * (BINS + 1)
@@ -94,16 +101,18 @@ class Calibration:
         for i, middle in enumerate(self._middles):
             self._accepted[i] = (self._accepted[i] + _PRIOR * middle) / 2
             self._judged[i] = (self._judged[i] + _PRIOR) / 2
+            self._guessed[i] = (self._guessed[i] + _PRIOR) / 2
         self._follows = [[weight / 2 + 0.5 / BINS for weight in line] for line in self._follows]
 
 
 class Lean:
     """How one request leans: its odds of acceptance ÷ those that the calibration gives."""
 
-    __slots__ = ("_accepted", "_expected", "_expected_not", "_rejected", "odds")
+    __slots__ = ("_accepted", "_back", "_expected", "_expected_not", "_keeps", "_rejected", "odds")
 
-    def __init__(self) -> None:
-        self._accepted = self._rejected = self._expected = self._expected_not = _ROW_PRIOR
+    def __init__(self, keeps: float = _ROW_KEEPS, prior: float = _ROW_PRIOR) -> None:
+        self._accepted = self._rejected = self._expected = self._expected_not = prior
+        self._keeps, self._back = keeps, (1 - keeps) * prior
         self.odds = 1.0
 
     def of(self, chance: float) -> float:
@@ -113,11 +122,10 @@ class Lean:
 
     def saw(self, chance: float, accepted: bool) -> None:
         """A token that the calibration gave this chance."""
-        back = (1 - _ROW_KEEPS) * _ROW_PRIOR
-        self._accepted = _ROW_KEEPS * self._accepted + back + accepted
-        self._rejected = _ROW_KEEPS * self._rejected + back + (not accepted)
-        self._expected = _ROW_KEEPS * self._expected + back + chance
-        self._expected_not = _ROW_KEEPS * self._expected_not + back + 1 - chance
+        self._accepted = self._keeps * self._accepted + self._back + accepted
+        self._rejected = self._keeps * self._rejected + self._back + (not accepted)
+        self._expected = self._keeps * self._expected + self._back + chance
+        self._expected_not = self._keeps * self._expected_not + self._back + 1 - chance
         self.odds = self._accepted * self._expected_not / (self._rejected * self._expected)
 
 

@@ -17,12 +17,16 @@ def test_a_peak_is_worth_itself_until_something_is_known() -> None:
 
 
 def test_verdicts_worked_by_hand() -> None:
-    # the bin of 0.8 to 0.9 begins as 4 tokens with 3.4 accepted; 2 of 6 more: 5.4 of 10
+    # the bin of 0.8 to 0.9 begins as 4 tokens of which 0.85 are accepted; 2 of 6 more are. All bins together: 2 tokens
+    # accepted and 2 rejected, 2 expected to be and 2 not, of each token 0.99 is kept a token later; the 4 lean by that
     seen = Calibration()
     for accepted in (True, False, False, True, False, False):
         seen.saw(bin_of(0.83), accepted)
-    assert seen.chance(bin_of(0.83)) == pytest.approx(0.54)
-    assert seen.chance(bin_of(0.75)) == pytest.approx(0.75)
+    weights = [0.99**age for age in range(6)]
+    taken, refused = 2 + weights[5] + weights[2], 2 + weights[4] + weights[3] + weights[1] + weights[0]
+    odds = taken * (2 + 0.15 * sum(weights)) / (refused * (2 + 0.85 * sum(weights)))
+    assert seen.chance(bin_of(0.83)) == pytest.approx((2 + 4 * odds * 0.85 / (odds * 0.85 + 0.15)) / 10)
+    assert seen.chance(bin_of(0.75)) == pytest.approx(odds * 0.75 / (odds * 0.75 + 0.25))
 
 
 def test_bins_meet_at_their_edges() -> None:

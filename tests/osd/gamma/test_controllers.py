@@ -15,8 +15,8 @@ from storage.errors import BadSetting
 from storage.settings import ServeSettings, load_settings
 from tests.osd.gamma.worlds import play_alone
 
-WITHOUT_INITIAL = {"confidence"}
-"""Controllers that always ask for gamma_max: the draft ends elsewhere."""
+FIRST = {"confidence": 12, "goodput": 1}
+"""Controllers that gamma_initial says nothing to: one always asks for gamma_max, one begins with a single token."""
 SIGNALS = {"goodput": "peak", "gammatune_plus": "peak", "confidence": "confidence", "specdecpp": "acceptance"}
 
 
@@ -24,7 +24,7 @@ SIGNALS = {"goodput": "peak", "gammatune_plus": "peak", "confidence": "confidenc
 def test_each_name_makes_the_controller_of_that_name(name: str) -> None:
     controller = make_controller(load_settings(serve={"gamma": name, "gamma_initial": 3}).serve, CostModel())
     assert controller.name == name
-    assert controller.plan([controller.start()], [20], 1) == [12 if name in WITHOUT_INITIAL else 3]
+    assert controller.plan([controller.start()], [20], 1) == [FIRST.get(name, 3)]
     assert controller.signal == SIGNALS.get(name, "none")
 
 
