@@ -22,6 +22,7 @@ from osd.cli import (  # noqa: F401  (some add their commands to replay.app and 
     doctor,
     drafts,
     generate,
+    metrics,
     replay,
     replay_keep,
     router,
@@ -88,6 +89,7 @@ def root(
 app.command("generate", rich_help_panel=SERVE)(generate.generate)
 app.command("worker", rich_help_panel=SERVE)(worker.worker)
 app.add_typer(stats.app, name="stats", rich_help_panel=LOOK)
+app.command("metrics", rich_help_panel=LOOK)(metrics.metrics)
 app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
 app.add_typer(drafts.app, name="drafts", rich_help_panel=KEEP)
 app.add_typer(router.app, name="router", rich_help_panel=KEEP)

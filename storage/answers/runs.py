@@ -57,6 +57,8 @@ class RunTotals:
     """From claim to end, gates included, of those that ended."""
     positions: int
     steps: int
+    last_start: float
+    """Unix seconds."""
 
 
 def runs(db: Database, window: Window, limit: int) -> list[RunAnswer]:
@@ -72,12 +74,15 @@ def totals(db: Database, window: Window) -> list[RunTotals]:
     query = select(
         RunRow.draft, func.count(), _in(RunState.PUBLISHED), _in(RunState.REJECTED),
         _in(RunState.FAILED, RunState.LOST), func.sum(ended), _number("positions"), _number("steps"),
+        func.max(RunRow.started_at),
     ).where(*_wanted(window)).group_by(RunRow.draft).order_by(RunRow.draft)  # fmt: skip
     with db.session(read_only=True) as session:
         rows = session.execute(query).all()
     return [
-        RunTotals(draft, runs, int(published), int(rejected), int(failed), float(seconds), int(positions), int(steps))
-        for draft, runs, published, rejected, failed, seconds, positions, steps in rows
+        RunTotals(
+            draft, runs, int(published), int(rejected), int(failed), float(seconds), int(positions), int(steps), last
+        )
+        for draft, runs, published, rejected, failed, seconds, positions, steps, last in rows
     ]
 
 

@@ -1,0 +1,1 @@
+"""Numbers for Prometheus: of the store (``store``), of an engine (``engine``), over HTTP (``server``)."""

@@ -1,0 +1,109 @@
+"""The metrics' names, labels and meanings, in one place; dashboard and alert rules are checked against it.
+
+Labels are bounded: routes beyond a limit share ``other``, drafts are few, states and places are known. Tenants,
+requests and versions are never labels: they would leak, or grow for ever. The first four are vLLM's own, verbatim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+Family = CounterMetricFamily | GaugeMetricFamily
+ROUTED = ("route", "draft")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric. A counter's name gets ``_total`` where it is shown."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    counter: bool = True
+
+    def family(self) -> Family:
+        """An empty one, to be filled."""
+        made = CounterMetricFamily if self.counter else GaugeMetricFamily
+        return made(self.name, self.help, labels=self.labels)
+
+    @property
+    def shown(self) -> str:
+        """The name of its samples."""
+        return f"{self.name}_total" if self.counter else self.name
+
+
+def _gauge(name: str, help: str, *labels: str) -> Metric:
+    return Metric(name, help, labels, counter=False)
+
+
+DRAFTS = Metric("vllm:spec_decode_num_drafts", "Number of spec decoding drafts.", ("model_name", "engine"))
+DRAFT_TOKENS = Metric("vllm:spec_decode_num_draft_tokens", "Number of draft tokens.", ("model_name", "engine"))
+ACCEPTED_TOKENS = Metric("vllm:spec_decode_num_accepted_tokens", "Number of accepted tokens.", ("model_name", "engine"))
+ACCEPTED_PER_POS = Metric(
+    "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted tokens per draft position.",
+    ("model_name", "engine", "position"),
+)  # fmt: skip
+
+SUMS: dict[str, Metric] = {
+    "requests": Metric("osd_requests", "Finished requests.", ROUTED),
+    "rounds": Metric("osd_rounds", "Rounds of drafting and verifying, those without a draft included.", ROUTED),
+    "drafted": Metric("osd_drafted_tokens", "Drafted tokens.", ROUTED),
+    "accepted": Metric("osd_accepted_tokens", "Drafted tokens that the target accepted.", ROUTED),
+    "rejections": Metric("osd_rejections", "Rounds that ended with a drafted token refused.", ROUTED),
+    "emitted": Metric("osd_emitted_tokens", "Tokens that came out.", ROUTED),
+    "prompt_tokens": Metric("osd_prompt_tokens", "Tokens of prompts.", ROUTED),
+    "draft_ms": Metric("osd_draft_seconds", "Requests' shares of the time spent drafting.", ROUTED),
+    "verify_ms": Metric("osd_verify_seconds", "Requests' shares of the time spent verifying.", ROUTED),
+}
+"""By the names of :class:`storage.outcomes.AcceptanceRow`."""
+
+PLACE_DRAFTED = Metric("osd_place_drafted", "Rounds that drafted a token at this place.", ("position",))
+PLACE_ACCEPTED = Metric("osd_place_accepted", "Rounds in which the token there was accepted.", ("position",))
+PLACE_REFUSED = Metric("osd_place_refused", "Rounds that ended there, refused.", ("position",))
+
+RUNS = Metric("osd_training_runs", "Training runs that ended, by what came of them.", ("draft", "state"))
+RUN_SECONDS = Metric("osd_training_seconds", "Time of training runs that ended, gates included.", ("draft",))
+RUN_POSITIONS = Metric("osd_training_positions", "Positions trained on, once an epoch.", ("draft",))
+LAST_RUN = _gauge("osd_training_last_start_timestamp_seconds", "When the newest training run began.", "draft")
+VERSION = _gauge("osd_draft_version_number", "The current version's number.", "draft")
+SERVERS = _gauge("osd_servers", "Servers that draft with any version of the draft.", "draft")
+WAITING = _gauge("osd_replay_waiting_requests", "Kept requests that no run has taken, held-out ones aside.", "route")
+KEPT_REQUESTS = _gauge("osd_replay_requests", "Kept requests.", "route")
+KEPT_BYTES = _gauge("osd_replay_bytes", "Their bytes on the disk.", "route")
+OLDEST = _gauge("osd_replay_waiting_age_seconds", "Age of the oldest request that waits to be trained on.", "draft")
+DISK_FREE = _gauge("osd_store_free_bytes", "Free bytes where the data directory is.")
+DISK_SIZE = _gauge("osd_store_size_bytes", "Size of the disk that it is on.")
+UP = _gauge("osd_store_up", "1 where the store answered, 0 where it did not; then the rest is missing.")
+TOOK = _gauge("osd_scrape_seconds", "How long the store took to answer.")
+
+DROPPED = Metric(
+    "osd_recorder_dropped_positions", "Positions lost: the recorder's buffer was full, or the store refused."
+)
+RECORDER_SECONDS = Metric("osd_recorder_seconds", "What recording took, of the decode loop and of its own thread.")
+STEPS = Metric("osd_engine_steps", "Steps of the decode loop.")
+STOOD_IN = Metric("osd_engine_stood_in_requests", "Requests that the default draft served for one not in memory.")
+SWAPS = Metric("osd_engine_swaps", "Versions that were swapped in.")
+SWAP_SECONDS = Metric("osd_engine_swap_pause_seconds", "Time for which decoding stood still at swaps.")
+
+VLLM: Sequence[Metric] = (DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ACCEPTED_PER_POS)
+STORE: Sequence[Metric] = (
+    *VLLM, *SUMS.values(), PLACE_DRAFTED, PLACE_ACCEPTED, PLACE_REFUSED, RUNS, RUN_SECONDS, RUN_POSITIONS, LAST_RUN,
+    VERSION, SERVERS, WAITING, KEPT_REQUESTS, KEPT_BYTES, OLDEST, DISK_FREE, DISK_SIZE, UP, TOOK,
+)  # fmt: skip
+"""What the store's collector has."""
+ENGINE: Sequence[Metric] = (DROPPED, RECORDER_SECONDS, STEPS, STOOD_IN, SWAPS, SWAP_SECONDS)
+"""What an engine's collector has."""
+
+
+class Sheet:
+    """The families of one scrape, each there once, in the order of the list."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self.families = {metric.name: metric.family() for metric in metrics}
+
+    def add(self, metric: Metric, value: float, *labels: object) -> None:
+        """One sample."""
+        self.families[metric.name].add_metric([str(label) for label in labels], float(value))
