@@ -27,6 +27,8 @@ SHARED_ROUNDS = 64
 """Rounds, of any request, that make up the engine's recent acceptance."""
 FIRST_TRIALS = 8
 """Judged tokens, of any request, before acceptance is believed at all; until then gamma_initial."""
+_LOST = 2
+"""Judged tokens that were all rejected, after which the first rounds draft one token instead of gamma_initial."""
 _REFRESH = 16
 """Rounds for which a batch size's costs are used before they are looked up again."""
 
@@ -79,6 +81,13 @@ def best_gamma(betas: Iterable[float], costs: Sequence[float]) -> tuple[int, flo
         if rate > best_rate:
             best, best_rate = gamma, rate
     return best, best_rate / plain_rate
+
+
+def _of_few(rows: Sequence[object], rooms: Sequence[int], unread: Sequence[int], gamma: int, count: int) -> list[int]:
+    """γ for so many rows that have room for it, those with the least to read first; 0 for the others."""
+    behind = unread or [0] * len(rows)
+    some = sorted((i for i in range(len(rows)) if rooms[i] > 0), key=lambda i: behind[i])[:count]
+    return [gamma if i in some else 0 for i in range(len(rows))]
 
 
 class AnalyticRow:
@@ -147,15 +156,27 @@ class AnalyticController(Settled):
     def plan(
         self, rows: Sequence[AnalyticRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
-        """One γ for all rows."""
-        return [self._decide(rows, batch)] * len(rows)
-
-    def _decide(self, rows: Sequence[AnalyticRow], batch: int) -> int:
+        """One γ for all rows; a few of them where it is a try, those that the drafter has least to read for."""
         table = self._table(batch)
         if table is None or self.shared.trials < FIRST_TRIALS:
-            return self._initial or self._prober.blind(batch)
+            gamma = self._first(batch)
+            return _of_few(rows, rooms, unread, gamma, max(1, FIRST_TRIALS // max(1, gamma)))
         gamma, gain = best_gamma([row.acceptance for row in rows], table)
-        return self._prober.instead(gamma, gain, batch, table)
+        chosen = self._prober.instead(gamma, gain, batch, table if gamma else self._of_a_probe(table, batch))
+        return [chosen] * len(rows) if gamma else _of_few(rows, rooms, unread, chosen, 1)
+
+    def _first(self, batch: int) -> int:
+        """gamma_initial before anything is known, and 1 where all that was judged was rejected."""
+        if self._initial == 0:
+            return self._prober.blind(batch)
+        hopeless = self.shared.trials >= _LOST and self.shared.accepted == 0
+        return 1 if hopeless else self._initial
+
+    def _of_a_probe(self, table: Sequence[float], batch: int) -> Sequence[float]:
+        """Milliseconds of a round of γ = 0, and of one in which a single row has one drafted token."""
+        plain, more = self._costs.verify_ms(batch, batch), self._costs.verify_ms(batch, batch + 1)
+        step = self._costs.draft_ms(batch, 1)
+        return table if plain is None or more is None or step is None else (table[0], table[0] + step + more - plain)
 
     def _table(self, batch: int) -> list[float] | None:
         """Milliseconds of a round for each γ from 0 to gamma_max."""

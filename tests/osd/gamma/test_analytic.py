@@ -86,6 +86,15 @@ def test_a_new_request_starts_from_what_the_engine_has_seen() -> None:
     assert second.acceptance == pytest.approx(6 * (9 / 13) / 7)
 
 
+def test_at_first_a_few_rows_try_and_a_clear_loss_ends_it() -> None:
+    shared = controller(known_costs(1.0, level, batches=(6,)), initial=4)
+    rows = [shared.start() for _ in range(6)]
+    assert shared.plan(rows, [0, 9, 9, 9, 9, 9], 6, [0, 8, 5, 5, 8, 8]) == [0, 0, 4, 4, 0, 0]  # 8 tokens in all
+    for row in rows[2:4]:
+        row.observe(Observation(4, 4, 0))
+    assert shared.plan(rows, [9] * 6, 6) == [1] * 6  # 2 tokens judged, both rejected
+
+
 def test_gamma_initial_until_costs_are_known() -> None:
     costs = CostModel()
     assert play_alone(controller(costs, initial=3), [3, 3, 3, 3]) == [3] * 5  # nothing was timed

@@ -62,17 +62,19 @@ def test_a_probe_pays_for_what_the_drafter_must_read_first() -> None:
     assert probes(played) == [126, 127]
 
 
-def test_all_rows_of_a_batch_probe_together() -> None:
+def test_one_row_probes_for_a_batch_the_one_with_the_least_to_read() -> None:
+    # b(4, 5) = b(4, 4) = 4: two rounds lose 2 a = 2 ms, so 200 ms earn one
     costs = known_costs(1.0, level, batches=(4,))
     controller, _ = hopeless(costs)
     rows = [controller.start() for _ in range(4)]
     costs.spent_ms = 199.0
-    asked = []
+    asked, unread = [], [9, 0, 7, 9]
     for _ in range(4):
-        asked.append(controller.plan(rows, [99] * 4, 4))
-        costs.observe_draft(4, asked[-1][0], 1.0)
-        costs.observe_verify(4, 4 * (asked[-1][0] + 1), 4.0)
-    assert asked == [[0] * 4, [1] * 4, [1] * 4, [0] * 4]
+        asked.append(controller.plan(rows, [99, 0, 99, 99], 4, unread))
+        costs.observe_draft(4, max(asked[-1]), 1.0)
+        costs.observe_verify(4, 4 + sum(asked[-1]), 4.0)
+        unread = [9, 0, 0, 9] if any(asked[-1]) else unread
+    assert asked == [[0] * 4, [0, 0, 1, 0], [0, 0, 1, 0], [0] * 4]
 
 
 @settings(max_examples=40, deadline=None)
