@@ -27,6 +27,8 @@ SHARED_ROUNDS = 64
 """Rounds, of any request, that make up the engine's recent acceptance."""
 FIRST_TRIALS = 8
 """Judged tokens, of any request, before acceptance is believed at all; until then gamma_initial."""
+_TRIED = 4
+"""Drafted tokens of such a round, about, of all rows together."""
 _LOST = 2
 """Judged tokens that were all rejected, after which the first rounds draft one token instead of gamma_initial."""
 _REFRESH = 16
@@ -160,17 +162,17 @@ class AnalyticController(Settled):
         table = self._table(batch)
         if table is None or self.shared.trials < FIRST_TRIALS:
             gamma = self._first(batch)
-            return _of_few(rows, rooms, unread, gamma, max(1, FIRST_TRIALS // max(1, gamma)))
+            return _of_few(rows, rooms, unread, gamma, max(1, _TRIED // max(1, gamma)))
         gamma, gain = best_gamma([row.acceptance for row in rows], table)
         chosen = self._prober.instead(gamma, gain, batch, table if gamma else self._of_a_probe(table, batch))
         return [chosen] * len(rows) if gamma else _of_few(rows, rooms, unread, chosen, 1)
 
     def _first(self, batch: int) -> int:
-        """gamma_initial before anything is known, and 1 where all that was judged was rejected."""
+        """gamma_initial before anything is known, less in a batch; and 1 where all that was judged was rejected."""
         if self._initial == 0:
             return self._prober.blind(batch)
         hopeless = self.shared.trials >= _LOST and self.shared.accepted == 0
-        return 1 if hopeless else self._initial
+        return 1 if hopeless else min(self._initial, max(1, FIRST_TRIALS // batch))
 
     def _of_a_probe(self, table: Sequence[float], batch: int) -> Sequence[float]:
         """Milliseconds of a round of γ = 0, and of one in which a single row has one drafted token."""

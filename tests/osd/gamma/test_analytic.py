@@ -86,13 +86,15 @@ def test_a_new_request_starts_from_what_the_engine_has_seen() -> None:
     assert second.acceptance == pytest.approx(6 * (9 / 13) / 7)
 
 
-def test_at_first_a_few_rows_try_and_a_clear_loss_ends_it() -> None:
+def test_at_first_a_few_rows_try_those_with_the_least_to_read() -> None:
     shared = controller(known_costs(1.0, level, batches=(6,)), initial=4)
     rows = [shared.start() for _ in range(6)]
-    assert shared.plan(rows, [0, 9, 9, 9, 9, 9], 6, [0, 8, 5, 5, 8, 8]) == [0, 0, 4, 4, 0, 0]  # 8 tokens in all
-    for row in rows[2:4]:
-        row.observe(Observation(4, 4, 0))
-    assert shared.plan(rows, [9] * 6, 6) == [1] * 6  # 2 tokens judged, both rejected
+    assert shared.plan(rows, [0, 9, 9, 9, 9, 9], 6, [0, 8, 5, 5, 8, 8]) == [0, 1, 1, 1, 1, 0]
+    assert shared.plan(rows[:2], [9, 9], 2) == [4, 0]
+
+
+def test_a_clear_loss_ends_the_first_tries() -> None:
+    assert play_alone(controller(known_costs(4.0, level), initial=4), [0, 0, 0]) == [4, 4, 1, 1]
 
 
 def test_gamma_initial_until_costs_are_known() -> None:
@@ -128,7 +130,7 @@ def test_a_batch_shares_one_gamma_that_is_best_for_all_of_it() -> None:
     shared = controller(known_costs(1.0, level, batches=(2,)), history=2)
     good, bad = shared.start(), shared.start()
     for _ in range(2):
-        assert shared.plan([good, bad], [99, 99], 2) == [4, 4]
+        assert shared.plan([good, bad], [99, 99], 2) == [4, 0]  # at first one tries; as if both had:
         good.observe(Observation(4, 4, 4))
         bad.observe(Observation(4, 4, 0))
     assert (good.acceptance, bad.acceptance) == (0.98, 0.0)
