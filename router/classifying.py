@@ -21,7 +21,7 @@ from router.language_tags import primary
 from router.rules import Rules, Seen, Traits
 from storage.records import Outcome, Request, Route
 
-LEAST = 0.6
+LEAST = 0.5
 """Confidence from which a guess counts, unless the settings say otherwise."""
 UNKNOWN = Seen(None, 0.0)
 

@@ -31,9 +31,9 @@ def test_guesses_send_requests_to_routes() -> None:
 def test_an_unsure_guess_takes_the_default_and_says_how_sure() -> None:
     router = ClassifierRouter([Route(), Route("sql", matches={"topic": ["sql"]})], topics=TOPICS)
     decision = router.route(Request((1,), text="perhaps"))
-    assert (decision.name, decision.confidence, decision.topic) == ("default", 0.5, "sql")
-    assert decision.reason == "unsure: topic=sql at 0.50, 0.60 needed"
-    assert ClassifierRouter([Route(), Route("sql", matches={"topic": ["sql"]})], topics=TOPICS, least=0.5).route(
+    assert (decision.name, decision.confidence, decision.topic) == ("default", 0.6, "sql")
+    assert decision.reason == "unsure: topic=sql at 0.40, 0.50 needed"
+    assert ClassifierRouter([Route(), Route("sql", matches={"topic": ["sql"]})], topics=TOPICS, least=0.4).route(
         Request((1,), text="perhaps")
     ).name == "sql"  # fmt: skip
 
