@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,7 @@ from torch import Tensor
 from osd.buffer import Buffer
 from osd.drafters.base import Draft
 from osd.parcels import Parcel, Part, Span, bundle
+from osd.redaction import Redactor, load_hook
 from osd.reduce import Kept, Reducer
 from osd.row import Completion, Progress, Row
 from storage.errors import StoreError
@@ -37,8 +39,10 @@ ACCEPTED, REJECTED, UNDRAFTED = TokenKind.ACCEPTED, TokenKind.REJECTED, TokenKin
 class Recorder:
     """Writes samples and outcomes to a store, from a thread of its own. Close it to flush."""
 
-    def __init__(self, store: Store, settings: Settings, worker: str) -> None:
-        """``worker`` names this process in the counters."""
+    def __init__(self, store: Store, settings: Settings, worker: str, tokenizer: Any = None) -> None:
+        """``worker`` names this process in the counters; ``tokenizer`` gives the redaction hook text. Raises BadSetting
+        for a hook that cannot be loaded."""
+        self.redactor = Redactor(load_hook(settings.privacy.redact), tokenizer)
         self.store, self.worker = store, worker
         self.mode = settings.serve.record
         self.reducer = Reducer(settings.storage.top_k, compiled=self.mode != "off")
@@ -173,7 +177,7 @@ class Recorder:
     def _flush(self) -> None:
         samples, outcomes, self._samples, self._outcomes = self._samples, self._outcomes, [], []
         try:
-            if samples:
+            if samples := self.redactor(samples):
                 self.store.samples.add(samples)
             if outcomes:
                 self.store.outcomes.add(outcomes, self.worker)

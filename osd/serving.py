@@ -43,7 +43,7 @@ def serving(
         if needs_head(settings.serve):
             heads = HeadSwap(store, draft, pair.draft, settings, worker)
             stack.callback(heads.close)
-        recorder = Recorder(store, settings, worker)
+        recorder = Recorder(store, settings, worker, pair.tokenizer)
         stack.callback(recorder.close)
         known: list[Engine] = []
         if router is None:

@@ -15,6 +15,8 @@ O = Z / (Z_kept + Z), has two known ends, O₋ ≤ O ≤ O₊; Ô is what is ass
 * |KL − K̂L| ≤ max |f(O) − f(Ô)| + O₊ (ln c − ln (min_out q / Q))₊ with c = min(1, p_k^(1/τ) / Z₋). f(O) is the coarsened
   KL as a function of the share outside: convex, so its extremes are at O₋, O₊ or its own minimum. The rest is the KL
   within the outside, O · KL(p_out/O ‖ q_out/Q) by the chain rule: no p there is above c, and no q below its least.
+
+The first is also at most 1, and the second at most 2 / τ.
 """
 
 from __future__ import annotations
@@ -81,9 +83,9 @@ def bound(kept: Array, outside: Array, q: Array, ids: npt.NDArray[np.integer], t
     share = kept ** (1 / temperature) / (kept ** (1 / temperature)).sum(1, keepdims=True)
     moved = _moved(share, np.take_along_axis(q, ids, 1), total, ends)
     return TopKError(
-        overlap=ends.off + np.minimum(ends.high, total),
+        overlap=np.minimum(ends.off + np.minimum(ends.high, total), 1.0),
         kl=moved + ends.high * np.maximum(spread, 0),
-        gradient=(ends.off + ends.high + ends.assumed) / temperature,
+        gradient=np.minimum(ends.off + ends.high + ends.assumed, 2.0) / temperature,
     )
 
 

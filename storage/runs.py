@@ -14,9 +14,11 @@ from storage.drivers import plain
 from storage.errors import NotFound, UnknownDraft, WrongState
 from storage.leases import end_expired, free_requests, known_drafts, lock_draft, require_lease
 from storage.lineage import note_material
+from storage.privacy_settings import EVERYTHING, PrivacySettings
 from storage.records import RunState, TrainingRun
 from storage.sample_index import IS_WAITING, chunks, oldest, routes_of
 from storage.tables import LeaseRow, RunRow, SampleRow
+from storage.tenants import usable_for
 
 Runs = list[TrainingRun]
 Wanted = Sequence[ColumnElement[bool]]
@@ -28,8 +30,9 @@ TAKEN_UNTIL = "taken_until"
 class RunLedger:
     """One worker trains a draft at a time; a dead worker's claim returns when its lease has run out."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, privacy: PrivacySettings = EVERYTHING) -> None:
         self._db = db
+        self._privacy = privacy
 
     def claim(
         self,
@@ -50,12 +53,13 @@ class RunLedger:
         """
         with self._db.session() as session:
             current = _lock_current(session, draft)
-            if not _is_due(session, draft, IS_WAITING, min_requests, max_age_seconds):
+            waiting = (*IS_WAITING, usable_for(session, draft, self._privacy))
+            if not _is_due(session, draft, waiting, min_requests, max_age_seconds):
                 return None
             run = _new_run(draft, holder, current, lease_seconds, settings or {})
             session.add(run)
             session.flush()
-            run.request_ids = _claim_requests(session, run, max_requests)
+            run.request_ids = _claim_requests(session, run, waiting, max_requests)
             note_material(session, run, ())
             session.add(LeaseRow(draft=draft, run_id=run.id))
             return to_record(run)
@@ -79,7 +83,8 @@ class RunLedger:
         """
         with self._db.session() as session:
             current = _lock_current(session, name)
-            new = (SampleRow.holdout.is_(False), SampleRow.created_at > _taken_until(session, name))
+            since = SampleRow.created_at > _taken_until(session, name)
+            new = (SampleRow.holdout.is_(False), since, usable_for(session, draft, self._privacy))
             if not _is_due(session, draft, new, min_requests, max_age_seconds):
                 return None
             taken = oldest(session, routes_of(session, draft), new, max_requests)
@@ -174,8 +179,8 @@ def _new_run(draft: str, holder: str, parent: str, lease_seconds: float, setting
     )  # fmt: skip
 
 
-def _claim_requests(session: Session, run: RunRow, max_requests: int | None) -> list[str]:
-    taken = [request_id for request_id, _ in oldest(session, routes_of(session, run.draft), IS_WAITING, max_requests)]
+def _claim_requests(session: Session, run: RunRow, wanted: Wanted, max_requests: int | None) -> list[str]:
+    taken = [request_id for request_id, _ in oldest(session, routes_of(session, run.draft), wanted, max_requests)]
     for some in chunks(taken):
         session.execute(update(SampleRow).where(SampleRow.request_id.in_(some)).values(claimed_by=run.id))
     return taken

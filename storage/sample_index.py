@@ -44,9 +44,9 @@ class ReplayStats:
     """Never trained on."""
 
 
-def waiting(session: Session, draft: str) -> Waiting:
+def waiting(session: Session, draft: str, usable: ColumnElement[bool]) -> Waiting:
     """See :meth:`storage.samples.SampleStore.waiting`."""
-    query = select(func.count(), func.min(SampleRow.created_at)).where(of_draft(draft), *IS_WAITING)
+    query = select(func.count(), func.min(SampleRow.created_at)).where(of_draft(draft), usable, *IS_WAITING)
     count, oldest = session.execute(query).one()
     return Waiting(count, None if oldest is None else max(0.0, records.now() - oldest))
 

@@ -19,6 +19,7 @@ from storage import divergence, sample_index
 from storage.database import Database
 from storage.errors import BadInput, SegmentDamaged
 from storage.exports import Exported, write_export
+from storage.privacy_settings import EVERYTHING, PrivacySettings
 from storage.purge import Purged, Purger
 from storage.records import RequestSamples
 from storage.route_names import under_present_names
@@ -26,24 +27,32 @@ from storage.sample_index import ReplayStats, Waiting, chunks, of_draft
 from storage.segment_files import NewSegment, is_held_out, prompt_hash, read_segment, write_segment
 from storage.sweep import Swept, sweep_segments
 from storage.tables import SampleRow, SegmentRow
+from storage.tenants import TenantLedger, usable_for
 
 
 class SampleStore:
     """Segments below ``folder`` and their index in the database."""
 
-    def __init__(self, db: Database, folder: Path, holdout: float) -> None:
+    def __init__(self, db: Database, folder: Path, holdout: float, privacy: PrivacySettings = EVERYTHING) -> None:
         self._db = db
         self.folder = folder
         self._holdout = holdout
+        self._privacy = privacy
+        self._tenants = TenantLedger(db, privacy)
 
-    def add(self, batch: Sequence[RequestSamples]) -> str:
-        """Keep a batch in one segment; returns the segment's id.
+    def add(self, batch: Sequence[RequestSamples]) -> str | None:
+        """Keep a batch in one segment; returns the segment's id. Tenants that do not let their requests be kept are
+        passed over; None when nothing is left.
 
         A request that is kept already is left as it is, so a batch may be added again after an error; when all of
         it is, the id is that of the segment with the first. Raises BadInput, StoreError, StoreWriteFailed.
         """
         if not batch:
             raise BadInput(reason="An empty batch makes no segment.")
+        learnable = self._tenants.learnable({samples.tenant for samples in batch})
+        batch = [samples for samples in batch if samples.tenant in learnable]
+        if not batch:
+            return None
         kept = self._segments_of([samples.request_id for samples in batch])
         fresh = list({samples.request_id: samples for samples in batch if samples.request_id not in kept}.values())
         if not fresh:
@@ -138,10 +147,11 @@ class SampleStore:
     ) -> list[str]:
         """Ids of the newest requests, newest first.
 
-        ``draft`` takes those of its routes, ``routes`` those named; ``holdout`` and ``claimed`` take one side when
-        they are not None (claimed: a training run has taken it); ``before`` takes what was created earlier.
+        ``draft`` takes those of its routes that may train it, ``routes`` those named; ``holdout`` and ``claimed`` take
+        one side when they are not None (claimed: a training run has taken it); ``before`` takes what was created
+        earlier.
         """
-        wanted: list[ColumnElement[bool]] = [] if draft is None else [of_draft(draft)]
+        wanted: list[ColumnElement[bool]] = []
         if routes is not None:
             wanted.append(SampleRow.route.in_(routes))
         if holdout is not None:
@@ -152,12 +162,14 @@ class SampleStore:
             wanted.append(SampleRow.created_at < before)
         newest = SampleRow.created_at.desc(), SampleRow.request_id
         with self._db.session(read_only=True) as session:
+            if draft is not None:
+                wanted += [of_draft(draft), usable_for(session, draft, self._privacy)]
             return list(session.scalars(select(SampleRow.request_id).where(*wanted).order_by(*newest).limit(limit)))
 
     def waiting(self, draft: str) -> Waiting:
         """How much a training run of this draft would claim now."""
         with self._db.session(read_only=True) as session:
-            return sample_index.waiting(session, draft)
+            return sample_index.waiting(session, draft, usable_for(session, draft, self._privacy))
 
     def stats(self) -> list[ReplayStats]:
         """What is kept, route by route."""

@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from storage.errors import BadSetting
+from storage.privacy_settings import PrivacySettings
 from storage.retention_settings import RetentionSettings
 from storage.section import Section as Section
 
@@ -115,7 +116,7 @@ class RouterSettings(Section):
     among a route's drafts by what each is expected to bring. Without rules and candidates they cost the same."""
     poll_seconds: float = Field(default=1.0, gt=0)
     """How often a server looks for changes of routes, pins and taught examples."""
-    min_confidence: float = Field(default=0.6, ge=0, le=1)
+    min_confidence: float = Field(default=0.5, ge=0, le=1)
     """How sure a guess of language or topic must be; below it a request takes the default route."""
     language_model: Path | None = None
     """File of a language model to use instead of the one that ships with osd."""
@@ -233,6 +234,7 @@ class Settings(BaseSettings):
     gate: GateSettings = GateSettings()
     worker: WorkerSettings = WorkerSettings()
     retention: RetentionSettings = RetentionSettings()
+    privacy: PrivacySettings = PrivacySettings()
 
     @classmethod
     def settings_customise_sources(

@@ -3,6 +3,7 @@
     store.samples    what requests leave for learning         storage.samples
     store.forgetter  forgetting requests and tenants          storage.forget
     store.keeper     retention and compaction                 storage.keeper
+    store.tenants    what tenants allow                       storage.tenants
     store.versions   drafts' weights and their lives          storage.versions
     store.runs       who trains what                          storage.runs
     store.outcomes   how drafting went                        storage.outcomes
@@ -26,26 +27,29 @@ from storage.files import make_folder, writing
 from storage.forget import Forgetter
 from storage.keeper import Keeper
 from storage.outcomes import OutcomeStore
+from storage.privacy_settings import EVERYTHING, PrivacySettings
 from storage.proposals import ProposalLedger
 from storage.routes import RouteTable
 from storage.runs import RunLedger
 from storage.samples import SampleStore
 from storage.settings import Settings
 from storage.sweep import Swept
+from storage.tenants import TenantLedger
 from storage.versions import VersionLedger
 
 
 class Store:
     """The parts over one database and one data directory."""
 
-    def __init__(self, db: Database, directory: Path, holdout: float) -> None:
+    def __init__(self, db: Database, directory: Path, holdout: float, privacy: PrivacySettings = EVERYTHING) -> None:
         self.db = db
         self.directory = directory
-        self.samples = SampleStore(db, directory / "segments", holdout)
+        self.tenants = TenantLedger(db, privacy)
+        self.samples = SampleStore(db, directory / "segments", holdout, privacy)
         self.forgetter = Forgetter(db, directory / "segments")
         self.keeper = Keeper(db, directory / "segments")
         self.versions = VersionLedger(db, directory / "weights")
-        self.runs = RunLedger(db)
+        self.runs = RunLedger(db, privacy)
         self.outcomes = OutcomeStore(db)
         self.routes = RouteTable(db)
         self.examples = ExampleShelf(db)
@@ -85,4 +89,4 @@ def open_store(settings: Settings) -> Store:
     except BaseException:
         db.close()
         raise
-    return Store(db, directory, kept.holdout)
+    return Store(db, directory, kept.holdout, settings.privacy)

@@ -44,7 +44,7 @@ def decode(
     pair = choose_pair(settings.serve, target, draft).load(settings.serve)
     if threads:
         torch.set_num_threads(threads)
-    tokens = [encode(pair.tokenizer, text) for text in _texts(prompts or [], count)]
+    tokens = [encode(pair.tokenizer, text) for text in texts_of(prompts or [], count)]
     columns = (TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
         task = bar.add_task("warming up", total=None)
@@ -58,7 +58,7 @@ def decode(
     print_json(result)
 
 
-def _texts(files: list[Path], count: int) -> list[str]:
+def texts_of(files: list[Path], count: int) -> list[str]:
     """Prompts of all files in turn; broken lines are named and passed over. Without files, the demo's own."""
     if not files:
         from osd.demo.prompts import DOMAINS

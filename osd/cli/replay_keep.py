@@ -1,4 +1,4 @@
-"""`osd replay forget`, `retain`, `compact`, `verify`, `import`, `log`: what keeping asks of an admin."""
+"""`osd replay forget`, `retain`, `compact`, `verify`, `import`, `tenant`, `log`: what keeping asks of an admin."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ CHANGES = (
     Column("at", "at", when), Column("who", "who"), Column("action", "action"), Column("subject", "about"),
     Column("facts", "what came of it"),
 )  # fmt: skip
+
+TENANTS = (Column("name", "tenant"), Column("learn", "kept"), Column("share", "shared"))
 
 
 @app.command()
@@ -134,6 +136,30 @@ def import_(
     else:
         known = f"; {count(done.known)} were left as they are" if done.known else ""
         note(f"Kept {count(done.requests)} requests, {count(done.positions)} positions{known}.")
+
+
+@app.command()
+def tenant(
+    ctx: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="A tenant. Default: show all.", metavar="NAME")] = None,
+    learn: Annotated[bool | None, typer.Option("--learn/--no-learn", help="May its requests be kept?")] = None,
+    share: Annotated[
+        bool | None, typer.Option("--share/--no-share", help="May they train drafts that others use?")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say, or show, what a tenant allows. `[privacy]` says what those allow who are not named here.
+
+    A tenant that does not share trains one draft only: that of the route to which it alone is pinned.
+    """
+    with surroundings(ctx).store() as store:
+        if name is not None and (learn is not None or share is not None):
+            store.tenants.allow(name, learn=learn, share=share)
+        rows = [asdict(one) for one in ([store.tenants.get(name)] if name is not None else store.tenants.list())]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(rows, TENANTS, empty="Nothing was said of any tenant.")
 
 
 @app.command()
