@@ -1,4 +1,4 @@
-"""`osd bench replay` and `osd bench topk`, small, with the pair that ships with osd: the figures are there and agree."""
+"""`osd bench replay` and `osd bench topk`, small, with the pair that ships with osd: the figures agree."""
 
 import json
 
