@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
@@ -44,20 +45,22 @@ EVERYTHING = Window()
 
 def grouped(
     session: Session, table: Table, window: Window, columns: Mapping[str, Any], counts: Sequence[str]
-) -> dict[Key, list[Any]]:
+) -> dict[Key, Sequence[Any]]:
     """The sums of ``counts`` for each group, by the groups' values in the order of ``columns``, and sorted by them.
 
     ``columns``: a name and the table's column for each; None for minute, hour and day, which are Unix seconds. One
     statement a piece of time: so each runs along the primary key, where one for all would sort a year's rows.
     """
-    finest = min((SPANS[name] for name in columns if name in SPANS), default=WEEK)
-    found: dict[Key, list[Any]] = {}
+    finest, split = min((SPANS[name] for name in columns if name in SPANS), default=WEEK), len(columns)
+    found: dict[Key, Sequence[Any]] = {}
     for piece in cover(window.since, window.until, finest):
-        for row in session.execute(_sums(table, window, piece, columns, counts)):
-            key, sums = tuple(row[: len(columns)]), row[len(columns) :]
-            if sums[0] is not None:  # without groups SQL answers with a row of nothing
-                so_far = found.get(key)
-                found[key] = list(sums) if so_far is None else [a + b for a, b in zip(so_far, sums, strict=True)]
+        for row in session.execute(_sums(table, window, piece, columns, counts)).all():
+            key, sums = row[:split], row[split:]
+            if sums[0] is None:  # without groups SQL answers with a row of nothing
+                continue
+            if (so_far := found.get(key)) is not None:
+                sums = tuple(map(add, so_far, sums))
+            found[key] = sums
     return dict(sorted(found.items()))
 
 

@@ -66,7 +66,7 @@ def change(
     """Show acceptance before and after a version began to serve, with an interval, by route.
 
     Before are the draft's other versions, after is this one. Interval of a difference of ratios, from minutes (window
-    up to 6 h), hours (up to 14 d) or days, which it takes as independent: a change of traffic at the same moment shows
+    up to 6 h), hours (up to 4 d) or days, which it takes as independent: a change of traffic at the same moment shows
     in it too.
 
     Example: `osd stats change default-000007-1f2e3d4c --window 2d`

@@ -97,7 +97,7 @@ def _side(session: Session, version: VersionRow, since: float, until: float, its
 
 def _bucket(window: float) -> str:
     """How long buckets are: so that there are dozens of them in a window, if it is long enough."""
-    return "minute" if window <= 6 * HOUR else "hour" if window <= 14 * DAY else "day"
+    return "minute" if window <= 6 * HOUR else "hour" if window <= 4 * DAY else "day"
 
 
 def _row(route: str, version: str, began: int, one: _Side, other: _Side, confidence: float) -> ChangeRow:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Float, cast, func, select
+from sqlalchemy import Float, case, cast, func, select
 
 from storage.database import Database
 from storage.tables import OutcomeRow
@@ -28,18 +28,17 @@ class PlainRound:
 def plain_round(db: Database) -> PlainRound | None:
     """None where the log is empty, or all drafts were of one length, from which no line follows."""
     with db.session(read_only=True) as session:
-        undrafted = select(func.sum(OutcomeRow.rounds), func.sum(OutcomeRow.verify_ms)).where(OutcomeRow.drafted == 0)
-        rounds, spent = session.execute(undrafted).one()
-        if rounds and rounds >= ENOUGH:
-            return PlainRound(float(spent) / int(rounds), "measured", int(rounds))
-        sums = session.execute(select(*_sums()).where(OutcomeRow.rounds > 0)).one()
-    return fit(*(float(value or 0) for value in sums))
+        n, d, dd, v, dv, rounds, spent = (float(value or 0) for value in session.execute(select(*_sums())).one())
+    return PlainRound(spent / rounds, "measured", int(rounds)) if rounds >= ENOUGH else fit(n, d, dd, v, dv)
 
 
 def _sums() -> list[Any]:
-    """Σ n, Σ d, Σ d²/n, Σ v, Σ d v/n: the normal equations where an outcome's variance goes with its rounds n."""
+    """Σ n, Σ d, Σ d²/n, Σ v, Σ d v/n: the normal equations where an outcome's variance goes with its rounds n; then
+    Σ n and Σ v of those that drafted nothing."""
     n, d, v = (cast(column, Float) for column in (OutcomeRow.rounds, OutcomeRow.drafted, OutcomeRow.verify_ms))
-    return [func.sum(n), func.sum(d), func.sum(d * d / n), func.sum(v), func.sum(d * v / n)]
+    per_round = d / func.nullif(n, 0)
+    plain = [func.sum(case((OutcomeRow.drafted == 0, column), else_=0.0)) for column in (n, v)]
+    return [func.sum(n), func.sum(d), func.sum(d * per_round), func.sum(v), func.sum(v * per_round), *plain]
 
 
 def fit(n: float, d: float, dd: float, v: float, dv: float) -> PlainRound | None:

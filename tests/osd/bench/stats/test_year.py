@@ -1,0 +1,100 @@
+"""The synthetic year is one that servers could have left, the same in both databases."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from osd.bench.stats.bench import STAGES, bench
+from osd.bench.stats.year import END, Plan, add_days, add_weeks
+from storage.errors import BadInput
+from storage.settings import load_settings
+from storage.spans import DAY, KEPT
+from storage.store import Store, open_store
+from tests.cli.conftest import Osd, data, osd  # noqa: F401
+from tests.storage.conftest import (  # noqa: F401
+    memory,
+    new_sqlite,
+    postgres_url,
+    settings,
+    store,
+    upgraded_postgres,
+)
+
+PLAN = Plan(days=9, routes=3, versions=2, workers=2)
+
+
+def test_every_span_has_the_same_sums(store: Store) -> None:  # noqa: F811
+    for day in range(9):
+        add_days(store.db, PLAN, day, day + 1)
+    add_weeks(store.db)
+    add_weeks(store.db)
+    for table, column in (("outcome_counters", "drafted"), ("position_counters", "refused")):
+        with store.db.session(read_only=True) as session:
+            found = session.execute(text(f"SELECT span, sum({column}), count(*) FROM {table} GROUP BY span")).all()
+        assert sorted(row[0] for row in found) == list(KEPT)
+        assert len({int(row[1]) for row in found}) == 1
+        assert int(found[0][1]) > 0
+
+
+def test_days_have_every_route_version_and_worker_and_sums_that_fit(store: Store) -> None:  # noqa: F811
+    add_days(store.db, PLAN, 0, 9)
+    add_weeks(store.db)
+    rows = store.outcomes.acceptance(["day", "route", "worker"])
+    assert len(rows) == 9 * 3 * 2
+    assert {row.by["day"] for row in rows} == {END - days * DAY for days in range(1, 10)}
+    assert len(store.outcomes.acceptance(["version"])) == 2
+    for row in rows:
+        assert row.rejections <= row.rounds
+        assert row.accepted + row.rejections <= row.drafted
+        assert row.emitted == row.accepted + row.rounds
+
+
+def test_both_databases_hold_the_same_year(memory: Path, new_sqlite: Path, postgres_url: str) -> None:  # noqa: F811
+    found = []
+    for url in (None, postgres_url):
+        folder = memory / ("pg" if url else "lite")
+        folder.mkdir()
+        if url is None:
+            shutil.copyfile(new_sqlite, folder / "osd.db")
+        with open_store(load_settings(storage={"directory": folder, "url": url})) as opened:
+            add_days(opened.db, PLAN, 0, 9)
+            found.append([row.as_dict() for row in opened.outcomes.acceptance(["route", "version", "tenant", "day"])])
+    assert found[0] == found[1]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[dict[str, object], dict[str, list[object]]]:
+    plan = Plan(days=24, routes=3, versions=3, workers=2)
+    line, found = bench(plan, tmp_path, None, requests=8, repeats=1, report=lambda _: None)
+    return line, dict(found)  # type: ignore[arg-type]
+
+
+def test_each_question_has_an_answer_at_every_stage(small: tuple[dict[str, object], dict[str, list[object]]]) -> None:
+    line, found = small
+    assert len(found["sqlite"]) == len(STAGES)
+    assert line["postgresql"] is None
+    ms = line["sqlite"]
+    assert isinstance(ms, dict)
+    assert {"acceptance route", "positions", "change, 1 day", "tokens", "rejections"} <= ms.keys()
+    assert line["max_ms"] == max(ms.values())
+
+
+def test_a_database_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    plan = Plan(days=24, routes=2, versions=2, workers=1)
+    bench(plan, tmp_path, None, requests=2, repeats=1, report=lambda _: None)
+    with pytest.raises(BadInput, match="not empty"):
+        bench(plan, tmp_path, None, requests=2, repeats=1, report=lambda _: None)
+
+
+def test_the_command_prints_one_line_and_draws(osd: Osd, tmp_path: Path) -> None:  # noqa: F811
+    done = osd("bench", "stats", "--small", "--repeats", "1", "--json", "--picture", tmp_path / "growth.png")
+    assert done.exit_code == 0, done.stderr
+    line = json.loads(done.stdout.splitlines()[-1])
+    assert {"sqlite", "postgresql", "max_ms", "rows"} <= line.keys()
+    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
+    assert osd("bench", "stats", "--small", "--folder", tmp_path).exit_code == 2
