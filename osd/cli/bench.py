@@ -11,6 +11,8 @@ from osd.cli.bench_online import online
 from osd.cli.bench_replay import replay
 from osd.cli.bench_router import router
 from osd.cli.bench_routes import routes
+from osd.cli.bench_stats import stats
+from osd.cli.bench_topk import topk
 
 app = typer.Typer(no_args_is_help=True, help="Measure decoding, learning while serving, gamma controllers, and routes.")
 app.command()(decode)
@@ -20,3 +22,5 @@ app.command()(routes)
 app.command()(drafts)
 app.command()(router)
 app.command()(replay)
+app.command()(topk)
+app.command()(stats)
