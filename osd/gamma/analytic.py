@@ -63,6 +63,9 @@ class History:
         self.rejections += accepted < drafted
 
 
+_NOTHING = History(1)
+
+
 def best_gamma(betas: Iterable[float], costs: Sequence[float]) -> tuple[int, float]:
     """argmax over γ of Eq. 1, its numerator summed over the rows; the least γ where several are equal.
 
@@ -95,20 +98,26 @@ def _of_few(rows: Sequence[object], rooms: Sequence[int], unread: Sequence[int],
 class AnalyticRow:
     """One request: its last h rounds."""
 
-    __slots__ = ("_controller", "_history", "acceptance")
+    __slots__ = ("_acceptance", "_controller", "_history")
 
     def __init__(self, controller: AnalyticController) -> None:
         self._controller = controller
         self._history = History(controller.history)
-        self.acceptance = controller.estimate(self._history)
-        """β: the request's acceptance, blended with the engine's."""
+        self._acceptance: float | None = None
+
+    @property
+    def acceptance(self) -> float:
+        """β: the request's acceptance, blended with the engine's; the engine's as it is now while the request has
+        none of its own."""
+        return self._controller.unknown if self._acceptance is None else self._acceptance
 
     def observe(self, seen: Observation) -> None:
         """A round without drafted tokens says nothing about acceptance."""
         if seen.drafted:
             self._history.add(seen.drafted, seen.accepted)
             self._controller.shared.add(seen.drafted, seen.accepted)
-            self.acceptance = self._controller.estimate(self._history)
+            self._controller.unknown = self._controller.estimate(_NOTHING)
+            self._acceptance = self._controller.estimate(self._history)
 
 
 class AnalyticController(Settled):
@@ -136,6 +145,8 @@ class AnalyticController(Settled):
         self._acceptance_max = acceptance_max
         self._prior_trials = prior_trials
         self._prober = Prober(costs)
+        self.unknown = self.estimate(_NOTHING)
+        """β of a request without history."""
         self._tables: dict[tuple[int, int], tuple[int, list[float]]] = {}
 
     def start(self) -> AnalyticRow:

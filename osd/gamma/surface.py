@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 WINDOW = 31
 """Timings that a cell remembers."""
@@ -14,6 +14,13 @@ _SMOOTHING = 4
 """Timings that the line weighs beside a cell's own: a cell of few is pulled towards its neighbours."""
 _REFIT = 16
 """Timings after which the line is drawn anew."""
+_HALF_LIFE = 512
+"""Rounds in which a cell that is not timed any more loses half of its weight for the others."""
+_APART = 0.05
+"""1 − r² of rows and sizes from which on they are told apart; else all is laid to size, which speculates less."""
+
+Point = tuple[float, int, int, float]
+"""Weight, rows, size, cost."""
 
 
 def lower_median(values: deque[float]) -> float:
@@ -41,12 +48,14 @@ class Cell:
 
 
 class Surface:
-    """A cost over (batch, tokens): cells where it was measured, a line over ``size(batch, tokens)`` elsewhere."""
+    """A cost over (batch, tokens): cells where it was measured, a plane over the rows and ``size(batch, tokens)``
+    elsewhere, which all batch sizes share."""
 
-    def __init__(self, size: Callable[[int, int], int]) -> None:
-        self._size = size
+    def __init__(self, size: Callable[[int, int], int], by_rows: bool = False) -> None:
+        """``by_rows``: whether a row costs something beside its size."""
+        self._size, self._by_rows = size, by_rows
         self._rows: dict[int, dict[int, Cell]] = {}
-        self._line: tuple[float, float] | None = None
+        self._plane: tuple[float, float, float] | None = None
         self._ratios: dict[int, tuple[list[int], list[float]]] = {}
         self._added = 0
 
@@ -68,7 +77,7 @@ class Surface:
         self._added += 1
         self._ratios.pop(batch, None)
         if cell.count <= TRUSTED or self._added % _REFIT == 0:
-            self._line = None
+            self._plane = None
 
     def estimate(self, batch: int, tokens: int) -> float | None:
         """The cost, or None while nothing at all was measured.
@@ -101,23 +110,45 @@ class Surface:
         return known, ratios
 
     def _on_line(self, batch: int, tokens: int) -> float:
-        if self._line is None:
-            self._line = self._fit()
+        if self._plane is None:
+            self._plane = plane_through(self._points())
             self._ratios.clear()
-        start, slope = self._line
-        return start + slope * self._size(batch, tokens)
+        start, a_row, a_size = self._plane
+        return start + a_row * batch + a_size * self._size(batch, tokens)
 
-    def _fit(self) -> tuple[float, float]:
-        """Least squares, each cell weighted by how far it is trusted; neither start nor slope is negative."""
-        total = x_sum = y_sum = xx = xy = 0.0
-        for batch, row in self._rows.items():
-            for tokens, cell in row.items():
-                weight, x, y = min(cell.count, TRUSTED), self._size(batch, tokens), cell.typical
-                total, x_sum, y_sum = total + weight, x_sum + weight * x, y_sum + weight * y
-                xx, xy = xx + weight * x * x, xy + weight * x * y
-        spread = total * xx - x_sum * x_sum
-        slope = (total * xy - x_sum * y_sum) / spread if spread > 1e-9 * total * xx else 0.0
-        start = (y_sum - slope * x_sum) / total
-        if slope < 0:
-            return y_sum / total, 0.0
-        return (start, slope) if start >= 0 else (0.0, xy / xx)
+    def _points(self) -> list[Point]:
+        """Each cell with its weight: how far it is trusted, less the longer it was not timed."""
+        newest = max(cell.seen_at for row in self._rows.values() for cell in row.values())
+        return [
+            (
+                min(cell.count, TRUSTED) * 0.5 ** ((newest - cell.seen_at) / _HALF_LIFE),
+                batch if self._by_rows else 0,
+                self._size(batch, tokens),
+                cell.typical,
+            )
+            for batch, row in self._rows.items()
+            for tokens, cell in row.items()
+        ]
+
+
+def plane_through(points: Sequence[Point]) -> tuple[float, float, float]:
+    """(start, a row, a size) of start + a_row · rows + a_size · size, by least squares. None of them is negative: where
+    one would be, or rows and sizes rise together, rows play no part, and then size."""
+    total = sum(weight for weight, _, _, _ in points)
+    rows, size, cost = (sum(point[0] * point[k] for point in points) / total for k in (1, 2, 3))
+    centred = [(weight, b - rows, x - size, y - cost) for weight, b, x, y in points]
+    bb, xx, bx, by, xy = (
+        sum(point[0] * point[k] * point[j] for point in centred) for k, j in ((1, 1), (2, 2), (1, 2), (1, 3), (2, 3))
+    )
+    determinant = bb * xx - bx * bx
+    if determinant > _APART * bb * xx:
+        a_row, a_size = (by * xx - xy * bx) / determinant, (xy * bb - by * bx) / determinant
+        start = cost - a_row * rows - a_size * size
+        if min(start, a_row, a_size) >= 0:
+            return start, a_row, a_size
+    slope = xy / xx if xx > 1e-9 * total * (xx / total + size * size) else 0.0
+    if slope < 0:
+        return cost, 0.0, 0.0
+    if (start := cost - slope * size) >= 0:
+        return start, 0.0, slope
+    return 0.0, 0.0, sum(w * x * y for w, _, x, y in points) / sum(w * x * x for w, _, x, _ in points)

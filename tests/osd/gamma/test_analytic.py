@@ -97,6 +97,14 @@ def test_a_clear_loss_ends_the_first_tries() -> None:
     assert play_alone(controller(known_costs(4.0, level), initial=4), [0, 0, 0]) == [4, 4, 1, 1]
 
 
+def test_a_request_without_history_goes_by_what_the_engine_has_learned_since() -> None:
+    shared = controller(known_costs(1.0, level), prior_trials=6.0)
+    early, other = shared.start(), shared.start()
+    for _ in range(9):
+        other.observe(Observation(4, 4, 0))
+    assert early.acceptance == shared.start().acceptance == pytest.approx(1 / 11)
+
+
 def test_gamma_initial_until_costs_are_known() -> None:
     costs = CostModel()
     assert play_alone(controller(costs, initial=3), [3, 3, 3, 3]) == [3] * 5  # nothing was timed
