@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from storage.proposals import ProposalKind, ProposalState
 from storage.records import RunState
 from storage.sample_index import chunks
-from storage.tables import RunRow, SampleRow, VersionRow
+from storage.tables import RouteProposalRow, RunRow, SampleRow, VersionRow
 
 STARTED_FROM = "started_from"
 """In a run's result: the version whose weights it went on from, where that is not its parent."""
@@ -28,6 +29,22 @@ class Learned:
     """By draft and number: of the runs that had the requests, and all that descend from them."""
     under_way: tuple[str, ...]
     """Runs that have the requests and have not ended: what they will make learned from them too."""
+    topics: tuple[str, ...] = ()
+    """Topics whose taught examples were taken from the requests, by a split that was applied: their text is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A draft that began with an applied proposal of a route of its own: trained without a run of the ledger."""
+
+    root: str
+    draft: str
+    """It was trained from a version of this draft that was there at the time."""
+    at: float
+    members: frozenset[str]
+    """Requests that it was trained on."""
+    examples: dict[str, frozenset[str]]
+    """Topic -> requests whose prompts became its examples."""
 
 
 def learned_from(session: Session, request_ids: Sequence[str], tenant: str | None = None) -> Learned:
@@ -42,15 +59,37 @@ def learned_from(session: Session, request_ids: Sequence[str], tenant: str | Non
             runs.add(run_id)
             if state == RunState.CLAIMED.value:
                 under_way.append(run_id)
-    return Learned(_with_descendants(session, runs, came_from), tuple(sorted(under_way)))
+    splits = _splits(session)
+    first = {split.root for split in splits if not asked.isdisjoint(split.members)}
+    versions = _with_descendants(session, runs, came_from, splits, first)
+    topics = {topic for split in splits for topic, ids in split.examples.items() if not asked.isdisjoint(ids)}
+    return Learned(versions, tuple(sorted(under_way)), tuple(sorted(topics)))
 
 
-def _with_descendants(session: Session, runs: set[str], came_from: dict[str | None, str | None]) -> tuple[str, ...]:
-    columns = VersionRow.id, VersionRow.parent, VersionRow.run_id
+def _splits(session: Session) -> list[Split]:
+    kind, state = RouteProposalRow.kind == ProposalKind.SPLIT.value, ProposalState.APPLIED.value
+    found = []
+    for row in session.scalars(select(RouteProposalRow).where(kind, RouteProposalRow.state == state)):
+        facts = row.facts
+        own = {facts.get("name"): facts.get("route")}  # an admin may have named the route otherwise
+        examples = {str(own.get(topic, topic)): frozenset(ids) for topic, ids in facts.get("examples", {}).items()}
+        members = frozenset(facts.get("members", ()))
+        found.append(Split(str(facts.get("version")), str(facts.get("draft")), row.at, members, examples))
+    return found
+
+
+def _with_descendants(
+    session: Session, runs: set[str], came_from: dict[str | None, str | None], splits: list[Split], first: set[str]
+) -> tuple[str, ...]:
+    """Versions of these runs, those that are ``first``, and what descends from either. Which version a split began from
+    is not written down: it counts as a child of all that its draft had by then."""
+    columns = VersionRow.id, VersionRow.parent, VersionRow.run_id, VersionRow.draft, VersionRow.created_at
     children: dict[str, list[str]] = defaultdict(list)
-    order, todo = [], []
-    for version, parent, run_id in session.execute(select(*columns).order_by(VersionRow.draft, VersionRow.number)):
+    order, todo = [], list(first)
+    rows = session.execute(select(*columns).order_by(VersionRow.draft, VersionRow.number))
+    for version, parent, run_id, draft, made in rows:
         order.append(version)
+        children[version] += [split.root for split in splits if split.draft == draft and made <= split.at]
         for source in {parent, came_from.get(run_id)}:
             if source is not None:
                 children[source].append(version)

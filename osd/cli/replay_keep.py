@@ -61,6 +61,8 @@ def tell(forgotten: Forgotten) -> None:
         [{"version": version} for version in learned.versions], (Column("version", "trained on them"),),
         empty="No draft version was trained on them.",
     )  # fmt: skip
+    for topic in learned.topics:
+        note(f"Examples of the topic {topic} were taken from them: `osd router forget {topic}` deletes their text.")
     if learned.under_way:
         note(f"Training on them now, so that what comes of it learned from them too: {', '.join(learned.under_way)}.")
 

@@ -11,6 +11,8 @@ from sqlalchemy import select, text
 
 from storage import admin_log
 from storage.errors import BadInput, UnknownRequest
+from storage.lineage import Learned
+from storage.proposals import ProposalKind, ProposalState
 from storage.records import DraftVersion, RequestSamples, RunState, TrainingRun
 from storage.store import Store
 from storage.tables import Base, RunRow
@@ -133,6 +135,22 @@ def test_a_tenant_is_found_in_runs_whose_samples_are_long_gone(keep_all: Store, 
     assert keep_all.forgetter.forget(tenant="zeta").learned.versions == (version.id,)
     assert keep_all.forgetter.forget(tenant="nobody").learned.versions == ()
     assert keep_all.forgetter.forget(["r0"]).learned.versions == (version.id,), "by its id too"
+
+
+def test_a_draft_that_was_split_off_is_named_with_the_topic_of_its_examples(keep_all: Store, tmp_path: Path) -> None:
+    add_root(keep_all, tmp_path / "model")
+    keep_all.samples.add([spoken(0)])
+    _, first = train(keep_all, tmp_path)
+    keep_all.samples.add([spoken(1), spoken(2)])
+    facts = {"name": "sql", "draft": "default", "version": first.id, "examples": {"sql": ["r1"], "rest": ["r2"]}}
+    proposal = keep_all.proposals.add(ProposalKind.SPLIT, {**facts, "members": ["r1"]})
+    root = add_root(keep_all, tmp_path / "split", "queries")
+    assert keep_all.forgetter.forget(["r1"]).learned == Learned((), (), ())
+    keep_all.proposals.set_state(proposal.id, ProposalState.APPLIED, {"route": "queries", "version": root})
+    assert keep_all.forgetter.forget(["r2"]).learned == Learned((), (), ("rest",))
+    keep_all.samples.add([spoken(1)])
+    assert keep_all.forgetter.forget(["r1"]).learned == Learned((root,), (), ("queries",))
+    assert keep_all.forgetter.forget(["r0"]).learned.versions == (first.id, root), "it began from one that learned"
 
 
 def test_the_trail_says_who_forgot_what_and_never_a_prompt(store: Store) -> None:
