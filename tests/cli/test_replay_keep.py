@@ -112,3 +112,17 @@ def test_a_file_that_cannot_be_imported_leaves_nothing(osd, filled, tmp_path, ki
     assert words.get(kind, "no whole file of `osd replay export`") in done.stderr
     assert "Nothing was kept" in done.stderr
     assert kept(filled) == 0
+
+
+def test_what_a_tenant_allows(osd, filled):
+    assert json.loads(osd("replay", "tenant", "odd", "--json").stdout) == [
+        {"name": "odd", "learn": True, "share": True}
+    ]
+    assert osd("replay", "tenant", "odd", "--no-learn").exit_code == 0
+    assert json.loads(osd("replay", "tenant", "--json").stdout) == [{"name": "odd", "learn": False, "share": True}]
+    filled.store.samples.add([samples(number, filled.root) for number in (20, 21)])
+    assert filled.store.samples.recent(limit=9).count("request-21") == 0
+    assert kept(filled) == 7
+    done = osd("replay", "tenant", "*", "--no-share")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "names no tenant" in done.stderr
