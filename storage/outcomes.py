@@ -40,7 +40,7 @@ COLUMNS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceRow:
-    """Sums of one group of outcomes, and the measures that follow from them."""
+    """Sums of one group of outcomes, in the order of COUNTS, and the measures that follow from them."""
 
     by: Mapping[str, Any]
     """What the group has in common: route, version, controller, tenant, worker, or minute, hour, day (Unix seconds)."""
@@ -87,9 +87,6 @@ class AcceptanceRow:
 
 MEASURES = ("alpha", "draft_acceptance_rate", "mean_acceptance_length", "discard_rate", "verification_rate")
 
-WHOLE = sum(not name.endswith("_ms") for name in COUNTS)
-"""Counts that are whole numbers; they come first."""
-
 
 class OutcomeStore:
     """Outcomes of finished requests."""
@@ -129,7 +126,7 @@ class OutcomeStore:
         window = Window(since, until, route, draft, version)
         with self._db.session(read_only=True) as session:
             found = grouped(session, CounterRow, window, {name: COLUMNS[name] for name in names}, COUNTS)
-        return [_to_acceptance(dict(zip(names, key, strict=True)), sums) for key, sums in found.items()]
+        return [AcceptanceRow(dict(zip(names, key, strict=True)), *sums) for key, sums in found.items()]
 
     def recent(
         self,
@@ -186,11 +183,6 @@ def _upsert(dialect: str) -> Insert:
     added = {name: getattr(CounterRow, name) + statement.excluded[name] for name in COUNTS}
     result: Insert = statement.on_conflict_do_update(index_elements=["span", "start", *KEYS, "worker"], set_=added)
     return result
-
-
-def _to_acceptance(by: Mapping[str, Any], sums: Sequence[Any]) -> AcceptanceRow:
-    """PostgreSQL sums whole numbers to decimals. In the order of COUNTS, which is that of the fields."""
-    return AcceptanceRow(by, *map(int, sums[:WHOLE]), *sums[WHOLE:])
 
 
 def _to_outcome(row: OutcomeRow) -> Outcome:

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Float, case, cast, func, select
 
 from storage.database import Database
+from storage.outcome_window import hurry
 from storage.tables import OutcomeRow
 
 ENOUGH = 200
@@ -28,6 +29,7 @@ class PlainRound:
 def plain_round(db: Database) -> PlainRound | None:
     """None where the log is empty, or all drafts were of one length, from which no line follows."""
     with db.session(read_only=True) as session:
+        hurry(session)
         n, d, dd, v, dv, rounds, spent = (float(value or 0) for value in session.execute(select(*_sums())).one())
     return PlainRound(spent / rounds, "measured", int(rounds)) if rounds >= ENOUGH else fit(n, d, dd, v, dv)
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Float, case, cast, func, select
 
 from storage.database import Database
-from storage.outcome_window import Window
+from storage.outcome_window import Window, hurry
 from storage.records import RunState
 from storage.tables import RunRow
 
@@ -65,6 +65,7 @@ def runs(db: Database, window: Window, limit: int) -> list[RunAnswer]:
     """The newest runs that started in the window, newest first."""
     query = select(*COLUMNS).where(*_wanted(window)).order_by(RunRow.started_at.desc(), RunRow.id).limit(limit)
     with db.session(read_only=True) as session:
+        hurry(session)
         return [_answer(*row) for row in session.execute(query)]
 
 
@@ -77,6 +78,7 @@ def totals(db: Database, window: Window) -> list[RunTotals]:
         func.max(RunRow.started_at),
     ).where(*_wanted(window)).group_by(RunRow.draft).order_by(RunRow.draft)  # fmt: skip
     with db.session(read_only=True) as session:
+        hurry(session)
         rows = session.execute(query).all()
     return [
         RunTotals(
