@@ -4,7 +4,7 @@ While γ is 0 nothing is learned about acceptance; while it is not, nothing abou
 A probe is a try of the other kind. Every millisecond of decoding earns 0.01 ms of credit, and a probe is made
 only when the credit covers what it may lose, reckoned as if it brought nothing:
 
-    at γ = 0    two rounds of one drafted token    loses  catch-up + 2 (a(B) + b(B, 2B) − b(B, B))
+    at γ = 0    two rounds of one token in one row loses  catch-up + 2 (a(B) + b(B, B + 1) − b(B, B))
     at γ > 0    one plain round                    loses  (gain − 1) · b(B, B)
 
 where catch-up is what the drafter needs to read the text of the rounds that had no draft. So a probe of c ms comes
@@ -40,7 +40,8 @@ class Prober:
     def instead(self, gamma: int, gain: float, batch: int, table: Sequence[float]) -> int:
         """The γ to use: the best one, or a probe's.
 
-        gain: tokens a millisecond of the best γ ÷ that of γ = 0. table[γ]: milliseconds of a round.
+        gain: tokens a millisecond of the best γ ÷ that of γ = 0. table[0]: milliseconds of a plain round; table[1],
+        at γ = 0: of a probe's.
         """
         if gamma == 0:
             return self._probe(table[1] - table[0])
