@@ -63,6 +63,7 @@ def places(rows: Sequence[Row], keys: Sequence[str]) -> Figure:
             [row["position"] + 1 for row in known], [row["alpha"] for row in known], "o-", color=colour, label=label
         )
     axes.set_xlabel("place in the draft")
+    axes.set_xticks(sorted({row["position"] + 1 for row in rows}))
     axes.set_ylim(0, 1)
     axes.legend(frameon=False, fontsize=8)
     return figure
