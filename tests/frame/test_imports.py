@@ -26,7 +26,10 @@ def test_it_loads_without_the_heavy_libraries(module: str) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
-@pytest.mark.parametrize("command", ["stats acceptance", "stats rejections", "stats cost", "drafts list", "replay stats", "db check"])
+COMMANDS = ["stats acceptance", "stats rejections", "stats cost", "drafts list", "replay stats", "db check"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_the_command_runs_without_torch(command: str, tmp_path: Path) -> None:
     """The command itself is run, in a process that would fail if it imported torch or Celery."""
     code = (
