@@ -1,16 +1,16 @@
 """The engine's front: a request is checked, routed, waits, and gets a row and a draft.
 
-A router that reads text (``reads_text = True``) is given the prompt as text. One that reads perplexity
-(``reads_perplexity = True``) is asked a second time where its route has several drafts: the target's prefill, which
-has to be made anyway, then also gives the perplexity of the prompt's end, and ``choose(request, decision, perplexity)``
-answers the decision that counts.
+A router that reads text (``reads_text = True``) is given the prompt as text. One that chooses among drafts (it has
+``choose(request, decision, perplexity)``) is asked a second time where its route has several: its answer is the
+decision that counts. If it reads perplexity (``reads_perplexity = True``), the target's prefill also gives that of the
+prompt's end.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from osd.decoder import Decoder
@@ -32,8 +32,8 @@ class Desk:
         self.pair, self.router, self.limit = pair, router, limit
         self.waiting: deque[Row] = deque()
         self._want = want
-        reads_perplexity = getattr(router, "reads_perplexity", False)
-        self._choose: Choose | None = getattr(router, "choose", None) if reads_perplexity else None
+        self._reads_perplexity = getattr(router, "reads_perplexity", False)
+        self._choose: Choose | None = getattr(router, "choose", None)
 
     def submit(self, request: Request) -> None:
         """Put a request in line. Raises BadRequest or UnknownRoute."""
@@ -50,9 +50,16 @@ class Desk:
         if self._choose is None or len(route.drafts) < 2:
             target.prefill(index, prompt[:-1])
             return row
-        surprise = target.prefill_scored(index, prompt)
-        row.decision = self._choose(row.seen, row.decision, None if surprise is None else math.exp(surprise))
+        row.decision = self._choose(row.seen, row.decision, self._perplexity(target, index, prompt))
         return row
+
+    def _perplexity(self, target: Decoder, index: int, prompt: Sequence[int]) -> float | None:
+        """Prefill, and what it says of the prompt where the router reads that."""
+        if not self._reads_perplexity:
+            target.prefill(index, prompt[:-1])
+            return None
+        surprise = target.prefill_scored(index, prompt)
+        return None if surprise is None else math.exp(surprise)
 
     def observe(self, row: Row, completion: Completion) -> None:
         """Tell the router how a request went."""

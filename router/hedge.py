@@ -27,8 +27,8 @@ RESET = 0.5
 class Hedge:
     """Exponential weights over named drafts, which may come and go."""
 
-    def __init__(self, rate: float = 2.0) -> None:
-        """``rate``: η of exp(−η · loss), for losses in [0, 1]."""
+    def __init__(self, rate: float = 16.0) -> None:
+        """``rate``: η of exp(−η · loss). Losses are shares of speed and differ by hundredths, so it is large."""
         self._rate = rate
         self._weights: dict[str, float] = {}
         self._averages: dict[str, npt.NDArray[np.float64]] = {}
