@@ -15,19 +15,15 @@ from itertools import count
 from osd.engine import Engine
 from osd.online.alone import TargetAlone
 from osd.online.arrival import Arrival
+from osd.online.feed import Feed
 from osd.online.measure import Served, SwapSeen
 from osd.online.scoring import Reader
 from osd.online.source import Segment
 from osd.prompts import encode
 from osd.row import Completion
 from osd.shadow import hits
-from storage.errors import BadRequest, TrainingFailed
+from storage.errors import BadRequest
 from storage.records import DEFAULT_DRAFT, Request
-
-IDLE_SECONDS = 0.02
-"""Sleep between two looks while nothing may start."""
-STALLED_SECONDS = 300.0
-"""After so long without a request starting, training is taken for stuck."""
 
 
 @dataclass
@@ -75,12 +71,11 @@ class Stream:
     def __init__(
         self, engine: Engine, arrival: Arrival, alone: TargetAlone, *, max_new_tokens: int, check_every: int
     ) -> None:
-        self._engine, self._arrival, self._alone = engine, arrival, alone
+        self._engine, self._alone = engine, alone
+        self._feed = Feed(engine, arrival, DEFAULT_DRAFT)
         self._max_new_tokens, self._check_every = max_new_tokens, check_every
         self._frozen = Reader(engine.pair.draft, engine.limit)
-        self._share: dict[str, float] = {}
         self._version = engine.draft_version
-        self._started = 0
 
     def run(self, segments: Sequence[Segment], trace: Trace, watch: Watch) -> None:
         """Serve everything; ``trace`` fills as it goes. Raises TrainingFailed when training is stuck."""
@@ -102,51 +97,22 @@ class Stream:
             yield request
 
     def _serve(self, name: str, requests: Iterator[Request], trace: Trace, watch: Watch) -> None:
-        waiting = next(requests, None)
-        last_start = time.monotonic()
-        while waiting or self._engine.busy:
-            while waiting and self._has_room() and self._may_start(trace):
-                self._start(waiting, name, trace)
-                waiting, last_start = next(requests, None), time.monotonic()
-            if not self._engine.busy:
-                time.sleep(IDLE_SECONDS)
-            if waiting and time.monotonic() - last_start > STALLED_SECONDS:
-                reason = f"no request could start for {STALLED_SECONDS:.0f} seconds; see the worker's log"
-                raise TrainingFailed(run="(unknown)", draft=DEFAULT_DRAFT, reason=reason)
-            self._step(name, trace)
+        def refused(error: BadRequest) -> None:
+            trace.failures.append(f"{name}: {error}")
+
+        for finished in self._feed.serve(requests, refused):
+            self._note_swap(trace)
+            for completion, seconds in finished:
+                self._finish(completion, seconds, name, trace)
             watch(trace, name)
 
-    def _has_room(self) -> bool:
-        return len(self._share) < self._engine.settings.max_batch
-
-    def _may_start(self, trace: Trace) -> bool:
-        return self._arrival.may_start(self._started, len(trace.served))
-
-    def _start(self, request: Request, name: str, trace: Trace) -> None:
-        try:
-            self._engine.submit(request)
-        except BadRequest as error:
-            trace.failures.append(f"{name}: {error}")
-        else:
-            self._share[request.id] = 0.0
-            self._started += 1
-
-    def _step(self, name: str, trace: Trace) -> None:
-        """One step of the engine, also without requests: it may have a swap to make."""
-        begun = time.perf_counter()
-        progress = self._engine.step()
-        share = (time.perf_counter() - begun) / max(1, len(self._share))
-        for request_id in self._share:
-            self._share[request_id] += share
+    def _note_swap(self, trace: Trace) -> None:
         if self._engine.draft_version != self._version:
             self._version = self._engine.draft_version
             trace.swaps.append(SwapSeen(len(trace.served), self._version, trace.seconds))
-        for step in progress:
-            if step.completion:
-                self._finish(step.completion, name, trace)
 
-    def _finish(self, completion: Completion, name: str, trace: Trace) -> None:
-        seconds, index = self._share.pop(completion.request.id), len(trace.served)
+    def _finish(self, completion: Completion, seconds: float, name: str, trace: Trace) -> None:
+        index = len(trace.served)
         frozen = self._frozen.hits(completion)
         text = [*completion.request.prompt_tokens, *completion.tokens]
         online = hits(self._engine.drafter.default, text, len(completion.tokens))

@@ -17,14 +17,14 @@ from osd.models import Pair
 from osd.online.alone import TargetAlone
 from osd.online.arrival import Arrival, make_arrival
 from osd.online.circle import make_new_folder
+from osd.online.feed import Feed
 from osd.online.process import Worker, save_settings, worker_beside
 from osd.online.scoring import Reader
-from osd.online.stream import IDLE_SECONDS, STALLED_SECONDS
 from osd.prompts import encode
 from osd.row import Completion
 from osd.serving import in_folder, serving
 from osd.shadow import hits
-from storage.errors import BadRequest, TrainingFailed
+from storage.errors import BadRequest
 from storage.records import DEFAULT_DRAFT, Request, RunState
 from storage.settings import Settings
 from storage.store import Store, open_store
@@ -50,32 +50,22 @@ class ArmStream:
     """Serves the items with one arm's engine."""
 
     def __init__(self, setting: Setting, engine: Engine, arrival: Arrival, worker: Worker, watch: Watch) -> None:
-        self._setting, self._engine, self._arrival, self._worker = setting, engine, arrival, worker
+        self._setting, self._engine, self._worker = setting, engine, worker
+        self._feed = Feed(engine, arrival, "(any)")
         self._frozen = Reader(setting.pair.draft, engine.limit)
         self._alone = TargetAlone(setting.pair, engine.settings)
         self._watch = watch
         self._items: dict[str, Item] = {}
-        self._share: dict[str, float] = {}
         self._texts: list[tuple[str, list[int], int]] = []
         """Of the finished requests: domain, whole text, tokens of output."""
         self.result = ArmResult()
 
     def run(self) -> ArmResult:
         """Serve everything. Raises TrainingFailed when training is gone or stuck."""
-        requests, started, last = self._requests(), 0, time.monotonic()
-        waiting = next(requests, None)
-        while waiting or self._engine.busy:
-            while waiting and self._has_room() and self._arrival.may_start(started, len(self.result.seen)):
-                self._engine.submit(waiting)
-                self._share[waiting.id] = 0.0
-                waiting, started, last = next(requests, None), started + 1, time.monotonic()
-            if not self._engine.busy:
-                time.sleep(IDLE_SECONDS)
+        for finished in self._feed.serve(self._requests(), self._refused):
             self._worker.require_alive()
-            if waiting and time.monotonic() - last > STALLED_SECONDS:
-                reason = f"no request could start for {STALLED_SECONDS:.0f} seconds; see the worker's log"
-                raise TrainingFailed(run="(unknown)", draft="(any)", reason=reason)
-            self._step()
+            for completion, seconds in finished:
+                self._finish(completion, seconds)
         self._alone.finish()
         self.result.checked, self.result.differing = len(self._alone.checks), self._alone.failed
         self.result.forgotten = self._forgotten()
@@ -86,28 +76,18 @@ class ArmStream:
         for item in self._setting.items:
             try:
                 tokens = encode(self._setting.pair.tokenizer, item.prompt)
-            except BadRequest:
-                self.result.failed += 1
+            except BadRequest as error:
+                self._refused(error)
                 continue
             request = Request(tokens, self._setting.max_new_tokens, text=item.prompt)
             self._items[request.id] = item
             yield request
 
-    def _has_room(self) -> bool:
-        return len(self._share) < self._engine.settings.max_batch
+    def _refused(self, error: BadRequest) -> None:
+        self.result.failed += 1
 
-    def _step(self) -> None:
-        begun = time.perf_counter()
-        progress = self._engine.step()
-        share = (time.perf_counter() - begun) / max(1, len(self._share))
-        for request_id in self._share:
-            self._share[request_id] += share
-        for step in progress:
-            if step.completion:
-                self._finish(step.completion)
-
-    def _finish(self, completion: Completion) -> None:
-        seconds, item = self._share.pop(completion.request.id), self._items.pop(completion.request.id)
+    def _finish(self, completion: Completion, seconds: float) -> None:
+        item = self._items.pop(completion.request.id)
         version = completion.outcomes[-1].draft_version
         seats = self._engine.drafter.seats
         serving = next((s for s in seats.values() if s.version == version), self._engine.drafter.default)
