@@ -17,8 +17,6 @@ from router.throughput import Costs, best_pace
 
 CLEAR = 25.0
 """Judged tokens that count as one prompt."""
-RECENT = 1 / 32
-"""Weight of the newest prompt in a draft's averages, once there are enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,6 @@ class Foresight:
 
     def __init__(self, dimensions: int) -> None:
         self._squares = LeastSquares(dimensions, outputs=2)
-        self._mean = np.zeros(2)
 
     @property
     def seen(self) -> int:
@@ -53,18 +50,12 @@ class Foresight:
         alpha, above = self._squares.predict(vector)
         return float(np.clip(alpha, 0.0, 1.0)), 1 + float(above)
 
-    @property
-    def usual(self) -> tuple[float, float]:
-        """α and gain of late, whatever the prompt."""
-        return float(self._mean[0]), 1 + float(self._mean[1])
-
     def learn(self, vector: Vector, seen: Seen, costs: Costs) -> None:
         """Add what was seen on a prompt; a text without a judged token teaches nothing."""
         if seen.judged <= 0:
             return
         values = np.array([seen.alpha, gain(seen.alpha, costs) - 1])
         self._squares.learn(vector, values, min(4.0, seen.judged / CLEAR))
-        self._mean += (values - self._mean) * max(RECENT, 1 / self.seen)
 
 
 def losses(seen: Sequence[Seen], costs: Sequence[Costs]) -> list[float]:

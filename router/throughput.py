@@ -31,8 +31,12 @@ class Pace:
 
 
 def tokens_per_round(alpha: float, gamma: int) -> float:
-    """Σ_{i ≤ γ} α^i = (1 − α^{γ+1}) ÷ (1 − α): expected tokens of a round, the target's own included (Eq. 1)."""
-    return float(gamma + 1) if alpha >= 1 else (1 - alpha ** (gamma + 1)) / (1 - alpha)
+    """Σ_{i ≤ γ} α^i = (1 − α^{γ+1}) ÷ (1 − α): expected tokens of a round, the target's own included (Eqs. 1, 9)."""
+    power = total = 1.0
+    for _ in range(gamma):
+        power *= alpha
+        total += power
+    return total
 
 
 def best_pace(alpha: float, costs: Costs) -> Pace:

@@ -22,15 +22,6 @@ Rounds = Sequence[tuple[int, int]]
 _GRID = 128
 
 
-def expected_tokens(beta: float, gamma: int) -> float:
-    """Σ_{i=0..γ} β^i: tokens that a round emits on average, the target's own included (Eq. 9)."""
-    power = total = 1.0
-    for _ in range(gamma):
-        power *= beta
-        total += power
-    return total
-
-
 def ratio(accepted: int, rejections: int) -> float | None:
     """Eq. 2: ΣV ÷ (ΣV + number of rounds with V < γ). None when nothing was drafted."""
     trials = accepted + rejections

@@ -29,7 +29,7 @@ from storage.records import RequestSamples, Route
 from storage.settings import GateSettings, Settings
 from storage.store import Store
 from trainer.routes.drift import find_drift
-from trainer.routes.offers import Bidder, Offer, Say, Traffic, look, vocabulary_of
+from trainer.routes.offers import Bidder, Offer, Say, Traffic, look
 from trainer.routes.sameness import compare_routes
 from trainer.weights import write_full
 
@@ -80,7 +80,7 @@ def _splits(
     tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft)))
     if tokenizer is None:
         return []  # a route is found by the text of its prompts
-    traffic = look(store, draft, routes, search.requests, search.seed, vocabulary_of(store, draft, device))
+    traffic = look(store, draft, routes, search.requests, search.seed, device)
 
     def words(tokens: Sequence[int]) -> list[str]:
         return [str(tokenizer.decode([token])).strip() for token in tokens]

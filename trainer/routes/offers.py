@@ -56,6 +56,8 @@ class Traffic:
     """Samples of one draft's routes, oldest first, and how they fall into clusters."""
 
     version: DraftVersion
+    current: nn.Module
+    """The version's weights, not to be trained."""
     samples: list[RequestSamples]
     clusters: Clusters
 
@@ -65,12 +67,17 @@ class Traffic:
         return [s for i, s in enumerate(mine) if i % JUDGES], mine[::JUDGES]
 
 
-def look(store: Store, draft: str, routes: Sequence[str], limit: int, seed: int, vocabulary: int) -> Traffic:
-    """The newest ``limit`` usable requests of the routes, in clusters by prompt and answer. Raises SegmentDamaged."""
+def look(store: Store, draft: str, routes: Sequence[str], limit: int, seed: int, device: torch.device) -> Traffic:
+    """The newest ``limit`` usable requests of the routes, in clusters by prompt and answer.
+
+    Raises UnknownDraft, WeightsDamaged, SegmentDamaged.
+    """
+    version = store.versions.current(draft)
+    current = load_current(store, version, device)
     ids = store.samples.recent(limit=limit, routes=routes)
-    samples = [s for s in store.samples.read(ids[::-1]) if is_usable(s, vocabulary)]
+    samples = [s for s in store.samples.read(ids[::-1]) if is_usable(s, vocab_size(current))]
     clusters = find_clusters([s.tokens.tolist() for s in samples], seed=seed)
-    return Traffic(store.versions.current(draft), samples, clusters)
+    return Traffic(version, current, samples, clusters)
 
 
 class Bidder:
@@ -94,17 +101,16 @@ class Bidder:
         """
         if len(self._parts) < 2:
             return []
-        current = load_current(self._store, self._traffic.version, self._device)
         everything = self._trained([s for training, _ in self._parts.values() for s in training])
         made: list[Offer] = []
         for label in self._parts:
-            made.append(self._offer(label, current, everything, [offer.name for offer in made]))
+            made.append(self._offer(label, everything, [offer.name for offer in made]))
         return made
 
-    def _offer(self, label: int, current: nn.Module, everything: nn.Module, taken: Sequence[str]) -> Offer:
+    def _offer(self, label: int, everything: nn.Module, taken: Sequence[str]) -> Offer:
         (training, judges), gate = self._parts[label], self._settings.gate
         candidate = self._trained(training)
-        verdict = judge([hear(current, candidate, judges, self._between)], gate)
+        verdict = judge([hear(self._traffic.current, candidate, judges, self._between)], gate)
         apart = judge([hear(everything, candidate, judges, self._between)], gate)
         mine = [self._traffic.samples[i] for i in self._traffic.clusters.members(label)]
         words = readable(self._words(self._traffic.clusters.typical[label]))
@@ -136,8 +142,3 @@ def free_name(words: Sequence[str], taken: Sequence[str]) -> str:
     slugs = [re.sub(r"[^a-z0-9]+", "", word.lower()) for word in words]
     name = "-".join([slug for slug in dict.fromkeys(slugs) if len(slug) > 1][:NAME_WORDS]) or "cluster"
     return next(n for n in (name, *(f"{name}-{i}" for i in range(2, 1 << 20))) if n not in taken)
-
-
-def vocabulary_of(store: Store, draft: str, device: torch.device) -> int:
-    """Width of the draft's logits."""
-    return vocab_size(load_current(store, store.versions.current(draft), device))

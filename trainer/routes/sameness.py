@@ -48,18 +48,19 @@ def compare_routes(
     if any(len(kept) < gate.min_requests for _, kept in judges.values()):
         return None
     models = {draft: load_current(store, store.versions.current(draft), device) for draft in drafts.values()}
-    tables = {
-        draft: {route: score(model, kept, between).of(measure) for route, (measure, kept) in judges.items()}
+    scores = {
+        draft: {route: score(model, kept, between) for route, (_, kept) in judges.items()}
         for draft, model in models.items()
     }
-    positions = {route: score(models[drafts[route]], kept, between).positions for route, (_, kept) in judges.items()}
+
+    def loss(route: str, keep: str) -> Comparison:
+        own, other, measure = scores[drafts[route]][route], scores[keep][route], judges[route][0]
+        return compare(own.positions, own.of(measure), other.of(measure), gate.confidence)
+
     best: Sameness | None = None
     for keep in models:
-        losses = {
-            route: compare(positions[route], tables[drafts[route]][route], tables[keep][route], gate.confidence)
-            for route in drafts
-        }
-        same = all(drafts[route] == keep or loss.lower > -MARGIN for route, loss in losses.items())
+        losses = {route: loss(route, keep) for route in drafts}
+        same = all(drafts[route] == keep or lost.lower > -MARGIN for route, lost in losses.items())
         found = Sameness(keep, losses, same)
         if best is None or _worst(found) > _worst(best):
             best = found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +76,3 @@ def _resume(out: Path, plan: dict[str, Any]) -> dict[str, ArmResult]:
     if not same:
         raise BadBenchFile(path=_kept(out), reason="it is of a run with other options; give another --out")
     return done
-
-
-def shortened(segments: Sequence[Segment], requests: int) -> list[Segment]:
-    """At most ``requests`` to serve and TEACHING to teach of each."""
-    return [replace(segment, prompts=segment.prompts[: requests + TEACHING]) for segment in segments]

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osd.gamma.acceptance_rate import expected_tokens, ratio, truncated, truncated_mean, truncated_newton
+from osd.gamma.acceptance_rate import ratio, truncated, truncated_mean, truncated_newton
+from router.throughput import tokens_per_round as expected_tokens
 
 rounds_of = st.lists(
     st.integers(1, 12).flatmap(lambda drafted: st.tuples(st.just(drafted), st.integers(0, drafted))),

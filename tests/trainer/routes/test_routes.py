@@ -14,7 +14,6 @@ from storage.errors import BadInput
 from storage.records import RequestSamples, Route
 from storage.settings import Settings
 from storage.store import Store
-from tests.trainer.models import VOCAB
 from tests.trainer.routes.conftest import Domains, keep
 from trainer.distil import distil
 from trainer.routes.drift import LEVEL, find_drift
@@ -58,7 +57,7 @@ def test_clusters_of_mixed_traffic_are_its_kinds_and_each_would_win(
     mixed: Store, settings: Settings, domains: Domains
 ) -> None:
     kinds = {s.request_id: name for name, some in domains.items() for s in some}
-    traffic = look(mixed, "default", ["default"], 200, 0, VOCAB)
+    traffic = look(mixed, "default", ["default"], 200, 0, CPU)
     told: list[tuple[int, int]] = []
     words = lambda tokens: [f"w{token}" for token in tokens]  # noqa: E731
     offers = Bidder(mixed, settings, traffic, CPU, words, say=lambda *at: told.append(at)).offers()
@@ -72,7 +71,7 @@ def test_clusters_of_mixed_traffic_are_its_kinds_and_each_would_win(
 
 
 def test_candidates_are_judged_by_requests_that_they_never_saw(mixed: Store) -> None:
-    traffic = look(mixed, "default", ["default"], 200, 0, VOCAB)
+    traffic = look(mixed, "default", ["default"], 200, 0, CPU)
     for label in range(len(traffic.clusters)):
         training, judges = traffic.split(label)
         assert judges and not {s.request_id for s in training} & {s.request_id for s in judges}
@@ -85,7 +84,7 @@ def test_words_that_say_nothing_are_not_shown() -> None:
 
 def test_traffic_of_one_kind_offers_nothing(drafted: Store, settings: Settings, domains: Domains) -> None:
     keep(drafted, domains["low"][:20])
-    traffic = look(drafted, "default", ["default"], 200, 0, VOCAB)
+    traffic = look(drafted, "default", ["default"], 200, 0, CPU)
     assert Bidder(drafted, settings, traffic, CPU, lambda _: []).offers() == []
 
 
