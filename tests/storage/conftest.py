@@ -7,15 +7,16 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from storage import database, records
+from storage.drivers import make_engine, parse_url
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 from storage.tables import Base
@@ -39,6 +40,15 @@ def admin(*statements: str) -> None:
 
 def url_of(name: str) -> str:
     return make_url(POSTGRES).set(database=name).render_as_string(hide_password=False)
+
+
+@contextmanager
+def empty_database(kind: str, tmp_path: Path) -> Iterator[Engine]:
+    """A database of its own without a schema: ``sqlite`` or ``postgresql``."""
+    with nullcontext(f"sqlite:///{tmp_path / 'osd.db'}") if kind == "sqlite" else new_postgres() as url:
+        engine = make_engine(parse_url(url))
+        yield engine
+        engine.dispose()
 
 
 @contextmanager

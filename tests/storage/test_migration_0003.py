@@ -10,8 +10,7 @@ from alembic import command
 from sqlalchemy import Connection, Engine, inspect, text
 
 from storage import schema
-from storage.drivers import make_engine, parse_url
-from tests.storage.conftest import new_postgres
+from tests.storage.conftest import empty_database
 
 VERSION = "INSERT INTO draft_versions VALUES ('v0', 'default', 0, NULL, 'd', 'full', 'ready', 2.0, 'p', NULL, '{}')"
 RUN = (
@@ -24,23 +23,18 @@ SAMPLE = "INSERT INTO sample_requests VALUES (:id, 's', :row, 'default', 't', 'v
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    if request.param == "sqlite":
-        yield from _filled(f"sqlite:///{tmp_path / 'osd.db'}")
-    else:
-        with new_postgres() as url:
-            yield from _filled(url)
+    with empty_database(request.param, tmp_path) as engine:
+        _fill(engine)
+        yield engine
 
 
-def _filled(url: str) -> Iterator[Engine]:
-    engine = make_engine(parse_url(url))
+def _fill(engine: Engine) -> None:
     with engine.begin() as connection:
         command.upgrade(schema.alembic_config(connection), "0002")
         for statement in (VERSION, RUN, SEGMENT):
             connection.execute(text(statement))
         connection.execute(text(SAMPLE), {"id": "a", "row": 0, "out": False, "run": "run"})
         connection.execute(text(SAMPLE), {"id": "b", "row": 1, "out": True, "run": None})
-    yield engine
-    engine.dispose()
 
 
 def _kept(connection: Connection) -> list[tuple[object, ...]]:

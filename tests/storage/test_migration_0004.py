@@ -10,9 +10,8 @@ from alembic import command
 from sqlalchemy import Connection, Engine, inspect, text
 
 from storage import schema
-from storage.drivers import make_engine, parse_url
 from storage.spans import DAY, WEEK
-from tests.storage.conftest import new_postgres
+from tests.storage.conftest import empty_database
 
 COUNTER = (
     "INSERT INTO outcome_counters VALUES (:span, :start, 'sql', 'v0', 'fixed', :tenant, 'w', "
@@ -23,24 +22,19 @@ FIRST = 2_800 * WEEK
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    if request.param == "sqlite":
-        yield from _filled(f"sqlite:///{tmp_path / 'osd.db'}")
-    else:
-        with new_postgres() as url:
-            yield from _filled(url)
+    with empty_database(request.param, tmp_path) as engine:
+        _fill(engine)
+        yield engine
 
 
-def _filled(url: str) -> Iterator[Engine]:
+def _fill(engine: Engine) -> None:
     """Two days of one week and one of the next, and an hour that a day has in it already."""
-    engine = make_engine(parse_url(url))
     with engine.begin() as connection:
         command.upgrade(schema.alembic_config(connection), "0003")
         for start in (FIRST, FIRST + 6 * DAY, FIRST + WEEK):
             connection.execute(text(COUNTER), {"span": DAY, "start": start, "tenant": "t"})
         connection.execute(text(COUNTER), {"span": DAY, "start": FIRST, "tenant": "u"})
         connection.execute(text(COUNTER), {"span": 3_600, "start": FIRST, "tenant": "t"})
-    yield engine
-    engine.dispose()
 
 
 def _weeks(connection: Connection) -> list[tuple[object, ...]]:

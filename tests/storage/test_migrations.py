@@ -19,7 +19,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from storage import database, schema
 from storage.drivers import make_engine, parse_url
 from storage.tables import Base
-from tests.storage.conftest import new_postgres
+from tests.storage.conftest import empty_database, new_postgres
 
 ROOT = Path(__file__).parents[2]
 
@@ -171,15 +171,12 @@ def test_going_back_to_the_first_schema_keeps_what_it_knows(old: Engine) -> None
 @pytest.fixture(params=["sqlite", "postgresql"])
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     """A database that the first schema made, with a few rows in the tables that changed later."""
-    if request.param == "sqlite":
-        yield from _filled(f"sqlite:///{tmp_path / 'osd.db'}")
-    else:
-        with new_postgres() as url:
-            yield from _filled(url)
+    with empty_database(request.param, tmp_path) as engine:
+        _fill(engine)
+        yield engine
 
 
-def _filled(url: str) -> Iterator[Engine]:
-    engine = make_engine(parse_url(url))
+def _fill(engine: Engine) -> None:
     version = "INSERT INTO draft_versions VALUES (:id, :draft, 0, NULL, 'd', 'full', 'ready', 2.0, 'p', NULL, '{}')"
     with engine.begin() as connection:
         command.upgrade(schema.alembic_config(connection), "0001")
@@ -189,8 +186,6 @@ def _filled(url: str) -> Iterator[Engine]:
             connection.execute(text(version), {"id": number, "draft": draft})
         connection.execute(text("INSERT INTO serving VALUES ('one', 'default-000000-aa', 3.0)"))
         connection.execute(text("INSERT INTO serving VALUES ('two', 'sql-000000-bb', 4.0)"))
-    yield engine
-    engine.dispose()
 
 
 def _json(connection: Connection, query: str) -> list[object]:
