@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 
 class Parcel(NamedTuple):
-    """What one step hands over."""
+    """What a step, or a few, hand over."""
 
     spans: list[Span]
     content: Tensor | Kept | None

@@ -1,8 +1,8 @@
 """Keeps what can be learned from decoding: a bounded buffer between the decode loop and the store.
 
-What the target says at the positions worth keeping is reduced to top-k log-probabilities, on the spot where that is
-cheap (:mod:`osd.reduce`), and handed to a thread of the recorder's own, which writes it, with the totals of finished
-requests, to storage. When the buffer is full, positions are dropped and counted; decoding never waits.
+What the target says at the positions worth keeping is reduced to top-k log-probabilities, a few rounds at a time
+(:mod:`osd.gather`, :mod:`osd.reduce`), and handed to a thread of the recorder's own, which writes it, with the totals
+of finished requests, to storage. When the buffer is full, positions are dropped and counted; decoding never waits.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from osd.buffer import Buffer
 from osd.drafters.base import Draft
+from osd.gather import Gathering
 from osd.parcels import Parcel, Part, Span, bundle
 from osd.redaction import Redactor, load_hook
 from osd.reduce import Kept, Reducer
@@ -51,6 +52,7 @@ class Recorder:
         self.buffer = Buffer(
             settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
         )
+        self._gathered = Gathering(self.reducer)
         self._open: dict[str, list[Part]] = {}
         self._samples: list[RequestSamples] = []
         self._outcomes: list[Outcome] = []
@@ -75,26 +77,27 @@ class Recorder:
         logits: Tensor,
         chances: Tensor | None = None,
     ) -> None:
-        """What one round brought, from the decode loop: logits (B, G + 1, V) are reduced or copied
-        where they are kept.
+        """What one round brought, from the decode loop: logits (B, G + 1, V), which must stay as they are.
 
         ``chances`` (B, G): with which probability each drafted token was to be kept; None in a greedy batch.
         """
         begun = time.perf_counter()
         spans: list[Span] = []
         index: list[int] = []
+        completions: list[Completion] = []
         width = draft.size + 1
         for i, (row, step) in enumerate(zip(rows, progress, strict=True)):
             count = len(step.tokens)
             if row.request.learn and (span := self._span(row, count, accepted[i], draft.lengths[i], drafted[i])):
                 spans.append(span)
                 first = i * width + span.begin - row.length + count
-                index.extend(range(first, first + span.length))
-        completions = [step.completion for step in progress if step.completion]
+                index += range(first, first + span.length)
+            if step.completion:
+                completions.append(step.completion)
         if spans:
-            self._put(Parcel(spans, *self._content(index, logits, chances), completions))
-        elif completions:
-            self._put(Parcel([], None, None, completions))
+            self._gather(spans, index, logits, chances)
+        if completions or self._gathered.full:
+            self._send(completions)
         self._on_the_spot += time.perf_counter() - begun
 
     def _span(self, row: Row, count: int, accepted: int, length: int, drafted: Sequence[int]) -> Span | None:
@@ -108,18 +111,24 @@ class Recorder:
             return Span(row.request.id, row.length - count + accepted, 1, REJECTED, refused)
         return None
 
-    def _content(self, index: list[int], logits: Tensor, chances: Tensor | None) -> tuple[Tensor | Kept, Tensor | None]:
-        """What is kept of the logits at these places, or the logits where they must be reduced later; the chances."""
-        content: Tensor | Kept | None = self.reducer.at_once(logits, index)
-        if content is not None and chances is None:
-            return content, None
-        which = torch.tensor(index, device=logits.device)
-        known = None if chances is None else F.pad(chances, (0, 1)).flatten()[which]
-        return logits.flatten(0, 1)[which] if content is None else content, known
+    def _gather(self, spans: list[Span], index: list[int], logits: Tensor, chances: Tensor | None) -> None:
+        """Keep these places for the next parcel; where they must be reduced later, they are one of their own."""
+        known = None if chances is None else _at(F.pad(chances, (0, 1)), index)
+        rows = self.reducer.rows(logits, index)
+        if rows is None or not self._gathered.fits(known):
+            self._send([])
+        if rows is None:
+            self._put(Parcel(spans, _at(logits, index), known, []))
+        else:
+            self._gathered.add(spans, rows, known)
 
     def finish(self, completion: Completion) -> None:
         """A request that ended outside a round: its totals count, its positions are forgotten if it was cancelled."""
-        self._put(Parcel([], None, None, [completion]))
+        self._send([completion])
+
+    def _send(self, completions: list[Completion]) -> None:
+        if parcel := self._gathered.parcel(completions):
+            self._put(parcel)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Write everything handed over so far, now, and wait until it is in the store; False when the time ran out."""
@@ -184,3 +193,8 @@ class Recorder:
         except StoreError as error:
             self.dropped += sum(len(s) for s in samples)
             log.error("%d requests could not be kept: %s", len(samples), error, extra={"action": "record_failed"})
+
+
+def _at(table: Tensor, index: list[int]) -> Tensor:
+    """(B, n, …) → (m, …): these places of the B · n."""
+    return table.flatten(0, 1)[torch.tensor(index, device=table.device)]

@@ -1,8 +1,8 @@
 """The target's logits, reduced to what is kept of them: the k likeliest tokens and the mass outside.
 
-A compiled pass does it where it can (CPU, see :mod:`osd.topk`): at 4 µs a position it is done on the spot, which costs
-decoding less than copying the logits for another thread that then needs a core of its own. Until that pass is compiled,
-and where logits lie on a GPU, PyTorch does it later, on the recorder's thread.
+A compiled pass does it where it can (CPU, see :mod:`osd.topk`): at 4 µs a position it is done by the decode loop, a few
+rounds at a time, which costs decoding less than copying the logits for another thread that then needs a core of its
+own. Until that pass is compiled, and where logits lie on a GPU, PyTorch does it later, on the recorder's thread.
 """
 
 from __future__ import annotations
@@ -47,6 +47,15 @@ def reduce_plain(logits: Tensor, k: int) -> Kept:
     return Kept(ids.to(torch.int32).cpu().numpy(), logprobs.cpu().numpy(), outside.cpu().numpy())
 
 
+class Rows(NamedTuple):
+    """Rows of logits that wait to be reduced."""
+
+    logits: Tensor
+    """Keeps the memory: float32 (n, V), dense."""
+    addresses: list[int]
+    """(m,) where in it they begin."""
+
+
 class Reducer:
     """Reduces logits in the fastest way there is at the moment."""
 
@@ -64,27 +73,38 @@ class Reducer:
             self._loading.join()
         return self._compiled is not None
 
-    def at_once(self, logits: Tensor, index: Sequence[int]) -> Kept | None:
-        """The rows ``index`` of logits (…, V); None where only PyTorch can, which is better done later."""
+    def rows(self, logits: Tensor, index: Sequence[int]) -> Rows | None:
+        """The rows ``index`` of logits (…, V), for the compiled pass; None where only PyTorch can reduce them.
+
+        Nothing is copied, so they must stay as they are until they are reduced.
+        """
         if self._compiled is None or logits.device.type != "cpu":
             return None
-        rows = logits.flatten(0, -2)
-        which = np.array(index, np.int64)
-        if rows.dtype != torch.float32:
-            rows, which = rows[torch.from_numpy(which)].float(), np.arange(len(which))
-        return _run(self._compiled, rows, which, self.k)
+        if logits.dtype != torch.float32:
+            logits, index = logits.flatten(0, -2)[list(index)].float(), range(len(index))
+        logits = logits.contiguous()
+        begin, size = logits.data_ptr(), 4 * logits.shape[-1]
+        return Rows(logits, [begin + size * i for i in index])
+
+    def reduce(self, rows: Sequence[Rows]) -> Kept:
+        """All of these, one after another: one call for several passes of one model."""
+        addresses = [address for some in rows for address in some.addresses]
+        width = rows[0].logits.shape[-1]
+        assert self._compiled is not None
+        return _run(self._compiled, np.array(addresses, np.int64), width, min(self.k, width))
 
     def __call__(self, logits: Tensor) -> Kept:
         """All rows of logits (m, V)."""
-        kept = self.at_once(logits, range(len(logits)))
-        return reduce_plain(logits, self.k) if kept is None else kept
+        rows = self.rows(logits, range(len(logits)))
+        return reduce_plain(logits, self.k) if rows is None else self.reduce([rows])
 
     def _load(self) -> None:
         """Import and compile, or read what an earlier process compiled, and try it once."""
         try:
             from osd.topk import reduce_rows
 
-            _run(reduce_rows, torch.zeros(1, 2), np.zeros(1, np.int64), 1)
+            once = torch.zeros(2)
+            _run(reduce_rows, np.array([once.data_ptr()]), 2, 1)
         except Exception as error:  # whatever is wrong with the compiler on this machine, the plain way works
             log.warning(
                 "positions are reduced by PyTorch, which takes four times as long (%s)",
@@ -95,8 +115,8 @@ class Reducer:
             self._compiled = reduce_rows
 
 
-def _run(compiled: Compiled, rows: Tensor, which: npt.NDArray[np.int64], k: int) -> Kept:
-    count, k = len(which), min(k, rows.shape[1])
+def _run(compiled: Compiled, addresses: npt.NDArray[np.int64], width: int, k: int) -> Kept:
+    count = len(addresses)
     kept = Kept(np.empty((count, k), np.int32), np.empty((count, k), np.float32), np.empty(count, np.float32))
-    compiled(rows.contiguous().numpy(), which, *kept)
+    compiled(addresses, width, *kept)
     return kept

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
-from numba import njit, types
+from numba import carray, njit, types
 from numba.extending import intrinsic
 
 Floats = npt.NDArray[np.float32]
@@ -47,6 +47,16 @@ def float_of(_: Any, bits: Any) -> Any:
         return builder.bitcast(args[0], ir.FloatType())
 
     return types.float32(types.int32), generate
+
+
+@intrinsic
+def floats_at(_: Any, address: Any) -> Any:
+    """A pointer to the float32 numbers that begin at this address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.float32)(types.int64), generate
 
 
 @njit(fastmath={"contract"})
@@ -212,15 +222,15 @@ def largest(values: Floats) -> np.float32:
 
 
 @njit(cache=True, nogil=True)
-def reduce_rows(logits: Floats, index: Index, ids: Ints, logprobs: Floats, outside: Floats) -> None:
-    """The rows ``index`` (m,) of logits (n, V): their k likeliest tokens (m, k), likeliest first, natural
-    log-probabilities (m, k) and the mass outside (m,). k ≤ V. A row that holds NaN or +inf, or nothing finite,
-    comes out as NaN."""
-    room, k = logits.shape[1] + 16, ids.shape[1]
+def reduce_rows(addresses: Index, width: int, ids: Ints, logprobs: Floats, outside: Floats) -> None:
+    """The rows of V = ``width`` logits that begin at these addresses (m,): their k likeliest tokens (m, k), likeliest
+    first, natural log-probabilities (m, k) and the mass outside (m,). k ≤ V. A row that holds NaN or +inf, or nothing
+    finite, comes out as NaN. Addresses, because rows of several passes are reduced in one call."""
+    room, k = width + 16, ids.shape[1]
     best, values = np.empty(CLASSES, np.float32), np.empty(room, np.float32)
     tokens, ranks = np.empty(room, np.int32), np.empty(room, np.int32)
-    for m in range(len(index)):
-        row = logits[index[m]]
+    for m in range(len(addresses)):
+        row = carray(floats_at(addresses[m]), (width,))
         class_maxima(row, best)
         peak = largest(best)
         total = sum_exp(row, peak)

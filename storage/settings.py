@@ -36,7 +36,7 @@ class StorageSettings(Section):
     """How many of the target's log-probabilities are kept at a position."""
     flush_requests: int = Field(default=64, ge=1)
     """Finished requests that make a segment."""
-    flush_seconds: float = Field(default=2.0, gt=0)
+    flush_seconds: float = Field(default=5.0, gt=0)
     """A segment is written at the latest after so many seconds, however few requests it holds."""
     holdout: float = Field(default=0.15, ge=0, lt=1)
     """Share of prompts that are never trained on and only judge candidates (chosen by a hash of the prompt)."""

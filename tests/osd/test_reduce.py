@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -22,9 +24,13 @@ def compiled() -> Reducer:
 
 def reduce_fast(reducer: Reducer, logits: Tensor, k: int) -> Kept:
     reducer.k = k
-    kept = reducer.at_once(logits, range(len(logits)))
-    assert kept is not None
-    return kept
+    return reduce_some(reducer, logits, range(len(logits)))
+
+
+def reduce_some(reducer: Reducer, logits: Tensor, index: Sequence[int]) -> Kept:
+    rows = reducer.rows(logits, index)
+    assert rows is not None
+    return reducer.reduce([rows])
 
 
 def require_same(fast: Kept, logits: Tensor) -> None:
@@ -100,18 +106,25 @@ def test_a_row_that_is_no_distribution_is_marked_and_its_neighbours_are_not(
 def test_other_types_and_layouts_are_read_as_they_are(compiled: Reducer, dtype: torch.dtype) -> None:
     logits = (torch.randn(2, 3, 777, generator=torch.Generator().manual_seed(3)) * 3).to(dtype)
     compiled.k = 16
-    kept = compiled.at_once(logits, [4, 0, 5])
-    assert kept is not None
+    kept = reduce_some(compiled, logits, [4, 0, 5])
     require_same(kept, logits.flatten(0, 1)[[4, 0, 5]].float())
     turned = logits.float().transpose(0, 2)  # (777, 3, 2): the last dimension is not the dense one
-    kept = compiled.at_once(turned, [1])
-    assert kept is not None and np.array_equal(kept.ids, reduce_plain(turned.flatten(0, 1)[[1]], 16).ids)
+    kept = reduce_some(compiled, turned, [1])
+    assert np.array_equal(kept.ids, reduce_plain(turned.flatten(0, 1)[[1]], 16).ids)
+
+
+def test_rows_of_several_passes_are_reduced_in_one_call(compiled: Reducer) -> None:
+    compiled.k = 16
+    passes = [(torch.randn(2, n, 777), index) for n, index in ((3, [5, 0]), (1, [1]), (4, [2, 3, 7]))]
+    rows = [compiled.rows(logits, index) for logits, index in passes]
+    kept = compiled.reduce([some for some in rows if some])
+    require_same(kept, torch.cat([logits.flatten(0, 1)[index] for logits, index in passes]))
 
 
 def test_without_a_compiler_pytorch_does_it() -> None:
     reducer = Reducer(6, compiled=False)
     logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)) * 4
-    assert not reducer.wait() and reducer.at_once(logits, [0]) is None
+    assert not reducer.wait() and reducer.rows(logits, [0]) is None
     kept = reducer(logits)
     require_same(kept, logits)
     full = logits.double().softmax(-1)
