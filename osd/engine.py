@@ -10,7 +10,7 @@ propose), osd.decoder (the target's pass), osd.warp and osd.verdict (what is kep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from osd.clock import Clock
 from osd.desk import Desk
 from osd.drafters import Draft
-from osd.gamma import CostModel, Observation, make_pace
+from osd.gamma import CostModel, FixedController, GammaController, Observation, make_pace
 from osd.household import UNVERSIONED, Household, PassCosts
 from osd.models import Pair, row_length, row_limit
 from osd.recorder import Recorder
@@ -36,6 +36,9 @@ from storage.records import Request, Round
 from storage.settings import ServeSettings
 
 __all__ = ["UNVERSIONED", "Engine", "EngineStats"]
+
+Listener = Callable[[Sequence[Row], Sequence[Progress], Verdict, Tensor], None]
+"""Hears of every round: its rows, what each got, the verdict and the target's logits (B, G + 1, V)."""
 
 
 class Engine:
@@ -68,6 +71,7 @@ class Engine:
         self.target = pair.target.decoder(settings.max_batch, row_length(pair, settings))
         self.shadow = Shadow(self.drafter, self.router)
         self.ending = Ending(pair.tokenizer, pair.eos_ids)
+        self.listener: Listener | None = None
         self.rows: list[Row] = []
         self._ended: list[Progress] = []
         self._clock = Clock(pair.device)
@@ -159,9 +163,15 @@ class Engine:
         while self.desk.waiting and len(self.rows) < self.settings.max_batch:
             row = self.desk.admit(self.target, len(self.rows))
             self.drafter.join(row, row.decision.draft)
-            row.begin(self.pace.controller(row.route, self.drafter.costs_beside(row)))
+            row.begin(self._controller(row))
             self.stats.stood_in += row.seat.draft != row.decision.draft
             self.rows.append(row)
+
+    def _controller(self, row: Row) -> GammaController:
+        gamma = row.request.gamma
+        if gamma is not None:
+            return FixedController(min(gamma, self.settings.gamma_max))
+        return self.pace.controller(row.route, self.drafter.costs_beside(row))
 
     def _chance(self, gammas: Sequence[int]) -> Tensor:
         """(B, 2 G + 1) uniforms: to draw each drafted token, to accept it, and for the token that follows.
@@ -205,6 +215,8 @@ class Engine:
             progress.append(Progress(row.request.id, tuple(tokens), self._finish(row, reason) if reason else None))
         if self.recorder:
             self.recorder.take(self.rows, progress, draft, verdict.accepted, verdict.drafted, logits, verdict.chances)
+        if self.listener:
+            self.listener(self.rows, progress, verdict, logits)
         for index in reversed([i for i, p in enumerate(progress) if p.completion]):
             self._leave(index)
         return progress

@@ -64,6 +64,11 @@ def _stop(request: Request, pair: Pair, limit: int) -> str | None:
     return None
 
 
+def _gamma(request: Request, pair: Pair, limit: int) -> str | None:
+    value = request.gamma
+    return None if value is None or value >= 0 else f"{value} is negative; give 0 (no draft) or more"
+
+
 CHECKS: dict[str, Check] = {
     "prompt": _prompt,
     "max_new_tokens": _max_new_tokens,
@@ -72,4 +77,5 @@ CHECKS: dict[str, Check] = {
     "top_p": _top_p,
     "seed": _seed,
     "stop": _stop,
+    "gamma": _gamma,
 }

@@ -69,6 +69,8 @@ class Request:
     """The prompt as text, for the router; None lets the engine decode it where a router reads text."""
     language: str | None = None
     """The prompt's language, ISO 639-1 (else 639-3), where the caller knows it: it wins over guessing."""
+    gamma: int | None = None
+    """Draft so many tokens every round, at most ``serve.gamma_max``; None leaves it to the controller."""
     id: str = field(default_factory=new_id)
 
 
