@@ -1,0 +1,47 @@
+"""A draft without a model: a tree of tokens, each certain of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Index = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """N tokens for one row. q is 1 for every token: which tokens are proposed involves no chance."""
+
+    tokens: Index
+    """(N,) token ids; siblings are distinct."""
+    parents: Index
+    """(N,) the token that each follows, an earlier index; −1 is the row's last token."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def depths(self) -> Index:
+        """(N,) tokens from the row's last one: 1 for its children."""
+        depths = np.ones(len(self), np.int64)
+        for i, parent in enumerate(self.parents):
+            if parent >= 0:
+                depths[i] = depths[parent] + 1
+        return depths
+
+
+NOTHING = Proposal(np.zeros(0, np.int64), np.zeros(0, np.int64))
+"""What is proposed where nothing is known."""
+
+
+def accepted(proposal: Proposal, text: Index) -> int:
+    """How many of the text's first tokens stand in the tree, one below the other: what greedy verification accepts."""
+    node = -1
+    for count, token in enumerate(text.tolist()):
+        found = np.flatnonzero((proposal.parents == node) & (proposal.tokens == token))
+        if not len(found):
+            return count
+        node = int(found[0])
+    return len(text)
