@@ -44,7 +44,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 $(VENV)/.ready-dev: $(VENV)/.ready
 	@echo "Installing what tests and lint need (once)"
-	@$(INSTALL) -e '.[postgres,redis,test,lint]'
+	@$(INSTALL) -e '.[postgres,redis,s3,encryption,test,lint]'
 	@touch $@
 
 clean:

@@ -24,6 +24,8 @@
     │   ├── ModelNotLoaded
     │   ├── VocabularyMismatch
     │   ├── CannotServeRagged
+    │   ├── CannotServeTrees
+    │   ├── BadProposal
     │   ├── HeadNotLoaded
     │   ├── HeadMismatch
     │   └── AdapterMismatch
@@ -31,6 +33,8 @@
     │   ├── DatabaseUnreachable
     │   ├── SchemaOutdated
     │   ├── StoreWriteFailed
+    │   ├── PlaceUnreachable       where samples or weights are kept, when that is no folder
+    │   ├── CannotDecrypt
     │   ├── SegmentDamaged
     │   ├── WeightsDamaged
     │   ├── ModelFileDamaged
@@ -169,6 +173,15 @@ class CannotServeRagged(PairError):
     """{model}: {reason} osd serves rows of different length in one batch, which this model cannot do."""
 
 
+class CannotServeTrees(PairError):
+    """{model}: {reason} It serves chains; set serve.drafter = causal."""
+
+
+class BadProposal(PairError):
+    """A drafter proposed no tree ({reason}). Parents are earlier tokens, and what it learned from must have been
+    tokenized as the target is."""
+
+
 class HeadNotLoaded(PairError):
     """{path} is no acceptance head ({reason}). `python -m trainer head` makes one, a folder with
     acceptance_head.json and model.safetensors."""
@@ -202,6 +215,14 @@ class SchemaOutdated(StoreError):
 class StoreWriteFailed(StoreError):
     """{path} could not be written ({reason}). Nothing was published; free space or mend the permissions and
     run it again."""
+
+
+class PlaceUnreachable(StoreError):
+    """Nothing could be {what} at {url} ({reason}). The setting is {key}."""
+
+
+class CannotDecrypt(StoreError):
+    """{path} is encrypted and cannot be read: {reason}. It was left as it is."""
 
 
 class SegmentDamaged(StoreError):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage import segments
+from storage.cipher import Cipher
 from storage.errors import BadInput
 from storage.files import Aside, sync_path, writing
 from storage.records import RequestSamples
@@ -22,7 +23,9 @@ class Exported:
     bytes: int
 
 
-def write_export(path: Path, batches: Iterable[list[RequestSamples]], *, overwrite: bool) -> Exported:
+def write_export(
+    path: Path, batches: Iterable[list[RequestSamples]], cipher: Cipher | None = None, *, overwrite: bool
+) -> Exported:
     """Stream batches into one Parquet file, a row group each, written aside and renamed.
 
     Raises BadInput when the file exists, StoreWriteFailed.
@@ -33,7 +36,7 @@ def write_export(path: Path, batches: Iterable[list[RequestSamples]], *, overwri
         raise BadInput(reason=f"{path} exists; give another name or allow it to be replaced.")
     requests = positions = 0
     with Aside(path.parent, path.name) as aside, writing(path):
-        with pq.ParquetWriter(aside.path, segments.schema(), **segments.WRITE) as writer:
+        with pq.ParquetWriter(aside.path, segments.schema(), **segments.writer_options(cipher)) as writer:
             for batch in filter(None, batches):
                 writer.write_table(segments.table(batch))
                 requests += len(batch)

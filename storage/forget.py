@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from sqlalchemy import delete, select
 
@@ -19,6 +18,7 @@ from storage.errors import BadInput, UnknownRequest
 from storage.lineage import Learned, learned_from
 from storage.purge import Purged, Purger
 from storage.sample_index import chunks
+from storage.segment_place import SegmentPlace
 from storage.tables import OutcomeRow, SampleRow
 
 
@@ -33,11 +33,11 @@ class Forgotten:
 
 
 class Forgetter:
-    """Forgets what is kept in segments below ``folder`` and its index."""
+    """Forgets what is kept in segments of ``place`` and its index."""
 
-    def __init__(self, db: Database, folder: Path) -> None:
+    def __init__(self, db: Database, place: SegmentPlace) -> None:
         self._db = db
-        self._purger = Purger(db, folder)
+        self._purger = Purger(db, place)
 
     def forget(
         self, request_ids: Sequence[str] = (), *, tenant: str | None = None, who: str | None = None

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage import segments
-from storage.errors import BadExport
+from storage.cipher import Cipher
+from storage.errors import BadExport, CannotDecrypt
 from storage.records import RequestSamples
 from storage.samples import SampleStore
 
@@ -28,10 +29,11 @@ def import_file(samples: SampleStore, path: Path) -> Imported:
     The file is read to its end before the first request is kept. Raises BadExport for a file that is missing, damaged,
     not an export, or of a newer format; StoreError.
     """
-    for _ in read_export(path):
+    cipher = samples.place.cipher
+    for _ in read_export(path, cipher):
         pass
     requests = positions = known = 0
-    for batch in read_export(path):
+    for batch in read_export(path, cipher):
         before = set(samples.kept([each.request_id for each in batch]))
         samples.add(batch)
         fresh = samples.kept([each.request_id for each in batch]) - before
@@ -40,14 +42,16 @@ def import_file(samples: SampleStore, path: Path) -> Imported:
     return Imported(requests, positions, known)
 
 
-def read_export(path: Path) -> Iterator[list[RequestSamples]]:
-    """The requests of an exported file, some at a time. Raises BadExport."""
+def read_export(path: Path, cipher: Cipher | None = None) -> Iterator[list[RequestSamples]]:
+    """The requests of an exported file, some at a time. Raises BadExport, CannotDecrypt."""
     try:
-        for batch in segments.decode_groups(path):
+        for batch in segments.decode_groups(path, cipher):
             for each in batch:
                 segments.require_shapes(each)
             if batch:
                 yield batch
+    except CannotDecrypt:
+        raise
     except FileNotFoundError:
         raise BadExport(path=path, reason="There is no such file.") from None
     except segments.NewerFormat as error:

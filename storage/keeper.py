@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from storage import records
 from storage.database import Database
-from storage.files import remove, writing
 from storage.purge import NOTHING, Moved, Purged, Purger, drop_segment, lock_segment
 from storage.records import RunState
 from storage.retention import Kept, decide
 from storage.retention_settings import RetentionSettings
 from storage.segment_files import NewSegment, read_segment, write_segment
+from storage.segment_place import SegmentPlace
 from storage.tables import RunRow, SampleRow, SegmentRow
 
 JUDGED = (RunState.PUBLISHED.value, RunState.REJECTED.value)
@@ -49,12 +48,12 @@ class Compacted:
 
 
 class Keeper:
-    """Keeps the samples in segments below ``folder`` within their limits."""
+    """Keeps the samples in segments of ``place`` within their limits."""
 
-    def __init__(self, db: Database, folder: Path) -> None:
+    def __init__(self, db: Database, place: SegmentPlace) -> None:
         self._db = db
-        self._folder = folder
-        self._purger = Purger(db, folder)
+        self._place = place
+        self._purger = Purger(db, place)
 
     def retain(self, settings: RetentionSettings, *, dry: bool = False) -> Retained:
         """End what the policies say; ``dry`` only counts it. What a run under way has stays until it has ended.
@@ -92,22 +91,21 @@ class Keeper:
 
     def _merge(self, group: list[SegmentRow]) -> int:
         """Bytes freed."""
-        batch = [one for row in group for one in read_segment(self._folder, row.id, row.path)]
+        batch = [one for row in group for one in read_segment(self._place, row.id, row.path)]
         sizes = []
 
         def index(new: NewSegment) -> None:
             sizes.append(new.segment["bytes"])
             with self._db.session() as session:
                 old = [lock_segment(session, row.id) for row in group]
-                session.execute(insert(SegmentRow), new.segment)
+                new.enter(session)
                 session.execute(update(SampleRow), new.requests)
                 for row in old:
                     drop_segment(session, row)
 
-        write_segment(self._folder, batch, index)
+        write_segment(self._place, batch, index)
         for row in group:
-            with writing(self._folder / row.path):
-                remove(self._folder / row.path)
+            self._place.remove(row.path)
         return sum(row.bytes for row in group) - int(sizes[0])
 
 

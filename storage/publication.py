@@ -13,11 +13,12 @@ from storage import records, weights
 from storage.database import Database
 from storage.drivers import insert_for, plain
 from storage.errors import DatabaseUnreachable, StoreError, WrongState
-from storage.files import Aside, taken_back_on_error
+from storage.files import Aside
 from storage.leases import lock_draft, require_lease
 from storage.ledger import get_row, next_row, require_same_root, require_state, root_of, to_record
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.tables import DraftRow, RunRow, VersionRow
+from storage.weight_place import WeightPlace
 
 OSD_FACTS = ("id", "draft", "number", "parent", "digest", "kind", "run_id", "created_at")
 """Columns that osd.json repeats, so that a folder explains itself without the database."""
@@ -33,40 +34,43 @@ def open_draft(db: Database, draft: str, digest: str) -> DraftVersion | None:
 
 
 def enter(
-    db: Database, folder: Path, draft: str, aside: Aside, facts: Mapping[str, Any], provenance: Mapping[str, Any]
+    db: Database, place: WeightPlace, draft: str, aside: Aside, facts: Mapping[str, Any], provenance: Mapping[str, Any]
 ) -> DraftVersion:
     """Seal a folder that was written aside and give it its number, its name and its row.
 
     Without a parent it is the draft's root: READY at once. Raises StoreWriteFailed, StoreError.
     """
     digest = weights.seal(aside.path)
-    is_root = facts["parent"] is None
-    with taken_back_on_error(aside), db.session() as session:
+    is_root, key = facts["parent"] is None, records.new_id()
+    with place.entering(aside, draft, key) as put, db.session() as session:
         owner = lock_draft(session, draft)
         if is_root and (root := root_of(session, draft)):  # another process was faster
             return require_same_root(root, digest)
         row = next_row(session, draft, digest, VersionState.READY if is_root else VersionState.CANDIDATE, facts)
+        row.path = place.path(draft, row.id, key)
         session.add(row)
         session.flush()
-        _name(aside, row, folder, provenance)
+        _explain(aside.path, row, provenance)
+        put(row.path)
         if is_root and owner.current_version is None:
             owner.current_version = row.id
         return to_record(row)
 
 
-def _name(aside: Aside, row: VersionRow, folder: Path, provenance: Mapping[str, Any]) -> None:
+def _explain(folder: Path, row: VersionRow, provenance: Mapping[str, Any]) -> None:
     facts = {name: getattr(row, name) for name in OSD_FACTS}
-    weights.write_provenance(aside.path, {**facts, "provenance": provenance})
+    weights.write_provenance(folder, {**facts, "provenance": provenance})
     if row.parent is None:
-        weights.mark_ready(aside.path)
-    aside.rename(folder / row.path)
+        weights.mark_ready(folder)
 
 
-def publish(db: Database, folder: Path, version_id: str, evidence: Mapping[str, Any], run: TrainingRun) -> DraftVersion:
-    """See :meth:`storage.versions.VersionLedger.publish`; the files in ``folder`` were verified."""
-    with _unmarked_on_error(folder), db.session() as session:
+def publish(
+    db: Database, place: WeightPlace, version: DraftVersion, evidence: Mapping[str, Any], run: TrainingRun
+) -> DraftVersion:
+    """See :meth:`storage.versions.VersionLedger.publish`; the version's files were verified."""
+    with _unmarked_on_error(place, version.path), db.session() as session:
         draft = lock_draft(session, run.draft)
-        row = get_row(session, version_id, lock=True)
+        row = get_row(session, version.id, lock=True)
         if _is_published_by(session, row, run):
             return to_record(row)
         claimed = require_lease(session, run)
@@ -76,7 +80,7 @@ def publish(db: Database, folder: Path, version_id: str, evidence: Mapping[str, 
         draft.current_version = row.id
         claimed.state, claimed.version, claimed.finished_at = RunState.PUBLISHED.value, row.id, records.now()
         session.flush()
-        weights.mark_ready(folder)
+        place.mark(version.path)
         return to_record(row)
 
 
@@ -95,16 +99,16 @@ def _require_candidate_of(row: VersionRow, run: TrainingRun, draft: DraftRow) ->
 
 
 @contextmanager
-def _unmarked_on_error(folder: Path) -> Iterator[None]:
+def _unmarked_on_error(place: WeightPlace, path: str) -> Iterator[None]:
     """Take the marker back when the transaction failed, unless the database went away in mid-commit."""
-    was_marked = (folder / weights.MARKER).exists()
+    was_marked = place.is_marked(path)
     try:
         yield
     except DatabaseUnreachable:
         raise
     except StoreError:
         if not was_marked:
-            (folder / weights.MARKER).unlink(missing_ok=True)
+            place.unmark(path)
         raise
 
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from sqlalchemy import ColumnElement, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from storage.database import Database
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
-from storage.files import remove, writing
 from storage.leases import lock_all_drafts
 from storage.records import RunState
 from storage.sample_index import chunks
 from storage.segment_files import NewSegment, read_segment, write_segment
+from storage.segment_place import SegmentPlace
 from storage.sweep import sweep_segments
 from storage.tables import OutcomeRow, RunRow, SampleRow, SegmentRow
 
@@ -55,11 +54,11 @@ UNCLAIMED = or_(
 
 
 class Purger:
-    """Purges segments below ``folder``."""
+    """Purges segments in ``place``."""
 
-    def __init__(self, db: Database, folder: Path) -> None:
+    def __init__(self, db: Database, place: SegmentPlace) -> None:
         self._db = db
-        self._folder = folder
+        self._place = place
 
     def purge(
         self,
@@ -83,7 +82,7 @@ class Purger:
         whole_lives = route is None and before is None and segment is None
         logged = self._forget_outcomes(request_id, tenant) if whole_lives else 0
         purged = self._purge_all(wanted)
-        sweep_segments(self._db, self._folder)
+        sweep_segments(self._db, self._place)
         if request_id is not None and not (purged.requests or logged):
             raise UnknownRequest(request_id=request_id)
         if segment is not None and not purged.segments:
@@ -99,7 +98,7 @@ class Purger:
         for some in chunks(request_ids):
             wanted: Conditions = [SampleRow.request_id.in_(some)]
             purged += self._purge_all([*wanted, UNCLAIMED] if spare_claimed else wanted)
-        sweep_segments(self._db, self._folder)
+        sweep_segments(self._db, self._place)
         return purged
 
     def _purge_all(self, wanted: Conditions) -> Purged:
@@ -131,14 +130,13 @@ class Purger:
             if whole := len(doomed) == old.requests:
                 drop_segment(session, old)
         kept_bytes = 0 if whole else self._rewrite(old, doomed)
-        with writing(self._folder / old.path):
-            remove(self._folder / old.path)
+        self._place.remove(old.path)
         return Purged(len(doomed), 1, old.bytes - kept_bytes, kept_bytes)
 
     def _rewrite(self, old: SegmentRow, doomed: set[str]) -> int:
         """Move the rest into a new segment; returns its bytes."""
         try:
-            everybody = read_segment(self._folder, old.id, old.path)
+            everybody = read_segment(self._place, old.id, old.path)
         except FileNotFoundError:
             raise self._missing(old) from None
         sizes = []
@@ -147,18 +145,18 @@ class Purger:
             sizes.append(new.segment["bytes"])
             with self._db.session() as session:
                 lock_segment(session, old.id)
-                session.execute(insert(SegmentRow), new.segment)
+                new.enter(session)
                 session.execute(update(SampleRow), new.requests)
                 drop_segment(session, old)
 
-        write_segment(self._folder, [each for each in everybody if each.request_id not in doomed], index)
+        write_segment(self._place, [each for each in everybody if each.request_id not in doomed], index)
         return int(sizes[0])
 
     def _missing(self, old: SegmentRow) -> StoreError:
         with self._db.session(read_only=True) as session:
             if session.get(SegmentRow, old.id) is None:
                 return Moved(reason="another purge was faster")
-        return SegmentDamaged(path=self._folder / old.path, reason="the file is missing", segment=old.id)
+        return SegmentDamaged(path=self._place.show(old.path), reason="the file is missing", segment=old.id)
 
     def _forget_outcomes(self, request_id: str | None, tenant: str | None) -> int:
         statement = delete(OutcomeRow)

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, insert, select
 
 from storage import divergence, sample_index
 from storage.database import Database
-from storage.errors import BadInput, SegmentDamaged
+from storage.errors import BadInput, SegmentDamaged, StoreError
 from storage.exports import Exported, write_export
 from storage.privacy_settings import EVERYTHING, PrivacySettings
 from storage.purge import Purged, Purger
@@ -25,20 +25,30 @@ from storage.records import RequestSamples
 from storage.route_names import under_present_names
 from storage.sample_index import ReplayStats, Waiting, chunks, of_draft
 from storage.segment_files import NewSegment, is_held_out, prompt_hash, read_segment, write_segment
+from storage.segment_place import LocalSegments, SegmentPlace
 from storage.sweep import Swept, sweep_segments
 from storage.tables import SampleRow, SegmentRow
 from storage.tenants import TenantLedger, usable_for
 
 
 class SampleStore:
-    """Segments below ``folder`` and their index in the database."""
+    """Segments in ``place`` and their index in the database."""
 
-    def __init__(self, db: Database, folder: Path, holdout: float, privacy: PrivacySettings = EVERYTHING) -> None:
+    def __init__(
+        self, db: Database, place: SegmentPlace, holdout: float, privacy: PrivacySettings = EVERYTHING
+    ) -> None:
         self._db = db
-        self.folder = folder
+        self.place = place
         self._holdout = holdout
         self._privacy = privacy
         self._tenants = TenantLedger(db, privacy)
+
+    @property
+    def folder(self) -> Path:
+        """Where segments lie on this machine. Raises StoreError when they do not."""
+        if not isinstance(self.place, LocalSegments):
+            raise StoreError(reason=f"Samples are kept at {self.place.show()}, in no folder of this machine.")
+        return self.place.folder
 
     def add(self, batch: Sequence[RequestSamples]) -> str | None:
         """Keep a batch in one segment; returns the segment's id. Tenants that do not let their requests be kept are
@@ -57,12 +67,12 @@ class SampleStore:
         fresh = list({samples.request_id: samples for samples in batch if samples.request_id not in kept}.values())
         if not fresh:
             return kept[batch[0].request_id]
-        return write_segment(self.folder, fresh, lambda new: self._index(new, fresh))
+        return write_segment(self.place, fresh, lambda new: self._index(new, fresh))
 
     def _index(self, new: NewSegment, batch: list[RequestSamples]) -> None:
         with self._db.session() as session:
             named = under_present_names(session, batch)
-            session.execute(insert(SegmentRow), new.segment)
+            new.enter(session)
             session.execute(insert(SampleRow), list(map(self._row, new.requests, named)))
 
     def _row(self, place: Mapping[str, Any], samples: RequestSamples) -> dict[str, Any]:
@@ -101,7 +111,7 @@ class SampleStore:
         for (segment_id, path), group in groupby(self._places(request_ids), key=lambda place: place[:2]):
             places = list(group)
             try:
-                rows = read_segment(self.folder, segment_id, path)
+                rows = read_segment(self.place, segment_id, path)
                 found.update({request_id: _routed(rows[row], route) for _, _, row, request_id, route in places})
             except FileNotFoundError:
                 gone.update({request_id: segment_id for *_, request_id, _ in places})
@@ -120,8 +130,7 @@ class SampleStore:
     def _missing(self, segment_id: str) -> SegmentDamaged:
         with self._db.session(read_only=True) as session:
             row = session.get(SegmentRow, segment_id)
-        path = self.folder / row.path if row else self.folder
-        return SegmentDamaged(path=path, reason="the file is missing", segment=segment_id)
+        return SegmentDamaged(path=self.place.show(row.path if row else ""), reason="the file is missing", segment=segment_id)
 
     def kept(self, request_ids: Sequence[str]) -> set[str]:
         """Those of the requests that are kept."""
@@ -187,7 +196,7 @@ class SampleStore:
         everything: bool = False,
     ) -> Purged:
         """Delete samples for good: those that meet every condition given. See :class:`storage.purge.Purger`."""
-        purger = Purger(self._db, self.folder)
+        purger = Purger(self._db, self.place)
         return purger.purge(
             request_id=request_id, tenant=tenant, route=route, before=before, segment=segment, everything=everything
         )
@@ -202,7 +211,8 @@ class SampleStore:
         until: float | None = None,
         overwrite: bool = False,
     ) -> Exported:
-        """Write what is kept into one Parquet file, in the format of :mod:`storage.segments`, oldest first.
+        """Write what is kept into one Parquet file, in the format of :mod:`storage.segments`, oldest first; encrypted
+        where segments are.
 
         Raises BadInput when the file exists and ``overwrite`` is not given.
         """
@@ -218,11 +228,12 @@ class SampleStore:
         query = select(SampleRow.request_id).where(*wanted).order_by(SampleRow.created_at, SampleRow.request_id)
         with self._db.session(read_only=True) as session:
             ids = list(session.scalars(query))
-        return write_export(Path(path), (self.read(some) for some in chunks(ids, 64)), overwrite=overwrite)
+        batches = (self.read(some) for some in chunks(ids, 64))
+        return write_export(Path(path), batches, self.place.cipher, overwrite=overwrite)
 
     def sweep(self) -> list[Swept]:
         """Delete what killed processes left behind and nothing refers to; returns what was removed."""
-        return sweep_segments(self._db, self.folder)
+        return sweep_segments(self._db, self.place)
 
 
 def _routed(samples: RequestSamples, route: str) -> RequestSamples:

@@ -30,6 +30,7 @@ has a checksum, which reading verifies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from storage.errors import BadInput
+from storage.cipher import Cipher, KeyProblem, is_encrypted
+from storage.errors import BadInput, CannotDecrypt
 from storage.records import RequestSamples
 
 Array = npt.NDArray[Any]
@@ -75,14 +77,19 @@ WRITE: dict[str, Any] = {
 """Options of the Parquet writer."""
 
 
-def encode(batch: Sequence[RequestSamples]) -> memoryview:
-    """The bytes of a segment. Raises BadInput for arrays whose shapes do not fit together."""
+def encode(batch: Sequence[RequestSamples], cipher: Cipher | None = None) -> memoryview:
+    """The bytes of a segment, encrypted where there is a cipher. Raises BadInput for arrays whose shapes do not fit together."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    pq.write_table(table(batch), sink, **WRITE)
+    pq.write_table(table(batch), sink, **writer_options(cipher))
     return memoryview(sink.getvalue())
+
+
+def writer_options(cipher: Cipher | None) -> dict[str, Any]:
+    """Of the Parquet writer, for one file."""
+    return WRITE if cipher is None else WRITE | cipher.for_writing()
 
 
 def schema() -> Any:
@@ -148,22 +155,38 @@ def require_schema(found: Any) -> None:
         raise ValueError(f"its columns are not a segment's: {', '.join(found.names)}")
 
 
-def decode(path: Path) -> list[RequestSamples]:
-    """Every row, in order. Raises OSError, ValueError or Arrow's own errors for what is not a whole segment."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+def decode(source: Any, cipher: Cipher | None = None) -> list[RequestSamples]:
+    """Every row of a path or buffer, in order. Raises CannotDecrypt, OSError, ValueError or Arrow's own errors for what
+    is not a whole segment."""
+    with opened(source, cipher) as file:
         return _records(file.read(use_threads=False))
 
 
-def decode_groups(path: Path) -> Iterator[list[RequestSamples]]:
+def decode_groups(path: Path, cipher: Cipher | None = None) -> Iterator[list[RequestSamples]]:
     """The rows of a file too large for memory, a row group at a time. Raises as :func:`decode`."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with opened(path, cipher) as file:
         require_schema(file.schema_arrow)
         for group in range(file.num_row_groups):
             yield _records(file.read_row_group(group, use_threads=False))
+
+
+@contextmanager
+def opened(source: Any, cipher: Cipher | None) -> Iterator[Any]:
+    """A Parquet file that verifies its pages' checksums. Raises CannotDecrypt, and what Arrow raises."""
+    import pyarrow.parquet as pq
+
+    options = {} if cipher is None else cipher.for_reading()
+    shown = source if isinstance(source, Path) else "a segment"
+    try:
+        with pq.ParquetFile(source, page_checksum_verification=True, **options) as file:
+            yield file
+    except KeyProblem as error:
+        raise CannotDecrypt(path=shown, reason=error) from None
+    except OSError:
+        if cipher is None and is_encrypted(source):
+            reason = "there is no key ring; name one in storage.encryption"
+            raise CannotDecrypt(path=shown, reason=reason) from None
+        raise
 
 
 def _records(found: Any) -> list[RequestSamples]:

@@ -15,7 +15,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
-from platformdirs import user_data_path
+from platformdirs import user_cache_path, user_data_path
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -32,6 +32,15 @@ class StorageSettings(Section):
     """SQLAlchemy URL of the metadata; None is a SQLite file in the data directory."""
     directory: Path | None = None
     """Where segments, weights and the SQLite file live; None is the XDG data directory."""
+    samples: str | None = None
+    """Where samples are kept: a folder, or an fsspec URL such as s3://BUCKET/samples; None is segments/ in the data
+    directory. Credentials come from the environment (AWS_…) or fsspec's configuration."""
+    weights: str | None = None
+    """Where drafts' weights are kept, likewise; None is weights/ in the data directory."""
+    cache: Path | None = None
+    """Where weights of an object store are kept on this machine to be loaded; None is the XDG cache directory."""
+    encryption: str | None = None
+    """Key ring that encrypts samples and exports, as env:VARIABLE or file:PATH; None encrypts nothing."""
     top_k: int = Field(default=64, ge=1, le=4096)
     """How many of the target's log-probabilities are kept at a position."""
     flush_requests: int = Field(default=64, ge=1)
@@ -44,6 +53,10 @@ class StorageSettings(Section):
     def data_directory(self) -> Path:
         """The data directory: set, or the XDG one."""
         return (self.directory or user_data_path("osd")).expanduser()
+
+    def cache_directory(self) -> Path:
+        """The cache directory: set, or the XDG one."""
+        return (self.cache or user_cache_path("osd")).expanduser()
 
     def database_url(self) -> str:
         """The database's URL: set, or the SQLite file in the data directory."""

@@ -12,7 +12,7 @@
     store.proposals  changes of routes worth while            storage.proposals
     store.db         the metadata database                    storage.database
 
-A data directory holds ``segments/``, ``weights/`` and, unless storage.url says otherwise, ``osd.db``. A store may
+A data directory holds ``segments/``, ``weights/`` and ``osd.db``, unless the settings name other places for them. A store may
 be used by several threads, and a directory by several processes.
 """
 
@@ -21,6 +21,8 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from storage.bucket_weights import weight_place
+from storage.cipher import open_cipher
 from storage.database import Database
 from storage.examples import ExampleShelf
 from storage.files import make_folder, writing
@@ -32,23 +34,33 @@ from storage.proposals import ProposalLedger
 from storage.routes import RouteTable
 from storage.runs import RunLedger
 from storage.samples import SampleStore
+from storage.segment_place import SegmentPlace, segment_place
 from storage.settings import Settings
 from storage.sweep import Swept
 from storage.tenants import TenantLedger
 from storage.versions import VersionLedger
+from storage.weight_place import WeightPlace
 
 
 class Store:
     """The parts over one database and one data directory."""
 
-    def __init__(self, db: Database, directory: Path, holdout: float, privacy: PrivacySettings = EVERYTHING) -> None:
+    def __init__(
+        self,
+        db: Database,
+        directory: Path,
+        segments: SegmentPlace,
+        weights: WeightPlace,
+        holdout: float,
+        privacy: PrivacySettings = EVERYTHING,
+    ) -> None:
         self.db = db
         self.directory = directory
         self.tenants = TenantLedger(db, privacy)
-        self.samples = SampleStore(db, directory / "segments", holdout, privacy)
-        self.forgetter = Forgetter(db, directory / "segments")
-        self.keeper = Keeper(db, directory / "segments")
-        self.versions = VersionLedger(db, directory / "weights")
+        self.samples = SampleStore(db, segments, holdout, privacy)
+        self.forgetter = Forgetter(db, segments)
+        self.keeper = Keeper(db, segments)
+        self.versions = VersionLedger(db, weights)
         self.runs = RunLedger(db, privacy)
         self.outcomes = OutcomeStore(db)
         self.routes = RouteTable(db)
@@ -78,15 +90,22 @@ def open_store(settings: Settings) -> Store:
     A new SQLite file gets its schema; an existing database is never changed here. Raises DatabaseUnreachable,
     SchemaOutdated, StoreWriteFailed, BadSetting.
     """
+    store = lay_out(settings)
+    with writing(store.directory):
+        make_folder(store.directory, 0o700)  # it will hold what people asked
+    try:
+        store.db.create_if_fresh()
+        store.db.require_current_schema()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def lay_out(settings: Settings) -> Store:
+    """The store that the settings name, with nothing made and nobody asked. Raises BadSetting."""
     kept = settings.storage
     directory = kept.data_directory().absolute()
-    with writing(directory):
-        make_folder(directory, 0o700)  # it will hold what people asked
-    db = Database(kept.database_url())
-    try:
-        db.create_if_fresh()
-        db.require_current_schema()
-    except BaseException:
-        db.close()
-        raise
-    return Store(db, directory, kept.holdout, settings.privacy)
+    segments = segment_place(kept.samples, directory, open_cipher(kept.encryption))
+    weights = weight_place(kept.weights, directory, kept.cache_directory().absolute())
+    return Store(Database(kept.database_url()), directory, segments, weights, kept.holdout, settings.privacy)

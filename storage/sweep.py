@@ -1,4 +1,7 @@
-"""Finding what a killed process left behind: files of ours that no row refers to and no live process holds."""
+"""Finding what a killed process left behind: files of ours that no row refers to and no live process holds.
+
+In a folder a lock tells whether a writer lives. In an object store the index decides, see :func:`sweep_bucket`.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,39 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
+from storage import records
+from storage.bucket import Found
 from storage.database import Database
+from storage.drivers import insert_for
 from storage.files import ASIDE, remove, seized, size_of, writing
+from storage.segment_place import BucketSegments, LocalSegments, SegmentPlace
 from storage.tables import SegmentRow, VersionRow
 
 SEGMENT = re.compile(r"[0-9a-f]{32}\.parquet")
 VERSION = re.compile(r".+-\d{6}-[0-9a-f]{8}")
+GRACE_SECONDS = 3600.0
+"""A younger object may be one that is being entered. That nothing is lost does not rest on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
     """A file or folder that was removed."""
 
-    path: Path
+    path: Path | str
     bytes: int
 
 
-def sweep_segments(db: Database, folder: Path) -> list[Swept]:
+def sweep_segments(db: Database, place: SegmentPlace) -> list[Swept]:
     """Remove orphaned segments and those that were never finished."""
+    if isinstance(place, LocalSegments):
+        return _sweep_folder(db, place.folder)
+    assert isinstance(place, BucketSegments)
+    return sweep_bucket(db, place)
+
+
+def _sweep_folder(db: Database, folder: Path) -> list[Swept]:
 
     def is_indexed(path: str) -> bool:
         with db.session(read_only=True) as session:
@@ -40,7 +56,7 @@ def sweep_segments(db: Database, folder: Path) -> list[Swept]:
 
 
 def sweep_weights(db: Database, folder: Path) -> list[Swept]:
-    """Remove weights of versions that were never entered in the ledger."""
+    """Remove folders of weights of versions that were never entered in the ledger."""
 
     def is_known(path: str) -> bool:
         with db.session(read_only=True) as session:
@@ -67,3 +83,38 @@ def _sweep_one(folder: Path, path: Path, is_known: Callable[[str], bool]) -> Swe
             return None
         remove(path)
     return swept
+
+
+def sweep_bucket(db: Database, place: BucketSegments) -> list[Swept]:
+    """Remove objects that no row refers to.
+
+    There are no locks in an object store, so the index decides. The sweep enters the orphan as a segment of its own,
+    removes the object, and takes the row back, in one transaction. A writer that enters the same segment waits for
+    it, then finds its object gone and fails (:meth:`storage.segment_files.NewSegment.enter`); the other way round,
+    the sweep waits and finds the row. That is so however old the object is and whatever the clocks say.
+    """
+    with db.session(read_only=True) as session:
+        known = set(session.scalars(select(SegmentRow.path)))
+    found = [each for each in place.bucket.list() if SEGMENT.fullmatch(each.path.rpartition("/")[2])]
+    return [
+        Swept(place.show(each.path), each.bytes)
+        for each in found
+        if each.path not in known and is_old(each) and _take_orphan(db, place, each.path)
+    ]
+
+
+def is_old(found: Found) -> bool:
+    """Whether no live process is likely to be at it."""
+    return found.modified.timestamp() < records.now() - GRACE_SECONDS
+
+
+def _take_orphan(db: Database, place: BucketSegments, path: str) -> bool:
+    segment_id = path.rpartition("/")[2].removesuffix(".parquet")
+    row = {"id": segment_id, "path": path, "created_at": 0.0, "requests": 0, "positions": 0, "bytes": 0}
+    with db.session() as session:
+        entered = session.execute(insert_for(db.dialect)(SegmentRow).values(row).on_conflict_do_nothing())
+        if not entered.rowcount:  # type: ignore[attr-defined]
+            return False
+        place.remove(path)
+        session.execute(delete(SegmentRow).where(SegmentRow.id == segment_id))
+    return True

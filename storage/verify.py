@@ -10,6 +10,7 @@ from sqlalchemy import select
 from storage.database import Database
 from storage.errors import SegmentDamaged
 from storage.segment_files import read_segment
+from storage.segment_place import SegmentPlace
 from storage.tables import SampleRow, SegmentRow
 
 
@@ -18,7 +19,8 @@ class Fault:
     """One thing that is not as it should be."""
 
     segment: str
-    path: Path
+    path: Path | str
+    """Of a file, or an object's URL."""
     reason: str
 
 
@@ -32,24 +34,24 @@ class Verified:
     faults: tuple[Fault, ...]
 
 
-def verify_samples(db: Database, folder: Path) -> Verified:
+def verify_samples(db: Database, place: SegmentPlace) -> Verified:
     """Read every segment whole, checksums included, and hold it against its index. Changes nothing; what a purge or a
-    compaction moves meanwhile is passed over."""
+    compaction moves meanwhile is passed over. Raises CannotDecrypt, PlaceUnreachable."""
     with db.session(read_only=True) as session:
         rows = list(session.scalars(select(SegmentRow).order_by(SegmentRow.created_at)))
     seen = requests = positions = 0
     faults = []
     for row in rows:
-        reason = _fault(db, folder, row)
+        reason = _fault(db, place, row)
         if reason is not None and _is_there(db, row.id):
-            faults.append(Fault(row.id, folder / row.path, reason))
+            faults.append(Fault(row.id, place.show(row.path), reason))
         seen, requests, positions = seen + 1, requests + row.requests, positions + row.positions
     return Verified(seen, requests, positions, tuple(faults))
 
 
-def _fault(db: Database, folder: Path, row: SegmentRow) -> str | None:
+def _fault(db: Database, place: SegmentPlace, row: SegmentRow) -> str | None:
     try:
-        found = read_segment(folder, row.id, row.path)
+        found = read_segment(place, row.id, row.path)
     except FileNotFoundError:
         return "the file is missing"
     except SegmentDamaged as error:

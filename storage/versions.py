@@ -19,8 +19,9 @@ from storage.files import Aside, writing
 from storage.leases import known_drafts
 from storage.ledger import get_row, lineage_of, require_name, to_record
 from storage.records import DEFAULT_DRAFT, DraftVersion, TrainingRun, VersionState, new_id
-from storage.sweep import Swept, sweep_weights
+from storage.sweep import Swept
 from storage.tables import DraftRow, VersionRow
+from storage.weight_place import WeightPlace
 
 Versions = list[DraftVersion]
 Copy = Callable[[Path, list[Path], Path], None]
@@ -28,11 +29,16 @@ Removed = list[Swept]
 
 
 class VersionLedger:
-    """Draft versions, their folders below ``weights_folder``, and which is current."""
+    """Draft versions, their weights in ``place``, and which is current."""
 
-    def __init__(self, db: Database, weights_folder: Path) -> None:
+    def __init__(self, db: Database, place: WeightPlace) -> None:
         self._db = db
-        self.weights_folder = weights_folder
+        self.place = place
+
+    @property
+    def weights_folder(self) -> Path:
+        """Where weights are on this machine: all of them, or a cache of those that it used."""
+        return self.place.folder
 
     # what there is
 
@@ -81,17 +87,22 @@ class VersionLedger:
         return options.write(self._db, draft, wanted)
 
     def folder(self, version: DraftVersion) -> Path:
-        """Where its files are."""
-        return self.weights_folder / version.path
+        """A folder with its files; of an object store they are fetched if need be. Raises WeightsDamaged,
+        PlaceUnreachable."""
+        return self.place.local(version)
+
+    def where(self, version: DraftVersion) -> str:
+        """Where its files are, for people: a folder, or a URL."""
+        return str(self.place.show(version.path))
 
     def provenance(self, version: DraftVersion) -> dict[str, Any]:
         """What osd.json beside the weights says; empty when it is missing."""
-        return weights.read_provenance(self.folder(version))
+        return self.place.provenance(version.path)
 
     def verify(self, version: DraftVersion) -> None:
         """Raises WeightsDamaged when the files are not those that were published, or READY is missing."""
         judged = version.state not in (VersionState.CANDIDATE, VersionState.REJECTED)
-        weights.verify(self.folder(version), version.id, version.digest, ready=judged)
+        self.place.verify(version, ready=judged)
 
     def export(self, version_id: str, destination: Path) -> Path:
         """Copy a version's sound files to a new folder that Hugging Face, vLLM and others can load.
@@ -111,7 +122,7 @@ class VersionLedger:
 
     def sweep(self) -> Removed:
         """Delete folders that killed processes left behind and no version refers to; returns what was removed."""
-        return sweep_weights(self._db, self.weights_folder)
+        return self.place.sweep(self._db)
 
     # how a version comes to be
 
@@ -134,7 +145,7 @@ class VersionLedger:
                 copy(source, files, aside.path)
             facts = {"kind": weights.kind_of(aside.path), "parent": None, "run_id": None}
             said = provenance or {"registered_from": source.name}
-            return publication.enter(self._db, self.weights_folder, draft, aside, facts, said)
+            return publication.enter(self._db, self.place, draft, aside, facts, said)
 
     def stage(
         self,
@@ -158,7 +169,7 @@ class VersionLedger:
             with writing(aside.path):
                 write(aside.path)
             facts = {"kind": kind, "parent": parent, "run_id": run_id}
-            return publication.enter(self._db, self.weights_folder, draft, aside, facts, provenance or {})
+            return publication.enter(self._db, self.place, draft, aside, facts, provenance or {})
 
     # what the gate decides
 
@@ -171,7 +182,7 @@ class VersionLedger:
         version = self.get(version_id)
         if version.state is VersionState.CANDIDATE:
             self.verify(version)  # before the lock is taken: reading all weights takes a while
-        return publication.publish(self._db, self.folder(version), version_id, evidence, run)
+        return publication.publish(self._db, self.place, version, evidence, run)
 
     def reject(self, version_id: str, evidence: Mapping[str, Any]) -> DraftVersion:
         """The gate found it no better. Doing it twice is fine; raises WrongState for anything but a candidate."""
@@ -227,8 +238,8 @@ class VersionLedger:
             return to_record(promotion.leave(session, version.id, None if to is None else to.id, state, reason))
 
     def _make_servable(self, version: DraftVersion) -> None:
-        weights.verify(self.folder(version), version.id, version.digest, ready=False)
-        weights.mark_ready(self.folder(version))
+        self.place.verify(version, ready=False)
+        self.place.mark(version.path)
 
     def _sound_ancestor(self, version: DraftVersion) -> DraftVersion | None:
         for ancestor in self.lineage(version.id)[1:]:

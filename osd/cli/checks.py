@@ -156,14 +156,11 @@ def database(here: Surroundings) -> Iterator[Finding]:
 
 def weights(here: Surroundings) -> Iterator[Finding]:
     """Whether the files of every draft's current version are what was published."""
-    from storage.database import Database
-    from storage.store import Store
+    from storage.store import lay_out
 
-    kept = here.settings.storage
     try:
-        db = Database(kept.database_url())
-        with Store(db, kept.data_directory().absolute(), kept.holdout) as store:  # open_store would make the folder
-            drafts = {version.draft for version in store.versions.list()} if db.check()["current"] else set()
+        with lay_out(here.settings) as store:  # open_store would make the folder
+            drafts = {version.draft for version in store.versions.list()} if store.db.check()["current"] else set()
             for draft in sorted(drafts):
                 yield sound(store, draft)
     except OsdError as error:

@@ -129,7 +129,7 @@ def describe(store: Store, version: DraftVersion) -> dict[str, Any]:
     except WeightsDamaged as error:
         files = str(error)
     lineage = [ancestor.id for ancestor in store.versions.lineage(version.id)]
-    folder = str(store.versions.folder(version))
+    folder = store.versions.where(version)
     beside = store.versions.provenance(version)
     return {
         **version_rows(store, [version])[0],

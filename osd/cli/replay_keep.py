@@ -107,7 +107,7 @@ def compact(ctx: typer.Context, as_json: JsonOption = False) -> None:
 def verify(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """Read every segment and hold it against its index; status 5 when something is wrong."""
     with surroundings(ctx).store() as store:
-        found = verify_samples(store.db, store.samples.folder)
+        found = verify_samples(store.db, store.samples.place)
     if as_json:
         print_json(asdict(found))
     else:

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-from storage.errors import SegmentDamaged
+from storage.segment_files import reading
+from storage.segment_place import SegmentPlace
+from storage.segments import opened
 
 Rows = list[npt.NDArray[Any]]
 
 
-def read_columns(folder: Path, segment_id: str, path: str, names: Sequence[str]) -> list[Rows] | None:
-    """For each column one array a row; None when the segment is gone. Raises SegmentDamaged."""
-    import pyarrow.parquet as pq
-
+def read_columns(place: SegmentPlace, segment_id: str, path: str, names: Sequence[str]) -> list[Rows] | None:
+    """For each column one array a row; None when the segment is gone. Raises SegmentDamaged, CannotDecrypt."""
     try:
-        with pq.ParquetFile(folder / path, page_checksum_verification=True) as file:
+        with reading(place, segment_id, path) as source, opened(source, place.cipher) as file:
             table = file.read(columns=list(names), use_threads=False).combine_chunks()
-        return [_rows(table[name]) for name in names]
+            return [_rows(table[name]) for name in names]
     except FileNotFoundError:
         return None
-    except Exception as error:  # Arrow raises OSError, ValueError, KeyError and classes of its own
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise SegmentDamaged(path=folder / path, reason=reason, segment=segment_id) from error
 
 
 def _rows(column: Any) -> Rows:

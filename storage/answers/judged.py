@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from storage.database import Database
 from storage.outcome_window import Window
 from storage.records import TokenKind
 from storage.sample_index import of_draft
+from storage.segment_place import SegmentPlace
 from storage.tables import SampleRow, SegmentRow
 
 Ints = npt.NDArray[np.int64]
@@ -46,12 +46,12 @@ class Judged:
         return not len(self) or bool((self.kinds == TokenKind.ACCEPTED).any())
 
 
-def judged(db: Database, folder: Path, window: Window, limit: int) -> Judged:
-    """Of the newest ``limit`` requests in the window. ``folder`` has the segments. Raises SegmentDamaged."""
+def judged(db: Database, place: SegmentPlace, window: Window, limit: int) -> Judged:
+    """Of the newest ``limit`` requests in the window. ``place`` has the segments. Raises SegmentDamaged."""
     with db.session(read_only=True) as session:
         places = sorted(_places(session, window, limit))
     parts = [
-        part for path, group in groupby(places, key=lambda place: place[:2]) for part in _parts(folder, path, group)
+        part for path, group in groupby(places, key=lambda row: row[:2]) for part in _parts(place, path, group)
     ]
     columns = [
         np.concatenate([np.zeros(0, np.int64), *column]) for column in (zip(*parts, strict=True) if parts else [[]] * 3)
@@ -81,11 +81,11 @@ def _wanted(window: Window) -> Iterator[Any]:
         yield of_draft(window.draft)
 
 
-def _parts(folder: Path, segment: tuple[str, ...], places: Iterator[Any]) -> Iterator[tuple[Ints, Ints, Ints]]:
+def _parts(place: SegmentPlace, segment: tuple[str, ...], places: Iterator[Any]) -> Iterator[tuple[Ints, Ints, Ints]]:
     """(kinds, drafted, emitted) of each request; none when a purge has replaced the segment in the meantime."""
     segment_id, path = segment
-    columns = read_columns(folder, segment_id, path, ("tokens", "positions", "kinds", "drafted"))
-    for row in [] if columns is None else [place[2] for place in places]:
+    columns = read_columns(place, segment_id, path, ("tokens", "positions", "kinds", "drafted"))
+    for row in [] if columns is None else [each[2] for each in places]:
         tokens, positions, kinds, drafted = (column[row].astype(np.int64) for column in columns or ())
         yield kinds, drafted, tokens[positions]
 

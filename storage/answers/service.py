@@ -68,7 +68,7 @@ class Answers:
 
     def judged(self, window: Window, requests: int = REQUESTS) -> Judged:
         """Drafted and emitted tokens of the newest kept requests."""
-        return judged(self.store.db, self.store.samples.folder, window, requests)
+        return judged(self.store.db, self.store.samples.place, window, requests)
 
     def runs(self, window: Window = EVERYTHING, *, limit: int = 50) -> list[RunAnswer]:
         """The newest training runs, newest first."""

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 
 from storage import files, weights
-from storage import purge as purging
+from storage.segment_place import LocalSegments
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 from tests.storage.make import outcome, samples, write_weights
@@ -113,7 +113,7 @@ def kill_at(store: Store, point: str) -> None:
         "marked, not committed": lambda: after(weights, "mark_ready"),
         "before commit": lambda: event.listen(store.db.engine, "commit", die_if_writing),
         "after commit": lambda: event.listen(Session, "after_commit", die_if_written),
-        "committed, old file there": lambda: before(purging, "remove"),
+        "committed, old file there": lambda: before(LocalSegments, "remove"),
     }
     points[point]()
 

@@ -16,6 +16,7 @@ from storage import segments
 from storage.errors import BadInput, SegmentDamaged
 from storage.records import RequestSamples
 from storage.segment_files import is_held_out, read_segment
+from storage.segment_place import LocalSegments
 from tests.storage.make import assert_same, samples
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)
@@ -88,7 +89,7 @@ def test_other_columns_are_no_segment(tmp_path: Path, change: Callable[[Any], An
     path = tmp_path / "a.parquet"
     pq.write_table(change(segments.table([samples(0)])), path)
     with pytest.raises(SegmentDamaged, match="columns are not a segment's"):
-        read_segment(tmp_path, "a", "a.parquet")
+        read_segment(LocalSegments(tmp_path), "a", "a.parquet")
 
 
 def test_every_flipped_byte_of_the_data_is_noticed(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_every_flipped_byte_of_the_data_is_noticed(tmp_path: Path) -> None:
     for place in range(4, len(whole) - 4, 37):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
         try:
-            read = read_segment(tmp_path, "a", "a.parquet")
+            read = read_segment(LocalSegments(tmp_path), "a", "a.parquet")
         except SegmentDamaged as error:
             assert error.facts["segment"] == "a"
         else:
@@ -114,7 +115,7 @@ def test_every_flipped_byte_of_the_data_is_noticed(tmp_path: Path) -> None:
 def test_a_cut_off_file_is_damaged(tmp_path: Path, cut: int) -> None:
     (tmp_path / "a.parquet").write_bytes(bytes(segments.encode([samples(0)]))[:cut])
     with pytest.raises(SegmentDamaged, match=r"purge --segment a"):
-        read_segment(tmp_path, "a", "a.parquet")
+        read_segment(LocalSegments(tmp_path), "a", "a.parquet")
 
 
 def test_equal_prompts_fall_on_one_side() -> None:

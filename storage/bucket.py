@@ -1,0 +1,196 @@
+"""A folder of an object store, by an fsspec URL: ``s3://bucket/folder``, ``gs://…``, ``memory://…``.
+
+Object stores have no rename and need none: a put is seen whole or not at all. Who may enter is said by the store's own
+environment variables (``AWS_…``) or by fsspec's configuration, never by the URL, which is shown in messages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from storage.errors import BadSetting, OsdError, PlaceUnreachable
+
+CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 10, 60, 3
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
+EXTRAS = {"s3": "osd[s3]", "s3a": "osd[s3]", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
+"""What to install for a scheme."""
+MISSING_BUCKET = ("NoSuchBucket",)
+REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "403", "Forbidden")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object."""
+
+    path: str
+    """Below the folder, parts divided by /."""
+    bytes: int
+    modified: datetime
+    """By the store's clock, with a zone."""
+
+
+def local_folder(text: str, key: str) -> Path | None:
+    """The folder that a plain path or a ``file:`` URL names; None for another URL. Raises BadSetting."""
+    match = SCHEME.fullmatch(text)
+    if match is None:
+        return Path(text).expanduser()
+    if match[1] in ("file", "local"):
+        parts = urlsplit(text)
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise _bad(key, "a file: URL needs a whole path, as in file:///srv/osd")
+        return Path(unquote(parts.path))
+    if not match[2].startswith("//"):
+        raise _bad(key, f"write {match[1]}://… for an object store, or ./{match[1]}:… for a folder of that name")
+    return None
+
+
+def _bad(key: str, reason: str) -> BadSetting:
+    return BadSetting(source="settings", key=key, reason=reason)
+
+
+class Bucket:
+    """The objects below a URL. Raises BadSetting for a URL that names no object store; connects at the first use.
+
+    Its other methods raise PlaceUnreachable when the store does not answer or refuses.
+    """
+
+    def __init__(self, url: str, key: str) -> None:
+        """``key`` is the setting that named the URL, for messages."""
+        self.url, self.key = url.rstrip("/"), key
+        self._require_plain()
+        self._opened: tuple[int, Any, str] | None = None
+        self._open()
+
+    def _require_plain(self) -> None:
+        scheme, _, rest = self.url.partition("://")
+        if "@" in rest or "?" in rest or "#" in rest:
+            reason = "a URL holds no keys or options; give them in the environment (AWS_…) or fsspec's configuration"
+            raise _bad(self.key, reason)
+        if "::" in self.url or (not rest and scheme != "memory"):
+            raise _bad(self.key, "give one object store and a bucket, as in s3://bucket/folder")
+
+    def _open(self) -> tuple[Any, str]:
+        """(file system, root); anew in a forked child, which must not speak on its parent's connections."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            import fsspec
+
+            scheme = self.url.partition("://")[0]
+            try:
+                system, root = fsspec.core.url_to_fs(self.url, use_listings_cache=False, **_options(scheme))
+            except (ImportError, ValueError) as error:
+                raise _bad(self.key, _unusable(scheme, error)) from None
+            self._opened = (os.getpid(), system, str(root).rstrip("/"))
+        return self._opened[1:]
+
+    def show(self, path: str = "") -> str:
+        """The URL of an object."""
+        return f"{self.url}/{path}" if path else self.url
+
+    def put(self, path: str, data: bytes | memoryview) -> None:
+        """Write an object whole, in place of one of that name."""
+        with self._using("written") as (system, root):
+            system.pipe_file(f"{root}/{path}", bytes(data))
+
+    def put_file(self, source: Path, path: str) -> None:
+        """Write a file's bytes as an object."""
+        with self._using("written") as (system, root):
+            system.put_file(str(source), f"{root}/{path}")
+
+    def get(self, path: str) -> bytes:
+        """Raises FileNotFoundError when it is not there."""
+        with self._using("read") as (system, root):
+            return bytes(system.cat_file(f"{root}/{path}"))
+
+    def get_file(self, path: str, target: Path) -> None:
+        """Raises FileNotFoundError when it is not there."""
+        with self._using("read") as (system, root):
+            system.get_file(f"{root}/{path}", str(target))
+
+    def remove(self, path: str) -> None:
+        """Nothing there is fine."""
+        with suppress(FileNotFoundError), self._using("deleted") as (system, root):
+            system.rm_file(f"{root}/{path}")
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such an object."""
+        try:
+            with self._using("read") as (system, root):
+                system.info(f"{root}/{path}")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def list(self, folder: str = "") -> list[Found]:
+        """Every object below a folder, in the order of their names."""
+        with self._using("listed") as (system, root):
+            top = f"{root}/{folder}".rstrip("/")
+            system.invalidate_cache()
+            found = system.find(top, detail=True)
+        return [_found(name, facts, root) for name, facts in sorted(found.items())]
+
+    @contextmanager
+    def _using(self, what: str) -> Iterator[tuple[Any, str]]:
+        """Every library behind fsspec has errors of its own; FileNotFoundError means that one object is not there."""
+        try:
+            yield self._open()
+        except OsdError:
+            raise
+        except Exception as error:
+            code = _code(error)
+            if isinstance(error, FileNotFoundError) and code not in MISSING_BUCKET:
+                raise
+            raise PlaceUnreachable(url=self.url, what=what, key=self.key, reason=_reason(error, code)) from error
+
+
+def _options(scheme: str) -> dict[str, Any]:
+    """A store that is away is said to be away within seconds, unless fsspec's configuration says otherwise."""
+    if scheme not in ("s3", "s3a"):
+        return {}
+    from fsspec.config import conf
+
+    limits = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": ATTEMPTS}}
+    return {} if "config_kwargs" in conf.get("s3", {}) else {"config_kwargs": limits}
+
+
+def _unusable(scheme: str, error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return f"{scheme}:// needs a library that is not installed; pip install '{EXTRAS.get(scheme, scheme)}'"
+    return f"{scheme}:// is not known to fsspec; give a path, file:///FOLDER or s3://BUCKET/FOLDER"
+
+
+def _code(error: BaseException) -> str:
+    """The code that the store answered with, where the error or its cause has one."""
+    for each in (error, error.__cause__):
+        response = getattr(each, "response", None)
+        if isinstance(response, dict):
+            return str(response.get("Error", {}).get("Code", ""))
+    return ""
+
+
+def _reason(error: Exception, code: str) -> str:
+    """What was wrong and what would be right, without what the library repeats of a request."""
+    name = type(error).__name__
+    if code in MISSING_BUCKET:
+        return "there is no such bucket; make it, or correct the name"
+    if code in REFUSED or isinstance(error, PermissionError):
+        return "it refused these credentials; correct AWS_… or fsspec's configuration, or what they may do"
+    if "Credentials" in name:
+        return "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or fsspec's configuration"
+    if "Endpoint" in name or "Connect" in name or "Timeout" in name:
+        return "it does not answer; check that it runs, and AWS_ENDPOINT_URL"
+    return (str(error).strip().splitlines() or [name])[0]
+
+
+def _found(name: str, facts: dict[str, Any], root: str) -> Found:
+    modified = facts.get("LastModified") or facts.get("mtime") or facts.get("updated") or facts.get("created")
+    if not isinstance(modified, datetime):
+        modified = datetime.fromisoformat(modified) if isinstance(modified, str) else datetime.now().astimezone()
+    return Found(name.removeprefix(root).lstrip("/"), int(facts["size"] or 0), modified.astimezone())

@@ -1,0 +1,159 @@
+"""Encryption of segments and exports at rest: Parquet's own (modular encryption, AES-GCM), keys from a key ring.
+
+Each file has a random key of its own, wrapped (RFC 3394) by a key of the ring, whose name stands in the file's footer.
+So a new first key in the ring encrypts what is written from then on, and old files stay readable as long as their
+keys are in the ring.
+
+A ring is lines of ``NAME KEY``; the first writes, all read. KEY is base64 of 16, 24 or 32 random bytes. It comes from
+an environment variable or a file (``storage.encryption``), never from osd.toml.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from storage.errors import BadSetting
+
+KEY = "storage.encryption"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+KEY_BYTES = (16, 24, 32)
+ENCRYPTED = b"PARE"
+"""First bytes of a file whose footer is encrypted; others begin with PAR1."""
+
+
+class KeyProblem(Exception):
+    """A file's key cannot be had; the message says why."""
+
+
+class Cipher:
+    """A key ring that encrypts with its first key. Raises BadSetting for a library that is not there."""
+
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        self._keys = dict(keys)
+        self.writes_with = next(iter(self._keys))
+        self._factory: Any = None
+        _require_libraries()
+
+    def __repr__(self) -> str:
+        return f"Cipher({', '.join(self._keys)})"
+
+    def for_writing(self) -> dict[str, Any]:
+        """Options of a Parquet writer; of one file, since it gets a key of its own."""
+        import pyarrow.parquet.encryption as pe
+
+        length = 8 * len(self._keys[self.writes_with])
+        how = pe.EncryptionConfiguration(
+            self.writes_with, uniform_encryption=True, double_wrapping=False, data_key_length_bits=length
+        )
+        return {"encryption_properties": self._crypto().file_encryption_properties(pe.KmsConnectionConfig(), how)}
+
+    def for_reading(self) -> dict[str, Any]:
+        """Options of a Parquet reader; files that are not encrypted are read too."""
+        import pyarrow.parquet.encryption as pe
+
+        properties = self._crypto().file_decryption_properties(pe.KmsConnectionConfig(), pe.DecryptionConfiguration())
+        return {"decryption_properties": properties}
+
+    def _crypto(self) -> Any:
+        if self._factory is None:
+            import pyarrow.parquet.encryption as pe
+
+            client = _key_client(self._keys)
+            self._factory = pe.CryptoFactory(lambda _: client())
+        return self._factory
+
+
+def _key_client(keys: Mapping[str, bytes]) -> type[Any]:
+    """What Parquet calls a key management service: here it only wraps."""
+    import pyarrow.parquet.encryption as pe
+    from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
+
+    class Ring(pe.KmsClient):  # type: ignore[misc]
+        def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
+            return base64.b64encode(aes_key_wrap(keys[master_key_identifier], key_bytes))
+
+        def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
+            if master_key_identifier not in keys:
+                raise KeyProblem(f"the key ring has no key {master_key_identifier!r}; put it back")
+            try:
+                return aes_key_unwrap(keys[master_key_identifier], base64.b64decode(wrapped_key))
+            except InvalidUnwrap:
+                reason = f"the ring's key {master_key_identifier!r} is not the one that it was written with"
+                raise KeyProblem(reason) from None
+
+    return Ring
+
+
+def _require_libraries() -> None:
+    try:
+        import cryptography  # noqa: F401
+        import pyarrow.parquet.encryption  # noqa: F401
+    except ImportError:
+        raise _bad("encryption needs libraries that are not installed; pip install 'osd[encryption]'") from None
+
+
+def open_cipher(named: str | None) -> Cipher | None:
+    """The cipher that ``storage.encryption`` names: ``env:VARIABLE`` or ``file:PATH``; None encrypts nothing.
+
+    Raises BadSetting, which never repeats what may be a key.
+    """
+    return None if named is None else Cipher(parse_ring(_read(named)))
+
+
+def _read(named: str) -> str:
+    kind, _, where = named.partition(":")
+    if kind == "env" and where:
+        if not os.environ.get(where):
+            raise _bad(f"the environment variable {where} is not set; it should hold the key ring")
+        return os.environ[where]
+    if kind != "file" or not where:
+        raise _bad("give env:VARIABLE or file:PATH of a key ring; the keys themselves do not belong here")
+    try:
+        return Path(where).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise _bad(f"the key ring {where} cannot be read ({getattr(error, 'strerror', None) or 'no text'})") from None
+
+
+def parse_ring(text: str) -> dict[str, bytes]:
+    """Name -> key, in order. Lines that begin with # are passed over. Raises BadSetting, naming the line."""
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2 or not NAME.fullmatch(words[0]):
+            raise _bad(f"line {number} of the key ring is not NAME KEY")
+        if words[0] in keys:
+            raise _bad(f"line {number} of the key ring names {words[0]!r} a second time")
+        keys[words[0]] = _key(words[1], number)
+    if not keys:
+        raise _bad("the key ring is empty; a line is NAME and the output of `openssl rand -base64 32`")
+    return keys
+
+
+def _key(text: str, number: int) -> bytes:
+    try:
+        key = base64.b64decode(text, validate=True)
+    except ValueError:
+        key = b""
+    if len(key) not in KEY_BYTES:
+        raise _bad(f"the key on line {number} of the key ring is not base64 of 16, 24 or 32 bytes")
+    return key
+
+
+def is_encrypted(source: Any) -> bool:
+    """Whether a file (a path, or a buffer's reader) is one that needs a key."""
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            return file.read(len(ENCRYPTED)) == ENCRYPTED
+    source.seek(0)
+    return bool(source.read(len(ENCRYPTED)) == ENCRYPTED)
+
+
+def _bad(reason: str) -> BadSetting:
+    return BadSetting(source="settings", key=KEY, reason=reason)

@@ -1,0 +1,58 @@
+"""A real S3 server in a process of its own, and empty folders on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+BUCKET = "osd-test"
+PATIENCE = 60.0
+KEYS = {"AWS_ACCESS_KEY_ID": "osd-test", "AWS_SECRET_ACCESS_KEY": "not-a-secret", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[str]:
+    """The endpoint of a moto server with one bucket; skips the test when it is not installed."""
+    for name in ("moto", "flask", "s3fs"):
+        if find_spec(name) is None:
+            pytest.skip(f"{name} is not installed: pip install 'moto[server]' s3fs")
+    with (folder / "moto.log").open("wb") as log:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        endpoint = _endpoint(folder / "moto.log", process)
+        with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT"), timeout=30):
+            yield endpoint
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _endpoint(log: Path, process: subprocess.Popen[bytes]) -> str:
+    """Where it listens: it says so."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and process.poll() is None:
+        for word in log.read_text().split():
+            if word.startswith("http://127.0.0.1:"):
+                return word
+        time.sleep(0.05)
+    raise AssertionError(f"the S3 server did not start: {log.read_text()[-2000:]}")
+
+
+def environment(endpoint: str) -> dict[str, str]:
+    """What a process needs to reach it."""
+    return {**KEYS, "AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1"}
+
+
+def clean_environment() -> dict[str, str]:
+    """The test's own, without anything of AWS."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
