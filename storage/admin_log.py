@@ -24,9 +24,9 @@ class AdminChange:
     """Unix seconds."""
     who: str
     action: str
-    """forget, purge, compact, retain, import, export or tenant."""
+    """forget, purge, compact, retain, import, export, tenant, key, promote or rollback."""
     subject: str | None
-    """The request, tenant or file that it was about; None where it was about many."""
+    """The request, tenant, file, key or version that it was about; None where it was about many."""
     facts: Mapping[str, Any]
     """What came of it: counts and names, never a prompt."""
 

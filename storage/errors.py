@@ -19,6 +19,7 @@
     │   ├── UnknownRoute
     │   ├── UnknownRequest
     │   ├── UnknownTopic
+    │   ├── UnknownKey
     │   └── UnknownProposal
     ├── PairError                the two models cannot serve together
     │   ├── ModelNotLoaded
@@ -152,6 +153,10 @@ class UnknownTopic(NotFound):
 
 class UnknownProposal(NotFound):
     """There is no proposal {proposal}; `osd router proposals` shows those there are."""
+
+
+class UnknownKey(NotFound):
+    """There is no API key {key!r}; `osd keys list` shows those there are."""
 
 
 class PairError(OsdError):

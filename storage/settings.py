@@ -23,6 +23,7 @@ from storage.errors import BadSetting
 from storage.privacy_settings import PrivacySettings
 from storage.retention_settings import RetentionSettings
 from storage.section import Section as Section
+from storage.server_settings import ServerSettings
 
 CONFIG_NAME = "osd.toml"
 
@@ -242,6 +243,7 @@ class Settings(BaseSettings):
 
     storage: StorageSettings = StorageSettings()
     serve: ServeSettings = ServeSettings()
+    server: ServerSettings = ServerSettings()
     router: RouterSettings = RouterSettings()
     learn: LearnSettings = LearnSettings()
     gate: GateSettings = GateSettings()

@@ -4,6 +4,7 @@
     store.forgetter  forgetting requests and tenants          storage.forget
     store.keeper     retention and compaction                 storage.keeper
     store.tenants    what tenants allow                       storage.tenants
+    store.keys       who may call the server                  storage.keys
     store.versions   drafts' weights and their lives          storage.versions
     store.runs       who trains what                          storage.runs
     store.outcomes   how drafting went                        storage.outcomes
@@ -28,6 +29,7 @@ from storage.examples import ExampleShelf
 from storage.files import make_folder, writing
 from storage.forget import Forgetter
 from storage.keeper import Keeper
+from storage.keys import KeyLedger
 from storage.outcomes import OutcomeStore
 from storage.privacy_settings import EVERYTHING, PrivacySettings
 from storage.proposals import ProposalLedger
@@ -57,6 +59,7 @@ class Store:
         self.db = db
         self.directory = directory
         self.tenants = TenantLedger(db, privacy)
+        self.keys = KeyLedger(db)
         self.samples = SampleStore(db, segments, holdout, privacy)
         self.forgetter = Forgetter(db, segments)
         self.keeper = Keeper(db, segments)

@@ -212,7 +212,7 @@ class TenantRow(Base):
 
 
 class AdminChangeRow(Base):
-    """The audit trail of what admins did to what is kept: forgetting, purging, tenants, imports, exports."""
+    """The audit trail of what admins did: forgetting, purging, tenants, imports, exports, keys."""
 
     __tablename__ = "admin_changes"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -221,6 +221,23 @@ class AdminChangeRow(Base):
     action: Mapped[str]
     subject: Mapped[str | None] = mapped_column(index=True)
     facts: Mapped[Facts]
+
+
+class ApiKeyRow(Base):
+    """A key of the server; see :mod:`storage.keys`. What ended stays, so that the trail can be read."""
+
+    __tablename__ = "api_keys"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    hash: Mapped[str] = mapped_column(unique=True)
+    shown: Mapped[str]
+    name: Mapped[str]
+    tenant: Mapped[str]
+    scopes: Mapped[Ids]
+    requests_per_minute: Mapped[int | None]
+    tokens_per_minute: Mapped[int | None]
+    created_at: Mapped[float]
+    expires_at: Mapped[float | None]
+    revoked_at: Mapped[float | None]
 
 
 class Counters:
