@@ -24,6 +24,7 @@ from storage.files import sync_path, writing
 PROVENANCE = "osd.json"
 MARKER = "READY"
 HEAD_CONFIG = "acceptance_head.json"
+NGRAM_CONFIG = "ngram.json"
 SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".model", ".jinja", ".md"})
 NAMES = frozenset({"LICENSE", "NOTICE"})
 
@@ -48,9 +49,11 @@ def servable_files(folder: Path) -> list[Path]:
 
 
 def kind_of(folder: Path) -> str:
-    """``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``full`` for whole weights."""
+    """``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``ngram`` for a table, ``full`` for whole weights."""
     if (folder / HEAD_CONFIG).exists():
         return "head"
+    if (folder / NGRAM_CONFIG).exists():
+        return "ngram"
     return "lora" if (folder / "adapter_config.json").exists() else "full"
 
 

@@ -35,7 +35,7 @@ class SuffixSettings:
     """Tokens of the longest suffix; it and what follows are compared over DEPTH tokens."""
     shortest: int = 2
     """Tokens that have to match."""
-    matches: int = 256
+    matches: int = 64
     """Occurrences that are looked at, evenly over all."""
     length: int = 10
     """Tokens of a continuation."""
