@@ -8,6 +8,7 @@ beyond a row's length is garbage that no query sees and the next pass overwrites
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,10 @@ class Feed:
 
     first: int
     positions: torch.Tensor
-    """(B, T) int64: position of each token fed; consecutive within a row."""
+    """(B, T) int64: position of each token fed; consecutive within a row, or depths in a tree."""
     slots: torch.Tensor
-    """(B · T,) int64, of a packed pass (N,): the same as row · length + position, where keys and values are written."""
+    """(B · T,) int64, of a packed pass (N,): where keys and values are written, row · length + position; a tree's
+    tokens one after another."""
     mask: torch.Tensor
     """(B, 1, T, span) additive: 0 where the query may see the key, the dtype's minimum elsewhere."""
     span: int
@@ -73,6 +75,11 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
             lines = kept.view(-1, self.cache.length, *new.shape[1:])
             windows.append(lines[feed.first : feed.first + rows, : feed.span].transpose(1, 2))
         return windows[0], windows[1]
+
+    def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """Copy keys and values between slots (n,); what is overwritten was read before."""
+        for kept in self._kept:
+            kept.index_copy_(0, targets, kept[sources])
 
     def grow(self, rows: int) -> None:
         """Room for so many rows in all; what is kept of the first stays."""
@@ -170,6 +177,32 @@ class RaggedCache(Cache):
         slots = slots.view(-1)
         self.feed = Feed(first, positions, slots if packed is None else slots[packed], mask, span, packed)
         return self.feed
+
+    def aim_tree(
+        self, starts: torch.Tensor, depths: torch.Tensor, seen: torch.Tensor, span: int, packed: torch.Tensor | None
+    ) -> Feed:
+        """The same for trees in the first B rows: token i of a row goes to slot ``starts`` (B, 1) + i, stands at
+        position ``starts`` + ``depths`` (B, T), and sees the text before ``starts`` and its ancestors, ``seen``
+        (B, T, T)."""
+        count = depths.shape[1]
+        columns = starts + self._ramp[:count]
+        visible = (self._ramp[:span] < starts).unsqueeze(1).repeat(1, count, 1)
+        visible.scatter_(2, columns.unsqueeze(1).expand(-1, count, -1), seen)
+        mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)
+        positions = (starts + depths).clamp_(max=self.limit - 1)
+        slots = (columns + self._row_base[: len(starts)]).view(-1)
+        self.feed = Feed(0, positions, slots if packed is None else slots[packed], mask, span, packed)
+        return self.feed
+
+    def close_up(self, starts: Sequence[int], moves: Sequence[tuple[int, int, int]]) -> None:
+        """After trees: of row i's tree at ``starts[i]`` copy token ``source`` to the place of ``target``, for each of
+        ``moves`` (row, source, target); all of them at once."""
+        if moves:
+            sources = [row * self.length + starts[row] + source for row, source, _ in moves]
+            targets = [row * self.length + starts[row] + target for row, _, target in moves]
+            slots = torch.tensor([sources, targets], device=self._ramp.device)
+            for layer in self.ragged:
+                layer.copy(slots[0], slots[1])
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` positions over another row (closes the gap that a leaving row makes)."""

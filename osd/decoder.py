@@ -14,6 +14,7 @@ from osd import lean
 from osd.cache import Feed, RaggedCache
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
+from osd.trees.layout import Layout
 from storage.errors import CannotServeRagged
 
 CHUNK = 512
@@ -68,6 +69,16 @@ class Decoder:
         self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
         self.cache.aim(first, begin, count, span, self._packed(counts, count))
         return self.forward(tokens, self.cache, last)
+
+    def tree_logits(
+        self, tokens: torch.Tensor, starts: Sequence[int], layout: Layout, *, counts: Sequence[int]
+    ) -> torch.Tensor:
+        """Feed a tree (B, T) to each of the first rows, its root at position ``starts[i]``: logits (B, T, V)."""
+        width = tokens.shape[1]
+        begin = torch.tensor(starts, device=self.device).unsqueeze(1)
+        self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
+        self.cache.aim_tree(begin, *layout, max(starts) + width, self._packed(counts, width))
+        return self.forward(tokens, self.cache, None)
 
     def _packed(self, counts: Sequence[int] | None, width: int) -> torch.Tensor | None:
         """Which tokens to compute, where leaving out the others is worth the way round."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from osd.clock import Clock
 from osd.desk import Desk
-from osd.drafters import Draft
+from osd.drafters import Draft, Drafting
 from osd.gamma import CostModel, FixedController, GammaController, Observation, make_pace
 from osd.household import UNVERSIONED, Household, PassCosts
 from osd.models import Pair, row_length, row_limit
@@ -27,7 +27,8 @@ from osd.shadow import Shadow
 from osd.stats import EngineStats
 from osd.swap import HeadSwap, Swap
 from osd.text import Ending
-from osd.verdict import Verdict, judge
+from osd.trees.judging import check_trees
+from osd.verdict import Verdict, judge, uniforms
 from osd.warp import Warp
 from router.base import Router
 from router.fixed import FixedRouter
@@ -63,6 +64,8 @@ class Engine:
         self.recorder, self.swap, self.heads = recorder, swap, heads
         self.household = Household(pair, settings, swap, heads)
         self.drafter = self.household.pool
+        self.drafting: Drafting = self.drafter
+        """What is asked for drafts."""
         self.desk = Desk(pair, router or FixedRouter(), self.limit, self.household.want)
         self.pace = make_pace(settings, self.costs)
         self.pass_costs = PassCosts(self.drafter)
@@ -149,11 +152,10 @@ class Engine:
         with self._clock as clock:
             gammas = self.pace.plan(self.rows)
             warp = Warp.of([row.request.sampling for row in self.rows], self.pair.vocab_size, self.pair.device)
-            chance = self._chance(gammas) if warp else None
-            draft = self.drafter.propose(self.rows, gammas, warp, chance, self.pace.steer)
+            chance = uniforms(self.rows, gammas, self.pair.device) if warp else None
+            draft = self.drafting.propose(self.rows, gammas, warp, chance, self.pace.steer)
             clock.split()
-            logits = self._verify(draft)
-            verdict = judge(logits, draft, warp, chance, keep_chances=self.recorder is not None)
+            logits, verdict = self._check(draft, warp, chance)
         rows = len(self.rows)
         progress = self._commit(gammas, draft, verdict, logits, clock)
         self._measure(rows, draft, clock)
@@ -162,7 +164,7 @@ class Engine:
     def _admit(self) -> None:
         while self.desk.waiting and len(self.rows) < self.settings.max_batch:
             row = self.desk.admit(self.target, len(self.rows))
-            self.drafter.join(row, row.decision.draft)
+            self.drafting.join(row, row.decision.draft)
             row.begin(self._controller(row))
             self.stats.stood_in += row.seat.draft != row.decision.draft
             self.rows.append(row)
@@ -173,16 +175,12 @@ class Engine:
             return FixedController(min(gamma, self.settings.gamma_max))
         return self.pace.controller(row.route, self.drafter.costs_beside(row))
 
-    def _chance(self, gammas: Sequence[int]) -> Tensor:
-        """(B, 2 G + 1) uniforms: to draw each drafted token, to accept it, and for the token that follows.
-
-        A row uses as many as its own gamma asks for, so that its text does not hang on its neighbours'.
-        """
-        lines = []
-        for row, gamma in zip(self.rows, gammas, strict=True):
-            chances, unused = row.chances(2 * gamma + 1), [0.0] * (max(gammas) - gamma)
-            lines.append(chances[:gamma] + unused + chances[gamma:-1] + unused + chances[-1:])
-        return torch.tensor(lines, dtype=torch.float64, device=self.pair.device)
+    def _check(self, draft: Draft, warp: Warp | None, chance: Tensor | None) -> tuple[Tensor, Verdict]:
+        keep_chances = self.recorder is not None
+        if draft.trees is not None:
+            return check_trees(self.target, self.rows, draft, warp, chance, keep_chances=keep_chances)
+        logits = self._verify(draft)
+        return logits, judge(logits, draft, warp, chance, keep_chances=keep_chances)
 
     def _verify(self, draft: Draft) -> Tensor:
         """One target pass over each row's last token and its draft: logits (B, G + 1, V)."""
@@ -194,7 +192,7 @@ class Engine:
         """Tell the cost model. Committing is as often as verifying, so it counts there."""
         self.stats.steps += 1
         self.stats.round_ms.append(clock.first_ms + clock.second_ms)
-        self.drafter.measure(clock.first_ms)
+        self.drafting.measure(clock.first_ms)
         tokens = sum(draft.lengths) + rows if self.target.packs else rows * (draft.size + 1)
         self.costs.observe_verify(rows, tokens, clock.second_ms + clock.since_ms())
 
@@ -205,16 +203,16 @@ class Engine:
         progress: list[Progress] = []
         share = 1 / len(self.rows)
         for index, row in enumerate(self.rows):
-            accepted, drafted, before = verdict.accepted[index], draft.lengths[index], row.length
+            accepted, depth, before = verdict.accepted[index], verdict.depths[index], row.length
             tokens, reason = self.ending.cut(row, [*verdict.drafted[index][:accepted], verdict.follows[index]])
             row.tokens += tokens
-            self.drafter.commit(row, before, accepted, draft)
-            row.gamma.observe(Observation(gammas[index], drafted, accepted, row.tokens))
-            times = (clock.first_ms * share, clock.second_ms * share)
-            row.rounds.append(Round(gammas[index], drafted, accepted, len(tokens), *times, row.seat.version))
+            self.drafting.commit(row, before, accepted, draft)
+            row.gamma.observe(Observation(gammas[index], depth, accepted, row.tokens))
+            times, by = (clock.first_ms * share, clock.second_ms * share), self.drafting.version(row)
+            row.rounds.append(Round(gammas[index], draft.lengths[index], accepted, len(tokens), *times, by, depth))
             progress.append(Progress(row.request.id, tuple(tokens), self._finish(row, reason) if reason else None))
         if self.recorder:
-            self.recorder.take(self.rows, progress, draft, verdict.accepted, verdict.drafted, logits, verdict.chances)
+            self.recorder.take(self.rows, progress, draft, verdict, logits)
         if self.listener:
             self.listener(self.rows, progress, verdict, logits)
         for index in reversed([i for i, p in enumerate(progress) if p.completion]):
@@ -230,7 +228,7 @@ class Engine:
     def _leave(self, index: int) -> None:
         """Take a row out; the last one takes its place, so that rows stay together in the caches."""
         row, last = self.rows[index], self.rows.pop()
-        self.drafter.leave(row)
+        self.drafting.leave(row)
         if last is not row:
             self.target.move_row(len(self.rows), index, last.length - 1)
             self.rows[index] = last

@@ -25,6 +25,7 @@ from osd.parcels import Parcel, Part, Span, bundle
 from osd.redaction import Redactor, load_hook
 from osd.reduce import Kept, Reducer
 from osd.row import Completion, Progress, Row
+from osd.verdict import Verdict
 from storage.errors import StoreError
 from storage.records import Outcome, RequestSamples, TokenKind
 from storage.settings import Settings
@@ -72,15 +73,10 @@ class Recorder:
         rows: Sequence[Row],
         progress: Sequence[Progress],
         draft: Draft,
-        accepted: Sequence[int],
-        drafted: Sequence[Sequence[int]],
+        verdict: Verdict,
         logits: Tensor,
-        chances: Tensor | None = None,
     ) -> None:
-        """What one round brought, from the decode loop: logits (B, G + 1, V), which must stay as they are.
-
-        ``chances`` (B, G): with which probability each drafted token was to be kept; None in a greedy batch.
-        """
+        """What one round brought, from the decode loop: logits (B, G + 1, V), which must stay as they are."""
         begun = time.perf_counter()
         spans: list[Span] = []
         index: list[int] = []
@@ -88,14 +84,16 @@ class Recorder:
         width = draft.size + 1
         for i, (row, step) in enumerate(zip(rows, progress, strict=True)):
             count = len(step.tokens)
-            if row.request.learn and (span := self._span(row, count, accepted[i], draft.lengths[i], drafted[i])):
+            if row.request.learn and (
+                span := self._span(row, count, verdict.accepted[i], verdict.depths[i], verdict.drafted[i])
+            ):
                 spans.append(span)
-                first = i * width + span.begin - row.length + count
-                index += range(first, first + span.length)
+                first = span.begin - row.length + count
+                index += [i * width + place for place in verdict.places(i, first, first + span.length)]
             if step.completion:
                 completions.append(step.completion)
         if spans:
-            self._gather(spans, index, logits, chances)
+            self._gather(spans, index, logits, verdict.chances)
         if completions or self._gathered.full:
             self._send(completions)
         self._on_the_spot += time.perf_counter() - begun

@@ -143,9 +143,9 @@ class Row:
 
 def by_position(rounds: Sequence[Round]) -> tuple[tuple[int, int, int], ...]:
     """See Outcome.positions: how often each place in a draft was drafted, accepted, refused."""
-    counts = [[0, 0, 0] for _ in range(max((r.drafted for r in rounds), default=0))]
+    counts = [[0, 0, 0] for _ in range(max((r.places for r in rounds), default=0))]
     for r in rounds:
-        for place, count in enumerate(counts[: r.drafted]):
+        for place, count in enumerate(counts[: r.places]):
             count[0] += 1
             count[1] += place < r.accepted
         if r.rejected:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from osd.acceptance import accept_greedy, accept_sampled, acceptance_chance
 from osd.drafters import Draft
+from osd.row import Row
 from osd.warp import Warp
 
 
@@ -19,17 +21,39 @@ class Verdict:
     accepted: list[int]
     """Drafted tokens kept, a row."""
     drafted: list[list[int]]
-    """(B, G) the drafted tokens."""
+    """The drafted tokens, a row, at least to the first that was refused; of a tree, those along the way taken."""
     follows: list[int]
     """The target's own token after them, a row."""
+    depths: Sequence[int]
+    """How far each row's draft went, tokens; of a tree, how far it would have gone the way taken. More than were
+    accepted if and only if one was refused."""
     chances: Tensor | None = None
-    """(B, G) min(1, p/q) of each drafted token; None where nobody keeps it, or where all rows are greedy."""
+    """(B, G) min(1, p/q) of each drafted token, at the logits that judged it; None where nobody keeps it, or where all
+    rows are greedy. See :class:`osd.trees.acceptance.Walk` for trees."""
+    paths: list[list[int]] | None = None
+    """Of trees, the nodes along the way taken, the root first; None where all drafts are chains."""
+
+    def places(self, row: int, begin: int, end: int) -> Sequence[int]:
+        """Where, among the row's logits (G + 1, V), the round's tokens number ``begin`` to ``end`` − 1 were decided."""
+        return range(begin, end) if self.paths is None else self.paths[row][begin:end]
+
+
+def uniforms(rows: Sequence[Row], gammas: Sequence[int], device: torch.device) -> Tensor:
+    """(B, 2 G + 1) uniforms: to draw each drafted token, to accept it, and for the token that follows.
+
+    A row uses as many as its own gamma asks for, so that its text does not hang on its neighbours'.
+    """
+    lines = []
+    for row, gamma in zip(rows, gammas, strict=True):
+        chances, unused = row.chances(2 * gamma + 1), [0.0] * (max(gammas) - gamma)
+        lines.append(chances[:gamma] + unused + chances[gamma:-1] + unused + chances[-1:])
+    return torch.tensor(lines, dtype=torch.float64, device=device)
 
 
 def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool) -> Verdict:
     """Accept or reject, from the target's logits (B, G + 1, V).
 
-    A batch that samples has a ``warp`` and uniforms ``chance`` (B, 2 G + 1 or more, as :meth:`Engine._chance` lays
+    A batch that samples has a ``warp`` and uniforms ``chance`` (B, 2 G + 1 or more, as :func:`uniforms` lays
     them out), and with ``keep_chances`` the verdict holds min(1, p/q).
     """
     lengths = torch.tensor(draft.lengths, device=logits.device)
@@ -45,4 +69,5 @@ def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None
         if keep_chances and draft.size:
             chances = acceptance_chance(p, q, draft.tokens)
     table = torch.cat([accepted.unsqueeze(1), follows.unsqueeze(1), draft.tokens], dim=1).tolist()  # the one sync
-    return Verdict([line[0] for line in table], [line[2:] for line in table], [line[1] for line in table], chances)
+    accepted_, follows_ = [line[0] for line in table], [line[1] for line in table]
+    return Verdict(accepted_, [line[2:] for line in table], follows_, draft.lengths, chances)

@@ -81,7 +81,7 @@ class Round:
     gamma: int
     """Tokens that the controller asked for; 0 means no speculation."""
     drafted: int
-    """Tokens that were in fact drafted (less than gamma near a length limit or after an early stop)."""
+    """Tokens that were in fact drafted (less than gamma near a length limit or after an early stop); of a tree, all."""
     accepted: int
     """Drafted tokens that the target accepted."""
     emitted: int
@@ -91,11 +91,18 @@ class Round:
     verify_ms: float
     """Milliseconds that the batch spent in the target's pass and in accepting."""
     draft_version: str
+    depth: int | None = None
+    """Tokens one after another; of a tree, how far it went along the way that the target took. None: ``drafted``."""
+
+    @property
+    def places(self) -> int:
+        """Places in the text for which tokens were drafted, along the way that the target took."""
+        return self.drafted if self.depth is None else self.depth
 
     @property
     def rejected(self) -> bool:
         """Whether the round ended because the target refused a drafted token."""
-        return self.accepted < self.drafted
+        return self.accepted < self.places
 
 
 class TokenKind(IntEnum):
@@ -189,6 +196,7 @@ class Outcome:
     """1, or 0 for the earlier parts of a request that lived through a swap."""
     rounds: int
     drafted: int
+    """Tokens that were verified; of trees, all."""
     accepted: int
     rejections: int
     """Rounds that ended with a drafted token refused."""
@@ -200,8 +208,8 @@ class Outcome:
     """This request's share of the batch's verifying time."""
     positions: tuple[tuple[int, int, int], ...] = ()
     """For each place in a draft, from the first on: rounds that drafted a token there, rounds in which it was accepted,
-    and rounds that it ended, refused. Their sums are ``drafted``, ``accepted`` and ``rejections``; empty where they
-    were not counted. Not among the outcomes that are kept one by one."""
+    and rounds that it ended, refused. Their sums are ``drafted`` (but for trees, which have several tokens for a
+    place), ``accepted`` and ``rejections``; empty where they were not counted. Not among the outcomes that are kept one by one."""
 
     @property
     def alpha(self) -> float | None:

@@ -1,4 +1,4 @@
-"""What a drafter is: it proposes tokens, each with a parent, and the probabilities it drew them from."""
+"""What a drafter is: it proposes tokens, and the probabilities it drew them from."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from osd.gamma.pace import Read
 from osd.row import Row
+from osd.trees.tree import Tree
 from osd.warp import Warp
 
 
@@ -18,18 +19,18 @@ class Draft:
     """Proposals for B rows, G tokens each at most."""
 
     tokens: Tensor
-    """(B, G) int64; beyond a row's length they mean nothing."""
-    parents: tuple[int, ...]
-    """For each of the G tokens, the node that it follows: 0 is the row's last token, i the i-th drafted
-    one. A chain is (0, 1, …, G − 1)."""
+    """(B, G) int64; beyond a row's length they mean nothing. In trees, G is the most that a row has."""
     lengths: tuple[int, ...]
     """Tokens that count, a row."""
     q: Tensor | None
-    """(B, G, V) the distributions drawn from, after warping; None in a batch that is all greedy."""
-
+    """(B, G, V) the distributions drawn from, after warping; None in a batch that is all greedy. Of trees (B, Q, V), Q
+    at least the length of the longest chain that was drawn."""
     passes: int
     """Passes of the drafter that it took: G, or more where rows declined their last tokens. Of several drafters, those
     of the one that made most."""
+    trees: tuple[Tree, ...] | None = None
+    """The same tokens with the node that each follows; None where every row has a chain, of tokens drawn from q in a
+    batch that samples."""
 
     @property
     def size(self) -> int:
@@ -58,4 +59,34 @@ class Drafter(Protocol):
 
     def move_row(self, source: int, target: int, row: Row) -> None:
         """The row takes another place in the batch."""
+        ...
+
+
+class Drafting(Protocol):
+    """What the engine asks for drafts, and tells of its rows."""
+
+    def join(self, row: Row, draft: str) -> None:
+        """The row has come: seat it with a draft, for its life."""
+        ...
+
+    def leave(self, row: Row) -> None:
+        """The row has ended."""
+        ...
+
+    def propose(
+        self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
+    ) -> Draft:
+        """See :meth:`Drafter.propose`; of a tree, ``gammas[i]`` is the depth."""
+        ...
+
+    def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
+        """See :meth:`Drafter.commit`; the row has its new tokens already."""
+        ...
+
+    def measure(self, whole_ms: float) -> None:
+        """The newest round's drafts took so many milliseconds."""
+        ...
+
+    def version(self, row: Row) -> str:
+        """Who drafted for the row."""
         ...

@@ -52,9 +52,7 @@ class CausalDrafter:
         size, passes = max(lengths), len(tokens)
         nothing = torch.zeros(len(rows), 0, dtype=torch.long, device=self.decoder.device)
         chain = torch.stack(tokens[:size], dim=1) if size else nothing
-        return Draft(
-            chain, tuple(range(size)), tuple(lengths), torch.stack(q[:size], dim=1) if q[:size] else None, passes
-        )
+        return Draft(chain, tuple(lengths), torch.stack(q[:size], dim=1) if q[:size] else None, passes)
 
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafter.commit`. The last drafted token was never fed back."""

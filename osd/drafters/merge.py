@@ -30,7 +30,7 @@ def merge(parts: Sequence[Part], rows: int, vocabulary: int, device: torch.devic
             q[where, : draft.size] = draft.q
         for place, length in zip(places, draft.lengths, strict=True):
             lengths[place] = length
-    return Draft(tokens, tuple(range(size)), tuple(lengths), q, max((draft.passes for draft, _ in parts), default=0))
+    return Draft(tokens, tuple(lengths), q, max((draft.passes for draft, _ in parts), default=0))
 
 
 def pick(chance: Tensor | None, places: Sequence[int]) -> Tensor | None:

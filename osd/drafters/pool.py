@@ -127,6 +127,10 @@ class DraftPool:
         for (body, rows, passes), ms in zip(self._timed, self._laps.read(), strict=True):
             body.costs(self.costs).observe_draft(rows, passes, ms)
 
+    def version(self, row: Row) -> str:
+        """The version of the row's draft."""
+        return row.seat.version
+
     def _share_out(self) -> None:
         """Tell the cost models how many rows each body drafts for."""
         for body in self.busy:

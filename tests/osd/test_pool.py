@@ -190,11 +190,11 @@ def test_merging_puts_every_row_in_its_place() -> None:
 
     def part(rows: int, size: int, lengths: tuple[int, ...]) -> Draft:
         tokens = torch.randint(9, (rows, size), generator=generator)
-        return Draft(tokens, tuple(range(size)), lengths, torch.rand(rows, size, 9, generator=generator), size + 1)
+        return Draft(tokens, lengths, torch.rand(rows, size, 9, generator=generator), size + 1)
 
     parts = [(part(2, 3, (3, 1)), [3, 0]), (part(1, 1, (1,)), [2])]
     whole = merge(parts, 4, 9, torch.device("cpu"), sampled=True)
-    assert (whole.size, whole.lengths, whole.passes, whole.parents) == (3, (1, 0, 1, 3), 4, (0, 1, 2))
+    assert (whole.size, whole.lengths, whole.passes) == (3, (1, 0, 1, 3), 4)
     assert whole.q is not None
     for draft, places in parts:
         for i, place in enumerate(places):

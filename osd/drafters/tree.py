@@ -1,0 +1,101 @@
+"""Drafts without a model: a proposer names tokens for each row, in a tree, and learns from what the target said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from osd.drafters.base import Draft, Steer
+from osd.drafters.pool import DraftPool
+from osd.row import Row
+from osd.trees.tree import Proposal, Tree, graft
+from osd.warp import Warp
+
+
+class Proposer(Protocol):
+    """Names tokens that may follow a text. What it names hangs on no chance."""
+
+    name: str
+    """Stands where the version of a draft stands, for rounds that it alone drafted."""
+
+    def propose(self, row: str, tokens: Sequence[int], depth: int, nodes: int) -> Proposal:
+        """What may follow the tokens of a row, which goes by the request's id: at most ``depth`` tokens one after
+        another and ``nodes`` in all; what is more is cut."""
+        ...
+
+    def learn(self, row: str, tokens: Sequence[int], new: int) -> None:
+        """The last ``new`` tokens of the row's text are the target's. Not called for requests that must not be learned
+        from."""
+        ...
+
+    def leave(self, row: str) -> None:
+        """The row has ended."""
+        ...
+
+
+class TreeDrafter:
+    """Asks a proposer alone. The pool's drafts seat the rows, and rest."""
+
+    def __init__(self, pool: DraftPool, proposer: Proposer, nodes: int, length: int) -> None:
+        """``nodes``: drafted tokens of a row at most; ``length``: positions of a row in the target's cache."""
+        self.pool, self.proposer, self.nodes, self.length = pool, proposer, nodes, length
+        self._timed = (0, 0)
+        """Rows of the newest round, and depth of its deepest tree."""
+
+    def join(self, row: Row, draft: str) -> None:
+        """See :meth:`osd.drafters.base.Drafting.join`."""
+        self.pool.join(row, draft)
+
+    def leave(self, row: Row) -> None:
+        """See :meth:`osd.drafters.base.Drafting.leave`."""
+        self.pool.leave(row)
+        self.proposer.leave(row.request.id)
+
+    def version(self, row: Row) -> str:
+        """The proposer's name."""
+        return self.proposer.name
+
+    def propose(
+        self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
+    ) -> Draft:
+        """See :meth:`osd.drafters.base.Drafting.propose`."""
+        trees = [Tree() for _ in rows]
+        self.grow(trees, rows, gammas)
+        deepest = max(max(tree.depths()) for tree in trees)
+        self._timed = len(rows), deepest
+        return plant(trees, None, deepest, self.pool.decoder.device, sampled=warp is not None)
+
+    def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
+        """See :meth:`osd.drafters.base.Drafting.commit`."""
+        row.drafter_seen = row.length  # no model has to read it
+        self.teach(row, length_before)
+
+    def measure(self, whole_ms: float) -> None:
+        """Proposing counts as a pass for each level of the deepest tree: controllers think in such passes."""
+        self.pool.costs.observe_draft(*self._timed, whole_ms)
+
+    def grow(self, trees: Sequence[Tree], rows: Sequence[Row], gammas: Sequence[int]) -> None:
+        """Let the rows' proposals grow into their trees, as far as gammas, ``nodes`` and the cache allow."""
+        room = self.length - max(row.length for row in rows)
+        nodes = min(self.nodes, room)
+        for tree, row, gamma in zip(trees, rows, gammas, strict=True):
+            if gamma and len(tree) < nodes:
+                proposal = self.proposer.propose(row.request.id, row.tokens, gamma, nodes)
+                graft(tree, proposal, gamma, nodes, self.pool.vocabulary)
+
+    def teach(self, row: Row, length_before: int) -> None:
+        """Tell the proposer what the target said, where it may learn from it."""
+        if row.request.learn:
+            self.proposer.learn(row.request.id, row.tokens, row.length - length_before)
+
+
+def plant(trees: Sequence[Tree], q: Tensor | None, passes: int, device: torch.device, *, sampled: bool) -> Draft:
+    """The rows' trees as one draft; where all of them are chains that the rule for chains can judge, as chains."""
+    size = max(len(tree) for tree in trees)
+    lines = [[*tree.tokens, *[0] * (size - len(tree))] for tree in trees]
+    tokens = torch.tensor(lines, dtype=torch.long, device=device).view(len(trees), size)
+    chains = all(tree.drawn == len(tree) if sampled else tree.is_chain for tree in trees)
+    return Draft(tokens, tuple(len(tree) for tree in trees), q, passes, None if chains else tuple(trees))

@@ -1,0 +1,1 @@
+"""Drafts that branch: trees of tokens, verified in one pass of the target."""

@@ -1,0 +1,94 @@
+"""A round of trees: one pass of the target over all of them, what it keeps, and the cache closed up behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from osd.decoder import Decoder
+from osd.drafters.base import Draft
+from osd.row import Row
+from osd.trees.acceptance import Forest, Walk, accept_tree_greedy, accept_tree_sampled
+from osd.trees.layout import lay_out, tables
+from osd.trees.tree import Tree, moves
+from osd.verdict import Verdict
+from osd.warp import Warp
+
+
+def check_trees(
+    target: Decoder, rows: Sequence[Row], draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool
+) -> tuple[Tensor, Verdict]:
+    """The target's logits (B, N + 1, V) and what it keeps; its cache then holds the kept tokens in their order."""
+    assert draft.trees is not None
+    starts = [row.length - 1 for row in rows]
+    logits = _verify(target, rows, draft, starts)
+    verdict = _judge(logits, rows, draft, warp, chance, keep_chances=keep_chances)
+    assert verdict.paths is not None
+    target.cache.close_up(starts, [(i, *move) for i, path in enumerate(verdict.paths) for move in moves(path)])
+    return logits, verdict
+
+
+def _verify(target: Decoder, rows: Sequence[Row], draft: Draft, starts: Sequence[int]) -> Tensor:
+    assert draft.trees is not None
+    last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
+    layout = lay_out(draft.trees, draft.size + 1, target.device)
+    counts = [length + 1 for length in draft.lengths]
+    return target.tree_logits(torch.cat([last, draft.tokens], dim=1), starts, layout, counts=counts)
+
+
+def _judge(
+    logits: Tensor, rows: Sequence[Row], draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool
+) -> Verdict:
+    assert draft.trees is not None
+    if warp is None or chance is None:
+        choices = logits.argmax(-1).tolist()
+        paths = [accept_tree_greedy(tree, own) for tree, own in zip(draft.trees, choices, strict=True)]
+        return _verdict(draft.trees, paths, [own[path[-1]] for own, path in zip(choices, paths, strict=True)], None)
+    walk = _walk(logits, rows, draft, warp, chance)
+    table = torch.cat([walk.follows.unsqueeze(1), walk.path], dim=1).tolist()  # the one sync
+    paths = [[node for node in line[1:] if node >= 0] for line in table]
+    chances = _by_node(walk, draft.size) if keep_chances else None
+    return _verdict(draft.trees, paths, [line[0] for line in table], chances)
+
+
+def _verdict(trees: Sequence[Tree], paths: list[list[int]], follows: list[int], chances: Tensor | None) -> Verdict:
+    drafted = [tree.follow(path) for tree, path in zip(trees, paths, strict=True)]
+    depths = [tree.reach(path[-1]) for tree, path in zip(trees, paths, strict=True)]
+    return Verdict([len(path) - 1 for path in paths], drafted, follows, depths, chances, paths)
+
+
+def _walk(logits: Tensor, rows: Sequence[Row], draft: Draft, warp: Warp, chance: Tensor) -> Walk:
+    assert draft.trees is not None
+    parents, turns = tables(draft.trees, draft.size, logits.device)
+    height = max(max(tree.depths()) for tree in draft.trees)
+    forest = Forest(draft.tokens, parents, turns, draft.q, int(draft.q is not None), height)
+    lines = torch.arange(len(rows), device=logits.device)
+    tests, draws = _uniforms(rows, draft.trees, chance, height)
+    return accept_tree_sampled(lambda node: warp(logits[lines, node].unsqueeze(1))[:, 0], forest, tests, draws)
+
+
+def _uniforms(rows: Sequence[Row], trees: Sequence[Tree], chance: Tensor, height: int) -> tuple[Tensor, Tensor]:
+    """Tests (B, D + 1, 1) and draws (B, D + 1), D = ``height``.
+
+    A chain uses the numbers that it would use among chains (``chance``, see :func:`osd.verdict.uniforms`): then a seed
+    repeats its text whatever its neighbours have drafted. A tree may draw at every depth, and takes so many more.
+    """
+    used, last = chance.shape[1] // 2, chance[:, -1:]
+    tests = torch.cat([chance[:, used:-1], last], dim=1)[:, : height + 1]
+    deep = [_draws(tree) for tree in trees]
+    own = [[*row.chances(many), *[-1.0] * (height + 1 - many)] for row, many in zip(rows, deep, strict=True)]
+    draws = torch.tensor(own, dtype=chance.dtype, device=chance.device)
+    return tests.unsqueeze(2), torch.where(draws < 0, last, draws)
+
+
+def _draws(tree: Tree) -> int:
+    """How often it may draw before the last time: at every level; a chain that was drawn, only at its end."""
+    return 0 if tree.drawn == len(tree) else max(tree.depths())
+
+
+def _by_node(walk: Walk, size: int) -> Tensor:
+    """(B, N) the chances where their nodes stand."""
+    spread = walk.chances.new_full((len(walk.path), size + 2), torch.nan)
+    return spread.scatter_(1, walk.path.masked_fill(walk.path < 0, size + 1), walk.chances)[:, :size]

@@ -1,0 +1,48 @@
+"""Trees as tensors: who stands how deep, and who sees whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from osd.trees.tree import Tree
+
+
+class Layout(NamedTuple):
+    """Of B trees of at most T − 1 drafted tokens, the root included."""
+
+    depths: Tensor
+    """(B, T) int64: tokens from the row's last one; 0 for padding."""
+    seen: Tensor
+    """(B, T, T) bool: whether node i sees node j: its ancestors and itself; padding sees the root."""
+
+
+def lay_out(trees: Sequence[Tree], width: int, device: torch.device) -> Layout:
+    """``width`` T is one more than the largest tree has tokens. Ancestors are a set of bits while they are gathered."""
+    ancestors = b"".join(_ancestors(tree, width) for tree in trees)
+    packed = np.frombuffer(ancestors, np.uint8).reshape(len(trees), width, -1)
+    seen = np.unpackbits(packed, axis=2, count=width, bitorder="little").view(np.bool_)
+    depths = [[*tree.depths(), *[0] * (width - 1 - len(tree))] for tree in trees]
+    return Layout(torch.tensor(depths, device=device), torch.from_numpy(seen).to(device))
+
+
+def _ancestors(tree: Tree, width: int) -> bytes:
+    """(T, ⌈T / 8⌉) bit j of line i: whether node i sees node j."""
+    lines = [1]
+    for node, parent in enumerate(tree.parents, 1):
+        lines.append(lines[parent] | 1 << node)
+    lines += [1] * (width - len(lines))
+    return b"".join(line.to_bytes((width + 7) // 8, "little") for line in lines)
+
+
+def tables(trees: Sequence[Tree], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(B, N) parents, −1 for padding, and (B, N) turns: 0 for a token that was drawn, −1 for one that is certain;
+    N = ``width``."""
+    parents = [[*tree.parents, *[-1] * (width - len(tree))] for tree in trees]
+    turns = [[*[0] * tree.drawn, *[-1] * (width - tree.drawn)] for tree in trees]
+    both = torch.tensor([parents, turns], device=device)
+    return both[0], both[1]

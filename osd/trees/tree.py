@@ -1,0 +1,118 @@
+"""A draft that branches: one row's tree, and how it grows from a drawn chain and what is proposed beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, SupportsInt
+
+from storage.errors import BadProposal
+
+Place = tuple[int, int]
+"""A node and the token that follows it."""
+
+
+class Proposal(Protocol):
+    """Tokens without chance: which ones are proposed hangs on nothing that is drawn."""
+
+    @property
+    def tokens(self) -> Sequence[SupportsInt]:
+        """(N,) token ids."""
+        ...
+
+    @property
+    def parents(self) -> Sequence[SupportsInt]:
+        """(N,) the token that each follows, an earlier index; −1 is the row's last token."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Tree:
+    """N drafted tokens of one row. Node 0 is the row's last token, node i the i-th drafted one; siblings differ."""
+
+    tokens: list[int] = field(default_factory=list)
+    """(N,)"""
+    parents: list[int] = field(default_factory=list)
+    """(N,) the node that each token follows, an earlier one."""
+    drawn: int = 0
+    """The first so many tokens are a chain from the root that was drawn from q; the others are certain."""
+    places: dict[Place, int] = field(default_factory=dict)
+    """The node where a token follows a node."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def add(self, parent: int, token: int) -> int:
+        """The node where ``token`` follows ``parent``: a new one, or the one that is there."""
+        node = self.places.setdefault((parent, token), len(self.tokens) + 1)
+        if node > len(self.tokens):
+            self.tokens.append(token)
+            self.parents.append(parent)
+        return node
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every token follows the one before it."""
+        return self.parents == list(range(len(self.parents)))
+
+    def depths(self) -> list[int]:
+        """(N + 1,) tokens from the root: 0 for itself."""
+        depths = [0]
+        for parent in self.parents:
+            depths.append(depths[parent] + 1)
+        return depths
+
+    def reach(self, node: int) -> int:
+        """The depth of the deepest node under this one; its own for a leaf."""
+        depths, under = self.depths(), {node}
+        for child, parent in enumerate(self.parents, 1):
+            if parent in under:
+                under.add(child)
+        return max(depths[each] for each in under)
+
+    def follow(self, path: Sequence[int]) -> list[int]:
+        """The tokens along a path of nodes from the root, and the one that was to be tried first after them, if any."""
+        tokens = [self.tokens[node - 1] for node in path[1:]]
+        return tokens + [t for t, parent in zip(self.tokens, self.parents, strict=True) if parent == path[-1]][:1]
+
+
+def chain(tokens: Sequence[int], *, drawn: bool) -> Tree:
+    """The tree of a chain: drawn from q, or certain."""
+    tree = Tree(list(tokens), list(range(len(tokens))), len(tokens) if drawn else 0)
+    tree.places = {(i, token): i + 1 for i, token in enumerate(tokens)}
+    return tree
+
+
+def graft(tree: Tree, proposal: Proposal, depth: int, nodes: int, vocabulary: int) -> Tree:
+    """Let a proposal grow into the tree, no deeper than ``depth`` and to no more than ``nodes`` nodes in all.
+
+    What is there already is shared: a token of the chain keeps the q that it was drawn from. In the order of the
+    proposal the first tokens that fit stay, each with all before it. Raises BadProposal for parents that are no
+    earlier token and for tokens outside the vocabulary.
+    """
+    depths, nodes_of = tree.depths(), [0]  # the node of the root and of each proposed token; −1 where left out
+    for token, parent in _pairs(proposal, vocabulary):
+        at = nodes_of[parent + 1]
+        fits = at >= 0 and ((at, token) in tree.places or (depths[at] < depth and len(tree) < nodes))
+        nodes_of.append(tree.add(at, token) if fits else -1)
+        if len(depths) <= len(tree):
+            depths.append(depths[at] + 1)
+    return tree
+
+
+def _pairs(proposal: Proposal, vocabulary: int) -> list[Place]:
+    """(token, parent) of a proposal that makes sense."""
+    tokens, parents = ([int(each) for each in column] for column in (proposal.tokens, proposal.parents))
+    if len(tokens) != len(parents):
+        raise BadProposal(reason=f"{len(tokens)} tokens with {len(parents)} parents")
+    for i, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+        if not -1 <= parent < i:
+            raise BadProposal(reason=f"token {i} follows token {parent}, which is no earlier one")
+        if not 0 <= token < vocabulary:
+            raise BadProposal(reason=f"token {i} is {token}, outside the vocabulary of {vocabulary}")
+    return list(zip(tokens, parents, strict=True))
+
+
+def moves(path: Sequence[int]) -> list[Place]:
+    """(source, target) nodes of a path that closes up: its k-th node belongs at place k."""
+    return [(node, place) for place, node in enumerate(path) if node != place]
