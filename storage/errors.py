@@ -19,6 +19,7 @@
     │   ├── UnknownRoute
     │   ├── UnknownRequest
     │   ├── UnknownTopic
+    │   ├── UnknownKey
     │   └── UnknownProposal
     ├── PairError                the two models cannot serve together
     │   ├── ModelNotLoaded
@@ -33,6 +34,8 @@
     │   ├── DatabaseUnreachable
     │   ├── SchemaOutdated
     │   ├── StoreWriteFailed
+    │   ├── PlaceUnreachable       where samples or weights are kept, when that is no folder
+    │   ├── CannotDecrypt
     │   ├── SegmentDamaged
     │   ├── WeightsDamaged
     │   ├── ModelFileDamaged
@@ -152,6 +155,10 @@ class UnknownProposal(NotFound):
     """There is no proposal {proposal}; `osd router proposals` shows those there are."""
 
 
+class UnknownKey(NotFound):
+    """There is no API key {key!r}; `osd keys list` shows those there are."""
+
+
 class PairError(OsdError):
     """{reason}"""
 
@@ -213,6 +220,14 @@ class SchemaOutdated(StoreError):
 class StoreWriteFailed(StoreError):
     """{path} could not be written ({reason}). Nothing was published; free space or mend the permissions and
     run it again."""
+
+
+class PlaceUnreachable(StoreError):
+    """Nothing could be {what} at {url} ({reason}). The setting is {key}."""
+
+
+class CannotDecrypt(StoreError):
+    """{path} is encrypted and cannot be read: {reason}. It was left as it is."""
 
 
 class SegmentDamaged(StoreError):
