@@ -92,9 +92,13 @@ def _key_client(keys: Mapping[str, bytes]) -> type[Any]:
 def _require_libraries() -> None:
     try:
         import cryptography  # noqa: F401
-        import pyarrow.parquet.encryption  # noqa: F401
+        from pyarrow.parquet.encryption import EncryptionConfiguration
+
+        enough = hasattr(EncryptionConfiguration, "uniform_encryption")
     except ImportError:
-        raise _bad("encryption needs libraries that are not installed; pip install 'osd[encryption]'") from None
+        enough = False
+    if not enough:
+        raise _bad("encryption needs libraries that are not installed or too old; pip install 'osd[encryption]'")
 
 
 def open_cipher(named: str | None) -> Cipher | None:

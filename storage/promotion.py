@@ -9,6 +9,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from storage import records
+from storage.announce import announce
 from storage.leases import lock_draft
 from storage.ledger import get_row, note
 from storage.records import VersionState
@@ -61,7 +62,7 @@ def served_by(session: Session, worker: str) -> dict[str, str]:
 def promote(session: Session, version_id: str) -> VersionRow:
     """Make a version current; its files were verified."""
     row, draft = _locked(session, version_id)
-    _make_current(draft, row)
+    _make_current(session, draft, row)
     return row
 
 
@@ -72,14 +73,15 @@ def leave(session: Session, version_id: str, to: str | None, state: VersionState
         row.state = state.value
         note(row, state.value, reason)
     if draft.current_version == row.id and to is not None:
-        _make_current(draft, get_row(session, to, lock=True))
+        _make_current(session, draft, get_row(session, to, lock=True))
     return get_row(session, draft.current_version or row.id)
 
 
-def _make_current(draft: DraftRow, row: VersionRow) -> None:
+def _make_current(session: Session, draft: DraftRow, row: VersionRow) -> None:
     if row.state != VersionState.SERVING.value:
         row.state = VersionState.READY.value
     draft.current_version = row.id
+    announce(session, draft.name)
 
 
 def _locked(session: Session, version_id: str) -> tuple[VersionRow, DraftRow]:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from storage import records, weights
+from storage.announce import announce
 from storage.database import Database
 from storage.drivers import insert_for, plain
 from storage.errors import DatabaseUnreachable, StoreError, WrongState
@@ -54,6 +55,7 @@ def enter(
         put(row.path)
         if is_root and owner.current_version is None:
             owner.current_version = row.id
+            announce(session, draft)
         return to_record(row)
 
 
@@ -78,6 +80,7 @@ def publish(
         _require_candidate_of(row, run, draft)
         row.state, row.evidence = VersionState.READY.value, plain(evidence)
         draft.current_version = row.id
+        announce(session, draft.name)
         claimed.state, claimed.version, claimed.finished_at = RunState.PUBLISHED.value, row.id, records.now()
         session.flush()
         place.mark(version.path)

@@ -130,7 +130,9 @@ class SampleStore:
     def _missing(self, segment_id: str) -> SegmentDamaged:
         with self._db.session(read_only=True) as session:
             row = session.get(SegmentRow, segment_id)
-        return SegmentDamaged(path=self.place.show(row.path if row else ""), reason="the file is missing", segment=segment_id)
+        return SegmentDamaged(
+            path=self.place.show(row.path if row else ""), reason="the file is missing", segment=segment_id
+        )
 
     def kept(self, request_ids: Sequence[str]) -> set[str]:
         """Those of the requests that are kept."""

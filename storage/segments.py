@@ -78,7 +78,7 @@ WRITE: dict[str, Any] = {
 
 
 def encode(batch: Sequence[RequestSamples], cipher: Cipher | None = None) -> memoryview:
-    """The bytes of a segment, encrypted where there is a cipher. Raises BadInput for arrays whose shapes do not fit together."""
+    """The bytes of a segment, encrypted where there is a cipher. Raises BadInput for arrays whose shapes do not fit."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -11,10 +11,11 @@
     store.routes     which draft serves which traffic         storage.routes
     store.examples   taught examples of topics                storage.examples
     store.proposals  changes of routes worth while            storage.proposals
+    store.announcer  word of new versions                     storage.announce
     store.db         the metadata database                    storage.database
 
-A data directory holds ``segments/``, ``weights/`` and ``osd.db``, unless the settings name other places for them. A store may
-be used by several threads, and a directory by several processes.
+A data directory holds ``segments/``, ``weights/`` and ``osd.db``, unless the settings name other places for them. A
+store may be used by several threads, and a directory by several processes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from storage.announce import Announcer
 from storage.bucket_weights import weight_place
 from storage.cipher import open_cipher
 from storage.database import Database
@@ -64,6 +66,7 @@ class Store:
         self.forgetter = Forgetter(db, segments)
         self.keeper = Keeper(db, segments)
         self.versions = VersionLedger(db, weights)
+        self.announcer = Announcer(db)
         self.runs = RunLedger(db, privacy)
         self.outcomes = OutcomeStore(db)
         self.routes = RouteTable(db)

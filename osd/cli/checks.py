@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OK, WARNING, BROKEN = "ok", "warning", "broken"
 LOW_BYTES, TOO_FEW_BYTES = 2e9, 2e8
 PING_SECONDS = 30
-EXTRAS = ("postgres", "redis")
+EXTRAS = ("postgres", "redis", "s3")
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,7 @@ def half_written(aside: files.Aside, data: memoryview) -> None:
 def kill_at(store: Store, point: str) -> None:
     """Arrange for this process to die at a point of what it does next."""
     points: dict[str, Callable[[], None]] = {
+        "nowhere": lambda: None,
         "half written": lambda: setattr(files.Aside, "write", half_written),
         "written, not synced": lambda: before(files, "sync"),
         "synced, not renamed": lambda: before(files, "rename"),
