@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from osd.cli.out import counted, note, print_json, say
-from osd.cli.stream import TextStream
+from osd.stream import TextStream
 from osd.prompts import Prompt, encode
 from storage.errors import BadPromptFile, BadRequest, OsdError, UnknownRoute
 from storage.records import Request, Sampling, ratio

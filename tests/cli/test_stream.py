@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from osd.cli.stream import TextStream
+from osd.stream import TextStream
 
 
 class Bytes:

@@ -1,0 +1,55 @@
+"""Text as it comes out: never half a character, never the beginning of a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+HALF = "\ufffd"
+
+
+class TextStream:
+    """Turns one request's tokens into text that can be shown at once. A push costs as much as its own tokens."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
+        self._tokenizer, self._stops = tokenizer, stops
+        self._tokens: list[int] = []
+        self._begin = self._read = 0
+        """Tokens from ``_begin`` on are decoded again, so that spaces between tokens come out; up to ``_read`` their
+        text is known."""
+        self.text = ""
+        """Everything decoded so far, also what is held back."""
+        self.shown = 0
+        """Characters of it that were handed out."""
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """The text that these tokens add and that can no longer change."""
+        self._tokens += tokens
+        known, now = self._decode(self._begin, self._read), self._decode(self._begin, None)
+        if len(now) > len(known) and not now.endswith(HALF):
+            self.text += now[len(known) :]
+            self._begin, self._read = self._read, len(self._tokens)
+        waiting = self.text[self.shown :]
+        held = max((overlap(waiting, stop) for stop in self._stops), default=0)
+        return self._show(len(self.text) - held)
+
+    def finish(self, text: str) -> str:
+        """What is left of the whole text once it is known."""
+        if not text.startswith(self.text[: self.shown]):
+            return ""
+        self.text = text
+        return self._show(len(text))
+
+    def _decode(self, begin: int, end: int | None) -> str:
+        return str(self._tokenizer.decode(self._tokens[begin:end], skip_special_tokens=True))
+
+    def _show(self, end: int) -> str:
+        new, self.shown = self.text[self.shown : end], end
+        return new
+
+
+def overlap(text: str, stop: str) -> int:
+    """Characters from which the text's end may be a stop string that begins: all from a whole one on."""
+    if stop in text:
+        return len(text) - text.index(stop)
+    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
