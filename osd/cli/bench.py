@@ -13,6 +13,7 @@ from osd.cli.bench_router import router
 from osd.cli.bench_routes import routes
 from osd.cli.bench_stats import stats
 from osd.cli.bench_topk import topk
+from osd.cli.bench_trigram import trigram
 
 app = typer.Typer(no_args_is_help=True, help="Measure decoding, learning while serving, gamma controllers, and routes.")
 app.command()(decode)
@@ -24,3 +25,4 @@ app.command()(router)
 app.command()(replay)
 app.command()(topk)
 app.command()(stats)
+app.command()(trigram)

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from osd.cli import (  # noqa: F401  (some add their commands to replay.app and router.app)
     bench,
+    corpus,
     db,
     demo,
     doctor,
@@ -94,6 +95,7 @@ app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
 app.add_typer(drafts.app, name="drafts", rich_help_panel=KEEP)
 app.add_typer(router.app, name="router", rich_help_panel=KEEP)
 app.add_typer(replay.app, name="replay", rich_help_panel=KEEP)
+app.add_typer(corpus.app, name="corpus", rich_help_panel=KEEP)
 app.add_typer(db.app, name="db", rich_help_panel=KEEP)
 app.command("demo", rich_help_panel=MEASURE)(demo.demo)
 app.add_typer(bench.app, name="bench", rich_help_panel=MEASURE)

@@ -103,7 +103,8 @@ class Table:
         slots, words = len(self.cells.keys), len(self.cells.pool)
         fuller = max((self.contexts + tokens) / slots, (int(self.cells.state[TOP]) + tokens) / words)
         if fuller > FULL:
-            self.resize(int(1.6 * slots), int(1.6 * words))
+            factor = max(1.6, fuller / FULL)
+            self.resize(int(factor * slots), int(factor * words))
 
     def resize(self, slots: int, words: int) -> None:
         """Move into other room; no more than the bound."""
@@ -135,6 +136,11 @@ def room_of(memory: int) -> Cells:
     """Empty cells of so many bytes."""
     buckets = memory // (BUCKET * (SLOT_BYTES + WORDS_A_SLOT * WORD_BYTES))
     return new_cells(buckets, buckets * BUCKET * WORDS_A_SLOT)
+
+
+def first_room(settings: TableSettings) -> Cells:
+    """Little room, for a table that will grow."""
+    return room_of(min(settings.memory, 1 << 20))
 
 
 def take_part(cells: Cells, first: int, last: int) -> Lists:

@@ -1,0 +1,178 @@
+"""`osd corpus`: texts whose n-grams drafts are made of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TextColumn
+
+from osd.cli.context import surroundings
+from osd.cli.options import JsonOption
+from osd.cli.out import Column, count, counted, note, print_facts, print_json, print_table, say, share, size
+
+if TYPE_CHECKING:
+    from osd.ngram.corpus import Batch
+
+app = typer.Typer(no_args_is_help=True, help="Build, look at and export the texts that n-gram drafts know.")
+
+FolderArgument = Annotated[Path, typer.Argument(help="A corpus that `osd corpus build` made.", metavar="DIR")]
+TokenizerOption = Annotated[
+    Path, typer.Option(help="tokenizer.json of the target, or the folder with it.", metavar="PATH")
+]
+
+
+@app.command()
+def build(
+    ctx: typer.Context,
+    out: Annotated[Path, typer.Option(help="A folder that is not there yet.", metavar="DIR")],
+    tokenizer: TokenizerOption,
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Text, .jsonl or .jsonl.gz.", metavar="FILES", show_default=False)
+    ] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(help="Of JSON lines: the field with the text; may be repeated.", metavar="NAME")
+    ] = None,
+    replay: Annotated[bool, typer.Option("--replay", help="The requests that are kept for learning, too.")] = False,
+    order: Annotated[int, typer.Option(help="n of the n-grams: 2, 3 or 4.")] = 3,
+    memory: Annotated[int, typer.Option(help="Megabytes that the table may take.", min=1)] = 256,
+    half_life: Annotated[
+        int, typer.Option(help="Served tokens after which a count is halved; 0: never.", min=0, metavar="TOKENS")
+    ] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a corpus and its n-gram table of texts.
+
+    Broken off, it goes on where it was when the same command is given again. A corpus of --replay holds the requests'
+    tokens, and `osd replay purge` does not reach it: treat it as you treat the prompts.
+    """
+    from osd.ngram.corpus import Builder, Progress
+    from osd.ngram.corpus import build as append
+    from osd.ngram.corpus_stats import table_stats
+    from osd.ngram.encoding import REPLAY, Encoder, replay_batches, text_batches
+    from osd.ngram.errors import BadCorpus
+    from osd.ngram.table import TableSettings
+
+    settings = TableSettings(order, memory << 20, half_life)
+    sources = [str(path.absolute()) for path in files or []] + [REPLAY] * replay
+    if not sources:
+        raise BadCorpus(path=out, reason="there is nothing to make it of: give files, or --replay.")
+    fields, encoder = tuple(field or ["response"]), Encoder(tokenizer)
+    if missing := [path for path in files or [] if not path.is_file()]:
+        raise BadCorpus(path=missing[0], reason="there is no such file.")
+    begun = time.perf_counter()
+    builder = Builder(out, Progress(tuple(sources), fields, encoder.digest))
+    if builder.progress.tokens:
+        note(f"Going on after {count(builder.progress.tokens)} tokens.")
+
+    def batches_of(source: str, line: int) -> Iterator[Batch]:
+        if source != REPLAY:
+            yield from text_batches(encoder, Path(source), fields, line)
+            return
+        with surroundings(ctx).store() as store:
+            yield from replay_batches(encoder, store, line)
+
+    already = builder.progress.bytes
+    with told_bar() as tell:
+        append(
+            builder, batches_of, lambda at: tell("reading", at.tokens, (at.bytes - already), time.perf_counter() - begun)
+        )
+        read_s = time.perf_counter() - begun
+        corpus, table = builder.finish(settings, encoder.path, lambda tokens: tell("counting", tokens, 0, 0.0))
+    seconds = time.perf_counter() - begun
+    result = {
+        "corpus": str(out), "documents": corpus.facts["documents"], "tokens": corpus.facts["tokens"],
+        "bytes": corpus.facts["bytes"], "seconds": round(seconds, 2), "read_seconds": round(read_s, 2),
+        **table_stats(table),
+    }  # fmt: skip
+    result["table_bytes"] = table.bytes
+    result["bytes"] = corpus.facts["bytes"]
+    if as_json:
+        print_json(result)
+        return
+    say(str(out))
+    note(
+        f"{counted(result['documents'], 'document')}, {count(result['tokens'])} tokens, "
+        f"{count(result['n_grams'][order])} {order}-grams in {size(table.bytes)}; {seconds:.1f} s."
+    )
+
+
+@contextmanager
+def told_bar() -> Iterator[Any]:
+    """A line that says what goes on, tokens so far, and megabytes a second."""
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.fields[said]}")
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, said="")
+
+        def tell(what: str, tokens: int, read: int, seconds: float) -> None:
+            rate = f", {read / 1e6 / seconds:.1f} MB/s" if seconds else ""
+            bar.update(task, description=what, said=f"{count(tokens)} tokens{rate}")
+
+        yield tell
+
+
+@app.command()
+def stats(
+    folder: FolderArgument,
+    top: Annotated[int, typer.Option(help="Contexts shown, the most frequent.", min=0)] = 10,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a corpus' table knows.
+
+    Coverage is the share of the corpus' own tokens that stand among the first 1, 4 and 16 successors of their context.
+    """
+    from osd.ngram.corpus import open_corpus
+    from osd.ngram.corpus_stats import coverage, table_stats, top_contexts
+    from osd.ngram.encoding import Encoder
+    from osd.ngram.files import load_table
+    from osd.ngram.table import compact
+
+    corpus = open_corpus(folder)
+    table = compact(load_table(folder, corpus.facts["tokenizer"]))
+    encoder = Encoder(folder)
+    covered = coverage(table, corpus)
+    rows = [
+        {
+            "context": encoder.show(each.context), "successors": [encoder.show([token]) for token in each.successors],
+            "count": each.count,
+        }
+        for each in top_contexts(table, top)
+    ]  # fmt: skip
+    facts = {**{name: corpus.facts[name] for name in ("documents", "tokens")}, **table_stats(table)}
+    if as_json:
+        print_json({**facts, "coverage": covered, "top": rows})
+        return
+    grams = {f"{n}-grams": count(number) for n, number in facts.pop("n_grams").items()}
+    shown = {name: size(value) if name == "bytes" else count(value) for name, value in facts.items()}
+    shown["bytes_per_n_gram"] = f"{facts['bytes_per_n_gram']:.1f}"
+    print_facts({**shown, **grams, **{f"coverage {k}": share(value) for k, value in covered.items()}})
+    columns = Column("context", "context"), Column("successors", "successors", " ".join), Column("count", "seen", count, right=True)
+    print_table(rows, columns)
+
+
+@app.command()
+def export(
+    folder: FolderArgument,
+    sglang: Annotated[Path, typer.Option(help="A file that is not there yet.", metavar="OUT.json")],
+    corpus_id: Annotated[str | None, typer.Option("--id", help="Its name there. Default: the folder's.")] = None,
+) -> None:
+    """Write a corpus as the body of SGLang's POST /add_external_corpus.
+
+    Send it with `curl -H 'Content-Type: application/json' -d @OUT.json http://HOST:PORT/add_external_corpus`.
+    """
+    from osd.ngram.corpus import open_corpus
+    from osd.ngram.encoding import Encoder
+    from osd.ngram.files import require_tokenizer
+    from osd.ngram.sglang import export_sglang
+
+    corpus, encoder = open_corpus(folder), Encoder(folder)
+    require_tokenizer(f"The corpus {folder}", corpus.facts["tokenizer"], encoder.digest)
+    written = export_sglang(corpus, encoder, sglang, corpus_id or folder.absolute().name)
+    say(str(sglang))
+    note(f"{counted(written, 'document')}.")
