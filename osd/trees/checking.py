@@ -1,0 +1,87 @@
+"""Whether a model computes trees as it computes the texts that are in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from osd.decoder import Decoder, vocabulary_size
+from osd.models import Model
+from osd.trees.layout import lay_out
+from osd.trees.tree import Tree, moves
+from storage.errors import CannotServeTrees
+
+TEXTS = (9, 5)
+"""Lengths of the texts that the trees grow from."""
+PARENTS = ((0, 0, 1, 1, 2, 3, 6), (0, 1, 0, 3))
+"""Branches, and a second tree that is smaller."""
+KEPT = (0, 2, 5)
+"""A path of the first tree; it closes up to places 0, 1, 2."""
+
+
+@torch.inference_mode()
+def check_model(model: Model, tolerance: float = 2e-3) -> None:
+    """Raises CannotServeTrees unless every node's logits are those of a plain pass over the text up to it, and also what
+    is fed after a path was kept."""
+    vocabulary, limit = vocabulary_size(model.module), max(TEXTS) + 24
+    generator = torch.Generator().manual_seed(0)
+    texts = [torch.randint(0, vocabulary, (n,), generator=generator).tolist() for n in TEXTS]
+    trees = [_tree(parents, vocabulary) for parents in PARENTS]
+    decoder = model.decoder(len(texts), limit)
+    for row, text in enumerate(texts):
+        decoder.prefill(row, text[:-1])
+    try:
+        logits = _feed(decoder, texts, trees)
+        worst = max(_difference(*pair) for pair in _at_nodes(model, logits, texts, trees))
+        worst = max(worst, _difference(*_go_on(decoder, model, texts, trees[0])))
+    except Exception as error:  # whatever fails inside a model that is not ours means the same here
+        reason = f"Its forward pass fails with a tree ({type(error).__name__}: {str(error)[:120]})."
+        raise CannotServeTrees(model=model.name, reason=reason) from None
+    exact = next(model.module.parameters()).dtype == torch.float32
+    if not worst <= tolerance * (1 if exact else 64):
+        reason = f"With a tree of tokens its logits differ by {worst:.2g} from a plain forward pass."
+        raise CannotServeTrees(model=model.name, reason=reason)
+
+
+def _tree(parents: tuple[int, ...], vocabulary: int) -> Tree:
+    tree = Tree()
+    for node, parent in enumerate(parents, 1):
+        tree.add(parent, node % vocabulary)
+    return tree
+
+
+def _feed(decoder: Decoder, texts: list[list[int]], trees: list[Tree]) -> Tensor:
+    width = max(len(tree) for tree in trees) + 1
+    lines = [[text[-1], *tree.tokens] for text, tree in zip(texts, trees, strict=True)]
+    tokens = torch.tensor([[*line, *[0] * (width - len(line))] for line in lines], device=decoder.device)
+    starts, counts = [len(text) - 1 for text in texts], [len(line) for line in lines]
+    return decoder.tree_logits(tokens, starts, lay_out(trees, width, decoder.device), counts=counts)
+
+
+def _at_nodes(
+    model: Model, logits: Tensor, texts: list[list[int]], trees: list[Tree]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of every node, our logits (V,) and those of a plain pass over all that it sees."""
+    for own, text, tree in zip(logits, texts, trees, strict=True):
+        ways = [text]
+        for token, parent in zip(tree.tokens, tree.parents, strict=True):
+            ways.append([*ways[parent], token])
+        yield from ((own[node], _plain(model, way)) for node, way in enumerate(ways))
+
+
+def _go_on(decoder: Decoder, model: Model, texts: list[list[int]], tree: Tree) -> tuple[Tensor, Tensor]:
+    """The same of a token that is fed to the first row after a path was kept."""
+    decoder.cache.close_up([len(text) - 1 for text in texts], [(0, *move) for move in moves(KEPT)])
+    text = [*texts[0], *tree.follow(KEPT)[: len(KEPT) - 1], 0]
+    return decoder.logits(torch.tensor([[0]], device=decoder.device), [len(text) - 1])[0, 0], _plain(model, text)
+
+
+def _plain(model: Model, text: list[int]) -> Tensor:
+    logits: Tensor = model.module(input_ids=torch.tensor([text], device=model.device), use_cache=False).logits[0, -1]
+    return logits
+
+
+def _difference(ours: Tensor, plain: Tensor) -> float:
+    return float(((ours - plain).float().abs().max() / plain.float().abs().max().clamp(min=1.0)).item())
