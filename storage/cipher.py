@@ -84,7 +84,7 @@ def _key_client(keys: Mapping[str, bytes]) -> type[Any]:
                 return aes_key_unwrap(keys[master_key_identifier], base64.b64decode(wrapped_key))
             except InvalidUnwrap:
                 reason = f"the ring's key {master_key_identifier!r} is not the one that it was written with"
-                raise KeyProblem(reason) from None
+                raise KeyProblem(f"{reason}, or the file is damaged") from None
 
     return Ring
 

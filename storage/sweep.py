@@ -112,8 +112,8 @@ def _take_orphan(db: Database, place: BucketSegments, path: str) -> bool:
     segment_id = path.rpartition("/")[2].removesuffix(".parquet")
     row = {"id": segment_id, "path": path, "created_at": 0.0, "requests": 0, "positions": 0, "bytes": 0}
     with db.session() as session:
-        entered = session.execute(insert_for(db.dialect)(SegmentRow).values(row).on_conflict_do_nothing())
-        if not entered.rowcount:  # type: ignore[attr-defined]
+        enter = insert_for(db.dialect)(SegmentRow).values(row).on_conflict_do_nothing().returning(SegmentRow.id)
+        if session.scalar(enter) is None:
             return False
         place.remove(path)
         session.execute(delete(SegmentRow).where(SegmentRow.id == segment_id))

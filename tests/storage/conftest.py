@@ -1,4 +1,8 @@
-"""Every test that asks for a ``store`` runs over SQLite and over PostgreSQL, each time on an empty database."""
+"""Every test that asks for a ``store`` runs over SQLite and over PostgreSQL, each time on an empty database.
+
+Those of the modules that say ``PLACED = True`` run over samples and weights in a folder, in memory and on S3 too, but
+for the ones marked ``local``.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,8 @@ from storage.drivers import make_engine, parse_url
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 from storage.tables import Base
+from tests.storage.places import PLACES
+from tests.storage.s3 import BUCKET, environment, s3_server
 
 POSTGRES = os.environ.get("TEST_POSTGRES_URL", "postgresql+psycopg://root@127.0.0.1:5432/test")
 
@@ -103,14 +109,44 @@ def memory() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Databases × places for those tests that have the settings from here."""
+    if "settings" not in metafunc.fixturenames or hasattr(metafunc.module, "settings"):
+        return
+    placed = getattr(metafunc.module, "PLACED", False) and not metafunc.definition.get_closest_marker("local")
+    kinds = [(db, place) for place in (PLACES if placed else PLACES[:1]) for db in ("sqlite", "postgresql")]
+    names = [db if place == "folder" else f"{db}-{place}" for db, place in kinds]
+    metafunc.parametrize("settings", kinds, ids=names, indirect=True)
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real S3 server, one for the whole run."""
+    with s3_server(tmp_path_factory.mktemp("s3")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty folder on it, with the credentials in the environment."""
+    for name, value in environment(s3_endpoint).items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
 def settings(request: pytest.FixtureRequest, memory: Path) -> Settings:
     """Settings of an empty store; a tenth of the prompts is held out."""
+    kind, place = request.param
+    kept = {"directory": memory / "data", "cache": memory / "cache"}
+    if place != "folder":
+        top = f"memory://{uuid.uuid4().hex}" if place == "memory" else request.getfixturevalue("s3")
+        kept |= {"samples": f"{top}/samples", "weights": f"{top}/weights"}
     (memory / "data").mkdir()
-    if request.param == "postgresql":
-        return load_settings(storage={"directory": memory / "data", "url": request.getfixturevalue("postgres_url")})
+    if kind == "postgresql":
+        return load_settings(storage=kept | {"url": request.getfixturevalue("postgres_url")})
     shutil.copyfile(request.getfixturevalue("new_sqlite"), memory / "data" / "osd.db")
-    return load_settings(storage={"directory": memory / "data"})
+    return load_settings(storage=kept)
 
 
 @pytest.fixture
@@ -142,8 +178,3 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     it = Clock(1_800_000_000.0)
     monkeypatch.setattr(records, "now", it)
     return it
-
-
-def files_below(folder: Path) -> list[str]:
-    """Every file below a folder, hidden ones too."""
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

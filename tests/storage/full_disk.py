@@ -18,8 +18,8 @@ from storage.errors import StoreWriteFailed
 from storage.records import VersionState
 from storage.settings import load_settings
 from storage.store import Store, open_store
-from tests.storage.conftest import files_below
 from tests.storage.make import outcome, samples, write_weights
+from tests.storage.places import files_below
 
 
 @contextmanager

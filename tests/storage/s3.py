@@ -20,14 +20,14 @@ KEYS = {"AWS_ACCESS_KEY_ID": "osd-test", "AWS_SECRET_ACCESS_KEY": "not-a-secret"
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[str]:
-    """The endpoint of a moto server with one bucket; skips the test when it is not installed."""
+def s3_server(folder: Path, **options: str) -> Iterator[str]:
+    """The endpoint of a moto server with one bucket; skips the test when it is not installed. ``options`` are moto's."""
     for name in ("moto", "flask", "s3fs"):
         if find_spec(name) is None:
             pytest.skip(f"{name} is not installed: pip install 'moto[server]' s3fs")
     with (folder / "moto.log").open("wb") as log:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | options)
     try:
         endpoint = _endpoint(folder / "moto.log", process)
         with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT"), timeout=30):
@@ -51,8 +51,3 @@ def _endpoint(log: Path, process: subprocess.Popen[bytes]) -> str:
 def environment(endpoint: str) -> dict[str, str]:
     """What a process needs to reach it."""
     return {**KEYS, "AWS_ENDPOINT_URL": endpoint, "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1"}
-
-
-def clean_environment() -> dict[str, str]:
-    """The test's own, without anything of AWS."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}

@@ -11,6 +11,9 @@ from storage.forks import base_of, fork
 from storage.records import VersionState
 from storage.store import Store
 from tests.storage.make import add_root, write_weights
+from tests.storage.places import forget_cache, weights_of
+
+PLACED = True  # see conftest.py
 
 
 @pytest.fixture
@@ -43,6 +46,7 @@ def test_a_fork_has_the_weights_and_says_from_where(forked: Store) -> None:
     assert len(forked.versions.list("sql")) == 1
 
 
+@pytest.mark.local
 def test_a_fork_shares_the_files(forked: Store) -> None:
     root = forked.versions.current("default")
     files = [
@@ -94,8 +98,9 @@ def test_what_cannot_be_forked_leaves_nothing(forked: Store, tmp_path: Path) -> 
     ):  # fmt: skip
         with pytest.raises(error):
             fork(forked.versions, draft, of)
-    (forked.versions.folder(root) / "model.safetensors").write_bytes(b"damaged")
+    weights_of(forked).write(f"{root.path}/model.safetensors", b"damaged")
+    forget_cache(forked, root)
     with pytest.raises(WeightsDamaged):
         fork(forked.versions, "sql", root.id)
     assert forked.versions.list() == before
-    assert not (forked.versions.weights_folder / "sql").exists()
+    assert not [name for name in weights_of(forked).names() if name.startswith("sql/")]

@@ -9,8 +9,10 @@ import numpy as np
 from storage.records import RunState
 from storage.retention_settings import RetentionSettings
 from storage.store import Store
-from tests.storage.conftest import files_below
 from tests.storage.make import add_root, assert_same, at_once, samples
+from tests.storage.places import segments_of
+
+PLACED = True  # see conftest.py
 
 
 def numbers(store: Store) -> list[int]:
@@ -28,7 +30,7 @@ def test_limits_hold_on_the_disk(keep_all: Store) -> None:
     assert done.by_rule == counted.by_rule
     assert done.purged.requests == sum(done.by_rule.values()) == 60 - len(numbers(keep_all))
     assert numbers(keep_all) == list(range(60 - len(numbers(keep_all)), 60)), "the newest stay"
-    on_disk = sum((keep_all.samples.folder / name).stat().st_size for name in files_below(keep_all.samples.folder))
+    on_disk = segments_of(keep_all).sizes()
     assert on_disk == sum(row.bytes for row in keep_all.samples.stats())
     assert on_disk < limit * 1.5, "a file that is written anew is a little larger for each request"
 
@@ -75,7 +77,7 @@ def test_small_segments_become_few_and_read_the_same(keep_all: Store, tmp_path: 
     assert run is not None
     done = keep_all.keeper.compact(16)
     assert (done.before, done.after) == (10, 3)
-    assert len(files_below(keep_all.samples.folder)) == 3
+    assert len(segments_of(keep_all).names()) == 3
     for kept, written in zip(keep_all.samples.read([f"r{n}" for n in range(40)]), everything, strict=True):
         assert_same(kept, written)
     assert keep_all.samples.waiting("default").requests == 33, "claims stand"

@@ -11,8 +11,8 @@ from storage.records import RunState, VersionState
 from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.storage.child import batch, run_child
-from tests.storage.conftest import files_below
 from tests.storage.make import add_root, assert_same, samples
+from tests.storage.places import files_below, segments_of
 from tests.storage.test_purge import tokens_on_disk
 
 KILLED = -9
@@ -32,7 +32,7 @@ def assert_whole(store: Store) -> list[str]:
         assert_same(each, samples(number_of(each.request_id), created_at=each.created_at))
     names = {each.rsplit("/", 1)[1] for each in files_below(store.samples.folder)}
     assert names == {f"{segment}.parquet" for segment in store.samples._segments_of(ids).values()}
-    assert tokens_on_disk(store.samples.folder) == {int(token) for each in read for token in each.tokens}
+    assert tokens_on_disk(segments_of(store)) == {int(token) for each in read for token in each.tokens}
     assert store.sweep() == []
     return ids
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,15 +15,19 @@ from storage.leases import lock_draft
 from storage.records import RunState
 from storage.settings import load_settings
 from storage.store import Store, open_store
-from tests.storage.conftest import files_below
+from tests.storage.conftest import Clock
 from tests.storage.make import add_root, assert_same, at_once, outcome, samples
+from tests.storage.places import GARBAGE, Lying, segments_of
+
+PLACED = True  # see conftest.py
 
 
-def tokens_on_disk(folder: Path) -> set[int]:
-    """Every token in every file below a folder, whatever the index says; what is not a segment has none."""
+def tokens_on_disk(lying: Lying) -> set[int]:
+    """Every token in every file of a place, whatever the index says; what is not a segment has none."""
     found: set[int] = set()
-    for path in (path for path in folder.rglob("*") if path.is_file()):
-        for row in pq.read_table(path, columns=["tokens"])["tokens"].to_pylist():
+    for name in lying.names():
+        table = pq.read_table(pa.BufferReader(lying.read(name)), columns=["tokens"])
+        for row in table["tokens"].to_pylist():
             found.update(row)
     return found
 
@@ -44,7 +49,7 @@ def filled(store: Store) -> Store:
 def left(store: Store) -> list[int]:
     """Numbers of the requests left, by the index and by the files, which must agree."""
     kept = sorted(int(request_id[1:]) for request_id in store.samples.recent(limit=99))
-    assert tokens_on_disk(store.samples.folder) == {1_000_000 + number for number in kept}
+    assert tokens_on_disk(segments_of(store)) == {1_000_000 + number for number in kept}
     for each in store.samples.read([f"r{number}" for number in kept]):
         assert set(each.tokens.tolist()) == {1_000_000 + int(each.request_id[1:])}
     return kept
@@ -78,12 +83,11 @@ def test_purging_by_route_time_and_both(filled: Store) -> None:
     assert len(filled.outcomes.recent()) == 4, "the log goes with a request or a tenant only"
 
 
-def test_purging_everything(filled: Store) -> None:
-    (filled.samples.folder / "20200101").mkdir()
-    (filled.samples.folder / "20200101" / ("a" * 32 + ".parquet")).write_bytes(b"left by a crash")
+def test_purging_everything(filled: Store, clock: Clock) -> None:
+    segments_of(filled).write(GARBAGE, b"left by a crash")
     assert filled.samples.purge(everything=True).requests == 6
     assert left(filled) == []
-    assert files_below(filled.samples.folder) == []
+    assert segments_of(filled).names() == []
     assert filled.outcomes.recent() == []
     assert filled.outcomes.acceptance()[0].requests == 4, "sums name no request"
 
@@ -106,12 +110,13 @@ def test_a_request_that_left_an_outcome_only_can_be_purged(filled: Store) -> Non
 
 
 def test_a_damaged_segment_stops_no_other_and_can_be_dropped_whole(filled: Store) -> None:
-    (segment,) = {path for path in filled.samples.folder.rglob("*.parquet") if path.stem == _segment_of(filled, "r1")}
-    segment.write_bytes(segment.read_bytes()[:-30])
-    with pytest.raises(SegmentDamaged, match=segment.stem):
+    segment = _segment_of(filled, "r1")
+    (name,) = [name for name in segments_of(filled).names() if segment in name]
+    segments_of(filled).write(name, segments_of(filled).read(name)[:-30])
+    with pytest.raises(SegmentDamaged, match=segment):
         filled.samples.purge(tenant="t1")
     assert sorted(filled.samples.recent(limit=9)) == ["r0", "r1", "r2", "r3"], "the sound segment was purged"
-    assert filled.samples.purge(segment=segment.stem).requests == 4
+    assert filled.samples.purge(segment=segment).requests == 4
     assert left(filled) == []
 
 
@@ -121,7 +126,7 @@ def _segment_of(store: Store, request_id: str) -> str:
 
 def test_a_missing_segment_can_be_dropped(filled: Store) -> None:
     segment = _segment_of(filled, "r1")
-    next(filled.samples.folder.rglob(f"{segment}.parquet")).unlink()
+    segments_of(filled).remove(next(name for name in segments_of(filled).names() if segment in name))
     with pytest.raises(SegmentDamaged, match="missing"):
         filled.samples.purge(request_id="r1")
     assert filled.samples.purge(segment=segment).requests == 4
@@ -175,4 +180,4 @@ def test_purges_at_once_leave_what_neither_asked_for(store: Store) -> None:
     purged = at_once(*[partial(store.samples.purge, request_id=f"r{number}") for number in range(5)])
     assert [getattr(each, "requests", each) for each in purged] == [1] * 5
     assert left(store) == list(range(5, 12))
-    assert len(files_below(store.samples.folder)) == 1
+    assert len(segments_of(store).names()) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,10 +25,13 @@ from storage.errors import (
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.settings import Settings
 from storage.store import Store, open_store
-from tests.storage.conftest import files_below
 from tests.storage.make import add_root, at_once, samples, write_weights
+from tests.storage.places import files_below, files_of, forget_cache, weights_of
 
 SERVED = {"READY", "config.json", "model.safetensors", "osd.json"}
+
+
+PLACED = True  # see conftest.py
 
 
 @pytest.fixture
@@ -67,10 +69,11 @@ def states(store: Store) -> list[str]:
 
 
 def damage(store: Store, version: DraftVersion) -> None:
-    path = store.versions.folder(version) / "model.safetensors"
-    data = bytearray(path.read_bytes())
+    name = f"{version.path}/model.safetensors"
+    data = bytearray(weights_of(store).read(name))
     data[-1] ^= 1
-    path.write_bytes(data)
+    weights_of(store).write(name, bytes(data))
+    forget_cache(store, version)
 
 
 # entering
@@ -80,7 +83,7 @@ def test_the_root_is_number_zero_and_current(ready: Store) -> None:
     root = ready.versions.current("default")
     assert (root.number, root.parent, root.state, root.kind) == (0, None, VersionState.READY, "full")
     assert root.id == f"default-000000-{root.digest[:8]}"
-    assert {path.name for path in ready.versions.folder(root).iterdir()} == SERVED
+    assert files_of(ready, root) == SERVED
     ready.versions.verify(root)
 
 
@@ -109,7 +112,7 @@ def test_only_what_a_server_needs_is_kept(keep_all: Store, tmp_path: Path) -> No
     (folder / "tokenizer.json").symlink_to(tmp_path / "blob")
     (tmp_path / "blob").write_text("{}")
     root = keep_all.versions.register_root("default", folder)
-    assert {path.name for path in keep_all.versions.folder(root).iterdir()} == SERVED | {"merges.txt", "tokenizer.json"}
+    assert files_of(keep_all, root) == SERVED | {"merges.txt", "tokenizer.json"}
     assert not (keep_all.versions.folder(root) / "tokenizer.json").is_symlink()
 
 
@@ -136,16 +139,15 @@ def test_the_root_registered_at_once_is_one(keep_all: Store, settings: Settings,
             return mine.versions.register_root("fresh", tmp_path / "model")
 
     assert at_once(*[register] * 4) == [keep_all.versions.current("fresh")] * 4
-    assert len(list((keep_all.versions.weights_folder / "fresh").iterdir())) == 1
+    assert len(weights_of(keep_all).names()) == len(SERVED)
 
 
 def test_a_candidate_is_entered_with_where_it_came_from(ready: Store) -> None:
     run = start(ready)
     candidate = stage(ready, run)
     assert (candidate.number, candidate.parent, candidate.state) == (1, run.parent, VersionState.CANDIDATE)
-    folder = ready.versions.folder(candidate)
-    assert {path.name for path in folder.iterdir()} == SERVED - {"READY"}
-    facts = json.loads((folder / "osd.json").read_text())
+    assert files_of(ready, candidate) == SERVED - {"READY"}
+    facts = json.loads(weights_of(ready).read(f"{candidate.path}/osd.json"))
     assert facts == ready.versions.provenance(candidate)
     assert (facts["id"], facts["parent"], facts["digest"]) == (candidate.id, run.parent, candidate.digest)
     assert (facts["run_id"], facts["provenance"]) == (run.id, {"command": "test"})
@@ -183,21 +185,21 @@ FAILURES: list[tuple[Any, str]] = [
 
 
 def test_a_failed_write_leaves_nothing(ready: Store) -> None:
-    before = files_below(ready.versions.weights_folder)
+    before = weights_of(ready).names()
     root = ready.versions.current("default")
     for write, said in FAILURES:
         with pytest.raises(StoreWriteFailed, match=said):
             ready.versions.stage("default", root.id, "full", write)
-        assert files_below(ready.versions.weights_folder) == before
-        assert {path.name for path in (ready.versions.weights_folder / "default").iterdir()} == {root.id}
+        assert weights_of(ready).names() == before
+        assert {path.name for path in (ready.versions.weights_folder / "default").iterdir()} == {Path(root.path).name}
         assert states(ready) == ["ready"]
 
 
 def test_an_interrupted_write_leaves_nothing(ready: Store) -> None:
-    before = files_below(ready.versions.weights_folder)
+    before = weights_of(ready).names()
     with pytest.raises(KeyboardInterrupt):
         ready.versions.stage("default", ready.versions.current("default").id, "full", raising(KeyboardInterrupt()))
-    assert files_below(ready.versions.weights_folder) == before
+    assert weights_of(ready).names() == before
 
 
 def test_a_parent_must_be_the_drafts_own(ready: Store, tmp_path: Path) -> None:
@@ -230,7 +232,7 @@ def test_publishing_makes_it_current_once(ready: Store) -> None:
     published = ready.versions.publish(candidate.id, {"gain": 0.1}, run=run)
     assert (published.state, published.evidence) == (VersionState.READY, {"gain": 0.1})
     assert ready.versions.current("default") == published
-    assert (ready.versions.folder(published) / "READY").exists()
+    assert "READY" in files_of(ready, published)
     assert ready.versions.publish(candidate.id, {"gain": 99}, run=run) == published
     finished = ready.runs.finish(run, RunState.PUBLISHED, published.id, {"seconds": 3})
     assert (finished.state, finished.version, finished.result) == (RunState.PUBLISHED, published.id, {"seconds": 3})
@@ -256,7 +258,7 @@ def test_a_candidate_of_another_run_or_parent_is_not_published(ready: Store) -> 
     with pytest.raises(WrongState, match="child of the current version"):
         ready.versions.publish(candidate.id, {}, run=run)
     assert ready.versions.current("default").id == orphan.id
-    assert not (ready.versions.folder(candidate) / "READY").exists()
+    assert "READY" not in files_of(ready, candidate)
 
 
 def test_publishing_needs_a_lease(ready: Store) -> None:
@@ -387,21 +389,22 @@ def test_what_is_damaged_is_refused_everywhere(ready: Store, tmp_path: Path) -> 
 
 
 def test_a_folder_that_is_not_what_was_published_is_damaged(ready: Store) -> None:
-    version = publish(ready)
-    folder = ready.versions.folder(version)
+    version, lying = publish(ready), weights_of(ready)
     ready.versions.verify(version)
-    (folder / "pytorch_model.bin").write_bytes(b"\x80")
-    with pytest.raises(WeightsDamaged, match="digest"):
+    lying.write(f"{version.path}/pytorch_model.bin", b"\x80")
+    with pytest.raises(WeightsDamaged, match=r"digest|others than were put"):
         ready.versions.verify(version)
-    (folder / "pytorch_model.bin").unlink()
-    for name in ("READY", "config.json", "model.safetensors"):
-        data = (folder / name).read_bytes()
-        (folder / name).unlink()
+    lying.remove(f"{version.path}/pytorch_model.bin")
+    names = [f"{version.path}/{name}" for name in ("READY", "config.json", "model.safetensors")]
+    for name in names:
+        data = lying.read(name)
+        lying.remove(name)
         with pytest.raises(WeightsDamaged):
             ready.versions.verify(version)
-        (folder / name).write_bytes(data)
+        lying.write(name, data)
         ready.versions.verify(version)
-    shutil.rmtree(folder)
+    for name in (*names, f"{version.path}/osd.json"):
+        lying.remove(name)
     with pytest.raises(WeightsDamaged):
         ready.versions.verify(version)
 
@@ -429,6 +432,7 @@ def test_an_export_is_a_plain_folder(ready: Store, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
 
 
+@pytest.mark.local
 def test_a_sweep_removes_what_no_version_refers_to(ready: Store) -> None:
     version = publish(ready)
     home = ready.versions.weights_folder / "default"
