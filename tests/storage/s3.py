@@ -21,7 +21,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "osd-test", "AWS_SECRET_ACCESS_KEY": "not-a-secret"
 
 @contextmanager
 def s3_server(folder: Path, **options: str) -> Iterator[str]:
-    """The endpoint of a moto server with one bucket; skips the test when it is not installed. ``options`` are moto's."""
+    """The endpoint of a moto server with one bucket; skips where it is not installed. ``options`` are moto's."""
     for name in ("moto", "flask", "s3fs"):
         if find_spec(name) is None:
             pytest.skip(f"{name} is not installed: pip install 'moto[server]' s3fs")
