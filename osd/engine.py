@@ -18,7 +18,8 @@ from torch import Tensor
 from osd.clock import Clock
 from osd.desk import Desk
 from osd.drafters import Draft, Drafting
-from osd.gamma import CostModel, FixedController, GammaController, Observation, make_pace
+from osd.gamma import CostModel, GammaController, Observation, make_pace
+from osd.gamma.fixed import FixedController
 from osd.household import UNVERSIONED, Household, PassCosts
 from osd.models import Pair, row_length, row_limit
 from osd.recorder import Recorder
