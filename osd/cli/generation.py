@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from osd.cli.out import counted, note, print_json, say
-from osd.stream import TextStream
 from osd.prompts import Prompt, encode
+from osd.stream import TextStream
 from storage.errors import BadPromptFile, BadRequest, OsdError, UnknownRoute
 from storage.records import Request, Sampling, ratio
 

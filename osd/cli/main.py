@@ -23,6 +23,7 @@ from osd.cli import (  # noqa: F401  (some add their commands to replay.app and 
     doctor,
     drafts,
     generate,
+    keys,
     metrics,
     replay,
     replay_keep,
@@ -31,6 +32,7 @@ from osd.cli import (  # noqa: F401  (some add their commands to replay.app and 
     router_discover,
     router_files,
     router_show,
+    serve,
     stats,
     worker,
 )
@@ -87,6 +89,7 @@ def root(
     ctx.obj = Surroundings(config)
 
 
+app.command("serve", rich_help_panel=SERVE)(serve.serve)
 app.command("generate", rich_help_panel=SERVE)(generate.generate)
 app.command("worker", rich_help_panel=SERVE)(worker.worker)
 app.add_typer(stats.app, name="stats", rich_help_panel=LOOK)
@@ -96,6 +99,7 @@ app.add_typer(drafts.app, name="drafts", rich_help_panel=KEEP)
 app.add_typer(router.app, name="router", rich_help_panel=KEEP)
 app.add_typer(replay.app, name="replay", rich_help_panel=KEEP)
 app.add_typer(corpus.app, name="corpus", rich_help_panel=KEEP)
+app.add_typer(keys.app, name="keys", rich_help_panel=KEEP)
 app.add_typer(db.app, name="db", rich_help_panel=KEEP)
 app.command("demo", rich_help_panel=MEASURE)(demo.demo)
 app.add_typer(bench.app, name="bench", rich_help_panel=MEASURE)

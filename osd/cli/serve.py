@@ -1,0 +1,116 @@
+"""`osd serve`: the engine behind OpenAI's HTTP API."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from osd.cli.context import surroundings
+from osd.cli.options import DraftOption, TargetOption
+from osd.cli.out import note
+from osd.cli.pair import choose_pair
+from storage.errors import BadSetting
+from storage.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from osd.server.ring import KeyRing
+    from osd.server.run import Ports
+    from storage.store import Store
+
+LISTENING = "Listening"
+HostOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Address. Default: server.host, this machine only.", metavar="ADDRESS", rich_help_panel=LISTENING
+    ),
+]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        help="0 takes a free one. Default: server.port.", metavar="N", min=0, max=65535, rich_help_panel=LISTENING
+    ),
+]
+AdminPortOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Port of the admin routes. Default: server.admin_port.", metavar="N", min=0, max=65535,
+        rich_help_panel=LISTENING,
+    ),
+]  # fmt: skip
+
+
+def serve(
+    ctx: typer.Context,
+    host: HostOption = None,
+    port: PortOption = None,
+    admin_port: AdminPortOption = None,
+    no_keys: Annotated[
+        bool, typer.Option("--no-keys", help="Let everybody in who reaches the address.", rich_help_panel=LISTENING)
+    ] = False,
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    model_name: Annotated[
+        str | None,
+        typer.Option(
+            help="The name that clients ask for. Default: server.model, else the target's folder.", metavar="NAME"
+        ),
+    ] = None,
+    learn: Annotated[
+        bool | None, typer.Option("--learn/--no-learn", help="Whether requests may be kept. Default: server.learn.")
+    ] = None,
+) -> None:
+    """Serve the pair over HTTP as OpenAI's API, until SIGTERM or Ctrl-C.
+
+    POST /v1/chat/completions and /v1/completions, GET /v1/models, /metrics and more: docs/server.md. Requests that run
+    when it is told to stop are finished first; a second Ctrl-C does not wait. Without API keys (`osd keys create`) it
+    listens on this machine only.
+
+    Example: `osd serve --port 8000`
+    """
+    here = surroundings(ctx)
+    given = {"host": host, "port": port, "admin_port": admin_port, "model": model_name, "learn": learn}
+    settings = load_settings(here.config, server={name: value for name, value in given.items() if value is not None})
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    names = choose_pair(settings.serve, target, draft)
+    if names.shipped:
+        note("No pair is named; serving with the small one that ships with osd.")
+    try:
+        from osd.server import listen, run
+    except ModuleNotFoundError as error:
+        reason = f"{error.name} is not installed; `pip install 'osd[serve]'` brings it"
+        raise BadSetting(source="command", key="osd serve", reason=reason) from None
+    with ExitStack() as stack:
+        store = stack.enter_context(here.store())
+        ring = key_ring(store, settings, required=not no_keys)
+        ports = bind(stack, settings, guarded=no_keys or ring.needed)
+        pair = names.load(settings.serve)
+        from osd.serving import serving
+
+        engine = stack.enter_context(serving(pair, settings, store))
+        where = f"{listen.url(ports.api)}/v1, admin routes at {listen.url(ports.admin)}/admin"
+        status = run.serve(engine, settings, store, ring, ports, lambda: note(f"Serving {where}. Ctrl-C stops it."))
+    raise typer.Exit(status)
+
+
+def key_ring(store: Store, settings: Settings, *, required: bool) -> KeyRing:
+    """The store's keys. Raises StoreError."""
+    from osd.server.listen import is_local
+    from osd.server.ring import KeyRing
+
+    local = is_local(settings.server.host) and is_local(settings.server.admin_host)
+    return KeyRing(store.keys, settings.server.keys_poll_seconds, required=required, local_only=local and required)
+
+
+def bind(stack: ExitStack, settings: Settings, *, guarded: bool) -> Ports:
+    """Both sockets, closed with the stack. Raises BadSetting."""
+    from osd.server import listen
+    from osd.server.run import Ports
+
+    server = settings.server
+    listen.check_address(server.host, "server.host", guarded=guarded)
+    listen.check_address(server.admin_host, "server.admin_host", guarded=guarded)
+    api = stack.enter_context(listen.bind(server.host, server.port, "server.port"))
+    return Ports(api, stack.enter_context(listen.bind(server.admin_host, server.admin_port, "server.admin_port")))

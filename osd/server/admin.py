@@ -1,0 +1,174 @@
+"""The admin routes, on a port of their own: a thin layer over the services that the command uses too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import asdict, is_dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from prometheus_client import CollectorRegistry
+from pydantic import BaseModel, Field
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+from osd.server.app import bare_app
+from osd.server.exposition import metrics
+from osd.server.guard import Guard
+from osd.server.replies import ERRORS
+from osd.server.service import Service
+from osd.server.snapshot import Snapshots
+from storage import admin_log
+from storage.answers.service import Answers
+from storage.drivers import plain
+from storage.outcome_window import Window
+from storage.records import DEFAULT_DRAFT, DraftVersion
+from storage.spans import DAY
+
+admin = APIRouter(prefix="/admin", responses=ERRORS)
+SCOPES = {"/admin/": "admin", "/metrics": "metrics"}
+Rows = list[dict[str, Any]]
+
+
+class Promotion(BaseModel):
+    """POST /admin/drafts/promote."""
+
+    version: str
+    """A version's id."""
+
+
+class Rollback(BaseModel):
+    """POST /admin/drafts/rollback."""
+
+    draft: str = DEFAULT_DRAFT
+    to: str | None = None
+    """None is the parent."""
+    reason: str = Field(default="asked for over HTTP", max_length=500)
+
+
+def make_admin(service: Service, registry: CollectorRegistry, snapshots: Snapshots) -> FastAPI:
+    """The application of the admin port."""
+    app = bare_app("osd admin", service, registry)
+    app.state.snapshots = snapshots
+    app.include_router(admin)
+    app.include_router(metrics)
+    limit = service.settings.server.max_body_bytes
+    app.add_middleware(Guard, ring=service.ring, meters=service.meters, scopes=SCOPES, limit=limit, json_only=True)
+    return app
+
+
+def _service(http: Request) -> Service:
+    found: Service = http.app.state.service
+    return found
+
+
+def _window(
+    since: float | None = None, until: float | None = None, route: str | None = None, draft: str | None = None,
+    version: str | None = None,
+) -> Window:  # fmt: skip
+    return Window(since, until, route=route, draft=draft, version=version)
+
+
+In = Annotated[Window, Depends(_window)]
+By = Annotated[str, Query(description="route, version, tenant, …, separated by commas")]
+
+
+@admin.get("/drafts")
+def drafts(http: Request, draft: str | None = None) -> Rows:
+    """Every version of every draft, oldest first."""
+    versions = _service(http).store.versions
+    found = versions.list(draft)
+    current = {versions.current(name).id for name in {one.draft for one in found}}
+    return [{**_version(one), "current": one.id in current} for one in found]
+
+
+@admin.post("/drafts/promote")
+def promote(http: Request, body: Promotion) -> dict[str, Any]:
+    """Make a version its draft's current one; servers swap it in between two steps."""
+    done = _service(http).store.versions.promote(body.version)
+    _note(http, "promote", body.version, {"draft": done.draft})
+    return _version(done)
+
+
+@admin.post("/drafts/rollback")
+def rollback(http: Request, body: Rollback) -> dict[str, Any]:
+    """Take back a draft's current version; what is current then."""
+    done = _service(http).store.versions.rollback(body.draft, body.reason, to=body.to)
+    _note(http, "rollback", done.id, {"draft": body.draft, "reason": body.reason})
+    return _version(done)
+
+
+def _note(http: Request, action: str, subject: str, facts: Mapping[str, Any]) -> None:
+    key = http.state.caller.key
+    with _service(http).store.db.session() as session:
+        admin_log.note(session, key.id if key else None, action, subject, facts)
+
+
+def _version(version: DraftVersion) -> dict[str, Any]:
+    return dict(plain(asdict(version)))
+
+
+@admin.get("/workers")
+def workers(http: Request) -> dict[str, Rows]:
+    """Servers with the versions that they draft with, and training runs under way."""
+    store = _service(http).store
+    names = sorted({version.draft for version in store.versions.list()})
+    serving = [
+        {"worker": worker, "draft": name, "version": version}
+        for name in names for worker, version in store.versions.serving(name).items()
+    ]  # fmt: skip
+    training = [_plain(run) for run in store.runs.list(limit=50) if run.finished_at is None]
+    return {"serving": serving, "training": training}
+
+
+QUESTIONS: dict[str, Callable[[Answers, Window, list[str]], Any]] = {
+    "acceptance": lambda answers, window, by: answers.acceptance(window, by),
+    "positions": lambda answers, window, by: answers.positions(window, by),
+    "rejections": lambda answers, window, by: answers.rejections(window),
+    "runs": lambda answers, window, by: answers.runs(window),
+    "cost": lambda answers, window, by: answers.cost(window),
+}
+
+
+def _question(name: str) -> Callable[..., Any]:
+    def answer(http: Request, window: In, by: By = "") -> Any:
+        groups = [group for group in by.split(",") if group]
+        return _plain(QUESTIONS[name](Answers(_service(http).store), window, groups))
+
+    answer.__doc__ = f"The same as `osd stats {name}`. Times are Unix seconds."
+    return answer
+
+
+for _name in QUESTIONS:
+    admin.add_api_route(f"/stats/{_name}", _question(_name), name=_name)
+
+
+@admin.get("/stats/change")
+def change(http: Request, version: str, window: Annotated[float, Query(gt=0)] = DAY) -> Any:
+    """Before and after a version; ``window`` seconds on either side."""
+    return _plain(Answers(_service(http).store).change(version, window=window))
+
+
+def _plain(found: Any) -> Any:
+    """Records as JSON has them."""
+    if isinstance(found, (list, tuple)):
+        return [_plain(one) for one in found]
+    if hasattr(found, "as_dict"):
+        return plain(found.as_dict())
+    return plain(asdict(found)) if is_dataclass(found) and not isinstance(found, type) else plain(found)
+
+
+@admin.get("/events", response_class=StreamingResponse)
+async def events(http: Request) -> StreamingResponse:
+    """A snapshot once a second, as server-sent events."""
+    return StreamingResponse(_events(http), media_type="text/event-stream")
+
+
+async def _events(http: Request) -> AsyncIterator[str]:
+    snapshots: Snapshots = http.app.state.snapshots
+    while _service(http).ready and not await http.is_disconnected():
+        snapshot = await run_in_threadpool(snapshots.take)
+        yield f"event: snapshot\ndata: {json.dumps(plain(snapshot), ensure_ascii=False)}\n\n"
+        await asyncio.sleep(snapshots.seconds)

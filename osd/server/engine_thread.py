@@ -1,0 +1,231 @@
+"""The one thread that steps the engine: requests in through a line, tokens out to the event loop once a step.
+
+It never waits for HTTP, for the database or for the disk: what it shares with the event loop is a line of requests and
+a list of those to end, behind a lock that nobody holds for longer than a list operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from osd.engine import Engine
+from osd.row import Completion, Progress, Row
+from osd.server.errors import ApiError, Busy, DeadlineExceeded, Draining, EngineFailed, Stopped, as_api_error
+from osd.server.line import Line
+from osd.server.scores import Scores, score
+from osd.verdict import Verdict
+from storage.errors import OsdError
+from storage.records import Request
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 0.05
+"""Without requests the engine is stepped so often: it has swaps to make, and routers to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a step brought one job."""
+
+    tokens: tuple[int, ...] = ()
+    scores: Scores | None = None
+    version: str | None = None
+    """The draft version that drafted."""
+    route: str | None = None
+    completion: Completion | None = None
+    """Set when it is finished."""
+    error: ApiError | None = None
+    """Why it ended before its end."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request with somebody who waits for it."""
+
+    request: Request
+    deliver: Callable[[Piece], None]
+    """Called on the event loop."""
+    top: int | None = None
+    """How many of the likeliest tokens' log-probabilities come with each token; None for none at all."""
+    until: float | None = None
+    """time.monotonic() at which it ends, finished or not."""
+    why: ApiError | None = field(default=None)
+    """Why it was ended."""
+
+
+class EngineThread:
+    """Start it once; ``submit``, ``end`` and ``drain`` are the event loop's."""
+
+    def __init__(self, engine: Engine, queue: int, failed: Callable[[], None]) -> None:
+        """``queue`` requests may wait; ``failed`` is called on the event loop when decoding broke."""
+        self.engine, self.draining = engine, False
+        self._failed, self._loop = failed, asyncio.get_running_loop()
+        self._wake = threading.Condition()
+        self._line: Line[Job] = Line(queue)
+        self._to_end: list[Job] = []
+        self._active: dict[str, Job] = {}
+        self._deadlines: list[tuple[float, int, Job]] = []
+        self._notes: dict[str, tuple[Scores | None, str, str]] = {}
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="osd-decode", daemon=True)
+        self._cores = torch.get_num_threads()
+        engine.listener = self._listen
+
+    def start(self) -> None:
+        """Begin to decode."""
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Requests in line."""
+        return len(self._line)
+
+    @property
+    def running(self) -> int:
+        """Requests in the engine."""
+        return len(self._active)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it decodes."""
+        return self._thread.is_alive()
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Put jobs in line, all or none. Raises Draining and Busy."""
+        if self.draining or self._closing:
+            raise Draining(retry_after=5)
+        pushed_out: list[Job] = []
+        with self._wake:
+            for number, job in enumerate(jobs):
+                out = self._line.put(job.request.tenant, job)
+                if out is job or out in jobs:
+                    for earlier in jobs[: number + 1]:
+                        self._line.remove(earlier.request.tenant, earlier)
+                    raise _full()
+                if out:
+                    pushed_out.append(out)
+            self._wake.notify()
+        for job in pushed_out:
+            job.deliver(Piece(error=_full()))
+
+    def end(self, job: Job, why: ApiError | None = None) -> None:
+        """Stop working for a job before the next step; with ``why`` it is told."""
+        with self._wake:
+            job.why = why
+            self._to_end.append(job)
+            self._wake.notify()
+
+    def end_all(self) -> None:
+        """End everything that runs or waits."""
+        with self._wake:
+            jobs = [*self._active.values(), *self._line.clear()]
+            for job in jobs:
+                job.why = Stopped()
+            self._to_end += jobs
+            self._wake.notify()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop decoding."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join(timeout)
+
+    def _work(self) -> None:
+        torch.set_num_threads(self._cores)  # a new thread would begin with what the recorder's thread was given
+        try:
+            while not self._closing:
+                self._round(*self._gather())
+        except Exception:
+            log.exception("decoding failed", extra={"action": "decoding_failed"})
+            self._closing = True
+            with self._wake:
+                jobs = [*self._active.values(), *self._line.clear()]
+            self._hand_out([(job, Piece(error=EngineFailed())) for job in jobs])
+            self._loop.call_soon_threadsafe(self._failed)
+
+    def _gather(self) -> tuple[list[Job], list[Job]]:
+        """Wait for something to do: the jobs to begin with, and those to end."""
+        with self._wake:
+            if not (self._line or self._to_end or self.engine.busy):
+                self._wake.wait(IDLE_SECONDS)
+            to_end, self._to_end = self._to_end, []
+            waiting = [job for job in to_end if self._line.remove(job.request.tenant, job)]
+            room = self.engine.settings.max_batch - len(self.engine.rows) - len(self.engine.desk.waiting)
+            new = [job for _ in range(room) if (job := self._line.take())]
+        self._hand_out([(job, Piece(error=job.why)) for job in waiting if job.why])
+        return new, [job for job in to_end if job not in waiting]
+
+    def _round(self, new: list[Job], to_end: list[Job]) -> None:
+        pieces: list[tuple[Job, Piece]] = []
+        for job in to_end + self._overdue():
+            if not self.engine.cancel(job.request.id) and job.why:
+                pieces.append((job, Piece(error=job.why)))
+        pieces += [(job, piece) for job in new if (piece := self._begin(job))]
+        steps = [(self._job(step), step) for step in self.engine.step()]
+        pieces += [(job, self._piece(job, step)) for job, step in steps if job]
+        self._notes.clear()
+        self._hand_out(pieces)
+
+    def _begin(self, job: Job) -> Piece | None:
+        """Into the engine; what is to be said if it cannot go there."""
+        if job.until is not None and time.monotonic() >= job.until:
+            return Piece(error=DeadlineExceeded())
+        try:
+            self.engine.submit(job.request)
+        except OsdError as error:
+            return Piece(error=as_api_error(error))
+        self._active[job.request.id] = job
+        if job.until is not None:
+            heapq.heappush(self._deadlines, (job.until, id(job), job))
+        return None
+
+    def _overdue(self) -> list[Job]:
+        """Jobs in the engine whose time is up."""
+        due: list[Job] = []
+        while self._deadlines and self._deadlines[0][0] <= time.monotonic():
+            job = heapq.heappop(self._deadlines)[2]
+            if job.request.id in self._active:
+                job.why = DeadlineExceeded()
+                due.append(job)
+        return due
+
+    def _job(self, step: Progress) -> Job | None:
+        return (self._active.pop if step.completion else self._active.get)(step.request_id, None)
+
+    def _piece(self, job: Job, step: Progress) -> Piece:
+        scores, version, route = self._notes.get(step.request_id, (None, None, None))
+        return Piece(step.tokens, scores, version, route, step.completion, job.why if step.completion else None)
+
+    def _listen(self, rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict, logits: Tensor) -> None:
+        """The engine's listener: who drafted, and log-probabilities where they were asked for."""
+        for i, (row, step) in enumerate(zip(rows, progress, strict=True)):
+            if (job := self._active.get(step.request_id)) is not None:
+                scores = None
+                if job.top is not None:
+                    places = list(verdict.places(i, 0, len(step.tokens)))
+                    scores = score(logits[i, places], step.tokens, job.top)
+                self._notes[step.request_id] = scores, row.rounds[-1].draft_version, row.route
+
+    def _hand_out(self, pieces: list[tuple[Job, Piece]]) -> None:
+        """To the event loop, all of them in one call."""
+        if pieces:
+            self._loop.call_soon_threadsafe(_deliver, pieces)
+
+
+def _deliver(pieces: list[tuple[Job, Piece]]) -> None:
+    for job, piece in pieces:
+        job.deliver(piece)
+
+
+def _full() -> Busy:
+    return Busy(reason="Too many requests wait already; try again later.", code="queue_full", retry_after=1)

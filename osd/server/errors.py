@@ -1,0 +1,124 @@
+"""What goes wrong in a call, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from storage.errors import BadInput, BadRequest, NotFound, OsdError, StoreError, UnknownRoute, WrongState
+
+INVALID, SERVER = "invalid_request_error", "server_error"
+
+
+class ApiError(BadInput):
+    """{reason}"""
+
+    status: ClassVar[int] = 400
+    type: ClassVar[str] = INVALID
+    code: ClassVar[str | None] = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the answer."""
+        wait = self.facts.get("retry_after")
+        return {} if wait is None else {"Retry-After": str(max(1, round(wait)))}
+
+    def body(self) -> dict[str, Any]:
+        """The answer."""
+        code = self.facts.get("code", self.code)
+        return {"error": {"message": str(self), "type": self.type, "param": self.facts.get("param"), "code": code}}
+
+
+class BodyTooLarge(ApiError):
+    """The body is larger than {limit} bytes (server.max_body_bytes)."""
+
+    status, code = 413, "request_too_large"
+
+
+class BadKey(ApiError):
+    """{reason}"""
+
+    status, code = 401, "invalid_api_key"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the answer."""
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class NotAllowed(ApiError):
+    """{reason}"""
+
+    status, type, code = 403, "permission_error", "insufficient_permissions"
+
+
+class UnknownModel(ApiError):
+    """There is no model {model!r} here; the one that is served is {known!r}."""
+
+    status, code = 404, "model_not_found"
+
+
+class ContextOverflow(ApiError):
+    """{reason}"""
+
+    code = "context_length_exceeded"
+
+
+class Busy(ApiError):
+    """{reason}"""
+
+    status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
+
+
+class Draining(ApiError):
+    """The server is about to stop and takes no new requests."""
+
+    status, type, code = 503, SERVER, "draining"
+
+
+class DeadlineExceeded(ApiError):
+    """The request was not finished before its deadline."""
+
+    status, type, code = 504, "timeout_error", "deadline_exceeded"
+
+
+class Stopped(ApiError):
+    """The server stopped before the request was finished."""
+
+    status, type, code = 503, SERVER, "stopped"
+
+
+class EngineFailed(ApiError):
+    """Decoding failed; the server's log says why."""
+
+    status, type, code = 500, SERVER, "engine_failed"
+
+
+class Elsewhere(ApiError):
+    """{reason}"""
+
+    status: ClassVar[int] = 404
+    type, code = SERVER, "store_error"
+
+
+def as_api_error(error: OsdError) -> ApiError:
+    """The same as an answer of the API."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, BadRequest):
+        return ApiError(reason=str(error), param=error.facts["field"])
+    if isinstance(error, UnknownRoute):
+        return ApiError(reason=str(error), param="osd.route", code="unknown_route")
+    if isinstance(error, BadInput):
+        return ApiError(reason=str(error))
+    return other(error)
+
+
+def other(error: OsdError) -> ApiError:
+    """What the caller did not do wrong."""
+    made = Elsewhere(reason=str(error))
+    made.status = 404 if isinstance(error, NotFound) else 409 if isinstance(error, WrongState) else 503  # type: ignore[misc]
+    if isinstance(error, NotFound):
+        made.facts["code"] = "not_found"
+    elif not isinstance(error, StoreError):
+        made.facts["code"] = None
+    return made

@@ -1,0 +1,94 @@
+"""The requests that one call became, and what comes back for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.requests import Request as HttpRequest
+
+from osd.server.engine_thread import EngineThread, Job, Piece
+from osd.server.ring import Caller, KeyRing
+from storage.records import Request
+
+Arrived = tuple[int, Piece]
+
+
+class Flight:
+    """Jobs in the air. Open it with :func:`flying`."""
+
+    def __init__(self, thread: EngineThread, requests: Sequence[Request], top: int | None, until: float | None) -> None:
+        self._thread = thread
+        self._inbox: asyncio.Queue[Arrived | None] = asyncio.Queue()
+        self._open = set(range(len(requests)))
+        self.jobs = [Job(request, self._receiver(i), top, until) for i, request in enumerate(requests)]
+        self.begun = time.perf_counter()
+        self.first: float | None = None
+        """Seconds to the first token."""
+        self.seconds: float | None = None
+        """Seconds to the newest one."""
+        self.emitted = 0
+
+    def _receiver(self, index: int) -> Callable[[Piece], None]:
+        return lambda piece: self._inbox.put_nowait((index, piece))
+
+    async def pieces(self, caller: Caller, ring: KeyRing) -> AsyncIterator[Arrived]:
+        """What comes, until everything is there. Raises ApiError; ends early when the client has gone."""
+        while self._open:
+            arrived = await self._inbox.get()
+            if arrived is None:
+                return
+            index, piece = arrived
+            if error := piece.error or ring.check(caller):
+                raise error
+            self._count(piece)
+            if piece.completion:
+                self._open.discard(index)
+            yield index, piece
+
+    def _count(self, piece: Piece) -> None:
+        self.emitted += len(piece.tokens)
+        if piece.tokens:
+            self.seconds = time.perf_counter() - self.begun
+            self.first = self.seconds if self.first is None else self.first
+
+    def abandon(self) -> None:
+        """The client has gone: nobody reads what would come."""
+        self._inbox.put_nowait(None)
+
+    def end(self) -> None:
+        """Give back the rows of what is still open."""
+        for index in self._open:
+            self._thread.end(self.jobs[index])
+
+
+@asynccontextmanager
+async def flying(
+    thread: EngineThread,
+    http: HttpRequest,
+    requests: Sequence[Request],
+    *,
+    top: int | None = None,
+    seconds: float | None = None,
+) -> AsyncIterator[Flight]:
+    """Submit requests; at the end, or when the client goes away, what is not finished leaves the batch.
+
+    Raises Draining and Busy.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    flight = Flight(thread, requests, top, until)
+    thread.submit(flight.jobs)
+    watch = asyncio.create_task(_watch(http, flight))
+    try:
+        yield flight
+    finally:
+        watch.cancel()
+        flight.end()
+
+
+async def _watch(http: HttpRequest, flight: Flight) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+    flight.abandon()

@@ -1,0 +1,67 @@
+"""Who is next: tenants take turns, whatever each of them has waiting."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Line(Generic[T]):
+    """Things that wait, at most ``limit``. Not thread-safe."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
+        """By tenant, the one whose turn it is first."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, tenant: str, thing: T) -> T | None:
+        """Add one. In a full line somebody has to go: the newest of the tenant who has most, or the one that came."""
+        out = None
+        if self._count >= self.limit:
+            most = max(self._waiting, key=lambda name: len(self._waiting[name]))
+            if len(self._waiting[most]) <= self.of(tenant) + 1:
+                return thing
+            out = self._waiting[most].pop()
+            self._count -= 1
+        self._waiting.setdefault(tenant, deque()).append(thing)
+        self._count += 1
+        return out
+
+    def of(self, tenant: str) -> int:
+        """How many of the tenant wait."""
+        return len(self._waiting.get(tenant, ()))
+
+    def take(self) -> T | None:
+        """The first of the tenant whose turn it is."""
+        if not self._count:
+            return None
+        tenant, queue = self._waiting.popitem(last=False)
+        thing = queue.popleft()
+        self._count -= 1
+        if queue:
+            self._waiting[tenant] = queue
+        return thing
+
+    def remove(self, tenant: str, thing: T) -> bool:
+        """Take one out of the line; False if it is not there."""
+        queue = self._waiting.get(tenant, deque())
+        if thing not in queue:
+            return False
+        queue.remove(thing)
+        self._count -= 1
+        if not queue:
+            del self._waiting[tenant]
+        return True
+
+    def clear(self) -> list[T]:
+        """Everything that waited."""
+        things = [thing for queue in self._waiting.values() for thing in queue]
+        self._waiting.clear()
+        self._count = 0
+        return things

@@ -1,0 +1,42 @@
+"""What the server counts of itself, for Prometheus, and its one log line a request. Neither has a word of a prompt."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+log = logging.getLogger(__name__)
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
+UNKNOWN_PATH = "other"
+
+
+class Meters:
+    """Counters and histograms in one registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter("osd_http_requests", "Answers.", ["path", "status"], registry=registry)
+        self.tokens = Counter("osd_api_tokens", "Tokens of finished calls.", ["kind"], registry=registry)
+        self.first = Histogram(
+            "osd_time_to_first_token_seconds", "From a request to its first token.", registry=registry, buckets=SECONDS
+        )
+        self.each = Histogram(
+            "osd_time_per_output_token_seconds", "Mean time between a request's tokens after the first.",
+            registry=registry, buckets=TOKEN_SECONDS,
+        )  # fmt: skip
+        self.running = Gauge("osd_requests_running", "Requests in the engine.", registry=registry)
+        self.waiting = Gauge("osd_requests_waiting", "Requests in line.", registry=registry)
+
+    def answered(self, scope: Mapping[str, Any], status: int, ms: float, state: Mapping[str, Any]) -> None:
+        """A request was answered, or its client went away before that (status 0)."""
+        path = getattr(scope.get("route"), "path", UNKNOWN_PATH)  # the pattern, so that labels are few
+        self.requests.labels(path, status).inc()
+        tenant = caller.tenant if (caller := state.get("caller")) else "-"
+        log.info(
+            "%s %s %s in %.0f ms", scope["method"], path, status or "gone", ms,
+            extra={"action": "answered", "status": status, "tenant": tenant, "request_id": state.get("id")},
+        )  # fmt: skip

@@ -1,0 +1,48 @@
+"""What the server looks like now, for those who watch it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from osd.server.service import Service
+from storage.answers.service import Answers
+from storage.errors import StoreError
+from storage.outcome_window import Window
+from storage.records import now
+
+RECENT_SECONDS = 600.0
+
+
+class Snapshots:
+    """One a second at most, however many watch."""
+
+    seconds = 1.0
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._lock = threading.Lock()
+        self._at = 0.0
+        self._newest: dict[str, Any] = {}
+
+    def take(self) -> dict[str, Any]:
+        """The newest; asks the store, so not on the event loop."""
+        with self._lock:
+            if time.monotonic() - self._at >= self.seconds:
+                self._newest, self._at = self._make(), time.monotonic()
+            return self._newest
+
+    def _make(self) -> dict[str, Any]:
+        engine, thread = self.service.engine, self.service.thread
+        own = {
+            "at": now(), "model": self.service.model, "ready": self.service.ready, "running": thread.running,
+            "waiting": thread.waiting, "rows": engine.settings.max_batch, "steps": engine.stats.steps,
+            "swaps": len(engine.stats.swap_pause_ms), "draft_version": engine.draft_version,
+            "dropped_positions": engine.recorder.dropped if engine.recorder else 0,
+        }  # fmt: skip
+        try:
+            recent = Answers(self.service.store).acceptance(Window(since=now() - RECENT_SECONDS), ["route"])
+        except StoreError as error:
+            return own | {"store": str(error)}
+        return own | {"recent_seconds": RECENT_SECONDS, "routes": [row.as_dict() for row in recent]}

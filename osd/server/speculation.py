@@ -1,0 +1,34 @@
+"""How a call was speculated, in vLLM's words: `metrics.speculative_decoding`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from osd.server.wire import Detail
+from storage.records import Round, ratio
+
+
+def speculative_decoding(rounds: Sequence[Round], gamma_max: int, detail: Detail) -> dict[str, Any] | None:
+    """Of all rounds of a call that drafted; None where it was not asked for.
+
+    ``mean_acceptance_length`` counts the target's own token: 1 + accepted ÷ steps. ``acceptance_histogram[j]`` is the
+    number of steps that accepted j tokens.
+    """
+    if detail == "off":
+        return None
+    steps = [r for r in rounds if r.drafted]
+    accepted, drafted = sum(r.accepted for r in steps), sum(r.drafted for r in steps)
+    histogram = [0] * (gamma_max + 1)
+    for step in steps:
+        histogram[min(step.accepted, gamma_max)] += 1
+    facts: dict[str, Any] = {
+        "mean_acceptance_length": 1 + accepted / len(steps) if steps else None,
+        "draft_acceptance_rate": ratio(accepted, drafted),
+        "acceptance_histogram": histogram,
+        "num_spec_steps": len(steps),
+        "num_accepted_draft_tokens": accepted,
+        "num_draft_tokens": drafted,
+        "num_spec_tokens": gamma_max,
+    }
+    return facts | ({"per_step_accepted": [r.accepted for r in steps]} if detail == "detailed" else {})
