@@ -24,6 +24,7 @@ from celery.exceptions import SecurityWarning
 from celery.worker import state
 from kombu.exceptions import OperationalError
 
+from storage.drivers import parse_url, show_url
 from storage.errors import StoreWriteFailed
 from storage.settings import Settings
 from trainer.mailbox import Transport
@@ -58,8 +59,10 @@ def make_app(settings: Settings) -> Celery:
 
 
 def queue_name(settings: Settings) -> str:
-    """Workers of one store share a queue, and only they."""
-    store = f"{settings.storage.database_url()}\n{settings.storage.data_directory().absolute()}"
+    """Workers of one store share a queue, and only they: a store is its database and where its samples lie."""
+    kept = settings.storage
+    samples = kept.samples or (kept.data_directory().absolute() / "segments").as_posix()
+    store = f"{show_url(parse_url(kept.database_url()))}\n{samples}"
     return f"osd-{hashlib.sha256(store.encode()).hexdigest()[:8]}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,40 +18,24 @@ from tests.trainer.processes import QUICK, alive_in_group, configured, run_train
 from trainer.loop import run_once
 
 FOREVER = {"epochs": 20_000, "learning_rate": 5e-3, "batch_tokens": 256}
-BROKERS = {"files": None, "redis": "redis://127.0.0.1:6379/9", "rabbitmq": "amqp://guest:guest@127.0.0.1:5672//"}
 
 
 def published(store: Store) -> list[str]:
     return [run.id for run in store.runs.list() if run.state is RunState.PUBLISHED and run.finished_at]
 
 
-def needs(broker: str) -> None:
-    port = {"redis": 6379, "rabbitmq": 5672}.get(broker)
-    if port is not None:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            pytest.skip(f"no {broker} at 127.0.0.1:{port}")
-
-
-@pytest.mark.parametrize("broker", BROKERS)
 def test_a_worker_trains_what_falls_due_and_leaves_when_it_is_told(
-    drafted: Store, settings: Settings, traffic: Traffic, tmp_path: Path, broker: str
+    drafted: Store, settings: Settings, traffic: Traffic, tmp_path: Path
 ) -> None:
-    needs(broker)
-    url = BROKERS[broker]
-    config = configured(tmp_path, settings, QUICK, **({"broker": url} if url else {}))
-    with worker(config) as process:
-        for n in (1, 2) if broker == "files" else (1,):
+    with worker(configured(tmp_path, settings, QUICK)) as process:
+        for n in (1, 2):
             traffic(12)
             wait_for(lambda n=n: len(published(drafted)) == n, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
         assert alive_in_group(process.pid) == []
     assert drafted.versions.current("default").number >= 1
-    if broker == "files":
-        assert not list((drafted.directory / "broker").rglob("*.pickle"))
-        assert {path.suffix for path in (drafted.directory / "broker").rglob("*.*")} <= {".msg", ".exchange"}
+    assert {path.suffix for path in (drafted.directory / "broker").rglob("*.*")} <= {".msg", ".exchange"}
 
 
 def test_a_worker_killed_in_mid_training_leaves_its_claim_to_the_next(
