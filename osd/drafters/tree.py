@@ -21,17 +21,20 @@ class Proposer(Protocol):
     name: str
     """Stands where the version of a draft stands, for rounds that it alone drafted."""
 
-    def propose(self, row: str, tokens: Sequence[int], depth: int, nodes: int) -> Proposal:
-        """What may follow the tokens of a row, which goes by the request's id: at most ``depth`` tokens one after
-        another and ``nodes`` in all; what is more is cut."""
+    def join(self, row: Row) -> None:
+        """The row has come: its tokens are its prompt."""
         ...
 
-    def learn(self, row: str, tokens: Sequence[int], new: int) -> None:
-        """The last ``new`` tokens of the row's text are the target's. Not called for requests that must not be learned
-        from."""
+    def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> Sequence[Proposal]:
+        """What may follow each row's tokens: at most so many one after another, and so many in all. What is more is
+        cut."""
         ...
 
-    def leave(self, row: str) -> None:
+    def learn(self, row: Row, start: int) -> None:
+        """The target said the row's tokens from ``start`` on. Not called for requests that must not be learned from."""
+        ...
+
+    def leave(self, row: Row) -> None:
         """The row has ended."""
         ...
 
@@ -48,11 +51,12 @@ class TreeDrafter:
     def join(self, row: Row, draft: str) -> None:
         """See :meth:`osd.drafters.base.Drafting.join`."""
         self.pool.join(row, draft)
+        self.proposer.join(row)
 
     def leave(self, row: Row) -> None:
         """See :meth:`osd.drafters.base.Drafting.leave`."""
         self.pool.leave(row)
-        self.proposer.leave(row.request.id)
+        self.proposer.leave(row)
 
     def version(self, row: Row) -> str:
         """The proposer's name."""
@@ -79,17 +83,16 @@ class TreeDrafter:
 
     def grow(self, trees: Sequence[Tree], rows: Sequence[Row], gammas: Sequence[int]) -> None:
         """Let the rows' proposals grow into their trees, as far as gammas, ``nodes`` and the cache allow."""
-        room = self.length - max(row.length for row in rows)
-        nodes = min(self.nodes, room)
-        for tree, row, gamma in zip(trees, rows, gammas, strict=True):
-            if gamma and len(tree) < nodes:
-                proposal = self.proposer.propose(row.request.id, row.tokens, gamma, nodes)
-                graft(tree, proposal, gamma, nodes, self.pool.vocabulary)
+        nodes = min(self.nodes, self.length - max(row.length for row in rows))
+        who = [i for i, gamma in enumerate(gammas) if gamma and len(trees[i]) < nodes]
+        proposals = self.proposer.propose([rows[i] for i in who], [gammas[i] for i in who], [nodes] * len(who))
+        for i, proposal in zip(who, proposals, strict=True):
+            graft(trees[i], proposal, gammas[i], nodes, self.pool.vocabulary)
 
     def teach(self, row: Row, length_before: int) -> None:
         """Tell the proposer what the target said, where it may learn from it."""
         if row.request.learn:
-            self.proposer.learn(row.request.id, row.tokens, row.length - length_before)
+            self.proposer.learn(row, length_before)
 
 
 def plant(trees: Sequence[Tree], q: Tensor | None, passes: int, device: torch.device, *, sampled: bool) -> Draft:

@@ -23,8 +23,8 @@ KEPT = (0, 2, 5)
 
 @torch.inference_mode()
 def check_model(model: Model, tolerance: float = 2e-3) -> None:
-    """Raises CannotServeTrees unless every node's logits are those of a plain pass over the text up to it, and also what
-    is fed after a path was kept."""
+    """Raises CannotServeTrees unless every node's logits are those of a plain pass over the text up to it, and also
+    those of a token that is fed after a path was kept."""
     vocabulary, limit = vocabulary_size(model.module), max(TEXTS) + 24
     generator = torch.Generator().manual_seed(0)
     texts = [torch.randint(0, vocabulary, (n,), generator=generator).tolist() for n in TEXTS]

@@ -80,10 +80,8 @@ def test_certain_children_are_kept_as_often_as_can_be(seed: int) -> None:
     p = tables(generator, 1, holes=False)
     tree = PlainTree([1, 3], [0, 0], [-1, -1])
     points = (torch.arange(20_000, dtype=torch.double) + 0.5) / 20_000
-    many = forest([tree] * len(points), None)
-    walked = accept_tree_sampled(
-        lambda node: p.expand(len(node), -1), many, torch.zeros(len(points), 2, 0), points.repeat(2, 1).T
-    )
+    many, draws = forest([tree] * len(points), None), points.repeat(2, 1).T
+    walked = accept_tree_sampled(lambda node: p.expand(len(node), -1), many, torch.zeros(len(points), 2, 0), draws)
     kept = (walked.path[:, 1] > 0).double().mean()
     assert float(kept) == pytest.approx(float(p[0, [1, 3]].sum()), abs=2e-4)
 

@@ -1,0 +1,91 @@
+"""Proposers from what can be asked about texts: what looks a text up, and what keeps a place for every row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from osd.row import Row
+from osd.trees.tree import Proposal
+
+Index = npt.NDArray[np.int64]
+TAIL = 8
+"""A row's last tokens that a keeper of places is told: longer contexts it does not keep."""
+
+
+class Finder(Protocol):
+    """Finds what may follow a text, from the text alone: prompt lookup, an index of served texts."""
+
+    def propose(self, texts: Sequence[Index], most: Sequence[int]) -> Sequence[Proposal]:
+        """A tree for each text, of so many tokens at most."""
+        ...
+
+
+class Keeper(Protocol):
+    """Keeps a place for every row, and learns: a table of n-grams."""
+
+    def open(self, prompt: Index) -> int:
+        """A row begins with these tokens: its place."""
+        ...
+
+    def learn(self, place: int, tokens: Index, start: int) -> None:
+        """The target said ``tokens[start:]`` of the row's text; those before are context."""
+        ...
+
+    def close(self, place: int) -> None:
+        """The row is over."""
+        ...
+
+    def propose(self, places: Sequence[int], tails: Sequence[Any], most: Sequence[int]) -> Sequence[Proposal]:
+        """A tree for each row, of so many tokens at most; ``tails`` are the ends of their texts."""
+        ...
+
+
+class Finding:
+    """Asks a finder. It learns nothing."""
+
+    def __init__(self, name: str, finder: Finder) -> None:
+        self.name, self.finder = name, finder
+
+    def join(self, row: Row) -> None:
+        """See :class:`osd.drafters.tree.Proposer`."""
+
+    def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> Sequence[Proposal]:
+        """See :class:`osd.drafters.tree.Proposer`."""
+        return self.finder.propose([np.array(row.tokens, np.int64) for row in rows], nodes)
+
+    def learn(self, row: Row, start: int) -> None:
+        """See :class:`osd.drafters.tree.Proposer`."""
+
+    def leave(self, row: Row) -> None:
+        """See :class:`osd.drafters.tree.Proposer`."""
+
+
+class Keeping:
+    """Asks a keeper of places, and tells it what the target said."""
+
+    def __init__(self, name: str, keeper: Keeper) -> None:
+        self.name, self.keeper = name, keeper
+        self._places: dict[str, int] = {}
+
+    def join(self, row: Row) -> None:
+        """See :class:`osd.drafters.tree.Proposer`."""
+        self._places[row.request.id] = self.keeper.open(np.array(row.tokens, np.int64))
+
+    def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> Sequence[Proposal]:
+        """See :class:`osd.drafters.tree.Proposer`."""
+        places = [self._places[row.request.id] for row in rows]
+        return self.keeper.propose(places, [row.tokens[-TAIL:] for row in rows], nodes)
+
+    def learn(self, row: Row, start: int) -> None:
+        """See :class:`osd.drafters.tree.Proposer`."""
+        before = max(0, start - TAIL)
+        tokens = np.array(row.tokens[before:], np.int64)
+        self.keeper.learn(self._places[row.request.id], tokens, start - before)
+
+    def leave(self, row: Row) -> None:
+        """See :class:`osd.drafters.tree.Proposer`."""
+        self.keeper.close(self._places.pop(row.request.id))

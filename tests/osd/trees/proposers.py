@@ -1,0 +1,54 @@
+"""A simple proposer for tests: random trees, in which the target's own text is hidden now and then."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+
+from osd.row import Row
+
+
+class Guessing:
+    """Sometimes nothing, sometimes a chain, mostly a random tree; with chance ``hit`` a child that the text goes on with
+    is among those of its node. Siblings may be named twice. Chances come from the row's own text."""
+
+    name = "guessing"
+
+    def __init__(self, vocabulary: int, known: Mapping[tuple[int, ...], Sequence[int]], hit: float = 0.7) -> None:
+        """``known``: the target's text after each prompt."""
+        self.vocabulary, self.known, self.hit = vocabulary, known, hit
+        self.shapes = ("nothing", "chain", "tree", "tree", "tree")
+        self.asked: list[tuple[int, int]] = []
+        self.learned: dict[str, list[int]] = {}
+        self.here: set[str] = set()
+
+    def join(self, row: Row) -> None:
+        self.here.add(row.request.id)
+
+    def leave(self, row: Row) -> None:
+        self.here.remove(row.request.id)
+
+    def learn(self, row: Row, start: int) -> None:
+        assert row.request.id in self.here
+        self.learned.setdefault(row.request.id, []).extend(row.tokens[start:])
+
+    def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> list[SimpleNamespace]:
+        self.asked += zip(depths, nodes, strict=True)
+        return [self._tree(row, most + 2) for row, most in zip(rows, nodes, strict=True)]
+
+    def _tree(self, row: Row, most: int) -> SimpleNamespace:
+        """Of whatever depth, and larger than was asked for: the drafter has to cut."""
+        chance = random.Random(str(row.tokens))
+        truth = list(self.known.get(row.request.prompt_tokens, ()))[len(row.output) :]
+        shape = chance.choice(self.shapes)
+        tokens: list[int] = []
+        parents: list[int] = []
+        way = -1
+        for i in range(0 if shape == "nothing" else most):
+            parent = i - 1 if shape == "chain" else chance.choice((way, chance.randrange(-1, i)))
+            told = parent == way and truth and chance.random() < self.hit
+            tokens.append(truth.pop(0) if told else chance.randrange(self.vocabulary))
+            parents.append(parent)
+            way = i if told else way
+        return SimpleNamespace(tokens=tokens, parents=parents)
