@@ -63,6 +63,20 @@ class Announcer:
                 self._listener = Listener(self._db, self._tell)
         return lambda: self._leave(wake)
 
+    def is_heard(self, seconds: float) -> bool:
+        """Whether a word sent now is heard within so many seconds. Raises DatabaseUnreachable."""
+        heard = threading.Event()
+        leave = self.subscribe(heard.set)
+        try:
+            if not heard.wait(seconds):  # it has begun to listen
+                return False
+            heard.clear()
+            with self._db.session() as session:
+                announce(session, "")
+            return heard.wait(seconds)
+        finally:
+            leave()
+
     def _leave(self, wake: Wake) -> None:
         with self._lock:
             if wake in self._wakes:

@@ -136,6 +136,17 @@ class Bucket:
             found = system.find(top, detail=True)
         return [_found(name, facts, root) for name, facts in sorted(found.items())]
 
+    def probe(self) -> None:
+        """Write an object, list it, read it, and delete it again. Raises PlaceUnreachable."""
+        name = f".osd-probe-{os.urandom(8).hex()}"
+        self.put(name, b"osd")
+        try:
+            if self.get(name) != b"osd" or name not in [each.path for each in self.list()]:
+                reason = "what was written did not come back; osd needs a store that is consistent at once"
+                raise PlaceUnreachable(url=self.url, what="trusted", key=self.key, reason=reason)
+        finally:
+            self.remove(name)
+
     @contextmanager
     def _using(self, what: str) -> Iterator[tuple[Any, str]]:
         """Every library behind fsspec has errors of its own; FileNotFoundError means that one object is not there."""

@@ -8,7 +8,6 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,30 +15,19 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 from osd.cli.context import Surroundings
+from osd.cli.finding import BROKEN, OK, WARNING, Finding
 from osd.cli.out import counted
 from osd.cli.pair import choose_pair
+from osd.cli.place_checks import notify, places
 from osd.cli.worker import trainer_command
 from storage.errors import OsdError, WeightsDamaged
 
 if TYPE_CHECKING:
     from storage.store import Store
 
-OK, WARNING, BROKEN = "ok", "warning", "broken"
 LOW_BYTES, TOO_FEW_BYTES = 2e9, 2e8
 PING_SECONDS = 30
 EXTRAS = ("postgres", "redis", "s3")
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at."""
-
-    part: str
-    state: str
-    """ok, warning or broken."""
-    found: str
-    mend: str = ""
-    """What to do about it; empty where nothing need be done."""
 
 
 def python(here: Surroundings) -> Iterator[Finding]:
@@ -211,7 +199,7 @@ def pair(here: Surroundings) -> Iterator[Finding]:
     yield Finding("pair", OK, f"{named}: {found.vocab_size} tokens, {found.limit} positions")
 
 
-CHECKS = (python, packages, settings, device, disk, database, weights, broker, pair)
+CHECKS = (python, packages, settings, device, disk, database, places, notify, weights, broker, pair)
 NEED_NO_SETTINGS = (python, packages, settings)
 
 

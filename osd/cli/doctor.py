@@ -7,8 +7,9 @@ from dataclasses import asdict
 import typer
 from rich.console import Console
 
-from osd.cli.checks import BROKEN, OK, WARNING, examine
+from osd.cli.checks import examine
 from osd.cli.context import surroundings
+from osd.cli.finding import BROKEN, OK, WARNING
 from osd.cli.options import JsonOption
 from osd.cli.out import Column, print_json, print_table
 
@@ -17,7 +18,7 @@ COLUMNS = (Column("state", "", MARKS.__getitem__), Column("part", "part", whole=
 
 
 def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Check the installation, the device, the disk, the database, the broker and the pair.
+    """Check the installation, the device, the disk, the database, where samples and weights lie, the broker, the pair.
 
     What is kept is left as it is. Ends with status 1 when something is broken.
     """
