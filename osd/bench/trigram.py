@@ -12,7 +12,7 @@ from osd.ngram.corpus_stats import table_stats
 from osd.ngram.counts import Index
 from osd.ngram.encoding import Encoder
 from osd.ngram.maker import DraftMaker, MakerSettings
-from osd.ngram.table import Table, TableSettings, compact, first_room
+from osd.ngram.table import Table, TableSettings, first_room, table_from
 
 SEARCHES, BATCHES = (10, 50, 150, 300), (1, 4, 8)
 TURNS = 50
@@ -36,8 +36,7 @@ def bench_trigram(
     table.learn_documents(tokens, ends)
     seconds = time.perf_counter() - counting
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
-    table = compact(table)
-    rows = draft_times(table, tokens, told)
+    rows = draft_times(table_from(table.snapshot(), settings, len(tokens)), tokens, told)
     return {
         "rows": rows, "tokens": len(tokens), "encode_mb_s": megabytes / (encoded - begun),
         "count_mb_s": megabytes / seconds, "build_mb_s": megabytes / (seconds + encoded - begun),
@@ -52,7 +51,8 @@ def draft_times(table: Table, tokens: Index, told: Callable[[int, int], None]) -
         maker = DraftMaker(table, MakerSettings(searches=searches))
         for batch in BATCHES:
             us, nodes = _time(maker, tokens, batch)
-            rows.append({"searches": searches, "batch": batch, "us": us, "us_per_row": us / batch, "nodes": nodes})
+            each = {"us": round(us, 1), "us_per_row": round(us / batch, 1), "nodes": round(nodes, 1)}
+            rows.append({"searches": searches, "batch": batch, **each})
             done += 1
             told(done, len(SEARCHES) * len(BATCHES))
     return rows

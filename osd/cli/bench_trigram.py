@@ -26,7 +26,8 @@ COLUMNS = (
 
 def trigram(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Text, .jsonl or .jsonl.gz. Default: Python's own modules.", metavar="FILES")
+        list[Path] | None,
+        typer.Argument(help="Text, .jsonl or .jsonl.gz. Default: Python's own modules.", metavar="FILES"),
     ] = None,
     field: Annotated[list[str] | None, typer.Option(help="Of JSON lines: the field with the text.")] = None,
     tokenizer: Annotated[

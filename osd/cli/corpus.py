@@ -28,6 +28,12 @@ TokenizerOption = Annotated[
 ]
 
 
+COLUMNS = (
+    Column("context", "context"), Column("successors", "successors", " ".join),
+    Column("count", "seen", count, right=True),
+)  # fmt: skip
+
+
 @app.command()
 def build(
     ctx: typer.Context,
@@ -81,7 +87,7 @@ def build(
     already = builder.progress.bytes
     with told_bar() as tell:
         append(
-            builder, batches_of, lambda at: tell("reading", at.tokens, (at.bytes - already), time.perf_counter() - begun)
+            builder, batches_of, lambda at: tell("reading", at.tokens, at.bytes - already, time.perf_counter() - begun)
         )
         read_s = time.perf_counter() - begun
         corpus, table = builder.finish(settings, encoder.path, lambda tokens: tell("counting", tokens, 0, 0.0))
@@ -91,15 +97,13 @@ def build(
         "bytes": corpus.facts["bytes"], "seconds": round(seconds, 2), "read_seconds": round(read_s, 2),
         **table_stats(table),
     }  # fmt: skip
-    result["table_bytes"] = table.bytes
-    result["bytes"] = corpus.facts["bytes"]
     if as_json:
         print_json(result)
         return
     say(str(out))
     note(
         f"{counted(result['documents'], 'document')}, {count(result['tokens'])} tokens, "
-        f"{count(result['n_grams'][order])} {order}-grams in {size(table.bytes)}; {seconds:.1f} s."
+        f"{count(result['n_grams'][order])} {order}-grams in {size(result['table_bytes'])}; {seconds:.1f} s."
     )
 
 
@@ -131,10 +135,9 @@ def stats(
     from osd.ngram.corpus_stats import coverage, table_stats, top_contexts
     from osd.ngram.encoding import Encoder
     from osd.ngram.files import load_table
-    from osd.ngram.table import compact
 
     corpus = open_corpus(folder)
-    table = compact(load_table(folder, corpus.facts["tokenizer"]))
+    table = load_table(folder, corpus.facts["tokenizer"])
     encoder = Encoder(folder)
     covered = coverage(table, corpus)
     rows = [
@@ -149,11 +152,10 @@ def stats(
         print_json({**facts, "coverage": covered, "top": rows})
         return
     grams = {f"{n}-grams": count(number) for n, number in facts.pop("n_grams").items()}
-    shown = {name: size(value) if name == "bytes" else count(value) for name, value in facts.items()}
+    shown = {name: size(value) if name == "table_bytes" else count(value) for name, value in facts.items()}
     shown["bytes_per_n_gram"] = f"{facts['bytes_per_n_gram']:.1f}"
     print_facts({**shown, **grams, **{f"coverage {k}": share(value) for k, value in covered.items()}})
-    columns = Column("context", "context"), Column("successors", "successors", " ".join), Column("count", "seen", count, right=True)
-    print_table(rows, columns)
+    print_table(rows, COLUMNS)
 
 
 @app.command()

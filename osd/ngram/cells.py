@@ -99,7 +99,7 @@ def bucket_of(keys: npt.NDArray[np.uint64], key: np.uint64) -> int:
     """The first slot of the key's bucket: a multiplicative hash, its upper half scaled to the number of buckets."""
     mixed = (key ^ (key >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
-    return np.int64(((mixed >> np.uint64(32)) * np.uint64(len(keys) // BUCKET)) >> np.uint64(32)) * BUCKET
+    return int(((mixed >> np.uint64(32)) * np.uint64(len(keys) // BUCKET)) >> np.uint64(32)) * BUCKET
 
 
 @njit
@@ -151,7 +151,7 @@ def strength(cells: Cells, slot: int) -> int:
     """What a context is worth keeping: the room that its list takes, then the count of its first successor."""
     kind = cells.kinds[slot]
     entry = cells.values[slot] if kind == 0 else cells.pool[cells.values[slot]]
-    return (np.int64(kind) << 12) + np.int64(entry >> SHIFT)
+    return (int(kind) << 12) + int(entry >> SHIFT)
 
 
 @njit

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from osd.ngram.errors import BadCorpus
 from osd.ngram.files import require_tokenizer, write_table
-from osd.ngram.table import Table, TableSettings, compact, first_room
+from osd.ngram.table import Table, TableSettings, first_room
 from storage.files import make_folder, remove, rename, writing
 from storage.weights import sync_tree
 
@@ -64,12 +64,14 @@ class Corpus:
     @property
     def tokens(self) -> npt.NDArray[np.uint32]:
         """(T,) all of them, mapped from the disk."""
-        return _mapped(self.folder / TOKENS, np.uint32, self.facts["tokens"])
+        found: npt.NDArray[np.uint32] = _mapped(self.folder / TOKENS, np.uint32, self.facts["tokens"])
+        return found
 
     @property
     def ends(self) -> npt.NDArray[np.uint64]:
         """(D,) where each document ends."""
-        return _mapped(self.folder / ENDS, np.uint64, self.facts["documents"])
+        found: npt.NDArray[np.uint64] = _mapped(self.folder / ENDS, np.uint64, self.facts["documents"])
+        return found
 
     def documents(self) -> Iterator[npt.NDArray[np.uint32]]:
         """Each one's tokens."""
@@ -176,7 +178,7 @@ class Builder:
             remove(self.aside)
             raise BadCorpus(path=self.folder, reason="the sources hold no text, so there is nothing to count.")
         facts = asdict(self.progress)
-        table = compact(count(Corpus(self.aside, facts), settings, told))
+        table = count(Corpus(self.aside, facts), settings, told)
         write_table(self.aside, table, self.progress.tokenizer)
         with writing(self.aside):
             (self.aside / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")

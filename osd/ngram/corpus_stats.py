@@ -11,7 +11,7 @@ import numpy.typing as npt
 from osd.ngram.cells import KEY_BITS, LARGEST_TOKEN, NO_TOKENS, TOKEN_BITS
 from osd.ngram.corpus import Corpus
 from osd.ngram.lists import Lists
-from osd.ngram.table import Table
+from osd.ngram.table import Table, bytes_for
 
 SAMPLE = 200_000
 """Positions of the text that coverage is taken from."""
@@ -46,8 +46,8 @@ def table_stats(table: Table) -> dict[str, Any]:
     orders = order_of_keys(lists.keys)
     grams = {n: int(lists.lengths[orders == n].sum(dtype=np.int64)) for n in range(1, order + 1)}
     return {
-        "order": order, "contexts": len(lists.keys), "n_grams": grams, "bytes": table.bytes,
-        "bytes_per_n_gram": table.bytes / max(1, grams[order]), "learned": table.learned,
+        "order": order, "contexts": len(lists.keys), "n_grams": grams, "table_bytes": bytes_for(lists),
+        "bytes_per_n_gram": bytes_for(lists) / max(1, grams[order]), "learned": table.learned,
     }  # fmt: skip
 
 
@@ -86,9 +86,9 @@ def _ranks(
 def top_contexts(table: Table, most: int) -> list[TopContext]:
     """The longest contexts that were seen most."""
     lists = table.snapshot()
-    counts = np.add.reduceat(lists.entries >> np.uint32(TOKEN_BITS), np.cumsum(lists.lengths, dtype=np.int64) - lists.lengths)
-    counts[order_of_keys(lists.keys) != table.settings.order] = 0
     begins = np.cumsum(lists.lengths, dtype=np.int64) - lists.lengths
+    counts = np.add.reduceat(lists.entries >> np.uint32(TOKEN_BITS), begins)
+    counts[order_of_keys(lists.keys) != table.settings.order] = 0
     found = []
     for i in np.argsort(counts, kind="stable")[::-1][:most]:
         if counts[i]:

@@ -49,9 +49,9 @@ def learn_documents(cells: Cells, tokens: Index, starts: Index, order: int) -> N
 @njit
 def total_of(entries: npt.NDArray[np.uint32]) -> int:
     """Σ of the counts."""
-    total = np.int64(0)
+    total = 0
     for i in range(len(entries)):
-        total += np.int64(entries[i] >> SHIFT)
+        total += int(entries[i] >> SHIFT)
     return total
 
 
@@ -95,8 +95,8 @@ def successors(
     tokens: Index, chances: Floats,
 ) -> int:  # fmt: skip
     """What follows the context: ``tokens`` and ``chances`` (room for all that is looked at) are filled, the ``reach``
-    likeliest first; returns how many. ``weight`` counts what the request itself said; contexts below ``shortest`` tokens
-    are not asked."""
+    likeliest first; returns how many. ``weight`` counts what the request itself said; contexts of fewer than
+    ``shortest`` tokens are not asked."""
     known, left = 0, 1.0
     for length in range(min(order - 1, len(context)), shortest - 1, -1):
         key = key_of(context, len(context), length)

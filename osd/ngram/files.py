@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def write_table(folder: Path, table: Table, tokenizer: str) -> None:
         "half_life": settings.half_life, "learned": table.learned, "tokenizer": tokenizer,
     }  # fmt: skip
     with writing(folder):
-        save_file(table.snapshot()._asdict(), folder / ARRAYS, metadata={"format": FORMAT, "tokenizer": tokenizer})
+        save_file(table.snapshot()._asdict(), folder / ARRAYS, metadata={"tokenizer": tokenizer})
         (folder / NGRAM_CONFIG).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
@@ -71,9 +72,9 @@ def keep_table(versions: VersionLedger, draft: str, table: Table, tokenizer: str
     try:
         parent = versions.current(draft).id
     except UnknownDraft:
-        with Aside(versions.weights_folder, f"{draft}.ngram", folder=True) as aside:
-            write_table(aside.path, table, tokenizer)
-            return versions.register_root(draft, aside.path, {"kind": KIND, "learned": table.learned})
+        with TemporaryDirectory(prefix="osd-ngram-") as made:
+            write_table(Path(made), table, tokenizer)
+            return versions.register_root(draft, Path(made), {"kind": KIND, "learned": table.learned})
     facts = {"kind": KIND, "learned": table.learned}
     staged = versions.stage(
         draft, parent, KIND, lambda folder: write_table(folder, table, tokenizer), provenance=facts

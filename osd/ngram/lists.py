@@ -55,7 +55,7 @@ def put_lists(cells: Cells, keys: Keys, lengths: Lengths, entries: Entries) -> N
     end = 0
     for at in range(len(keys)):
         slot = claim(cells, keys[at])
-        length = np.int64(lengths[at])
+        length = int(lengths[at])
         cells.values[slot] = entries[end]
         kind = 0
         while 1 << kind < length:

@@ -85,7 +85,7 @@ def look_up(
 class PromptLookup:
     """Proposes what followed the text's end elsewhere in the text itself."""
 
-    def __init__(self, settings: LookupSettings = LookupSettings()) -> None:  # noqa: B008
+    def __init__(self, settings: LookupSettings = LookupSettings()) -> None:
         self.settings = settings
 
     def propose(self, texts: Sequence[Index], most: Sequence[int] | None = None) -> list[Proposal]:

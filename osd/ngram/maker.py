@@ -39,9 +39,9 @@ class MakerSettings:
     """C1 of Eq. 3."""
     c2: float = 19652.0
     """C2 of Eq. 3."""
-    weight: float = 32.0
+    weight: float = 128.0
     """What an n-gram of the request itself counts, one of the shared table counting 1."""
-    kappa: float = 1.0
+    kappa: float = 10.0
     """Back-off: counts that the shorter contexts have in the longer one's place. 0 is Eq. 1: the longest decides."""
     shortest: int = 0
     """Tokens of the shortest context that is asked. ``order`` − 1 is the paper's matrix alone."""
@@ -52,8 +52,8 @@ class MakerSettings:
 
     def __post_init__(self) -> None:
         for name, least, most in (
-            ("searches", 1, MOST_SEARCHES), ("nodes", 1, 1024), ("depth", 1, 64), ("breadth", 1, 64), ("shortest", 0, 3),
-            ("own_slots", 64, 1 << 24),
+            ("searches", 1, MOST_SEARCHES), ("nodes", 1, 1024), ("depth", 1, 64), ("breadth", 1, 64),
+            ("shortest", 0, 3), ("own_slots", 64, 1 << 24),
         ):  # fmt: skip
             if not least <= getattr(self, name) <= most:
                 raise BadTable(name=name, reason=f"{getattr(self, name)} is not between {least} and {most}.")
@@ -69,11 +69,12 @@ class MakerSettings:
 class DraftMaker:
     """Drafts for the rows of one engine. One thread uses it; the table may be others' too."""
 
-    def __init__(self, table: Table, settings: MakerSettings = MakerSettings()) -> None:  # noqa: B008
+    def __init__(self, table: Table, settings: MakerSettings = MakerSettings()) -> None:
         self.table, self.settings = table, settings
         self.order = table.settings.order
         self.overlays = Overlays(self.order, settings.own_slots)
-        self._bench = new_bench(MOST_SEARCHES if settings.budget_us else settings.searches, settings.breadth)
+        searches = MOST_SEARCHES if settings.budget_us else settings.searches
+        self._bench = new_bench(max(searches, settings.depth), settings.breadth)
         self._context = np.zeros(self.order - 1, np.int64)
         self._us = SLOWEST
         self._room(8)
@@ -139,8 +140,8 @@ class DraftMaker:
         chosen = self.settings
         greedy = chosen.method == "greedy"
         return Rules(
-            self.order, chosen.weight, chosen.kappa, chosen.shortest, 0 if greedy else searches, 1 if greedy else chosen.breadth,
-            chosen.depth, chosen.c1, chosen.c2,
+            self.order, chosen.weight, chosen.kappa, chosen.shortest, 0 if greedy else searches,
+            1 if greedy else chosen.breadth, chosen.depth, chosen.c1, chosen.c2,
         )  # fmt: skip
 
     def searches_for(self, rows: int) -> int:

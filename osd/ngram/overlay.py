@@ -40,7 +40,7 @@ class Overlays:
     def _extend(self) -> None:
         rows = len(self.arena.keys)
         more = new_cells(self.slots // BUCKET, self.slots * WORDS_A_SLOT, (2 * rows,))
-        for old, new in zip(self.arena, more, strict=True):
-            new[:rows] = old
+        for name in Cells._fields:
+            getattr(more, name)[:rows] = getattr(self.arena, name)
         self.arena = more
         self._free = list(range(2 * rows - 1, rows - 1, -1))

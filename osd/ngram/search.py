@@ -18,7 +18,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from osd.ngram.cells import Cells, table_of
@@ -71,10 +70,13 @@ class Rules(NamedTuple):
 def new_bench(searches: int, breadth: int) -> Bench:
     """Room for a number of searches."""
     most = 1 + (searches + 1) * breadth
-    whole = [np.zeros(most, np.int64) for _ in range(5)]
+
+    def whole(size: int) -> Index:
+        return np.zeros(size, np.int64)
+
     return Bench(
-        *whole, np.zeros(most), np.zeros(most), np.zeros(most, np.int64), np.zeros(most),
-        np.zeros(8 * breadth, np.int64), np.zeros(8 * breadth), np.zeros(most, np.int64), np.zeros(most, np.int64),
+        whole(most), whole(most), whole(most), whole(most), whole(most), np.zeros(most), np.zeros(most), whole(most),
+        np.zeros(most), whole(8 * breadth), np.zeros(8 * breadth), whole(most), whole(most),
     )  # fmt: skip
 
 
@@ -209,8 +211,8 @@ def follow(bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index,
 
 @njit(nogil=True, cache=True)
 def draft_rows(
-    bench: Bench, shared: Cells, arena: Cells, places: Index, tails: Index, lengths: Index, context: Index, rules: Rules,
-    tokens: Index, parents: Index, sizes: Index,
+    bench: Bench, shared: Cells, arena: Cells, places: Index, tails: Index, lengths: Index, context: Index,
+    rules: Rules, tokens: Index, parents: Index, sizes: Index,
 ) -> None:  # fmt: skip
     """Trees for R rows. Row r's own table is ``arena``'s ``places[r]``, its last tokens are the last ``lengths[r]`` of
     ``tails[r]``; ``tokens`` and ``parents`` (R, N) are filled, ``sizes`` (R,) says how many may be, then how many."""

@@ -50,8 +50,11 @@ class SuffixSettings:
             raise BadTable(name="longest", reason=f"{self.longest} is not between shortest and {DEPTH}.")
 
 
+DEFAULTS = SuffixSettings()
+
+
 def sort_positions(stream: Stream) -> Stream:
-    """Positions sorted by the DEPTH tokens that begin there, by doubling: ranks of 2k tokens are pairs of ranks of k."""
+    """Positions, sorted by the DEPTH tokens that begin there. Ranks of 2k tokens are pairs of ranks of k."""
     ranks = np.unique(stream, return_inverse=True)[1].astype(np.int64) + 1
     order = np.argsort(ranks, kind="stable")
     span = 1
@@ -157,11 +160,11 @@ def match_suffix(
 class SuffixIndex:
     """A stream of served texts in which continuations are looked up. It does not change once it is built."""
 
-    def __init__(self, stream: Stream, order: Stream, settings: SuffixSettings = SuffixSettings()) -> None:  # noqa: B008
+    def __init__(self, stream: Stream, order: Stream, settings: SuffixSettings = DEFAULTS) -> None:
         self.stream, self.order, self.settings = stream, order, settings
 
     @classmethod
-    def build(cls, texts: Iterable[npt.NDArray[np.integer]], settings: SuffixSettings = SuffixSettings()) -> SuffixIndex:  # noqa: B008
+    def build(cls, texts: Iterable[npt.NDArray[np.integer]], settings: SuffixSettings = DEFAULTS) -> SuffixIndex:
         """From the tokens of texts, such as the replay store's. Sorting takes some 60 bytes a token for the while."""
         parts: list[npt.NDArray[np.integer]] = []
         for text in texts:

@@ -15,7 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 from osd.ngram.cells import (
-    BUCKET, CONTEXTS, EVICTED, LARGEST_TOKEN, ORDERS, SLOT_BYTES, TOP, WIDEST, WORD_BYTES, Cells, new_cells,
+    BUCKET,
+    CONTEXTS,
+    EVICTED,
+    LARGEST_TOKEN,
+    ORDERS,
+    SLOT_BYTES,
+    TOP,
+    WIDEST,
+    WORD_BYTES,
+    Cells,
+    new_cells,
 )  # fmt: skip
 from osd.ngram.counts import Index, learn, learn_documents
 from osd.ngram.errors import BadTable
@@ -26,7 +36,7 @@ WORDS_A_SLOT = 2
 """Of the pool, to begin with. Text has about three successors to a context, and most contexts one."""
 STRETCH = 4096
 """Slots that a snapshot copies in one go."""
-FULL = 0.8
+FULL = 0.5
 """Share of its room from which a growing table takes more."""
 
 
@@ -56,7 +66,7 @@ SMALLEST = 16 * (BUCKET * SLOT_BYTES + BUCKET * WORDS_A_SLOT * WORD_BYTES)
 class Table:
     """Counts of n-grams up to ``settings.order`` tokens long."""
 
-    def __init__(self, settings: TableSettings = TableSettings(), cells: Cells | None = None, learned: int = 0) -> None:  # noqa: B008
+    def __init__(self, settings: TableSettings = TableSettings(), cells: Cells | None = None, learned: int = 0) -> None:
         self.settings = settings
         self.cells = cells or room_of(settings.memory)
         self.lock = Lock()
@@ -157,20 +167,26 @@ def take_all(cells: Cells) -> Lists:
     return take_part(cells, 0, len(cells.keys))
 
 
-def table_from(lists: Lists, settings: TableSettings, learned: int) -> Table:
-    """A table with these contexts, and room for more up to its bound. What does not fit is left out."""
-    table = Table(settings, learned=learned)
-    put_lists(table.cells, *lists)
-    return table
-
-
-def compact(table: Table) -> Table:
-    """The same contexts in room of which half is in use, so that few buckets overflow."""
-    lists = table.snapshot()
+def room_for(lists: Lists, spare: int) -> tuple[int, int]:
+    """Buckets and words for these contexts and ``spare`` times as many more. At half-full buckets few overflow."""
     words = int(np.exp2(np.ceil(np.log2(lists.lengths[lists.lengths > 1].astype(float)))).sum())
-    cells = new_cells(int(2 * len(lists.keys)) // BUCKET + 1, words + (1 << WIDEST))
+    return (2 * (1 + spare) * len(lists.keys)) // BUCKET + 16, (1 + spare) * words + (1 << WIDEST)
+
+
+def bytes_for(lists: Lists) -> int:
+    """Memory that these contexts take, without room for more."""
+    buckets, words = room_for(lists, 0)
+    return buckets * BUCKET * SLOT_BYTES + words * WORD_BYTES
+
+
+def table_from(lists: Lists, settings: TableSettings, learned: int, spare: int = 1) -> Table:
+    """A table with these contexts, and room for ``spare`` times as many more within its bound. Where that is too small,
+    the weakest are left out."""
+    buckets, words = room_for(lists, spare)
+    share = min(1.0, settings.memory / (buckets * BUCKET * SLOT_BYTES + words * WORD_BYTES))
+    cells = new_cells(max(1, int(share * buckets)), max(1, int(share * words)))
     put_lists(cells, *lists)
-    return Table(table.settings, cells, table.learned)
+    return Table(settings, cells, learned)
 
 
 def require_tokens(tokens: npt.NDArray[np.integer]) -> None:
