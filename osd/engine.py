@@ -17,7 +17,9 @@ from torch import Tensor
 
 from osd.clock import Clock
 from osd.desk import Desk
-from osd.drafters import Draft, Drafting
+from osd.drafters import Draft
+from osd.drafters.making import make_drafting
+from osd.drafters.tree import Proposer
 from osd.gamma import CostModel, GammaController, Observation, make_pace
 from osd.gamma.fixed import FixedController
 from osd.household import UNVERSIONED, Household, PassCosts
@@ -55,24 +57,25 @@ class Engine:
         recorder: Recorder | None = None,
         swap: Swap | None = None,
         heads: HeadSwap | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
-        """``heads`` brings acceptance heads; without it the one that ``gamma_head`` names is read.
+        """``heads`` and ``proposer`` take the place of those that the settings name.
 
-        Raises BadSetting when the gamma controller's settings do not fit together, HeadNotLoaded and HeadMismatch.
+        Raises BadSetting when the gamma controller's settings do not fit together, HeadNotLoaded, HeadMismatch and
+        CannotServeTrees.
         """
         self.pair, self.settings = pair, settings
         self.limit = row_limit(pair, settings)
         self.recorder, self.swap, self.heads = recorder, swap, heads
         self.household = Household(pair, settings, swap, heads)
         self.drafter = self.household.pool
-        self.drafting: Drafting = self.drafter
-        """What is asked for drafts."""
         self.desk = Desk(pair, router or FixedRouter(), self.limit, self.household.want)
         self.pace = make_pace(settings, self.costs)
         self.pass_costs = PassCosts(self.drafter)
         """What passes cost, for routers."""
         self.stats = EngineStats()
         self.target = pair.target.decoder(settings.max_batch, row_length(pair, settings))
+        self.drafting = make_drafting(pair.target, settings, self.drafter, self.target, proposer)
         self.shadow = Shadow(self.drafter, self.router)
         self.ending = Ending(pair.tokenizer, pair.eos_ids)
         self.listener: Listener | None = None
@@ -177,11 +180,11 @@ class Engine:
         return self.pace.controller(row.route, self.drafter.costs_beside(row))
 
     def _check(self, draft: Draft, warp: Warp | None, chance: Tensor | None) -> tuple[Tensor, Verdict]:
-        keep_chances = self.recorder is not None
+        keep = self.recorder is not None
         if draft.trees is not None:
-            return check_trees(self.target, self.rows, draft, warp, chance, keep_chances=keep_chances)
+            return check_trees(self.target, self.rows, draft, warp, chance, keep_chances=keep)
         logits = self._verify(draft)
-        return logits, judge(logits, draft, warp, chance, keep_chances=keep_chances)
+        return logits, judge(logits, draft, warp, chance, keep_chances=keep)
 
     def _verify(self, draft: Draft) -> Tensor:
         """One target pass over each row's last token and its draft: logits (B, G + 1, V)."""

@@ -102,7 +102,8 @@ def row_limit(pair: Pair, serve: ServeSettings) -> int:
 
 def row_length(pair: Pair, serve: ServeSettings) -> int:
     """Positions of a row in the caches: its padding may stand beyond its own end."""
-    return row_limit(pair, serve) + serve.gamma_max + 1
+    nodes = 0 if serve.drafter == "causal" else serve.tree_nodes
+    return row_limit(pair, serve) + max(serve.gamma_max, nodes) + 1
 
 
 def choose_device(device: str) -> torch.device:

@@ -113,6 +113,13 @@ class ServeSettings(Section):
     """h: specdecpp stops drafting once the head's chance that a token was refused is above it."""
     gamma_head: Path | None = None
     """Folder of the acceptance head to start from; None waits until the first one was learned."""
+    drafter: Literal["causal", "trigram", "lookup", "mixed"] = "causal"
+    """Who drafts: the draft; a table of n-grams that learns from what is served; look-up in a request's own text; or the
+    draft with branches of one of these two."""
+    branches: Literal["trigram", "lookup"] = "trigram"
+    """Whose branches mixed takes."""
+    tree_nodes: int = Field(default=24, ge=1, le=1024)
+    """Drafted tokens of a row at most where drafts are trees; the draft's own chain in mixed is never cut for it."""
     record: Literal["off", "rejected", "verified"] = "verified"
     """What is kept for learning: nothing, the positions that the draft got wrong (as the OSD paper), or every
     verified position."""

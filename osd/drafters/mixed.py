@@ -39,7 +39,7 @@ class MixedDrafter(TreeDrafter):
 
     def measure(self, whole_ms: float) -> None:
         """See :meth:`osd.drafters.base.Drafting.measure`."""
-        self.pool.measure(whole_ms)
+        self.pool.measure(whole_ms + self.breadth_ms())
 
     def version(self, row: Row) -> str:
         """The version of the row's draft."""

@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from osd.decoder import Decoder
 from osd.drafters.base import Draft, Steer
 from osd.drafters.pool import DraftPool
 from osd.row import Row
@@ -42,11 +43,14 @@ class Proposer(Protocol):
 class TreeDrafter:
     """Asks a proposer alone. The pool's drafts seat the rows, and rest."""
 
-    def __init__(self, pool: DraftPool, proposer: Proposer, nodes: int, length: int) -> None:
-        """``nodes``: drafted tokens of a row at most; ``length``: positions of a row in the target's cache."""
-        self.pool, self.proposer, self.nodes, self.length = pool, proposer, nodes, length
-        self._timed = (0, 0)
-        """Rows of the newest round, and depth of its deepest tree."""
+    def __init__(self, pool: DraftPool, proposer: Proposer, nodes: int, target: Decoder) -> None:
+        """``nodes``: drafted tokens of a row at most, unless its learned chain alone has more; ``target`` has the cache
+        that they go to."""
+        self.pool, self.proposer, self.nodes, self.target = pool, proposer, nodes, target
+        self._depths: list[int] = []
+        """Of the newest round, how deep each row's tree is."""
+        self._sizes: list[int] = []
+        """How many tokens it has."""
 
     def join(self, row: Row, draft: str) -> None:
         """See :meth:`osd.drafters.base.Drafting.join`."""
@@ -68,9 +72,7 @@ class TreeDrafter:
         """See :meth:`osd.drafters.base.Drafting.propose`."""
         trees = [Tree() for _ in rows]
         self.grow(trees, rows, gammas)
-        deepest = max(max(tree.depths()) for tree in trees)
-        self._timed = len(rows), deepest
-        return plant(trees, None, deepest, self.pool.decoder.device, sampled=warp is not None)
+        return plant(trees, None, max(self._depths), self.pool.decoder.device, sampled=warp is not None)
 
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafting.commit`."""
@@ -79,15 +81,27 @@ class TreeDrafter:
 
     def measure(self, whole_ms: float) -> None:
         """Proposing counts as a pass for each level of the deepest tree: controllers think in such passes."""
-        self.pool.costs.observe_draft(*self._timed, whole_ms)
+        self.pool.costs.observe_draft(len(self._depths), max(self._depths), whole_ms + self.breadth_ms())
+
+    def breadth_ms(self) -> float:
+        """What the target's pass over the newest round's trees costs above one over chains of their depths. Controllers
+        that choose a depth price a token for each level; what a level has more is part of what drafting it costs."""
+        costs, rows = self.pool.costs, len(self._depths)
+        trees, chains = (costs.verify_ms(rows, self._fed(each)) for each in (self._sizes, self._depths))
+        return 0.0 if trees is None or chains is None else max(0.0, trees - chains)
+
+    def _fed(self, lengths: Sequence[int]) -> int:
+        rows = len(lengths)
+        return rows + (sum(lengths) if self.target.packs else rows * max(lengths))
 
     def grow(self, trees: Sequence[Tree], rows: Sequence[Row], gammas: Sequence[int]) -> None:
         """Let the rows' proposals grow into their trees, as far as gammas, ``nodes`` and the cache allow."""
-        nodes = min(self.nodes, self.length - max(row.length for row in rows))
+        nodes = min(self.nodes, self.target.cache.length - max(row.length for row in rows))
         who = [i for i, gamma in enumerate(gammas) if gamma and len(trees[i]) < nodes]
         proposals = self.proposer.propose([rows[i] for i in who], [gammas[i] for i in who], [nodes] * len(who))
         for i, proposal in zip(who, proposals, strict=True):
             graft(trees[i], proposal, gammas[i], nodes, self.pool.vocabulary)
+        self._depths, self._sizes = [max(tree.depths()) for tree in trees], [len(tree) for tree in trees]
 
     def teach(self, row: Row, length_before: int) -> None:
         """Tell the proposer what the target said, where it may learn from it."""

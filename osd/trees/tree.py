@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, SupportsInt
 
@@ -16,12 +16,12 @@ class Proposal(Protocol):
     """Tokens without chance: which ones are proposed hangs on nothing that is drawn."""
 
     @property
-    def tokens(self) -> Sequence[SupportsInt]:
+    def tokens(self) -> Iterable[SupportsInt]:
         """(N,) token ids."""
         ...
 
     @property
-    def parents(self) -> Sequence[SupportsInt]:
+    def parents(self) -> Iterable[SupportsInt]:
         """(N,) the token that each follows, an earlier index; −1 is the row's last token."""
         ...
 

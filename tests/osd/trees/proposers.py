@@ -10,8 +10,8 @@ from osd.row import Row
 
 
 class Guessing:
-    """Sometimes nothing, sometimes a chain, mostly a random tree; with chance ``hit`` a child that the text goes on with
-    is among those of its node. Siblings may be named twice. Chances come from the row's own text."""
+    """Sometimes nothing, sometimes a chain, mostly a random tree; with chance ``hit`` what is proposed along the way is
+    what the text goes on with. Siblings may be named twice. Chances come from the row's own text."""
 
     name = "guessing"
 

@@ -1,8 +1,8 @@
 """Sampled output follows the target's distribution with trees too.
 
 As tests/osd/test_distribution.py: every two-token text of a target with nine tokens against 1,500 engine samples, a
-chi-square test at level 1e-4. With the five cases below a false alarm has odds of at most 1 in 2,000 for fresh seeds; the
-seeds are fixed. A rule that takes certain tokens for drawn ones is caught.
+chi-square test at level 1e-4. With the five cases below a false alarm has odds of at most 1 in 2,000 for fresh seeds;
+the seeds are fixed. A rule that takes certain tokens for drawn ones is caught.
 """
 
 from __future__ import annotations
@@ -41,16 +41,14 @@ class Fixed(Guessing):
 
     def _tree(self, row: Row, most: int) -> SimpleNamespace:
         chance = random.Random(len(row.output))
-        first = chance.sample(range(9), 3)
-        return SimpleNamespace(
-            tokens=[*first, *chance.sample(range(9), 4), 1, 2], parents=[-1, -1, -1, 0, 0, 1, 1, 2, 2]
-        )
+        first, second = chance.sample(range(9), 3), chance.sample(range(9), 2)
+        return SimpleNamespace(tokens=[*first, *second * 3], parents=[-1, -1, -1, 0, 0, 1, 1, 2, 2])
 
 
 def engine_of(pair: Pair, kind: type[TreeDrafter], gamma: int, batch: int, proposer: type[Guessing] = Fixed) -> Engine:
     settings = ServeSettings(max_batch=batch, max_length=64, gamma="fixed", gamma_initial=gamma)
     engine = Engine(pair, settings)
-    engine.drafting = kind(engine.drafter, proposer(9, {}), 10, engine.target.cache.length)
+    engine.drafting = kind(engine.drafter, proposer(9, {}), 10, engine.target)
     return engine
 
 

@@ -30,7 +30,7 @@ def engine_of(
     base = {"max_batch": 4, "max_length": 96, "gamma": "fixed", "gamma_initial": 4, "gamma_max": 16}
     engine = Engine(pair, ServeSettings(**{**base, **serve}))
     proposer = Guessing(pair.vocab_size, expected)
-    engine.drafting = kind(engine.drafter, proposer, nodes, engine.target.cache.length)
+    engine.drafting = kind(engine.drafter, proposer, nodes, engine.target)
     return engine
 
 

@@ -50,7 +50,7 @@ def test_every_position_carries_the_targets_distribution_and_the_chance(
     recorder = Recorder(store, settings, "test")
     engine = Engine(pair, settings.serve, recorder=recorder)
     proposer = Guessing(VOCABULARY, known)
-    engine.drafting = kind(engine.drafter, proposer, 12, engine.target.cache.length)
+    engine.drafting = kind(engine.drafter, proposer, 12, engine.target)
     done = {c.request.id: c for c in engine.run(asked)}
     recorder.close()
     warp = Warp.of([Sampling(temperature or 1.0)], VOCABULARY, torch.device("cpu"))
@@ -86,7 +86,7 @@ def test_only_the_correction_is_kept_where_that_is_asked_for(pair: Pair, store: 
     known = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 17) for r in asked}
     recorder = Recorder(store, rejected, "test")
     engine = Engine(pair, rejected.serve, recorder=recorder)
-    engine.drafting = MixedDrafter(engine.drafter, Guessing(VOCABULARY, known), 12, engine.target.cache.length)
+    engine.drafting = MixedDrafter(engine.drafter, Guessing(VOCABULARY, known), 12, engine.target)
     done = list(engine.run(asked))
     recorder.close()
     kept = [sample for samples in store.samples.read([r.id for r in asked]) for sample in samples]
