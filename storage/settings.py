@@ -190,7 +190,7 @@ class LearnSettings(Section):
     lora_rank: int = Field(default=32, ge=1)
     """Rank of a new adapter in the layers."""
     lora_head_rank: int = Field(default=16, ge=0)
-    """Its rank in the output layer; 0 leaves that layer alone."""
+    """Its rank in the output layer, and in the embeddings that are tied to it; 0 leaves them alone."""
     lora_ratio: float = Field(default=8.0, gt=0)
     """Step size of an adapter's factors B as a multiple of that of its A (LoRA+)."""
     seed: int = 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from osd.lora.tied import gather, ties
 from storage.records import RequestSamples
 from storage.settings import LearnSettings
 from trainer.collate import Batch, collate, device_of, plan, predict, select
@@ -109,6 +110,7 @@ def _step(
         loss = loss_of(model, batch, measure, learn.temperature).mean()
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
+    gather(ties(model))
     norm = nn.utils.clip_grad_norm_(_trained(model), learn.clip_norm)
     value = float(loss.detach())
     if not (math.isfinite(value) and math.isfinite(float(norm))):

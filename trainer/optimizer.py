@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from osd.lora.tied import ties
 from storage.settings import LearnSettings
 
 WARMUP = 10
@@ -56,14 +57,16 @@ def adamw(model: nn.Module, learn: LearnSettings, moments: Moments | None = None
 
 def _groups(model: nn.Module, learn: LearnSettings) -> list[dict[str, Any]]:
     """What is trained, by step size: all alike, or an adapter's factors by what they are."""
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    pairs = ties(model)
+    followers = {id(follower) for _, follower in pairs}
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad and id(p) not in followers}
     if not any("lora_" in name for name in trained):
         return [{"params": list(trained.values()), "lr": learn.learning_rate or RATE_TIMES_WIDTH / width(model)}]
     rate = learn.learning_rate or ADAPTER_RATE_TIMES_WIDTH / width(model)
-    head = {id(p) for p in cast(Any, model).get_output_embeddings().parameters()}
+    head = {id(p) for p in cast(Any, model).get_output_embeddings().parameters()} | {id(leader) for leader, _ in pairs}
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in trained.items():
-        is_first = "lora_A" in name or "lora_embedding_A" in name
+        is_first = "lora_A" in name or "lora_embedding_B" in name  # an embedding's B is the output layer's A
         own = rate / (learn.lora_ratio if is_first else 1) * (HEAD_FASTER if id(parameter) in head else 1)
         groups.setdefault(own, []).append(parameter)
     return [{"params": some, "lr": own} for own, some in groups.items()]

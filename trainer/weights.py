@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from osd.lora.adapter import BASE_MARK
 from osd.lora.merging import adapted, merged, quiet_about_tied_weights
+from osd.lora.tied import tie
 from storage.errors import WeightsDamaged, WrongState
 from storage.records import DraftVersion
 from storage.settings import LearnSettings
@@ -49,7 +50,9 @@ def load_trainable(store: Store, version: DraftVersion, learn: LearnSettings, de
     model = _load(store, version, merge=learn.method == "full")
     if learn.method == "full":
         return model.to(device).requires_grad_(True)
-    return (model if isinstance(model, PeftModel) else _with_adapter(model, learn)).to(device)
+    adapter = (model if isinstance(model, PeftModel) else _with_adapter(model, learn)).to(device)
+    tie(adapter)
+    return adapter
 
 
 def require_method(version: DraftVersion, learn: LearnSettings) -> None:
@@ -135,15 +138,17 @@ def _damage(version: DraftVersion) -> Iterator[None]:
 def _with_adapter(model: nn.Module, learn: LearnSettings) -> PeftModel:
     """LoRA on every linear layer, scaled by 2 as is usual; the same seed gives the same start.
 
-    The output layer holds most of what a small draft has to learn, so it is adapted too, with a rank of its own
-    (docs/training.md has the measurements).
+    The output layer holds most of what a small draft has to learn, so it is adapted too, with a rank of its own, and
+    the embeddings with the same factors where they are the output layer's weights (docs/training.md has the
+    measurements).
     """
     head, rank = _name_of_head(model), learn.lora_head_rank
+    words = [head, *_names_of_tied(model)] if rank else []
     layers = {name.rpartition(".")[2] for name, part in model.named_modules() if _is_linear(part) and name != head}
     config = LoraConfig(
         r=learn.lora_rank, lora_alpha=2 * learn.lora_rank, task_type="CAUSAL_LM",
-        target_modules=sorted(layers | ({head} if rank else set())),
-        rank_pattern={head: rank} if rank else {}, alpha_pattern={head: 2 * rank} if rank else {},
+        target_modules=sorted(layers | set(words)), ensure_weight_tying=len(words) > 1,
+        rank_pattern=dict.fromkeys(words, rank), alpha_pattern=dict.fromkeys(words, 2 * rank),
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]), quiet_about_tied_weights():
         torch.manual_seed(learn.seed)
@@ -158,3 +163,9 @@ def _is_linear(part: nn.Module) -> bool:
 def _name_of_head(model: nn.Module) -> str:
     head = cast(PreTrainedModel, model).get_output_embeddings()  # type: ignore[no-untyped-call]
     return str(next(name for name, part in model.named_modules() if part is head))
+
+
+def _names_of_tied(model: nn.Module) -> list[str]:
+    """The embeddings, where the output layer has their weights."""
+    head, embeddings = cast(Any, model).get_output_embeddings(), cast(Any, model).get_input_embeddings()
+    return [name for name, part in model.named_modules() if part is embeddings and part.weight is head.weight]

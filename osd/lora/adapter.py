@@ -82,9 +82,14 @@ class Site:
         return [(piece.begin, LowRank(down, piece.up)) for piece, down in zip(self.pieces, downs, strict=True)]
 
     @property
+    def tensors(self) -> list[Tensor]:
+        """Its weights."""
+        return [self.down, *(piece.up for piece in self.pieces)]
+
+    @property
     def bytes(self) -> int:
         """Memory of all of it."""
-        return sum(t.numel() * t.element_size() for t in (self.down, *(piece.up for piece in self.pieces)))
+        return sum(t.numel() * t.element_size() for t in self.tensors)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -98,8 +103,9 @@ class Adapter:
 
     @property
     def bytes(self) -> int:
-        """Memory of its weights."""
-        return sum(site.bytes for site in self.sites.values())
+        """Memory of its weights; what two sites share counts once."""
+        tensors = {t.data_ptr(): t for site in self.sites.values() for t in site.tensors}
+        return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
 def sizes_of(module: nn.Module) -> dict[str, tuple[int, int]]:
@@ -128,7 +134,7 @@ def read_adapter(
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise WeightsDamaged(version=version, reason=f"they do not load: {reason}") from None
     _require_base(config, version, digest)
-    pairs = _pairs(config, tensors)
+    pairs, tables = _pairs(config, tensors)
     parts = {}
     for name, pair in pairs.items():
         if set(pair) != {"A", "B"}:
@@ -136,8 +142,23 @@ def read_adapter(
         _require_fit(name, pair["A"].shape, pair["B"].shape, sizes, version)
         up = (pair["B"].float() * scale_of(config, name, pair["B"].shape[1])).t()
         down, up = (part.to(device, dtype).contiguous() for part in (pair["A"], up))
-        parts[name] = LowRank(down, up, is_table=down.shape[1] == up.shape[0])
+        parts[name] = LowRank(down, up, is_table=name in tables)
+    for table in tables:
+        for name in _tied_to(table, pairs, config):  # they look at the embeddings' memory: down = (s B)ᵀ, up = A
+            parts[name] = LowRank(parts[table].up, parts[table].down.t())
     return parts
+
+
+def _tied_to(table: str, pairs: Mapping[str, Mapping[str, Tensor]], config: Mapping[str, Any]) -> list[str]:
+    """Output layers whose factors are the embeddings' own, as those of tied weights are."""
+    first, second = pairs[table]["A"], pairs[table]["B"].t()
+    scale = scale_of(config, table, len(second))
+    return [
+        name
+        for name, pair in pairs.items()
+        if torch.equal(pair["B"], first) and torch.equal(pair["A"], second)
+        and scale_of(config, name, len(second)) == scale
+    ]  # fmt: skip
 
 
 def _require_base(config: Mapping[str, Any], version: str, digest: str) -> None:
@@ -147,18 +168,21 @@ def _require_base(config: Mapping[str, Any], version: str, digest: str) -> None:
         raise AdapterMismatch(version=version, reason=f"it was trained over weights {theirs}…, these are {digest[:8]}…")
 
 
-def _pairs(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Module name → its A (an embedding's turned into a table (in, r)) and B."""
+def _pairs(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], set[str]]:
+    """Module name → its A (an embedding's turned into a table (in, r)) and B; which of them are embeddings."""
     if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("bias", "none") != "none":
         raise NotPlain
     pairs: dict[str, dict[str, Tensor]] = {}
+    tables = set()
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key)
         if match is None:
             raise NotPlain
         name, is_embedding, factor = match.groups()
         pairs.setdefault(name, {})[factor] = tensor.t() if is_embedding and factor == "A" else tensor
-    return pairs
+        if is_embedding:
+            tables.add(name)
+    return pairs, tables
 
 
 def _require_fit(name: str, down: torch.Size, up: torch.Size, sizes: Sizes, version: str) -> None:

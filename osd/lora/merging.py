@@ -8,15 +8,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from peft import PeftModel
+from peft import PeftConfig, PeftModel
 from torch import nn
 from transformers import PreTrainedModel
 
+from osd.lora.tied import untwine
+
 
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """The base's own weights changed by a PEFT folder's adapter."""
-    untie(base)
-    return cast(PreTrainedModel, PeftModel.from_pretrained(base, str(folder)).merge_and_unload())
+    """The base's own weights changed by a PEFT folder's adapter. Weights that are tied stay so if its factors are."""
+    if not PeftConfig.from_pretrained(str(folder)).ensure_weight_tying:
+        untie(base)
+    with quiet_about_tied_weights():
+        model = PeftModel.from_pretrained(base, str(folder))
+        untwine(model)
+        return cast(PreTrainedModel, model.merge_and_unload())
 
 
 def adapted(base: PreTrainedModel, folder: Path) -> PeftModel:

@@ -65,20 +65,43 @@ def test_rows_of_different_adapters_in_one_pass_compute_what_peft_computes(kind:
     torch.testing.assert_close(alone[0], peft[1](torch.tensor([texts[0]]), use_cache=False).logits[0, -3:], **NEAR)
 
 
+def tied_module() -> Any:
+    base = random_module("llama")
+    base.lm_head.weight = base.model.embed_tokens.weight
+    base.config.tie_word_embeddings = True
+    return base
+
+
 @torch.inference_mode()
-def test_merging_into_tied_weights_gives_what_the_adapter_gave_unmerged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("factors_tied", [False, True])
+def test_merging_into_tied_weights_gives_what_the_adapter_gave_unmerged(tmp_path: Path, factors_tied: bool) -> None:
     """Tied, the output layer and the embeddings are one tensor: merged in place, each would get what both gain."""
     with torch.inference_mode(False):
-        base = random_module("llama")
-        base.tie_weights()
-        base.lm_head.weight = base.model.embed_tokens.weight
-        base.config.tie_word_embeddings = True
-        adapted = adapt(base, lora([*LINEAR["llama"], "lm_head", "embed_tokens"]))
+        base = tied_module()
+        config = lora([*LINEAR["llama"], "lm_head", "embed_tokens"], ensure_weight_tying=factors_tied)
+        adapted = adapt(base, config)
     tokens = torch.tensor([prompts(1, seed=1)[0]])
     expected = adapted(input_ids=tokens).logits
     with torch.inference_mode(False):
         together = merged(base, save(adapted, tmp_path / "a"))
     torch.testing.assert_close(together(tokens).logits, expected, **NEAR)
+    assert (together.lm_head.weight is together.model.embed_tokens.weight) == factors_tied
+
+
+@torch.inference_mode()
+def test_factors_that_are_tied_are_held_once_and_add_at_both_ends(tmp_path: Path) -> None:
+    with torch.inference_mode(False):
+        model = model_of(tied_module())
+        config = lora([*LINEAR["llama"], "lm_head", "embed_tokens"], ensure_weight_tying=True)
+        peft = [adapt(model.module, config, seed) for seed in range(2)]
+    adapters = [read(save(each, tmp_path / str(i)), model) for i, each in enumerate(peft)]
+    texts = [[*p, 5, 6, 7, 8] for p in prompts(3, seed=2)]
+    ours = bank_logits(model, [adapters[0], None, adapters[1]], texts)
+    for row, each in ((0, peft[0]), (2, peft[1])):
+        theirs = each(input_ids=torch.tensor([texts[row]]), use_cache=False).logits[0, -3:]
+        torch.testing.assert_close(ours[row], theirs, **NEAR)
+    stored = load_file(tmp_path / "0" / "adapter_model.safetensors")
+    assert adapters[0].bytes == 4 * sum(t.numel() for name, t in stored.items() if "lm_head" not in name)
 
 
 def test_what_adapters_take_is_their_factors_and_goes_with_them(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from osd.lora.adapter import read_adapter, sizes_of
+from osd.lora.tied import gather, ties
 from storage.records import DraftVersion
 from storage.settings import LearnSettings
 from storage.store import Store
@@ -77,7 +78,7 @@ def test_the_output_layer_has_a_rank_of_its_own_and_may_be_left_alone(drafted: S
         return {name.rpartition(".")[2]: len(part.up) for name, part in parts.items()}
 
     layers = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), 4)
-    assert ranks(2) == layers | {"lm_head": 2}
+    assert ranks(2) == layers | {"lm_head": 2, "embed_tokens": 2}
     assert ranks(0) == layers
 
 
@@ -98,12 +99,59 @@ def test_factors_take_steps_by_what_they_are(drafted: Store, tied: DraftVersion)
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     rate = 1.0 / 32
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            factor = (1 / 8 if "lora_A" in name else 1) * (2 if "lm_head" in name else 1)
+        if parameter.requires_grad and "lm_head" not in name:  # the embeddings' factors are the output layer's, turned
+            is_first = "lora_A" in name or "lora_embedding_B" in name
+            factor = (1 / 8 if is_first else 1) * (2 if "embed_tokens" in name else 1)
             assert rates.pop(id(parameter)) == pytest.approx(rate * factor)
     assert rates == {}
     asked = adamw(model, LORA.model_copy(update={"learning_rate": 0.01, "lora_ratio": 1.0}))
     assert {group["lr"] for group in asked.param_groups} == {0.01, 0.02}
+
+
+def test_factors_of_tied_weights_are_one_parameter(drafted: Store, tied: DraftVersion) -> None:
+    """Against a plain model whose one table E + s Aᵀ Bᵀ is read by both ends."""
+    model = load_trainable(drafted, tied, LORA, CPU)
+    (first, _), (second, _) = ties(model)
+    with torch.no_grad():
+        first.normal_()
+    plain = load_current(drafted, tied, CPU)
+    table = plain.get_input_embeddings().weight.detach()  # type: ignore[operator]
+    a, b = (p.detach().clone().requires_grad_(True) for p in (first, second))
+    whole = table + 2 * a.t() @ b.t()
+    tables = {"model.embed_tokens.weight": whole, "lm_head.weight": whole}
+    expected = torch.func.functional_call(plain, tables, (PROMPT,), {"use_cache": False}).logits
+    torch.testing.assert_close(logits(model), expected.detach(), rtol=1e-4, atol=1e-4)
+
+    expected.logsumexp(-1).sum().backward()
+    model(PROMPT).logits.logsumexp(-1).sum().backward()
+    gather(ties(model))
+    torch.testing.assert_close(first.grad, a.grad, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(second.grad, b.grad, rtol=1e-3, atol=1e-4)
+    adamw(model, LORA).step()
+    for leader, follower in ties(model):
+        assert torch.equal(leader.t(), follower) and follower.grad is None
+
+
+def test_an_adapter_of_tied_weights_goes_on_tied_and_is_held_once(drafted: Store, tied: DraftVersion) -> None:
+    version = staged(drafted, tied, trained(drafted, tied))
+    again = load_trainable(drafted, version, LORA, CPU)
+    assert all(leader.data_ptr() == follower.data_ptr() for leader, follower in ties(again))
+    merged = load_current(drafted, version, CPU)
+    torch.testing.assert_close(logits(again), logits(merged), rtol=1e-4, atol=1e-4)
+    assert merged.get_output_embeddings().weight is merged.get_input_embeddings().weight  # type: ignore[operator]
+    parts = read_adapter(drafted.versions.folder(version), "v", sizes_of(merged), tied.digest, CPU, torch.float32)
+    head, table = parts["lm_head"], parts["model.embed_tokens"]
+    assert table.is_table and not head.is_table
+    assert head.up.data_ptr() == table.down.data_ptr() and head.down.data_ptr() == table.up.data_ptr()
+
+
+def test_weights_that_are_not_tied_have_factors_of_their_own(drafted: Store, tmp_path: Path) -> None:
+    tiny_llama(3).save_pretrained(tmp_path / "apart")
+    root = drafted.versions.register_root("apart", tmp_path / "apart")
+    model = load_trainable(drafted, root, LORA, CPU)
+    assert ties(model) == [] and not any(
+        "embed_tokens" in name and p.requires_grad for name, p in model.named_parameters()
+    )
 
 
 def test_moments_of_an_adapter_go_on_in_the_next_run(drafted: Store, tied: DraftVersion) -> None:
