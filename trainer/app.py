@@ -27,6 +27,7 @@ from kombu.exceptions import OperationalError
 from storage.drivers import parse_url, show_url
 from storage.errors import StoreWriteFailed
 from storage.settings import Settings
+from trainer.broker import require_broker, require_url
 from trainer.mailbox import Transport
 from trainer.priority import lower_priority
 from trainer.signals import AnyOf, Orphaned
@@ -39,7 +40,9 @@ BROKER_POLL_SECONDS = 0.1
 
 
 def make_app(settings: Settings) -> Celery:
-    """The application: JSON only, no results, one queue for each store. Raises StoreWriteFailed."""
+    """The application: JSON only, no results, one queue for each store. Raises StoreWriteFailed, BadSetting."""
+    if settings.worker.broker is not None:
+        require_url(settings.worker.broker)
     app = Celery("osd", set_as_current=False)
     app.conf.update(
         broker_url=settings.worker.broker or "filesystem://localhost",
@@ -77,10 +80,14 @@ def nudge(app: Celery, settings: Settings) -> None:
 
 
 def run_worker(settings: Settings, draft: str | None = None) -> int:
-    """Work until SIGTERM or Ctrl-C; a run that is under way is ended politely. Returns the exit status."""
+    """Work until SIGTERM or Ctrl-C; a run that is under way is ended politely. Returns the exit status.
+
+    Raises BadSetting for a broker that will never let it in.
+    """
     lower_priority(settings.worker)
     stop = multiprocessing.get_context("fork").Event()
     app = make_app(settings)
+    require_broker(app)
     app.task(name=TURN)(Trainee(settings, AnyOf(stop, Orphaned()), draft).turn)
     connect_signals(app, settings, stop)
     with warnings.catch_warnings(action="ignore", category=SecurityWarning):  # root is usual in a container

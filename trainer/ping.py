@@ -8,25 +8,26 @@ from typing import Any
 
 from kombu.exceptions import OperationalError
 
+from storage.errors import BadSetting
 from storage.settings import Settings
 from trainer.app import broker_folder, make_app
-
-SECONDS = 5.0
+from trainer.broker import connect_once
 
 
 def ping(settings: Settings) -> dict[str, Any]:
     """``ok``, ``found`` (a sentence without passwords) and, when something is wrong, ``mend``."""
     if settings.worker.broker is None:
         return _ping_files(broker_folder(settings))
-    app = make_app(settings)
-    with app.connection_for_write(connect_timeout=SECONDS) as connection:
-        where = connection.as_uri()
-        try:
-            connection.ensure_connection(max_retries=1, timeout=SECONDS)
-        except (OperationalError, OSError) as error:
-            return {"ok": False, "found": f"{where}: {error}", "mend": "check worker.broker and that the broker runs"}
-        except ImportError as error:
-            return {"ok": False, "found": f"{where}: {error}", "mend": "install the broker's client (extra redis)"}
+    try:
+        app = make_app(settings)
+        where = app.connection_for_write().as_uri()
+        connect_once(app)
+    except BadSetting as error:
+        return {"ok": False, "found": str(error), "mend": "correct worker.broker"}
+    except (OperationalError, OSError) as error:
+        return {"ok": False, "found": f"{where}: {error}", "mend": "check worker.broker and that the broker runs"}
+    except ImportError as error:
+        return {"ok": False, "found": str(error), "mend": "install the broker's client (extra redis)"}
     return {"ok": True, "found": where}
 
 

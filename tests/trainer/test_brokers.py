@@ -15,12 +15,15 @@ import pytest
 from celery import Celery
 from kombu import Producer
 
+from storage.errors import BadSetting
 from storage.records import RunState
 from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, configured, wait_for, worker
 from trainer.app import make_app, nudge, queue_name
+from trainer.broker import require_broker
+from trainer.ping import ping
 from trainer.tasks import TURN
 
 BROKERS = {"files": None, "redis": "redis://127.0.0.1:6379/9", "rabbitmq": "amqp://guest:guest@127.0.0.1:5672//"}
@@ -28,14 +31,18 @@ PORTS = {"redis": 6379, "rabbitmq": 5672}
 HOUR = 3600.0
 
 
+def needs(port: int) -> None:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        pytest.skip(f"no broker at 127.0.0.1:{port}")
+
+
 @pytest.fixture(params=BROKERS)
 def config(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Path:
     """An osd.toml with the broker; skips the test where the broker is not."""
     if port := PORTS.get(request.param):
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            pytest.skip(f"no {request.param} at 127.0.0.1:{port}")
+        needs(port)
     broker = {"broker": url} if (url := BROKERS[request.param]) else {}
     return configured(tmp_path, settings, QUICK, poll_seconds=HOUR, **broker)
 
@@ -101,3 +108,29 @@ def test_the_contract(drafted: Store, config: Path, app: Celery, traffic: Traffi
     assert len(drafted.runs.list()) == 4, "one run for each time that something was due"
     assert not (tmp_path / "unpickled").exists()
     assert drafted.samples.waiting("default").requests == 0
+
+
+BAD = {
+    "foo://secret@x": "not known to Celery",
+    "redis://127.0.0.1:99999/0": "no URL",
+    "nothing": "without a scheme",
+    "amqp://guest:secret@127.0.0.1:5672//": "refused",
+    "amqp://guest:guest@127.0.0.1:5672/no-such-host": "refused",
+}
+
+
+@pytest.mark.parametrize("url", BAD)
+def test_a_broker_that_will_never_do_is_a_bad_setting(url: str, tmp_path: Path) -> None:
+    if "5672" in url:
+        needs(5672)
+    settings = load_settings(storage={"directory": tmp_path}, worker={"broker": url})
+    with pytest.raises(BadSetting, match=rf"worker\.broker.*{BAD[url]}") as caught:
+        require_broker(make_app(settings))
+    assert "secret" not in str(caught.value)
+    assert (said := ping(settings))["ok"] is False and BAD[url] in said["found"]
+
+
+def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
+    away = load_settings(storage={"directory": tmp_path}, worker={"broker": "amqp://guest:guest@127.0.0.1:1//"})
+    require_broker(make_app(away))
+    assert ping(away)["ok"] is False
