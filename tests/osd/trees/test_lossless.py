@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import osd
+from osd.drafters.base import Draft
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
 from osd.gamma import CONTROLLERS
 from osd.models import Pair, load_pair
+from osd.row import Row
 from storage.errors import BadProposal
 from storage.records import Request
 from storage.settings import ServeSettings
@@ -44,6 +49,8 @@ def test_every_architecture_in_ragged_batches(kind: str) -> None:
     pair = random_pair(kind)
     asked = [Request(p, max_new_tokens=8 + 4 * i) for i, p in enumerate(prompts(9, seed=3))]
     expected = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in asked}
+    generated = pair.target.module.generate(torch.tensor([asked[8].prompt_tokens]), max_new_tokens=40, do_sample=False)
+    assert generated[0, len(asked[8].prompt_tokens) :].tolist() == expected[asked[8].prompt_tokens]
     for drafter, batch in ((TreeDrafter, 1), (TreeDrafter, 5), (MixedDrafter, 3), (MixedDrafter, 8)):
         engine = engine_of(pair, drafter, expected, max_batch=batch)
         assert serve(engine, asked) == list(expected.values()), f"{drafter.__name__}, batch {batch}"
@@ -84,16 +91,26 @@ def test_what_a_round_counts(drafter: type[TreeDrafter]) -> None:
     assert all(0 < depth <= 4 and nodes == 12 for depth, nodes in proposer.asked)
 
 
-def test_the_draft_goes_on_where_a_branch_was_kept() -> None:
-    """A draft that is always right stays so beside branches: what it did not read itself, it reads."""
-    pair = random_pair("llama", noise=0.0)
-    asked = [Request(p, max_new_tokens=40) for p in prompts(6, seed=9)]
-    expected = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 40) for r in asked}
-    engine = engine_of(pair, MixedDrafter, expected, gamma_initial=2)
-    done = list(engine.run(asked))
-    assert all(list(c.tokens) == expected[c.request.prompt_tokens] for c in done)
-    rounds = [r for c in done for r in c.rounds if r.gamma]
-    assert all(r.accepted == r.depth for r in rounds)
+def test_the_draft_drafts_what_it_would_had_it_read_the_text_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a branch was kept: what was accepted beside its own chain, it reads."""
+    pair = random_pair("llama", noise=0.3)
+    asked = [Request(p, max_new_tokens=30) for p in prompts(5, seed=9)]
+    expected = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 30) for r in asked}
+    engine = engine_of(pair, MixedDrafter, expected)
+    drafted: list[tuple[tuple[int, ...], list[int]]] = []
+    propose = engine.drafter.propose
+
+    def listening(rows: Sequence[Row], *args: Any) -> Draft:
+        draft = propose(rows, *args)
+        lines = zip(rows, draft.tokens.tolist(), draft.lengths, strict=True)
+        drafted.extend((tuple(row.tokens), line[:length]) for row, line, length in lines)
+        return draft
+
+    monkeypatch.setattr(engine.drafter, "propose", listening)
+    list(engine.run(asked))
+    assert len(drafted) > 20
+    for text, line in drafted:
+        assert line == alone(pair.draft.module, text, len(line))
 
 
 @pytest.mark.parametrize("drafter", KINDS)
