@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,8 +19,10 @@ from storage.settings import Settings, load_settings
 from storage.store import Store, lay_out, open_store
 from storage.sweep import GRACE_SECONDS
 from tests.storage.make import add_root, samples, write_weights
-from tests.storage.places import files_below, forget_cache, weights_of
+from tests.storage.places import files_below, forget_cache, segments_of, weights_of
 from tests.storage.s3 import BUCKET, environment, s3_server
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -100,6 +105,56 @@ def test_the_cache_loses_what_nobody_used_for_a_week(store: Store) -> None:
     os.utime(folder, (long_ago, long_ago))
     assert [each.path for each in store.versions.sweep()] == [folder]
     store.versions.verify(version)
+
+
+def kill_child(settings: Settings, *command: str) -> int:
+    """The exit status of `tests.storage.child` in a process of its own, over the same places."""
+    kept = settings.storage
+    places = {f"OSD_STORAGE__{name.upper()}": str(getattr(kept, name)) for name in ("samples", "weights", "cache")}
+    line = [sys.executable, "-m", "tests.storage.child", str(kept.directory), "-", *command]
+    return subprocess.run(line, cwd=ROOT, env=os.environ | places, timeout=120, check=False).returncode
+
+
+@pytest.mark.parametrize(("point", "kept"), [("before commit", 8), ("after commit", 12)])
+def test_a_recorder_that_is_killed_leaves_an_orphan_at_most(
+    store: Store, settings: Settings, point: str, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kill_child(settings, "add", point) == -signal.SIGKILL
+    assert len(store.samples.read([f"r{number}" for number in range(12)])) == kept
+    assert len(segments_of(store).names()) == 3
+    later = time.time() + 2 * GRACE_SECONDS
+    monkeypatch.setattr(records, "now", lambda: later)
+    assert len(store.sweep()) == (12 - kept) // 4
+    assert len(store.samples.read([f"r{number}" for number in range(12)])) == kept
+
+
+@pytest.mark.parametrize(("point", "numbers"), [("stage: before commit", [0]), ("publish: before commit", [0, 1])])
+def test_a_trainer_that_is_killed_publishes_nothing(
+    store: Store, settings: Settings, point: str, numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.samples.add([samples(1)])
+    assert kill_child(settings, "train", point) == -signal.SIGKILL
+    assert store.versions.current("default").number == 0
+    assert [version.number for version in store.versions.list()] == numbers
+    for version in store.versions.list():
+        store.versions.verify(version)
+    later = time.time() + 2 * GRACE_SECONDS
+    monkeypatch.setattr(records, "now", lambda: later)
+    assert len(store.versions.sweep()) == (numbers == [0])
+
+
+def test_an_existing_store_moves_by_copying_its_folders(s3: str, memory: Path) -> None:
+    plain = load_settings(storage={"directory": memory / "data", "cache": memory / "cache"})
+    with open_store(plain) as before:
+        add_root(before, memory / "model")
+        before.samples.add([samples(1)])
+    for name in ("segments", "weights"):
+        for path in files_below(memory / "data" / name):
+            Bucket(f"{s3}/{name}", name).put_file(memory / "data" / name / path, path)
+    kept = plain.storage.model_copy(update={"samples": f"{s3}/segments", "weights": f"{s3}/weights"})
+    with open_store(plain.model_copy(update={"storage": kept})) as after:
+        after.versions.verify(after.versions.current("default"))
+        assert len(after.samples.read(["r1"])) == 1 and after.sweep() == []
 
 
 BAD_URLS = {

@@ -150,6 +150,7 @@ def test_damaged_and_missing_segments_say_so(store: Store) -> None:
         store.samples.read(["r1"])
 
 
+@pytest.mark.local
 def test_more_ids_than_a_statement_takes(store: Store) -> None:
     store.samples.add([samples(1)])
     ids = [f"x{number}" for number in range(70_000)] + ["r1"]
