@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.ngram.cells import SHIFT, STARVED, TOKEN_MASK, Cells, age, bump, entries_of, find, key_of
+from osd.ngram.cells import SHIFT, STARVED, TOKEN_MASK, Cells, entries_of, find, key_of
+from osd.ngram.changes import age, bump
 
 Index = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

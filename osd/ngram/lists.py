@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.ngram.cells import EMPTY, NOWHERE, Cells, claim, entries_of, take_block
+from osd.ngram.cells import EMPTY, NOWHERE, Cells, entries_of
+from osd.ngram.changes import claim, take_block
 
 Keys = npt.NDArray[np.uint64]
 Lengths = npt.NDArray[np.uint8]
