@@ -32,12 +32,7 @@ def states(found: dict[str, dict[str, str]]) -> dict[str, str]:
     return {part: row["state"] for part, row in found.items()}
 
 
-def test_sound_places_are_tried_and_left_as_they_are(
-    look,
-    s3: str,
-    postgres_url: str,
-    tmp_path: Path,  # noqa: F811
-) -> None:
+def test_sound_places_are_tried_and_left_as_they_are(look, s3: str, postgres_url: str, tmp_path: Path) -> None:  # noqa: F811
     (tmp_path / "ring").write_text("first " + "QUJD" * 8)
     (tmp_path / "ring").chmod(0o600)
     found = look(
