@@ -6,39 +6,16 @@ The longest match counts first, of equally long ones the latest. Several matches
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 
 from osd.ngram.counts import Index
-from osd.ngram.errors import BadTable
+from osd.ngram.match_settings import MatchSettings
 from osd.ngram.merge import add_sequence
 from osd.ngram.tree import Proposal
 
-
-@dataclass(frozen=True, slots=True)
-class LookupSettings:
-    """How the text's end is looked for in the text."""
-
-    longest: int = 8
-    """Tokens of a match beyond which a longer one is no better."""
-    shortest: int = 2
-    """Tokens that have to match."""
-    matches: int = 4
-    """Matches whose continuations are proposed."""
-    length: int = 10
-    """Tokens of a continuation."""
-    nodes: int = 32
-    """Tokens of the tree at most."""
-
-    def __post_init__(self) -> None:
-        for name in ("shortest", "matches", "length", "nodes"):
-            if getattr(self, name) < 1:
-                raise BadTable(name=name, reason=f"{getattr(self, name)} is below 1.")
-        if self.longest < self.shortest:
-            raise BadTable(name="longest", reason=f"{self.longest} is below shortest, {self.shortest}.")
-
+DEFAULTS = MatchSettings()
 
 @njit
 def match_length(text: Index, end: int, longest: int) -> int:
@@ -85,7 +62,7 @@ def look_up(
 class PromptLookup:
     """Proposes what followed the text's end elsewhere in the text itself."""
 
-    def __init__(self, settings: LookupSettings = LookupSettings()) -> None:
+    def __init__(self, settings: MatchSettings = DEFAULTS) -> None:
         self.settings = settings
 
     def propose(self, texts: Sequence[Index], most: Sequence[int] | None = None) -> list[Proposal]:

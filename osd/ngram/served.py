@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from osd.ngram.suffix import DEFAULTS, SuffixIndex, SuffixSettings
+from osd.ngram.match_settings import MatchSettings
+from osd.ngram.suffix import DEFAULTS, SuffixIndex
 from storage.samples import SampleStore
 
 SOME = 256
@@ -15,7 +16,7 @@ SOME = 256
 
 
 def index_of_requests(
-    samples: SampleStore, most: int, settings: SuffixSettings = DEFAULTS, routes: list[str] | None = None
+    samples: SampleStore, most: int, settings: MatchSettings = DEFAULTS, routes: list[str] | None = None
 ) -> SuffixIndex:
     """The newest ``most`` kept requests, of all routes or of some. Raises SegmentDamaged."""
     return SuffixIndex.build(_texts(samples, samples.recent(limit=most, routes=routes)), settings)

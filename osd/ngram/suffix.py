@@ -10,7 +10,6 @@ most frequent make the tree. One token of the stream takes 8 bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from numba import njit
 
 from osd.ngram.counts import Index
 from osd.ngram.errors import BadTable
+from osd.ngram.match_settings import MatchSettings
 from osd.ngram.merge import child_of
 from osd.ngram.table import require_tokens
 from osd.ngram.tree import NOTHING, Proposal
@@ -26,31 +26,8 @@ DEPTH = 16
 """Tokens by which positions are sorted."""
 Stream = npt.NDArray[np.int32]
 
-
-@dataclass(frozen=True, slots=True)
-class SuffixSettings:
-    """How a text's end is looked for in the stream."""
-
-    longest: int = 12
-    """Tokens of the longest suffix; it and what follows are compared over DEPTH tokens."""
-    shortest: int = 2
-    """Tokens that have to match."""
-    matches: int = 64
-    """Occurrences that are looked at, evenly over all."""
-    length: int = 10
-    """Tokens of a continuation."""
-    nodes: int = 32
-    """Tokens of the tree at most."""
-
-    def __post_init__(self) -> None:
-        for name in ("shortest", "matches", "length", "nodes"):
-            if getattr(self, name) < 1:
-                raise BadTable(name=name, reason=f"{getattr(self, name)} is below 1.")
-        if not self.shortest <= self.longest <= DEPTH:
-            raise BadTable(name="longest", reason=f"{self.longest} is not between shortest and {DEPTH}.")
-
-
-DEFAULTS = SuffixSettings()
+DEFAULTS = MatchSettings(longest=12, matches=64)
+"""Of the occurrences ``matches`` are looked at, evenly over all."""
 
 
 def sort_positions(stream: Stream) -> Stream:
@@ -160,11 +137,14 @@ def match_suffix(
 class SuffixIndex:
     """A stream of served texts in which continuations are looked up. It does not change once it is built."""
 
-    def __init__(self, stream: Stream, order: Stream, settings: SuffixSettings = DEFAULTS) -> None:
+    def __init__(self, stream: Stream, order: Stream, settings: MatchSettings = DEFAULTS) -> None:
+        """Raises BadTable for a longest suffix above DEPTH."""
+        if settings.longest > DEPTH:
+            raise BadTable(name="longest", reason=f"{settings.longest} is above {DEPTH}, what the stream is sorted by.")
         self.stream, self.order, self.settings = stream, order, settings
 
     @classmethod
-    def build(cls, texts: Iterable[npt.NDArray[np.integer]], settings: SuffixSettings = DEFAULTS) -> SuffixIndex:
+    def build(cls, texts: Iterable[npt.NDArray[np.integer]], settings: MatchSettings = DEFAULTS) -> SuffixIndex:
         """From the tokens of texts, such as the replay store's. Sorting takes some 60 bytes a token for the while."""
         parts: list[npt.NDArray[np.integer]] = []
         for text in texts:

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from osd.ngram.errors import BadTable
-from osd.ngram.lookup import LookupSettings, PromptLookup
-from osd.ngram.suffix import DEPTH, SuffixIndex, SuffixSettings, sort_positions
+from osd.ngram.lookup import PromptLookup
+from osd.ngram.match_settings import MatchSettings
+from osd.ngram.suffix import DEPTH, SuffixIndex, sort_positions
 from osd.ngram.tree import accepted
 from tests.osd.ngram.test_search import paths_of
 
 
-def plain_lookup(text: list[int], chosen: LookupSettings) -> list[tuple[int, ...]]:
+def plain_lookup(text: list[int], chosen: MatchSettings) -> list[tuple[int, ...]]:
     """The sequences of the tree, in the order in which they come."""
     ranked = []
     for end in range(len(text) - 1, 0, -1):
@@ -34,18 +35,18 @@ def plain_lookup(text: list[int], chosen: LookupSettings) -> list[tuple[int, ...
 def test_lookup_is_the_plain_one(vocabulary: int) -> None:
     rng = np.random.default_rng(vocabulary)
     for length in (0, 1, 2, 3, 9, 40, 400):
-        for settings in (LookupSettings(), LookupSettings(longest=2, shortest=1, matches=9, length=3, nodes=7)):
+        for settings in (MatchSettings(), MatchSettings(longest=2, shortest=1, matches=9, length=3, nodes=7)):
             text = rng.integers(0, vocabulary, length)
             found = PromptLookup(settings).propose([text])[0]
             assert [path for path, _ in paths_of(found)] == plain_lookup(text.tolist(), settings)
 
 
 def test_lookup_proposes_what_stood_after_the_longest_match_first() -> None:
-    found = PromptLookup(LookupSettings(matches=2, length=2)).propose([np.array([1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3])])[0]
+    found = PromptLookup(MatchSettings(matches=2, length=2)).propose([np.array([1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3])])[0]
     assert [path for path, _ in paths_of(found)] == [(4,), (4, 9), (5,), (5, 1)]
 
 
-def plain_suffix(texts: list[list[int]], text: list[int], chosen: SuffixSettings) -> Counter[tuple[int, ...]]:
+def plain_suffix(texts: list[list[int]], text: list[int], chosen: MatchSettings) -> Counter[tuple[int, ...]]:
     """How often each continuation followed the longest suffix."""
     for n in range(min(chosen.longest, len(text)), chosen.shortest - 1, -1):
         counts: Counter[tuple[int, ...]] = Counter()
@@ -63,7 +64,7 @@ def plain_suffix(texts: list[list[int]], text: list[int], chosen: SuffixSettings
 def test_suffixes_are_the_plain_ones(vocabulary: int) -> None:
     rng = np.random.default_rng(vocabulary)
     texts = [rng.integers(0, vocabulary, length) for length in (0, 1, 30, 200, 61)]
-    settings = SuffixSettings(matches=500, nodes=14, length=4)
+    settings = MatchSettings(matches=500, nodes=14, length=4)
     index = SuffixIndex.build(texts, settings)
     for length in (0, 1, 2, 5, 30):
         text = rng.integers(0, vocabulary, length)
@@ -87,11 +88,14 @@ def test_no_match_reaches_from_one_text_to_the_next() -> None:
 
 
 def test_what_greedy_verification_accepts_of_a_tree() -> None:
-    found = PromptLookup(LookupSettings(matches=2, length=2)).propose([np.array([1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3])])[0]
+    found = PromptLookup(MatchSettings(matches=2, length=2)).propose([np.array([1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3])])[0]
     assert accepted(found, np.array([5, 1, 7])) == 2 and accepted(found, np.array([6])) == 0
 
 
-@pytest.mark.parametrize(("kind", "wrong"), [(LookupSettings, {"longest": 1}), (SuffixSettings, {"longest": 17})])
-def test_settings_out_of_range_are_named(kind: type, wrong: dict[str, int]) -> None:
+def test_settings_out_of_range_are_named() -> None:
     with pytest.raises(BadTable, match="longest"):
-        kind(**wrong)
+        MatchSettings(longest=1)
+    with pytest.raises(BadTable, match="matches"):
+        MatchSettings(matches=0)
+    with pytest.raises(BadTable, match="longest"):
+        SuffixIndex.build([], MatchSettings(longest=DEPTH + 1))
