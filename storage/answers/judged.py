@@ -50,9 +50,7 @@ def judged(db: Database, place: SegmentPlace, window: Window, limit: int) -> Jud
     """Of the newest ``limit`` requests in the window. ``place`` has the segments. Raises SegmentDamaged."""
     with db.session(read_only=True) as session:
         places = sorted(_places(session, window, limit))
-    parts = [
-        part for path, group in groupby(places, key=lambda row: row[:2]) for part in _parts(place, path, group)
-    ]
+    parts = [part for path, group in groupby(places, key=lambda row: row[:2]) for part in _parts(place, path, group)]
     columns = [
         np.concatenate([np.zeros(0, np.int64), *column]) for column in (zip(*parts, strict=True) if parts else [[]] * 3)
     ]
