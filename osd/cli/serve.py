@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,12 +13,12 @@ from osd.cli.context import surroundings
 from osd.cli.options import DraftOption, TargetOption
 from osd.cli.out import note
 from osd.cli.pair import choose_pair
+from osd.server.listen import Ports, check_address, is_local, listen, url
 from storage.errors import BadSetting
 from storage.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from osd.server.ring import KeyRing
-    from osd.server.run import Ports
     from storage.store import Store
 
 LISTENING = "Listening"
@@ -77,40 +78,42 @@ def serve(
     names = choose_pair(settings.serve, target, draft)
     if names.shipped:
         note("No pair is named; serving with the small one that ships with osd.")
-    try:
-        from osd.server import listen, run
-    except ModuleNotFoundError as error:
-        reason = f"{error.name} is not installed; `pip install 'osd[serve]'` brings it"
-        raise BadSetting(source="command", key="osd serve", reason=reason) from None
     with ExitStack() as stack:
         store = stack.enter_context(here.store())
         ring = key_ring(store, settings, required=not no_keys)
-        ports = bind(stack, settings, guarded=no_keys or ring.needed)
+        ports = ports_of(stack, settings, guarded=no_keys or ring.needed)
+        run = server_parts()
         pair = names.load(settings.serve)
         from osd.serving import serving
 
         engine = stack.enter_context(serving(pair, settings, store))
-        where = f"{listen.url(ports.api)}/v1, admin routes at {listen.url(ports.admin)}/admin"
-        status = run.serve(engine, settings, store, ring, ports, lambda: note(f"Serving {where}. Ctrl-C stops it."))
+        where = f"{url(ports.api)}/v1, admin routes at {url(ports.admin)}/admin"
+        status = run(engine, settings, store, ring, ports, lambda: note(f"Serving {where}. Ctrl-C stops it."))
     raise typer.Exit(status)
+
+
+def server_parts() -> Callable[..., int]:
+    """What serves. Raises BadSetting where the extra is not installed."""
+    try:
+        from osd.server.run import serve
+    except ModuleNotFoundError as error:
+        reason = f"{error.name} is not installed; `pip install 'osd[serve]'` brings it"
+        raise BadSetting(source="command", key="osd serve", reason=reason) from None
+    return serve
 
 
 def key_ring(store: Store, settings: Settings, *, required: bool) -> KeyRing:
     """The store's keys. Raises StoreError."""
-    from osd.server.listen import is_local
     from osd.server.ring import KeyRing
 
     local = is_local(settings.server.host) and is_local(settings.server.admin_host)
     return KeyRing(store.keys, settings.server.keys_poll_seconds, required=required, local_only=local and required)
 
 
-def bind(stack: ExitStack, settings: Settings, *, guarded: bool) -> Ports:
+def ports_of(stack: ExitStack, settings: Settings, *, guarded: bool) -> Ports:
     """Both sockets, closed with the stack. Raises BadSetting."""
-    from osd.server import listen
-    from osd.server.run import Ports
-
     server = settings.server
-    listen.check_address(server.host, "server.host", guarded=guarded)
-    listen.check_address(server.admin_host, "server.admin_host", guarded=guarded)
-    api = stack.enter_context(listen.bind(server.host, server.port, "server.port"))
-    return Ports(api, stack.enter_context(listen.bind(server.admin_host, server.admin_port, "server.admin_port")))
+    check_address(server.host, "server.host", guarded=guarded)
+    check_address(server.admin_host, "server.admin_host", guarded=guarded)
+    api = stack.enter_context(listen(server.host, server.port, "server.port"))
+    return Ports(api, stack.enter_context(listen(server.admin_host, server.admin_port, "server.admin_port")))

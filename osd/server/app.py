@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 
 from osd.server.api import api
-from osd.server.errors import INVALID, ApiError, as_api_error
+from osd.server.errors import INVALID, ApiError, Broken, as_api_error
 from osd.server.exposition import metrics
 from osd.server.guard import Guard
 from osd.server.service import Service
@@ -42,6 +42,7 @@ def bare_app(title: str, service: Service, registry: CollectorRegistry) -> FastA
     app.add_exception_handler(OsdError, _osd_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _bug)
     return app
 
 
@@ -51,6 +52,11 @@ def _answer(error: ApiError) -> JSONResponse:
 
 async def _osd_error(http: Request, error: Any) -> JSONResponse:
     return _answer(as_api_error(error))
+
+
+async def _bug(http: Request, error: Any) -> JSONResponse:
+    """Ours; the log has it."""
+    return _answer(Broken())
 
 
 async def _validation_error(http: Request, error: Any) -> JSONResponse:

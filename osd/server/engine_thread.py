@@ -7,10 +7,8 @@ a list of those to end, behind a lock that nobody holds for longer than a list o
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +17,7 @@ from torch import Tensor
 
 from osd.engine import Engine
 from osd.row import Completion, Progress, Row
-from osd.server.errors import ApiError, Busy, DeadlineExceeded, Draining, EngineFailed, Stopped, as_api_error
+from osd.server.errors import ApiError, Busy, Draining, EngineFailed, Stopped, as_api_error
 from osd.server.line import Line
 from osd.server.scores import Scores, score
 from osd.verdict import Verdict
@@ -56,8 +54,6 @@ class Job:
     """Called on the event loop."""
     top: int | None = None
     """How many of the likeliest tokens' log-probabilities come with each token; None for none at all."""
-    until: float | None = None
-    """time.monotonic() at which it ends, finished or not."""
     why: ApiError | None = field(default=None)
     """Why it was ended."""
 
@@ -73,7 +69,6 @@ class EngineThread:
         self._line: Line[Job] = Line(queue)
         self._to_end: list[Job] = []
         self._active: dict[str, Job] = {}
-        self._deadlines: list[tuple[float, int, Job]] = []
         self._notes: dict[str, tuple[Scores | None, str, str]] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="osd-decode", daemon=True)
@@ -167,7 +162,7 @@ class EngineThread:
 
     def _round(self, new: list[Job], to_end: list[Job]) -> None:
         pieces: list[tuple[Job, Piece]] = []
-        for job in to_end + self._overdue():
+        for job in to_end:
             if not self.engine.cancel(job.request.id) and job.why:
                 pieces.append((job, Piece(error=job.why)))
         pieces += [(job, piece) for job in new if (piece := self._begin(job))]
@@ -178,26 +173,12 @@ class EngineThread:
 
     def _begin(self, job: Job) -> Piece | None:
         """Into the engine; what is to be said if it cannot go there."""
-        if job.until is not None and time.monotonic() >= job.until:
-            return Piece(error=DeadlineExceeded())
         try:
             self.engine.submit(job.request)
         except OsdError as error:
             return Piece(error=as_api_error(error))
         self._active[job.request.id] = job
-        if job.until is not None:
-            heapq.heappush(self._deadlines, (job.until, id(job), job))
         return None
-
-    def _overdue(self) -> list[Job]:
-        """Jobs in the engine whose time is up."""
-        due: list[Job] = []
-        while self._deadlines and self._deadlines[0][0] <= time.monotonic():
-            job = heapq.heappop(self._deadlines)[2]
-            if job.request.id in self._active:
-                job.why = DeadlineExceeded()
-                due.append(job)
-        return due
 
     def _job(self, step: Progress) -> Job | None:
         return (self._active.pop if step.completion else self._active.get)(step.request_id, None)

@@ -93,6 +93,12 @@ class EngineFailed(ApiError):
     status, type, code = 500, SERVER, "engine_failed"
 
 
+class Broken(ApiError):
+    """The server made a mistake; its log says which."""
+
+    status, type, code = 500, SERVER, "internal_error"
+
+
 class Elsewhere(ApiError):
     """{reason}"""
 

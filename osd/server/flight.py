@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request as HttpRequest
 
 from osd.server.engine_thread import EngineThread, Job, Piece
+from osd.server.errors import ApiError, DeadlineExceeded
 from osd.server.ring import Caller, KeyRing
 from storage.records import Request
 
@@ -19,11 +20,11 @@ Arrived = tuple[int, Piece]
 class Flight:
     """Jobs in the air. Open it with :func:`flying`."""
 
-    def __init__(self, thread: EngineThread, requests: Sequence[Request], top: int | None, until: float | None) -> None:
+    def __init__(self, thread: EngineThread, requests: Sequence[Request], top: int | None) -> None:
         self._thread = thread
         self._inbox: asyncio.Queue[Arrived | None] = asyncio.Queue()
         self._open = set(range(len(requests)))
-        self.jobs = [Job(request, self._receiver(i), top, until) for i, request in enumerate(requests)]
+        self.jobs = [Job(request, self._receiver(i), top) for i, request in enumerate(requests)]
         self.begun = time.perf_counter()
         self.first: float | None = None
         """Seconds to the first token."""
@@ -58,10 +59,10 @@ class Flight:
         """The client has gone: nobody reads what would come."""
         self._inbox.put_nowait(None)
 
-    def end(self) -> None:
-        """Give back the rows of what is still open."""
+    def end(self, why: ApiError | None = None) -> None:
+        """Give back the rows, or the places in line, of what is still open."""
         for index in self._open:
-            self._thread.end(self.jobs[index])
+            self._thread.end(self.jobs[index], why)
 
 
 @asynccontextmanager
@@ -77,14 +78,16 @@ async def flying(
 
     Raises Draining and Busy.
     """
-    until = None if seconds is None else time.monotonic() + seconds
-    flight = Flight(thread, requests, top, until)
+    flight, loop = Flight(thread, requests, top), asyncio.get_running_loop()
     thread.submit(flight.jobs)
     watch = asyncio.create_task(_watch(http, flight))
+    deadline = None if seconds is None else loop.call_later(seconds, flight.end, DeadlineExceeded())
     try:
         yield flight
     finally:
         watch.cancel()
+        if deadline:
+            deadline.cancel()
         flight.end()
 
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from dataclasses import dataclass
 
 from storage.errors import BadSetting
 
 BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Bound sockets."""
+
+    api: socket.socket
+    admin: socket.socket
 
 
 def is_local(host: str) -> bool:
@@ -30,7 +39,7 @@ def check_address(host: str, key: str, *, guarded: bool) -> None:
         raise BadSetting(source="server", key=key, reason=reason)
 
 
-def bind(host: str, port: int, key: str) -> socket.socket:
+def listen(host: str, port: int, key: str) -> socket.socket:
     """A bound socket. Raises BadSetting."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)

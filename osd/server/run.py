@@ -10,9 +10,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,6 +22,7 @@ from osd.server.app import make_app
 from osd.server.chat import read_template
 from osd.server.engine_thread import EngineThread
 from osd.server.exposition import fill
+from osd.server.listen import Ports
 from osd.server.meters import Meters
 from osd.server.ring import KeyRing
 from osd.server.service import Service
@@ -46,14 +45,6 @@ class Listener(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave them alone."""
         yield
-
-
-@dataclass(slots=True)
-class Ports:
-    """Bound sockets."""
-
-    api: socket.socket
-    admin: socket.socket
 
 
 class Running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -31,6 +32,16 @@ class Body(BaseModel):
     """What every body is: closed, but for fields that ask for nothing."""
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_half_characters(cls, given: Any) -> Any:
+        """JSON can spell half a surrogate pair, which is no text."""
+        try:
+            json.dumps(given, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise PydanticCustomError("invalid_value", "it has half a surrogate pair, which is no character") from None
+        return given
 
     @model_validator(mode="after")
     def _refuse_what_would_be_ignored(self) -> Body:

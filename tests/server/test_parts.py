@@ -1,0 +1,122 @@
+"""The parts that need no server: the line, the buckets, texts of tokens, numbers of speculation, addresses."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections import Counter
+
+import pytest
+
+from osd.demo import TARGET
+from osd.models import load_tokenizer
+from osd.server.buckets import Bucket
+from osd.server.line import Line
+from osd.server.listen import check_address, is_local, listen
+from osd.server.speculation import speculative_decoding
+from osd.server.token_text import TokenText, half_bytes
+from osd.stream import TextStream
+from storage.errors import BadSetting
+from storage.records import Round
+
+
+def test_tenants_take_turns() -> None:
+    line: Line[str] = Line(10)
+    for name in ("a1", "a2", "a3", "b1", "a4", "c1"):
+        assert line.put(name[0], name) is None
+    assert [line.take() for _ in range(7)] == ["a1", "b1", "c1", "a2", "a3", "a4", None]
+
+
+def test_in_a_full_line_those_who_have_most_give_way() -> None:
+    line: Line[str] = Line(3)
+    for name in ("a1", "a2", "a3"):
+        line.put("a", name)
+    assert line.put("a", "a4") == "a4"
+    assert line.put("b", "b1") == "a3"
+    assert line.put("b", "b2") == "b2", "it would have as many as the other then"
+    assert [line.take() for _ in range(3)] == ["a1", "b1", "a2"]
+
+
+def test_a_line_counts_right_whatever_is_done() -> None:
+    rng, line, there = random.Random(0), Line[int](20), []
+    for number in range(3000):
+        tenant = rng.choice("abc")
+        if rng.random() < 0.5:
+            out = line.put(tenant, number)
+            there += [(tenant, number)]
+            there = [one for one in there if one[1] != out]
+        elif there and rng.random() < 0.4:
+            gone = there.pop(rng.randrange(len(there)))
+            assert line.remove(*gone) and not line.remove(*gone)
+        elif (first := line.take()) is not None:
+            there = [one for one in there if one[1] != first]
+        assert len(line) == len(there) <= 20
+        assert Counter(one[0] for one in there) == {name: line.of(name) for name in "abc" if line.of(name)}
+    assert sorted(line.clear()) == sorted(one[1] for one in there) and len(line) == 0
+
+
+def test_a_bucket_fills_with_time_and_may_be_in_debt() -> None:
+    now = 0.0
+    bucket = Bucket(60, lambda: now)
+    bucket.take(60)
+    assert bucket.wait() == pytest.approx(1.0)
+    bucket.take(30)
+    now = 30.0
+    assert bucket.level == pytest.approx(0)
+    now = 1000.0
+    assert bucket.level == 60
+
+
+def test_bytes_of_tokens_put_together_are_the_text() -> None:
+    tokenizer = load_tokenizer(TARGET)
+    token_text = TokenText(tokenizer)
+    text = "SELECT näköä, 日本語 und 🎈 – done"
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    assert bytes(byte for token in tokens for byte in token_text(token)[1]).decode() == text
+    assert half_bytes("<0xE6>") == [0xE6] and half_bytes("▁日") is None
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_stream_by_windows_is_the_text_as_a_whole(size: int) -> None:
+    tokenizer = load_tokenizer(TARGET)
+    text = "Hyvää päivää! 日本語 🎈🎈 def f(x):\n    return  x  # näin"
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    stream = TextStream(tokenizer, ["never"])
+    shown = "".join(stream.push(tokens[i : i + size]) for i in range(0, len(tokens), size))
+    assert "\ufffd" not in shown and shown + stream.finish(text) == text
+
+
+def test_numbers_of_speculation_by_hand() -> None:
+    def one(drafted: int, accepted: int) -> Round:
+        return Round(drafted, drafted, accepted, accepted + 1, 1.0, 1.0, "v")
+
+    rounds = [one(4, 4), one(4, 1), one(0, 0), one(2, 0)]
+    assert speculative_decoding(rounds, 4, "off") is None
+    facts = speculative_decoding(rounds, 4, "detailed")
+    assert facts == {
+        "mean_acceptance_length": 1 + 5 / 3, "draft_acceptance_rate": 0.5, "acceptance_histogram": [1, 1, 0, 0, 1],
+        "num_spec_steps": 3, "num_accepted_draft_tokens": 5, "num_draft_tokens": 10, "num_spec_tokens": 4,
+        "per_step_accepted": [4, 1, 0],
+    }  # fmt: skip
+    assert "per_step_accepted" not in speculative_decoding(rounds, 4, "summary")
+    assert speculative_decoding([one(0, 0)], 4, "summary")["draft_acceptance_rate"] is None
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("127.8.8.8", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("::", False),
+     ("10.0.0.1", False), ("example.org", False)],
+)  # fmt: skip
+def test_only_this_machine_is_served_without_keys(host: str, local: bool) -> None:
+    assert is_local(host) is local
+    check_address(host, "server.host", guarded=True)
+    if not local:
+        with pytest.raises(BadSetting, match="osd keys create"):
+            check_address(host, "server.host", guarded=False)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BadSetting, match=rf"server.port: cannot listen on 127.0.0.1:{port}"):
+            listen("127.0.0.1", port, "server.port")
