@@ -114,8 +114,8 @@ class ServeSettings(Section):
     gamma_head: Path | None = None
     """Folder of the acceptance head to start from; None waits until the first one was learned."""
     drafter: Literal["causal", "trigram", "lookup", "mixed"] = "causal"
-    """Who drafts: the draft; a table of n-grams that learns from what is served; look-up in a request's own text; or the
-    draft with branches of one of these two."""
+    """Who drafts: the draft; a table of n-grams that learns from what is served; look-up in a request's own text; or
+    the draft with branches of one of these two."""
     branches: Literal["trigram", "lookup"] = "trigram"
     """Whose branches mixed takes."""
     tree_nodes: int = Field(default=24, ge=1, le=1024)

@@ -22,6 +22,7 @@ from storage.errors import BadProposal
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import CONFIGS, VOCABULARY, alone, prompts, random_pair
+from tests.osd.test_lossless import serve
 from tests.osd.trees.proposers import Guessing
 
 COUNT = 24
@@ -29,19 +30,14 @@ KINDS = (TreeDrafter, MixedDrafter)
 
 
 def engine_of(
-    pair: Pair, kind: type[TreeDrafter], expected: dict[tuple[int, ...], list[int]], nodes: int = 12, **serve: object
+    pair: Pair, kind: type[TreeDrafter], expected: dict[tuple[int, ...], list[int]], nodes: int = 12, **chosen: object
 ) -> Engine:
     """An engine that drafts trees; ``expected``: the target's text after each prompt."""
     base = {"max_batch": 4, "max_length": 96, "gamma": "fixed", "gamma_initial": 4, "gamma_max": 16}
-    engine = Engine(pair, ServeSettings(**{**base, **serve}))
+    engine = Engine(pair, ServeSettings(**{**base, **chosen}))
     proposer = Guessing(pair.vocab_size, expected)
     engine.drafting = kind(engine.drafter, proposer, nodes, engine.target)
     return engine
-
-
-def serve(engine: Engine, asked: list[Request]) -> list[list[int]]:
-    done = {c.request.id: list(c.tokens) for c in engine.run(asked)}
-    return [done[request.id] for request in asked]
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from osd.drafters.proposers import Finding, Keeping
+from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
 from osd.models import Pair, row_length
 from storage.errors import CannotServeTrees
@@ -68,3 +69,18 @@ def test_a_cancelled_row_leaves_its_proposer(pair: Pair, drafter: str) -> None:
     assert len(proposer._places) == 2
     list(engine.run([]))
     assert not proposer._places
+
+
+@pytest.mark.parametrize(("drafter", "kind", "fed"), [("lookup", "llama", (12, 6)), ("mixed", "gpt2", (20, 8))])
+def test_what_a_tree_costs_beside_a_chain_is_part_of_drafting(drafter: str, kind: str, fed: tuple[int, int]) -> None:
+    """Two rows with trees of 9 and 1 tokens, 3 and 1 deep: the lean pass computes the tokens, others the width of the
+    widest."""
+    engine = Engine(random_pair(kind), BASE.model_copy(update={"drafter": drafter}))
+    drafting = engine.drafting
+    assert isinstance(drafting, TreeDrafter) and drafting.target.packs == (kind == "llama")
+    drafting._depths, drafting._sizes = [3, 1], [9, 1]
+    assert drafting.breadth_ms() == 0.0  # nothing was timed yet
+    for tokens in fed:
+        for _ in range(40):
+            engine.costs.observe_verify(2, tokens, 1.0 + 0.1 * tokens)
+    assert drafting.breadth_ms() == pytest.approx(0.1 * (fed[0] - fed[1]), rel=0.02)
