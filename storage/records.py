@@ -208,8 +208,8 @@ class Outcome:
     """This request's share of the batch's verifying time."""
     positions: tuple[tuple[int, int, int], ...] = ()
     """For each place in a draft, from the first on: rounds that drafted a token there, rounds in which it was accepted,
-    and rounds that it ended, refused. Their sums are ``drafted`` (but for trees: several tokens for a place),
-    ``accepted`` and ``rejections``; empty where they were not counted. Not among the outcomes that are kept one by one."""
+    and rounds that it ended, refused. Their sums are ``drafted`` (of trees less: several tokens may be for one place),
+    ``accepted`` and ``rejections``; empty where they were not counted. Not among the outcomes kept one by one."""
 
     @property
     def alpha(self) -> float | None:
