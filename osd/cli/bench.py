@@ -11,6 +11,7 @@ from osd.cli.bench_online import online
 from osd.cli.bench_replay import replay
 from osd.cli.bench_router import router
 from osd.cli.bench_routes import routes
+from osd.cli.bench_serve import serve
 from osd.cli.bench_stats import stats
 from osd.cli.bench_topk import topk
 from osd.cli.bench_trigram import trigram
@@ -23,6 +24,7 @@ app.command()(routes)
 app.command()(drafts)
 app.command()(router)
 app.command()(replay)
+app.command()(serve)
 app.command()(topk)
 app.command()(stats)
 app.command()(trigram)
