@@ -1,5 +1,1 @@
 """Drafts without a model: an n-gram table with tree search, prompt lookup, and suffixes of kept traffic."""
-
-from osd.ngram.stale import forget_stale
-
-forget_stale()

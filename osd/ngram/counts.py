@@ -16,6 +16,7 @@ from numba import njit
 
 from osd.ngram.cells import SHIFT, STARVED, TOKEN_MASK, Cells, entries_of, find, key_of
 from osd.ngram.changes import age, bump
+from osd.ngram.compiling import kept
 
 Index = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -26,7 +27,7 @@ ENOUGH = 0.01
 """Shorter contexts are not asked for less than this chance."""
 
 
-@njit(nogil=True, cache=True)
+@kept
 def learn(cells: Cells, tokens: Index, start: int, order: int, pace: float) -> None:
     """Count the n-grams of 1 to ``order`` tokens that end at ``tokens[start:]``; ``pace`` slots age for each token."""
     due = 0.0
@@ -40,7 +41,7 @@ def learn(cells: Cells, tokens: Index, start: int, order: int, pace: float) -> N
             due -= int(due)
 
 
-@njit(nogil=True, cache=True)
+@kept
 def learn_documents(cells: Cells, tokens: Index, starts: Index, order: int) -> None:
     """Count several texts, text d being ``tokens[starts[d]:starts[d + 1]]``; no n-gram reaches from one to the next."""
     for d in range(len(starts) - 1):

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from osd.ngram.cells import EMPTY, NOWHERE, Cells, entries_of
 from osd.ngram.changes import claim, take_block
+from osd.ngram.compiling import kept
 
 Keys = npt.NDArray[np.uint64]
 Lengths = npt.NDArray[np.uint8]
@@ -27,7 +27,7 @@ class Lists(NamedTuple):
     """(N,) one context's after another's, most frequent first; count << 20 | token."""
 
 
-@njit(nogil=True, cache=True)
+@kept
 def count_lists(cells: Cells, first: int, last: int) -> tuple[int, int]:
     """Contexts and entries of some slots."""
     contexts, entries = 0, 0
@@ -38,7 +38,7 @@ def count_lists(cells: Cells, first: int, last: int) -> tuple[int, int]:
     return contexts, entries
 
 
-@njit(nogil=True, cache=True)
+@kept
 def take_lists(cells: Cells, first: int, last: int, keys: Keys, lengths: Lengths, entries: Entries) -> None:
     """Copy them out."""
     at, end = 0, 0
@@ -50,7 +50,7 @@ def take_lists(cells: Cells, first: int, last: int, keys: Keys, lengths: Lengths
             at, end = at + 1, end + len(found)
 
 
-@njit(nogil=True, cache=True)
+@kept
 def put_lists(cells: Cells, keys: Keys, lengths: Lengths, entries: Entries) -> None:
     """Copy them into cells that have none of these contexts. A list whose block does not fit keeps its first entry."""
     end = 0

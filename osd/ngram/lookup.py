@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
+from osd.ngram.compiling import kept
 from osd.ngram.counts import Index
 from osd.ngram.match_settings import MatchSettings
 from osd.ngram.merge import add_sequence
@@ -48,7 +49,7 @@ def best_ends(text: Index, shortest: int, longest: int, ends: Index) -> int:
     return found
 
 
-@njit(nogil=True, cache=True)
+@kept
 def look_up(
     text: Index, shortest: int, longest: int, length: int, ends: Index, tokens: Index, parents: Index
 ) -> int:

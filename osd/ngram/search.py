@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 
 from osd.ngram.cells import Cells, table_of
+from osd.ngram.compiling import kept
 from osd.ngram.counts import Floats, Index, successors
 
 UNASKED = -1
@@ -209,7 +210,7 @@ def follow(bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index,
     return size
 
 
-@njit(nogil=True, cache=True)
+@kept
 def draft_rows(
     bench: Bench, shared: Cells, arena: Cells, places: Index, tails: Index, lengths: Index, context: Index,
     rules: Rules, tokens: Index, parents: Index, sizes: Index,

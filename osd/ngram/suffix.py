@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from osd.ngram.compiling import kept
 from osd.ngram.counts import Index
 from osd.ngram.errors import BadTable
 from osd.ngram.match_settings import MatchSettings
@@ -109,7 +110,7 @@ def keep_frequent(tokens: Index, parents: Index, counts: Index, size: int, chose
     return picked
 
 
-@njit(nogil=True, cache=True)
+@kept
 def match_suffix(
     stream: Stream, order: Stream, text: Index, shortest: int, longest: int, matches: int, length: int,
     tokens: Index, parents: Index,

@@ -1,0 +1,65 @@
+"""Machine code that is kept between processes, under the name of the sources that it was made of.
+
+Numba looks only at the file of the function that it keeps. Here such a function calls others in other files, so code
+of an older layout of the table could be run over a newer one, past the ends of its arrays, and end the process without
+a word: after an update, or where a process that was started before the sources changed compiles after they did. So the
+digest of all sources, as this process found them, is part of the files' names: code of others is never looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from numba import njit
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def digest_of(folder: Path) -> str:
+    """Of the sources in a folder; the same names with the same bytes give the same one."""
+    whole = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        source = path.read_bytes()
+        whole.update(f"{path.name} {len(source)} ".encode() + source)
+    return whole.hexdigest()[:16]
+
+
+SOURCES = digest_of(Path(__file__).parent)
+MARK = ".of-"
+"""Stands before the digest in a file's name."""
+
+
+class _Names(CompileResultCacheImpl):  # type: ignore[misc]
+    def get_filename_base(self, fullname: str, abiflags: str) -> str:
+        return f"{super().get_filename_base(fullname, abiflags)}{MARK}{SOURCES}"
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _Names
+
+
+def kept(function: Function) -> Function:
+    """Compile without the GIL and keep the code; where it cannot be kept it is compiled once a process."""
+    dispatcher = njit(nogil=True)(function)
+    with suppress(RuntimeError, OSError, AttributeError):  # no folder that can be written; another Numba
+        cache = _Cache(function)
+        forget_others(Path(cache.cache_path), function.__module__.rsplit(".", 1)[-1], SOURCES)
+        dispatcher._cache = cache
+    return cast(Function, dispatcher)
+
+
+def forget_others(folder: Path, module: str, sources: str = SOURCES) -> list[str]:
+    """Remove a module's kept code that is of other sources; the names of what was removed.
+
+    A process of those sources that still runs has its code in memory, or compiles it again.
+    """
+    old = [path for path in folder.glob(f"{module}.*.nb[ic]") if f"{MARK}{sources}." not in path.name]
+    for path in old:
+        with suppress(OSError):
+            path.unlink()
+    return [path.name for path in old]

@@ -1,0 +1,31 @@
+"""Kept machine code is found only by the sources that it was made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from osd.ngram.compiling import MARK, SOURCES, digest_of, forget_others
+from osd.ngram.search import draft_rows
+
+
+def test_any_change_of_any_source_is_another_digest(tmp_path: Path) -> None:
+    (tmp_path / "cells.py").write_text("a = 1\n")
+    before = digest_of(tmp_path)
+    assert digest_of(tmp_path) == before
+    (tmp_path / "cells.py").write_text("a = 2\n")
+    after = digest_of(tmp_path)
+    (tmp_path / "cells.py").rename(tmp_path / "other.py")
+    assert len({before, after, digest_of(tmp_path)}) == 3
+
+
+def test_code_is_kept_under_the_digest() -> None:
+    assert draft_rows._cache._impl.filename_base.endswith(f"{MARK}{SOURCES}")
+
+
+def test_code_of_other_sources_goes_and_other_modules_keep_theirs(tmp_path: Path) -> None:
+    ours, old = f"counts.learn-1.py311{MARK}{SOURCES}.1.nbc", f"counts.learn-1.py311{MARK}{'0' * 16}.1.nbc"
+    unmarked, other = "counts.learn-1.py311.nbi", "topk.reduce_rows-1.py311.nbi"
+    for name in (ours, old, unmarked, other):
+        (tmp_path / name).touch()
+    assert set(forget_others(tmp_path, "counts")) == {old, unmarked}
+    assert {path.name for path in tmp_path.iterdir()} == {ours, other}
