@@ -43,25 +43,38 @@ class Server:
     admin_url: str
     data: Path
     errors: Path
+    key: str = ""
+    """What it is asked with."""
 
     @property
     def log(self) -> str:
         """What it wrote to stderr."""
         return self.errors.read_text()
 
-    def client(self, key: str = "none") -> openai.OpenAI:
+    @property
+    def headers(self) -> dict[str, str]:
+        """What says who asks."""
+        return {"authorization": f"Bearer {self.key}"} if self.key else {}
+
+    def client(self, key: str = "") -> openai.OpenAI:
         """The official client."""
+        key = key or self.key or "none"
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
+
+    def get(self, path: str) -> httpx.Response:
+        """A plain request; paths below /admin go to the admin port."""
+        url = self.admin_url if path.startswith("/admin") else self.url
+        return httpx.get(url + path, headers=self.headers, timeout=PATIENCE)
 
     def post(self, path: str, body: object = None, **options: object) -> httpx.Response:
         """A plain request; ``body`` is JSON, or bytes as they are."""
         content = {"content": body} if isinstance(body, bytes) else {"json": body}
-        headers = {"content-type": "application/json", **options.pop("headers", {})}  # type: ignore[dict-item]
+        headers = {"content-type": "application/json", **self.headers, **options.pop("headers", {})}  # type: ignore[dict-item]
         return httpx.post(f"{self.url}{path}", headers=headers, timeout=PATIENCE, **content, **options)  # type: ignore[arg-type]
 
     def snapshot(self) -> dict[str, object]:
         """The engine as its admin events show it."""
-        metrics = httpx.get(f"{self.admin_url}/metrics", timeout=PATIENCE).text
+        metrics = self.get("/metrics").text
         return {name: float(value) for name, value in re.findall(r"^(osd_requests_\w+) (\S+)$", metrics, re.MULTILINE)}
 
     @contextmanager
@@ -104,6 +117,21 @@ def serving(folder: Path, *options: str, **variables: str) -> Iterator[Server]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for all tests that leave it as they found it."""
     with serving(tmp_path_factory.mktemp("server"), OSD_SERVE__MAX_LENGTH="512", OSD_SERVER__MAX_CHOICES="4") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that asks for keys, of one row, in whose line sixteen may wait."""
+    options = {
+        "OSD_SERVER__KEYS_POLL_SECONDS": "0.1", "OSD_STORAGE__FLUSH_SECONDS": "0.1", "OSD_SERVE__MAX_BATCH": "1",
+        "OSD_SERVER__QUEUE": "16",
+    }  # fmt: skip
+    with serving(tmp_path_factory.mktemp("guarded"), "--model-name", "toy", **options) as made:
+        with made.store() as store:
+            key, _ = store.keys.create("own", scopes=["infer", "metrics", "admin"])
+        until(lambda: made.get("/v1/models").status_code == 401, "the first key closes the door")
+        made.key = key
         yield made
 
 

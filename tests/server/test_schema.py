@@ -33,6 +33,8 @@ def fuzz(server: Server, path: str, examples: int) -> None:
     def check(case) -> None:
         if isinstance(case.body, dict) and case.body.get("stream") is True:
             case.body["stream"] = False  # a stream's events are not in the document
+        if isinstance(case.body, dict) and path.endswith("completions"):
+            case.body.setdefault("max_tokens", 2)  # else an answer to a chat goes on to the end of the row
         case.call_and_validate(checks=checks, timeout=PATIENCE)
 
     check()
