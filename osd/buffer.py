@@ -8,10 +8,10 @@ and when memory gets short; not at every step.
 from __future__ import annotations
 
 import threading
+import time
 from typing import NamedTuple
 
 from osd.parcels import Parcel
-from storage.records import now
 
 ENOUGH_LOGITS = 64
 """Positions whose logits may wait to be reduced: fewer cost more a position, and more are a heap of memory."""
@@ -40,7 +40,7 @@ class Buffer:
         """Bytes: of everything here, and of it what the thread is working on."""
         self._logits = self._finished = 0
         self._oldest: float | None = None
-        """When the first of the finished requests came."""
+        """When the first of the finished requests came, by a clock that nobody sets."""
         self._asked = self._closing = False
         self._idle = True
 
@@ -58,11 +58,11 @@ class Buffer:
                 self._wake.notify_all()
             return fits
 
-    def get(self) -> Work:
-        """Wait for work."""
+    def get(self, until: float | None = None) -> Work:
+        """Wait for work, ``until`` that time.monotonic at most."""
         with self._wake:
-            while not (due := self._due()) and not self._crowded():
-                self._wake.wait(None if self._oldest is None else max(0.0, self._oldest + self._seconds - now()))
+            while not (due := self._due()) and not self._crowded() and (left := self._left(until)) != 0:
+                self._wake.wait(left)
             parcels, self._parcels = self._parcels, []
             self._taken, self._logits = self._held, 0
             if due:
@@ -93,12 +93,17 @@ class Buffer:
     def _finish(self, requests: int) -> None:
         self._finished += requests
         first = self._oldest is None
-        self._oldest = self._oldest or now()
+        self._oldest = self._oldest or time.monotonic()
         if first or self._due():  # the first one starts the clock that the thread sleeps by
             self._wake.notify_all()
 
+    def _left(self, until: float | None) -> float | None:
+        """Seconds until the thread is to run by itself; None: never."""
+        ends = [until, None if self._oldest is None else self._oldest + self._seconds]
+        return min((max(0.0, end - time.monotonic()) for end in ends if end is not None), default=None)
+
     def _due(self) -> bool:
-        old = self._oldest is not None and now() - self._oldest >= self._seconds
+        old = self._oldest is not None and time.monotonic() - self._oldest >= self._seconds
         return old or self._finished >= self._requests or self._asked or self._closing
 
     def _crowded(self) -> bool:

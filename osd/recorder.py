@@ -2,12 +2,12 @@
 
 What the target says at the positions worth keeping is reduced to top-k log-probabilities, a few rounds at a time
 (:mod:`osd.gather`, :mod:`osd.reduce`), and handed to a thread of the recorder's own, which writes it, with the totals
-of finished requests, to storage. When the buffer is full, positions are dropped and counted; decoding never waits.
+of finished requests, to storage (:mod:`osd.handover`). When the buffer is full, positions are dropped and counted;
+decoding never waits.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -21,17 +21,15 @@ from torch import Tensor
 from osd.buffer import Buffer
 from osd.drafters.base import Draft
 from osd.gather import Gathering
+from osd.handover import Handover
 from osd.parcels import Parcel, Part, Span, bundle
 from osd.redaction import Redactor, load_hook
 from osd.reduce import Kept, Reducer
 from osd.row import Completion, Progress, Row
 from osd.verdict import Verdict
-from storage.errors import StoreError
 from storage.records import Outcome, RequestSamples, TokenKind
 from storage.settings import Settings
 from storage.store import Store
-
-log = logging.getLogger(__name__)
 
 SWITCH_SECONDS = 5e-4
 """How soon a thread of this process must let another have the interpreter."""
@@ -48,8 +46,8 @@ class Recorder:
         self.store, self.worker = store, worker
         self.mode = settings.serve.record
         self.reducer = Reducer(settings.storage.top_k, compiled=self.mode != "off")
-        self.dropped = 0
-        """Positions lost because the buffer was full or the store refused them."""
+        self.handover = Handover(store, settings, worker)
+        self._overflowed = 0
         self.buffer = Buffer(
             settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
         )
@@ -62,6 +60,11 @@ class Recorder:
         self._on_the_spot = self._aside = 0.0
         self._thread = threading.Thread(target=self._work, name="osd-recorder", daemon=True)
         self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Positions lost: the buffer was full, or neither the store nor this machine's disk took them."""
+        return self._overflowed + self.handover.lost_positions
 
     @property
     def seconds(self) -> float:
@@ -129,7 +132,8 @@ class Recorder:
             self._put(parcel)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Write everything handed over so far, now, and wait until it is in the store; False when the time ran out."""
+        """Write everything handed over so far, now, and wait until it is in the store, or on this machine's disk where
+        the store is away; False when the time ran out."""
         return self.buffer.empty(timeout)
 
     def close(self) -> None:
@@ -140,18 +144,19 @@ class Recorder:
 
     def _put(self, parcel: Parcel) -> None:
         if not self.buffer.put(parcel):
-            self.dropped += parcel.positions
+            self._overflowed += parcel.positions
 
     def _work(self) -> None:
         torch.set_num_threads(1)  # of this thread: reducing must not take cores from decoding
         last = False
         while not last:
-            parcels, flush, last = self.buffer.get()
+            parcels, flush, last = self.buffer.get(self.handover.due)
             self._sort(parcels)
             if flush:
                 self._flush()
             self._aside = time.thread_time()
             self.buffer.done()
+            self.handover.catch_up()
 
     def _sort(self, parcels: list[Parcel]) -> None:
         """Every span to its request, and of the finished ones samples."""
@@ -183,14 +188,7 @@ class Recorder:
 
     def _flush(self) -> None:
         samples, outcomes, self._samples, self._outcomes = self._samples, self._outcomes, [], []
-        try:
-            if samples := self.redactor(samples):
-                self.store.samples.add(samples)
-            if outcomes:
-                self.store.outcomes.add(outcomes, self.worker)
-        except StoreError as error:
-            self.dropped += sum(len(s) for s in samples)
-            log.error("%d requests could not be kept: %s", len(samples), error, extra={"action": "record_failed"})
+        self.handover.keep(self.redactor(samples), outcomes)
 
 
 def _at(table: Tensor, index: list[int]) -> Tensor:

@@ -18,6 +18,8 @@ BUSY_SECONDS = 30
 """How long a writer waits for another process's transaction on SQLite."""
 
 CONNECT_SECONDS = 10
+BROKEN_WIRE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
+"""A connection over which nothing comes any more, not even a reset, is given up after so many (milli)seconds."""
 _FULL = ("disk is full", "disk i/o error", "readonly database")
 _GONE = ("08", "28", "3D", "57P")  # SQLSTATE classes: connection, authorisation, no such database, shutdown
 _INHERITED: list[Any] = []
@@ -59,7 +61,7 @@ def make_engine(url: URL) -> Engine:
     """An engine whose connections are set up for durability; connects to nothing yet."""
     options: dict[str, Any] = {"hide_parameters": True, "json_serializer": to_json}
     if url.get_backend_name() == "postgresql":
-        options |= {"pool_pre_ping": True, "connect_args": {"connect_timeout": CONNECT_SECONDS}}
+        options |= {"pool_pre_ping": True, "connect_args": {"connect_timeout": CONNECT_SECONDS, **BROKEN_WIRE}}
     else:
         options |= {"connect_args": {"timeout": BUSY_SECONDS}}
     try:

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Insert, delete, func, insert, select
 from sqlalchemy.orm import Session
 
+from storage import records
 from storage.database import Database
 from storage.drivers import insert_for
 from storage.errors import BadInput
@@ -22,7 +23,7 @@ from storage.outcome_window import Window, grouped
 from storage.records import Outcome, ratio
 from storage.route_names import under_present_names
 from storage.spans import KEPT, SPANS, floor_to
-from storage.tables import COUNTS, CounterRow, OutcomeRow, VersionRow
+from storage.tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow, VersionRow
 
 LOG_ROWS = 20_000
 """Outcomes kept one by one."""
@@ -95,11 +96,21 @@ class OutcomeStore:
         self._db = db
         self._log_rows = log_rows
 
-    def add(self, outcomes: Sequence[Outcome], worker: str) -> None:
-        """Add to the sums and to the log, in one transaction; what comes late for a renamed route has its new name."""
+    def add(
+        self, outcomes: Sequence[Outcome], worker: str, batch: str | None = None, known: Sequence[str] = ()
+    ) -> None:
+        """Add to the sums and to the log, in one transaction; what comes late for a renamed route has its new name.
+
+        ``batch`` names them: a batch that was added already is not added again, however often it is sent after an
+        error. ``known`` are batches of which the sender will never send another: they are forgotten.
+        """
         if not outcomes:
             return
         with self._db.session() as session:
+            if known:
+                session.execute(delete(OutcomeBatchRow).where(OutcomeBatchRow.id.in_(known)))
+            if batch is not None and not _is_new(session, self._db.dialect, batch):
+                return
             outcomes = under_present_names(session, outcomes)
             session.execute(_upsert(self._db.dialect), _sums(outcomes, worker))
             PositionSums(session).add(outcomes)
@@ -153,6 +164,12 @@ class OutcomeStore:
             logged = VersionRow.id.in_(select(OutcomeRow.draft_version).distinct())
             query = select(VersionRow.id).where(VersionRow.draft == draft, logged).order_by(VersionRow.number)
             return {version: _newest(session, version, limit) for version in session.scalars(query).all()}
+
+
+def _is_new(session: Session, dialect: str, batch: str) -> bool:
+    """Note the batch; False when it was noted before. Two that send it at once wait for each other here."""
+    note = insert_for(dialect)(OutcomeBatchRow).values(id=batch, at=records.now()).on_conflict_do_nothing()
+    return bool(session.execute(note.returning(OutcomeBatchRow.id)).scalar())
 
 
 def _newest(session: Session, version: str, limit: int) -> list[Outcome]:

@@ -41,7 +41,7 @@ class SampleStore:
         self.place = place
         self._holdout = holdout
         self._privacy = privacy
-        self._tenants = TenantLedger(db, privacy)
+        self.tenants = TenantLedger(db, privacy)
 
     @property
     def folder(self) -> Path:
@@ -59,7 +59,7 @@ class SampleStore:
         """
         if not batch:
             raise BadInput(reason="An empty batch makes no segment.")
-        learnable = self._tenants.learnable({samples.tenant for samples in batch})
+        learnable = self.tenants.learnable({samples.tenant for samples in batch})
         batch = [samples for samples in batch if samples.tenant in learnable]
         if not batch:
             return None

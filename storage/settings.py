@@ -125,6 +125,8 @@ class ServeSettings(Section):
     verified position."""
     record_queue_mb: int = Field(default=256, ge=1)
     """Memory for positions that wait to be kept; when it is full, more are dropped and counted."""
+    spill_mb: int = Field(default=1024, ge=0)
+    """Disk for finished requests while the store is away; when it is full, more are dropped and counted. 0: none."""
     swap_poll_seconds: float = Field(default=0.5, gt=0)
     """How often a server looks for newer draft versions and for routes to new drafts."""
     draft_memory_mb: int | None = Field(default=None, ge=1)

@@ -200,6 +200,14 @@ class SampleRow(Base):
     """Equal for equal prompts; None where a release before 0003 kept the request."""
     divergence: Mapped[float | None]
     """How far the draft was from the target; see :func:`storage.divergence.of_request`."""
+    failures: Mapped[int] = mapped_column(server_default=text("0"))
+    """Training runs with it that failed."""
+    failed_in: Mapped[str | None]
+    """The newest of them."""
+    failed_at: Mapped[float | None]
+    """When the first of them did."""
+    set_aside: Mapped[str | None]
+    """Why no run takes it any more; None where it may be taken."""
 
 
 class TenantRow(Base):
@@ -283,6 +291,14 @@ class PositionRow(Base):
     drafted: Mapped[int]
     accepted: Mapped[int]
     refused: Mapped[int]
+
+
+class OutcomeBatchRow(Base):
+    """A batch of outcomes that was added, until the server that sent it knows so: it is not added a second time."""
+
+    __tablename__ = "outcome_batches"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[float]
 
 
 class OutcomeRow(Counters, Base):

@@ -33,6 +33,7 @@ class TenantLedger:
     def __init__(self, db: Database, privacy: PrivacySettings) -> None:
         self._db = db
         self._privacy = privacy
+        self._said: dict[str, bool] | None = None
 
     def list(self) -> list[Tenant]:
         """By name."""
@@ -65,8 +66,14 @@ class TenantLedger:
         """Those whose requests may be kept."""
         asked = set(tenants)
         with self._db.session(read_only=True) as session:
-            said = {row.name: row.learn for row in session.scalars(select(TenantRow))}
-        return {tenant for tenant in asked if said.get(tenant, self._privacy.learn)}
+            self._said = {row.name: row.learn for row in session.scalars(select(TenantRow))}
+        return {tenant for tenant in asked if self._said.get(tenant, self._privacy.learn)}
+
+    def last_known(self, tenants: Iterable[str]) -> set[str]:
+        """As :meth:`learnable` was told when it last asked, without asking; nobody where it never did."""
+        if self._said is None:
+            return set()
+        return {tenant for tenant in tenants if self._said.get(tenant, self._privacy.learn)}
 
 
 def usable_for(session: Session, draft: str, privacy: PrivacySettings) -> ColumnElement[bool]:
