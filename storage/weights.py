@@ -49,7 +49,7 @@ def servable_files(folder: Path) -> list[Path]:
 
 
 def kind_of(folder: Path) -> str:
-    """``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``ngram`` for a table, ``full`` for whole weights."""
+    """``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``ngram`` for a table, ``full`` for all weights."""
     if (folder / HEAD_CONFIG).exists():
         return "head"
     if (folder / NGRAM_CONFIG).exists():
