@@ -45,7 +45,7 @@ def test_a_few_bodies(server: Server, path: str) -> None:
     fuzz(server, path, 15)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("path", ROUTES)
 def test_many_bodies(server: Server, path: str) -> None:
     fuzz(server, path, 500)
