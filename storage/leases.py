@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from storage import records
 from storage.errors import LeaseHeld, LeaseLost, UnknownDraft
 from storage.records import RunState, TrainingRun
+from storage.suspects import note_failure
 from storage.tables import DraftRow, LeaseRow, RunRow, SampleRow
 
 
@@ -46,6 +47,7 @@ def end_expired(session: Session, draft: str) -> None:
         run.state = RunState.LOST.value
         run.finished_at = records.now()
         run.result = {"reason": f"{run.holder} was not heard of after {_clock(run.heartbeat_at)}"}
+        note_failure(session, run, str(run.result["reason"]), lost=True)
         free_requests(session, run.id)
     session.delete(lease)
     session.flush()

@@ -17,6 +17,7 @@ from storage.lineage import note_material
 from storage.privacy_settings import EVERYTHING, PrivacySettings
 from storage.records import RunState, TrainingRun
 from storage.sample_index import IS_WAITING, chunks, oldest, routes_of
+from storage.suspects import IS_CLEAN, RETRY, half_of_a_group, note_failure
 from storage.tables import LeaseRow, RunRow, SampleRow
 from storage.tenants import usable_for
 
@@ -44,22 +45,29 @@ class RunLedger:
         lease_seconds: float,
         settings: Mapping[str, Any] | None = None,
         max_requests: int | None = None,
+        retry: bool = True,
     ) -> TrainingRun | None:
         """Claim what waits for a draft, oldest first, and the lease on it, in one transaction.
 
         None when nothing is due: fewer than ``min_requests`` wait and the oldest is younger than
-        ``max_age_seconds``. ``max_requests`` leaves the rest to the next run. Raises LeaseHeld while another
+        ``max_age_seconds``. ``max_requests`` leaves the rest to the next run. Where nothing new is due, ``retry`` takes
+        some of those on which a run has failed (:mod:`storage.suspects`). Raises LeaseHeld while another
         run's lease lives, UnknownDraft for a draft without weights.
         """
         with self._db.session() as session:
             current = _lock_current(session, draft)
             waiting = (*IS_WAITING, usable_for(session, draft, self._privacy))
-            if not _is_due(session, draft, waiting, min_requests, max_age_seconds):
+            routes, facts, clean = routes_of(session, draft), dict(settings or {}), (*waiting, IS_CLEAN)
+            if _is_due(session, draft, clean, min_requests, max_age_seconds):
+                taken = [request_id for request_id, _ in oldest(session, routes, clean, max_requests)]
+            elif retry and (taken := half_of_a_group(session, routes, waiting, max_requests)):
+                facts[RETRY] = True
+            else:
                 return None
-            run = _new_run(draft, holder, current, lease_seconds, settings or {})
+            run = _new_run(draft, holder, current, lease_seconds, facts)
             session.add(run)
             session.flush()
-            run.request_ids = _claim_requests(session, run, waiting, max_requests)
+            run.request_ids = _claim_requests(session, run, taken)
             note_material(session, run, ())
             session.add(LeaseRow(draft=draft, run_id=run.id))
             return to_record(run)
@@ -84,7 +92,8 @@ class RunLedger:
         with self._db.session() as session:
             current = _lock_current(session, name)
             since = SampleRow.created_at > _taken_until(session, name)
-            new = (SampleRow.holdout.is_(False), since, usable_for(session, draft, self._privacy))
+            usable = usable_for(session, draft, self._privacy)
+            new = (SampleRow.holdout.is_(False), SampleRow.set_aside.is_(None), since, usable)
             if not _is_due(session, draft, new, min_requests, max_age_seconds):
                 return None
             taken = oldest(session, routes_of(session, draft), new, max_requests)
@@ -116,9 +125,16 @@ class RunLedger:
             return to_record(row)
 
     def finish(
-        self, run: TrainingRun, state: RunState, version: str | None = None, result: Mapping[str, Any] | None = None
+        self,
+        run: TrainingRun,
+        state: RunState,
+        version: str | None = None,
+        result: Mapping[str, Any] | None = None,
+        *,
+        blame: bool = False,
     ) -> TrainingRun:
-        """End a run and its lease; a FAILED run's requests are free again. Doing it twice is fine.
+        """End a run and its lease; a FAILED run's requests are free again, and suspects where ``blame`` says that they
+        may be why it failed. Doing it twice is fine.
 
         A run that published is PUBLISHED already; finishing it adds the result and lets go of the lease. Raises
         LeaseLost when another run has the draft, WrongState for a run that ended otherwise.
@@ -128,6 +144,8 @@ class RunLedger:
             row = _get(session, run.id)
             if row.finished_at is None or row.state == RunState.LOST.value:
                 row = require_lease(session, run)
+            if blame and row.state == RunState.CLAIMED.value:
+                note_failure(session, row, str((result or {}).get("reason", "")))
             _end(session, row, state, version)
             if result is not None:
                 row.result = plain(result)
@@ -179,8 +197,7 @@ def _new_run(draft: str, holder: str, parent: str, lease_seconds: float, setting
     )  # fmt: skip
 
 
-def _claim_requests(session: Session, run: RunRow, wanted: Wanted, max_requests: int | None) -> list[str]:
-    taken = [request_id for request_id, _ in oldest(session, routes_of(session, run.draft), wanted, max_requests)]
+def _claim_requests(session: Session, run: RunRow, taken: list[str]) -> list[str]:
     for some in chunks(taken):
         session.execute(update(SampleRow).where(SampleRow.request_id.in_(some)).values(claimed_by=run.id))
     return taken

@@ -42,6 +42,8 @@ class ReplayStats:
     """Claimed by no training run yet."""
     holdout: int
     """Never trained on."""
+    set_aside: int
+    """Taken by no run any more; see :mod:`storage.suspects`."""
 
 
 def waiting(session: Session, draft: str, usable: ColumnElement[bool]) -> Waiting:
@@ -53,7 +55,7 @@ def waiting(session: Session, draft: str, usable: ColumnElement[bool]) -> Waitin
 
 def stats(session: Session) -> list[ReplayStats]:
     """See :meth:`storage.samples.SampleStore.stats`."""
-    free = SampleRow.holdout.is_(False) & SampleRow.claimed_by.is_(None)
+    free = SampleRow.holdout.is_(False) & SampleRow.claimed_by.is_(None) & SampleRow.set_aside.is_(None)
     query = select(
         SampleRow.route,
         func.count(),
@@ -64,6 +66,7 @@ def stats(session: Session) -> list[ReplayStats]:
         func.max(SampleRow.created_at),
         whole(case((free, 1), else_=0)),
         whole(case((SampleRow.holdout.is_(True), 1), else_=0)),
+        whole(case((SampleRow.set_aside.is_not(None), 1), else_=0)),
     ).group_by(SampleRow.route).order_by(SampleRow.route)  # fmt: skip
     return [ReplayStats(*row) for row in session.execute(query)]
 
@@ -78,8 +81,8 @@ def of_draft(draft: str) -> ColumnElement[bool]:
     return SampleRow.route.in_(select(RouteRow.name).where(RouteRow.draft == draft))
 
 
-IS_WAITING = (SampleRow.holdout.is_(False), SampleRow.claimed_by.is_(None))
-"""Neither held out nor claimed."""
+IS_WAITING = (SampleRow.holdout.is_(False), SampleRow.claimed_by.is_(None), SampleRow.set_aside.is_(None))
+"""Neither held out nor claimed nor set aside."""
 
 
 def oldest(

@@ -158,7 +158,7 @@ class SampleStore:
     ) -> list[str]:
         """Ids of the newest requests, newest first.
 
-        ``draft`` takes those of its routes that may train it, ``routes`` those named; ``holdout`` and ``claimed`` take
+        ``draft`` takes those of its routes that may train it and were not set aside, ``routes`` those named; ``holdout`` and ``claimed`` take
         one side when they are not None (claimed: a training run has taken it); ``before`` takes what was created
         earlier.
         """
@@ -174,7 +174,7 @@ class SampleStore:
         newest = SampleRow.created_at.desc(), SampleRow.request_id
         with self._db.session(read_only=True) as session:
             if draft is not None:
-                wanted += [of_draft(draft), usable_for(session, draft, self._privacy)]
+                wanted += [of_draft(draft), usable_for(session, draft, self._privacy), SampleRow.set_aside.is_(None)]
             return list(session.scalars(select(SampleRow.request_id).where(*wanted).order_by(*newest).limit(limit)))
 
     def waiting(self, draft: str) -> Waiting:

@@ -7,6 +7,7 @@
     store.keys       who may call the server                  storage.keys
     store.versions   drafts' weights and their lives          storage.versions
     store.runs       who trains what                          storage.runs
+    store.suspects   requests on which training fails         storage.suspects
     store.outcomes   how drafting went                        storage.outcomes
     store.routes     which draft serves which traffic         storage.routes
     store.examples   taught examples of topics                storage.examples
@@ -40,6 +41,7 @@ from storage.runs import RunLedger
 from storage.samples import SampleStore
 from storage.segment_place import SegmentPlace, segment_place
 from storage.settings import Settings
+from storage.suspects import SuspectList
 from storage.sweep import Swept
 from storage.tenants import TenantLedger
 from storage.versions import VersionLedger
@@ -68,6 +70,7 @@ class Store:
         self.versions = VersionLedger(db, weights)
         self.announcer = Announcer(db)
         self.runs = RunLedger(db, privacy)
+        self.suspects = SuspectList(db)
         self.outcomes = OutcomeStore(db)
         self.routes = RouteTable(db)
         self.examples = ExampleShelf(db)

@@ -2,7 +2,8 @@
 
 The broker only nudges: a message says "take a turn" and carries nothing else. Every worker nudges itself each
 ``worker.poll_seconds`` with a timer of its own, so no beat runs beside it, and what a broker loses, doubles or
-delays is made good by the next nudge. Others may send the same message to be served at once.
+delays is made good by the next nudge. While there is no broker at all, the training process looks by itself. Others
+may send the same message to be served at once.
 
 One child process trains (prefork, one at a time). The parent stays responsive while a batch is computed: it answers
 the broker's heartbeats and takes signals, and a child that is killed for its memory is replaced.
@@ -49,6 +50,7 @@ def make_app(settings: Settings) -> Celery:
         broker_transport=None if settings.worker.broker else f"{Transport.__module__}:{Transport.__qualname__}",
         broker_transport_options=_transport_options(settings),
         broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
         task_default_queue=queue_name(settings),
         task_serializer="json",
         accept_content=["json"],
@@ -88,7 +90,9 @@ def run_worker(settings: Settings, draft: str | None = None) -> int:
     stop = multiprocessing.get_context("fork").Event()
     app = make_app(settings)
     require_broker(app)
-    app.task(name=TURN)(Trainee(settings, AnyOf(stop, Orphaned()), draft).turn)
+    trainee = Trainee(settings, AnyOf(stop, Orphaned()), draft)
+    app.task(name=TURN)(trainee.turn)
+    signals.worker_process_init.connect(trainee.watch_over, weak=False)
     connect_signals(app, settings, stop)
     with warnings.catch_warnings(action="ignore", category=SecurityWarning):  # root is usual in a container
         worker = app.Worker(

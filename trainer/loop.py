@@ -24,7 +24,15 @@ from dataclasses import asdict
 from typing import Any
 
 from osd.models import choose_device
-from storage.errors import LeaseLost, OsdError, StoreError, TrainingFailed, WeightsDamaged
+from storage.errors import (
+    CannotDecrypt,
+    LeaseLost,
+    OsdError,
+    SegmentDamaged,
+    StoreError,
+    TrainingFailed,
+    WeightsDamaged,
+)
 from storage.records import RunState, TrainingRun
 from storage.settings import Settings
 from storage.store import Store
@@ -50,8 +58,9 @@ def run_once(
     stop: Stop | None = None,
     watcher: Watcher = lambda _: None,
     memory: Memory | None = None,
+    retry: bool = True,
 ) -> TrainingRun | None:
-    """Train a draft on what waits for it. None when nothing is due.
+    """Train a draft on what waits for it. None when nothing is due. ``retry``: see ``store.runs.claim``.
 
     The run that comes back is PUBLISHED, REJECTED, FAILED (stopped by ``stop``) or LOST (another worker took the
     draft over; nothing of this run remains). ``watcher`` sees the progress of training; ``memory`` holds the
@@ -60,7 +69,7 @@ def run_once(
     version is quarantined), StoreError.
     """
     settings = of_draft(store, settings, draft)
-    run = store.runs.claim(draft, holder, **claim_terms(settings))
+    run = store.runs.claim(draft, holder, **claim_terms(settings), retry=retry)
     if run is None:
         return None
     lease = Lease(store, run, settings.worker.lease_seconds, stop)
@@ -98,12 +107,16 @@ def conduct(store: Store, run: TrainingRun, train: Callable[[], TrainingRun]) ->
         _fail(store, run, str(error))
         _quarantine(store, error)
         raise
-    except OsdError as error:
+    except SegmentDamaged as error:
         _fail(store, run, str(error))
+        _set_aside(store, error)
+        raise
+    except OsdError as error:
+        _fail(store, run, str(error), blame=isinstance(error, CannotDecrypt))
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, NotFinite) else f"{type(error).__name__}: {error}"
-        _fail(store, run, reason)
+        _fail(store, run, reason, blame=True)
         raise TrainingFailed(run=run.id, draft=run.draft, reason=reason) from error
 
 
@@ -144,14 +157,22 @@ def _train(
         return settle(store, run, version, verdict, facts | {"evidence": verdict.evidence})
 
 
-def _fail(store: Store, run: TrainingRun, reason: str, **facts: bool) -> TrainingRun:
-    """End the run and free its requests; when even that cannot be written, the lease will run out."""
+def _fail(store: Store, run: TrainingRun, reason: str, *, blame: bool = False, **facts: bool) -> TrainingRun:
+    """End the run and free its requests, which may be why (``blame``); when even that cannot be written, the lease will
+    run out."""
     log.warning("training run %s ended: %s", run.id, reason, extra={"action": "run_failed", "run": run.id})
     try:
-        return store.runs.finish(run, RunState.FAILED, result={"reason": reason, **facts})
+        return store.runs.finish(run, RunState.FAILED, result={"reason": reason, **facts}, blame=blame)
     except OsdError as error:
         log.error("%s", error, extra={"action": "run_not_ended", "run": run.id})
         return run
+
+
+def _set_aside(store: Store, error: SegmentDamaged) -> None:
+    """What lies in a segment that cannot be read would fail every run, as judges too."""
+    with suppress(StoreError):
+        count = store.suspects.set_aside_segment(str(error.facts["segment"]), str(error))
+        log.warning("%d requests were set aside: %s", count, error, extra={"action": "set_aside"})
 
 
 def _quarantine(store: Store, error: WeightsDamaged) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
+import time
 from typing import TYPE_CHECKING
 
 from storage.errors import OsdError
@@ -24,12 +26,19 @@ TURN = "osd.turn"
 """The task's name."""
 
 
+UNASKED = 3
+"""Polls without a nudge, after which the training process looks by itself."""
+LONGEST_NAP = 5.0
+"""Seconds between two looks at whether it is to stop."""
+
+
 class Trainee:
     """What the training process keeps between tasks."""
 
     def __init__(self, settings: Settings, stop: Stop, draft: str | None) -> None:
         self.settings, self.stop, self.draft = settings, stop, draft
         self._turns: Turns | None = None
+        self._busy, self._ended = threading.Lock(), 0.0
 
     def turn(self) -> int:
         """One turn over the drafts; the number of runs that came of it.
@@ -37,14 +46,36 @@ class Trainee:
         What osd raises on purpose is logged, and the next turn tries again. A SIGTERM to this very process, as a
         process group gets it, ends the run politely too.
         """
-        try:
-            with stop_on_signals(signal.SIGTERM) as told:
+        with stop_on_signals(signal.SIGTERM) as told:
+            return self._take(AnyOf(self.stop, told))
+
+    def watch_over(self, **_: object) -> None:
+        """From now on take turns without being asked, when for some polls nobody has asked: the broker is away.
+
+        Called in the training process.
+        """
+        self._ended = time.monotonic()
+        threading.Thread(target=self._watch_over, name="osd-fallback", daemon=True).start()
+
+    def _watch_over(self) -> None:
+        patience = UNASKED * self.settings.worker.poll_seconds
+        while not self.stop.is_set():
+            time.sleep(min(self.settings.worker.poll_seconds, LONGEST_NAP))
+            if time.monotonic() - self._ended > patience and not self._busy.locked():
+                log.debug("nobody asked for a turn; looking all the same", extra={"action": "fallback"})
+                self._take(self.stop)
+
+    def _take(self, stop: Stop) -> int:
+        with self._busy:
+            try:
                 turns = self._opened()
-                turns.stop = AnyOf(self.stop, told)
+                turns.stop = stop
                 return len(turns.take())
-        except OsdError as error:
-            log.error("%s", error, extra={"action": "turn_failed"})
-            return 0
+            except OsdError as error:
+                log.error("%s", error, extra={"action": "turn_failed"})
+                return 0
+            finally:
+                self._ended = time.monotonic()
 
     def _opened(self) -> Turns:
         if self._turns is None:

@@ -19,6 +19,7 @@ from storage.errors import LeaseHeld, OsdError, UnknownDraft
 from storage.records import RunState, TrainingRun, head_of
 from storage.settings import Settings
 from storage.store import Store
+from storage.suspects import RETRY
 from trainer.heads.loop import run_head_once
 from trainer.loop import Watcher, run_once
 from trainer.optimizer import Memory
@@ -30,6 +31,8 @@ log = logging.getLogger("osd.trainer")
 
 Runs = list[TrainingRun]
 
+RUNS = 20
+"""Newest runs that are looked through for failures."""
 LONGEST_REST = 300.0
 """Seconds that a draft rests at most after runs that failed."""
 
@@ -104,7 +107,8 @@ class Turns:
         watch.look()
         if self._is_resting(draft):
             return None
-        run = run_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory)
+        retry = not self._is_resting(draft, retries=True)
+        run = run_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory, retry)
         if run is not None:
             log.info("%s", told(run), extra={"action": "run_ended", "run": run.id, "state": run.state.value})
         return run
@@ -127,13 +131,15 @@ class Turns:
             return [self.only]
         return sorted({route.draft for route in self.store.routes.list()})
 
-    def _is_resting(self, draft: str) -> bool:
-        """After failures, a draft rests twice as long each time, so that a lasting fault does not keep a core busy."""
-        failed = list(takewhile(_has_failed, self.store.runs.list(draft, limit=10)))
+    def _is_resting(self, draft: str, *, retries: bool = False) -> bool:
+        """After failures, a draft rests twice as long each time, so that a lasting fault does not keep a core busy.
+        ``retries`` counts those of suspects too, which keep nothing else waiting."""
+        runs = [run for run in self.store.runs.list(draft, limit=RUNS) if retries or not run.settings.get(RETRY)]
+        failed = list(takewhile(_has_failed, runs))
         if not failed:
             return False
         rest = min(LONGEST_REST, self.settings.worker.poll_seconds * 2.0 ** len(failed))
-        return records.now() - (failed[0].finished_at or 0.0) < rest
+        return 0 <= records.now() - (failed[0].finished_at or 0.0) < rest  # below 0 a clock was set back
 
     def _tell(self, draft: str, message: str) -> None:
         """Say once, not every second, that another worker has a draft."""

@@ -15,6 +15,9 @@ from storage import admin_log
 
 app = typer.Typer(no_args_is_help=True, help="See, take out and delete what is kept for learning.")
 
+SHOWN = 5
+"""Requests that were set aside, of which the reason is told."""
+
 COLUMNS = (
     Column("route", "route"),
     Column("requests", "requests", count, right=True),
@@ -22,6 +25,7 @@ COLUMNS = (
     Column("bytes", "size", size, right=True, whole=True),
     Column("waiting", "waiting", count, right=True),
     Column("holdout", "held\nout", count, right=True),
+    Column("set_aside", "set\naside", count, right=True),
     Column("oldest", "oldest", when),
     Column("newest", "newest", when),
 )
@@ -31,14 +35,29 @@ COLUMNS = (
 def stats(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """Show how much is kept, by route.
 
-    Waiting requests have not been trained on yet. Held-out ones never are: they judge candidates.
+    Waiting requests have not been trained on yet. Held-out ones never are: they judge candidates. Set aside are those
+    on which training failed again and again; `osd replay retry` takes them back.
     """
     with surroundings(ctx).store() as store:
         rows = [asdict(row) for row in store.samples.stats()]
+        aside = store.suspects.list(SHOWN)
     if as_json:
         print_json(rows)
-    else:
-        print_table(rows, COLUMNS, empty="Nothing has been kept yet.")
+        return
+    print_table(rows, COLUMNS, empty="Nothing has been kept yet.")
+    for each in aside:
+        note(f"Set aside: {each.request_id} ({each.reason})")
+
+
+@app.command()
+def retry(ctx: typer.Context) -> None:
+    """Let training take requests again that were set aside.
+
+    Example: `osd replay retry` after an update that mends what made runs fail
+    """
+    with surroundings(ctx).store() as store:
+        back = store.suspects.retry()
+    note(f"{count(back)} requests may be trained on again.")
 
 
 @app.command()

@@ -1,5 +1,7 @@
 """Databases and a bucket behind wires that can be cut."""
 
+# ruff: noqa: F401, F811  (fixtures are imported by name)
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -9,7 +11,7 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.faults.proxy import Proxy
-from tests.storage.conftest import (  # noqa: F401, fixtures
+from tests.storage.conftest import (
     memory,
     postgres_url,
     s3,
@@ -19,7 +21,7 @@ from tests.storage.conftest import (  # noqa: F401, fixtures
 
 
 @pytest.fixture
-def database(postgres_url: str) -> Iterator[tuple[str, Proxy]]:  # noqa: F811
+def database(postgres_url: str) -> Iterator[tuple[str, Proxy]]:
     """A database's URL through a proxy, and the proxy."""
     url = make_url(postgres_url)
     with Proxy(url.port or 5432) as proxy:
@@ -27,14 +29,14 @@ def database(postgres_url: str) -> Iterator[tuple[str, Proxy]]:  # noqa: F811
 
 
 @pytest.fixture(scope="session")
-def bucket_proxy(s3_endpoint: str) -> Iterator[Proxy]:  # noqa: F811
+def bucket_proxy(s3_endpoint: str) -> Iterator[Proxy]:
     """One for all tests: a process has one S3 client, which goes on with the endpoint that it began with."""
     with Proxy(urlsplit(s3_endpoint).port or 0) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def bucket(bucket_proxy: Proxy, s3: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Proxy]:  # noqa: F811
+def bucket(bucket_proxy: Proxy, s3: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Proxy]:
     """A bucket's folder through a proxy, and the proxy."""
     bucket_proxy.mend()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{bucket_proxy.port}")
