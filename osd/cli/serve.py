@@ -74,7 +74,8 @@ def serve(
     here = surroundings(ctx)
     given = {"host": host, "port": port, "admin_port": admin_port, "model": model_name, "learn": learn}
     settings = load_settings(here.config, server={name: value for name, value in given.items() if value is not None})
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("osd").setLevel(logging.INFO)
     names = choose_pair(settings.serve, target, draft)
     if names.shipped:
         note("No pair is named; serving with the small one that ships with osd.")
