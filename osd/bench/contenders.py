@@ -80,21 +80,26 @@ def assisted_contender(pair: Pair, rule: str, new_tokens: int) -> Contender:
     config.assistant_confidence_threshold = ASSISTED[rule]["threshold"]
 
     def decode(prompts: Sequence[Tokens]) -> list[list[int]]:
-        with _no_remarks():
+        with no_remarks():
             return [_generate(pair, [prompt], new_tokens, assistant_model=assistant)[0] for prompt in prompts]
 
     return Contender(rule, 1, decode)
 
 
 @contextmanager
-def _no_remarks() -> Iterator[None]:
-    """transformers warns of how its own assisted mode calls itself."""
+def no_remarks() -> Iterator[None]:
+    """transformers warns of how its own assisted modes call themselves."""
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         logging.set_verbosity(before)
+
+
+def generate_text(pair: Pair, prompt: Tokens, new_tokens: int, **how: Any) -> list[int]:
+    """transformers' greedy ``generate`` with these further options, for one prompt."""
+    return _generate(pair, [prompt], new_tokens, **how)[0]
 
 
 @torch.inference_mode()

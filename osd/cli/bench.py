@@ -14,6 +14,7 @@ from osd.cli.bench_routes import routes
 from osd.cli.bench_serve import serve
 from osd.cli.bench_stats import stats
 from osd.cli.bench_topk import topk
+from osd.cli.bench_trees import trees
 from osd.cli.bench_trigram import trigram
 
 app = typer.Typer(no_args_is_help=True, help="Measure decoding, learning while serving, gamma controllers, and routes.")
@@ -28,3 +29,4 @@ app.command()(serve)
 app.command()(topk)
 app.command()(stats)
 app.command()(trigram)
+app.command()(trees)

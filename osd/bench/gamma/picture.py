@@ -37,7 +37,7 @@ def draw_throughput(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
     """
     others = {name: each for name, each in OTHERS.items() if any(each in scene.of for scene in scenes.values())}
     height = 1.2 + 0.27 * (len(plan.controllers) + len(others))
-    figure, panels = _panels(len(scenes), width=4.3, height=height, sharey=True)
+    figure, panels = make_panels(len(scenes), width=4.3, height=height, sharey=True)
     for axes, (name, scene) in zip(panels, scenes.items(), strict=True):
         _bars(axes, scene, plan, others)
         _mark_bests(axes, scene)
@@ -63,7 +63,7 @@ def _bars(axes: Axes, scene: Scene, plan: Plan, others: Mapping[str, Entrant]) -
     axes.set_ylim(-0.6, len(names) + 0.15)
     axes.set_xlim(left=0)
     axes.grid(axis="x", color=FAINT, lw=0.6, alpha=0.6)
-    _dress(axes)
+    dress(axes)
 
 
 def _mark_bests(axes: Axes, scene: Scene) -> None:
@@ -106,7 +106,7 @@ def draw_rates(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
 
     The frame is that of the controllers; fixed gammas that discard more lie above it.
     """
-    figure, panels = _panels(len(scenes), width=4.3, height=4.1)
+    figure, panels = make_panels(len(scenes), width=4.3, height=4.1)
     for axes, (name, scene) in zip(panels, scenes.items(), strict=True):
         frontier = [(gamma, *_rates(scene, Entrant("rule", "fixed", gamma))) for gamma in plan.gammas]
         axes.plot(
@@ -125,7 +125,7 @@ def draw_rates(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
         _name_points(axes, frontier)
         _equal_times(axes, scene)
         axes.set_title(f"{name}  (T={scene.setting.temperature:g}, batch {scene.setting.batch})", fontsize=11)
-        _dress(axes)
+        dress(axes)
     figure.supxlabel("verification rate: rounds a token", fontsize=11)
     figure.supylabel("discard rate: drafted in vain a token", fontsize=11)
     figure.legend(
@@ -173,7 +173,7 @@ def _equal_times(axes: Axes, scene: Scene) -> None:
     axes.set_ylim(bottom, top)
 
 
-def _panels(count: int, width: float, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+def make_panels(count: int, width: float, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
     """``count`` panels in rows of COLUMNS; ``width`` and ``height`` of one in inches."""
     across = min(COLUMNS, count)
     down = -(-count // across)
@@ -184,6 +184,7 @@ def _panels(count: int, width: float, height: float, sharey: bool = False) -> tu
     return figure, panels[:count]
 
 
-def _dress(axes: Axes) -> None:
+def dress(axes: Axes) -> None:
+    """The grid behind what is drawn, and no frame above and on the right."""
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

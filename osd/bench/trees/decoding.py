@@ -1,0 +1,142 @@
+"""Decoding with one method: tokens, target passes, and what each pass brought."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from osd.bench.contenders import Tokens, generate_text, no_remarks
+from osd.bench.trees.corpora import Knowledge
+from osd.bench.trees.methods import Method
+from osd.drafters.proposers import Finding, Keeping
+from osd.drafters.tree import Proposer
+from osd.engine import Engine
+from osd.models import Pair
+from osd.ngram.lookup import PromptLookup
+from osd.ngram.maker import DraftMaker, MakerSettings
+from storage.records import Request, Sampling
+from storage.settings import ServeSettings
+
+THEIR_TOKENS = 10
+"""transformers' ``prompt_lookup_num_tokens``: the number that its documentation uses."""
+NOTHING: Sampling = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One decoded answer."""
+
+    tokens: tuple[int, ...]
+    passes: tuple[tuple[int, int], ...]
+    """Of each target pass the length of the text before it, prompt included, and the tokens that it brought. What
+    transformers' passes brought is not known one by one: they share the tokens evenly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Some prompts decoded, timed."""
+
+    texts: list[Text]
+    seconds: float
+
+
+Decode = Callable[[Sequence[Tokens], Sampling], Turn]
+
+
+def decoder_of(method: Method, pair: Pair, serve: ServeSettings, known: Knowledge, new_tokens: int) -> Decode:
+    """A way to decode that lives on between turns, as a server does: what it has learned stays."""
+    if method.kind == "transformers":
+        return _theirs(pair, new_tokens)
+    engine = Engine(pair, _settings(method, serve), proposer=_proposer(method, serve, known))
+
+    def decode(prompts: Sequence[Tokens], sampling: Sampling) -> Turn:
+        asked = [Request(prompt, sampling=sampling, max_new_tokens=new_tokens) for prompt in prompts]
+        begun = time.perf_counter()
+        done = {each.request.id: each for each in engine.run(asked)}
+        seconds = time.perf_counter() - begun
+        return Turn([_text(done[request.id], len(request.prompt_tokens)) for request in asked], seconds)
+
+    warm = Request((1, 2, 3), max_new_tokens=new_tokens, learn=False)
+    for _ in engine.run([warm]):
+        pass
+    return decode
+
+
+def _text(done: Any, before: int) -> Text:
+    passes, length = [], before
+    for each in done.rounds:
+        passes.append((length, each.emitted))
+        length += each.emitted
+    return Text(done.tokens, tuple(passes))
+
+
+def _settings(method: Method, serve: ServeSettings) -> ServeSettings:
+    drafter = {"alone": "causal", "draft": "causal", "mixed": "mixed", "lookup": "lookup"}.get(method.kind, "trigram")
+    found = serve.model_copy(update={"drafter": drafter})
+    return found.model_copy(update={"gamma": "fixed", "gamma_initial": 0}) if method.kind == "alone" else found
+
+
+def _proposer(method: Method, serve: ServeSettings, known: Knowledge) -> Proposer | None:
+    if method.kind == "lookup":
+        return Finding(method.name, PromptLookup())
+    if method.kind == "suffix":
+        return Finding(method.name, known.index)
+    if not method.has_table:
+        return None
+    settings = MakerSettings(
+        searches=max(1, method.searches), method="mcts" if method.searches else "greedy", nodes=serve.tree_nodes,
+        depth=max(serve.gamma_max, 1),
+    )  # fmt: skip
+    maker = (DraftMaker if method.adaptive else FrozenMaker)(known.table(method.order), settings)
+    return Keeping(method.name, maker)
+
+
+class FrozenMaker(DraftMaker):
+    """A maker that is told nothing: the table stays as its corpus left it, and no request has one of its own."""
+
+    def open(self, prompt: Any) -> int:
+        """A row that remembers nothing."""
+        return super().open(prompt[:0])
+
+    def learn(self, place: int, tokens: Any, start: int) -> None:
+        """Not at all."""
+
+
+def _theirs(pair: Pair, new_tokens: int) -> Decode:
+    def decode(prompts: Sequence[Tokens], sampling: Sampling) -> Turn:
+        texts, seconds = [], 0.0
+        how: dict[str, Any] = {"prompt_lookup_num_tokens": THEIR_TOKENS}
+        for prompt in prompts:
+            with no_remarks(), _counted(pair.target.module) as count:
+                begun = time.perf_counter()
+                tokens = generate_text(pair, prompt, new_tokens, **how)
+                seconds += time.perf_counter() - begun
+            texts.append(Text(tuple(tokens), _evenly(len(prompt), len(tokens), count[0])))
+        return Turn(texts, seconds)
+
+    decode([(1, 2, 3)], NOTHING)
+    return decode
+
+
+def _evenly(before: int, tokens: int, passes: int) -> tuple[tuple[int, int], ...]:
+    ends = [tokens * i // passes for i in range(passes + 1)]
+    return tuple((before + begin, end - begin) for begin, end in pairwise(ends))
+
+
+@contextmanager
+def _counted(module: Any) -> Any:
+    """How often a model is called."""
+    count = [0]
+
+    def hook(*_: Any) -> None:
+        count[0] += 1
+
+    handle = module.register_forward_hook(hook)
+    try:
+        yield count
+    finally:
+        handle.remove()

@@ -1,0 +1,44 @@
+"""The ways to draft that ``osd bench trees`` compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["alone", "transformers", "lookup", "suffix", "trigram", "draft", "mixed"]
+SEARCHES = (10, 50, 150, 300)
+USUAL = 150
+"""Searches where nothing else is said: the paper's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to draft."""
+
+    name: str
+    kind: Kind
+    order: int = 3
+    """n of the table's n-grams."""
+    searches: int = USUAL
+    """Searches of the tree; 0 is greedy search."""
+    adaptive: bool = True
+    """Whether the table, and the request's own, learn what the target says. A frozen one does not read the prompt."""
+
+    @property
+    def has_table(self) -> bool:
+        """Whether it asks a table of n-grams."""
+        return self.kind in ("trigram", "mixed")
+
+
+ALONE = Method("target_alone", "alone")
+LOOKUP, THEIRS = Method("prompt_lookup", "lookup"), Method("transformers_prompt_lookup", "transformers")
+GREEDY, MCTS = Method("trigram_greedy", "trigram", searches=0), Method(f"trigram_mcts_{USUAL}", "trigram")
+FROZEN = Method("trigram_frozen", "trigram", adaptive=False)
+DRAFT, MIXED = Method("draft", "draft"), Method("mixed", "mixed")
+METHODS = (
+    ALONE, THEIRS, LOOKUP, Method("suffix", "suffix"), GREEDY,
+    *(Method(f"trigram_mcts_{count}", "trigram", searches=count) for count in SEARCHES),
+    FROZEN, Method("trigram_greedy_frozen", "trigram", searches=0, adaptive=False),
+    Method("bigram", "trigram", order=2), Method("fourgram", "trigram", order=4), DRAFT, MIXED,
+)  # fmt: skip
+BY_NAME = {method.name: method for method in METHODS}

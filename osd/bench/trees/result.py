@@ -1,0 +1,132 @@
+"""What a run says: figures by set and method, ratios over all sets, and the curves that are drawn."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from osd.bench.trees.methods import ALONE, BY_NAME, DRAFT, FROZEN, GREEDY, LOOKUP, MCTS, MIXED, THEIRS
+from osd.bench.trees.run import BIN, Line
+
+Curve = list[tuple[float, float]]
+"""(what was varied, accept length)"""
+FEW = 30
+"""Passes of a bin below which its mean says little."""
+
+
+def of_part(lines: Sequence[Line], part: str) -> list[Line]:
+    """The units of one part."""
+    return [line for line in lines if line["unit"]["part"] == part]
+
+
+def accept_length(figures: dict[str, Any]) -> float:
+    """Tokens a target pass."""
+    return float(figures["tokens"] / figures["passes"])
+
+
+def summary(lines: Sequence[Line], draft_us: dict[str, float], bytes_per_trigram: float) -> dict[str, Any]:
+    """The command's last line."""
+    sets = by_set(lines)
+    greedy = [line for line in lines if line["unit"]["temperature"] == 0]
+    texts = sum(each["differing"] for line in greedy for each in line["methods"].values())
+    return {
+        "sets": sets, "draft_us": draft_us, "bytes_per_trigram": round(bytes_per_trigram, 2), "overall": overall(sets),
+        "differing": texts, "identical": texts == 0,
+        "by_context": by_context(lines),
+        "by_temperature": sampled(lines, "temperature"), "by_top_p": sampled(lines, "top_p"),
+        "by_corpus": by_corpus(lines),
+    }  # fmt: skip
+
+
+def by_set(lines: Sequence[Line]) -> dict[str, Any]:
+    """``accept_length`` where every tree is as deep as it may be, ``tokens_per_s`` where the controller chooses, each
+    with its other beside it, and the spread over turns."""
+    sets: dict[str, Any] = {}
+    for line in of_part(lines, "shape"):
+        sets[line["unit"]["data_set"]] = {
+            name: {"accept_length": round(accept_length(own), 3), "lengths": _ends(own["lengths"])}
+            for name, own in line["methods"].items()
+        }
+    for line in of_part(lines, "speed"):
+        for name, own in line["methods"].items():
+            sets[line["unit"]["data_set"]][name] |= {
+                "tokens_per_s": round(statistics.median(own["rates"]), 1), "rates": _ends(own["rates"]),
+                "accept_length_paced": round(accept_length(own), 3),
+            }  # fmt: skip
+    return sets
+
+
+def _ends(numbers: Sequence[float]) -> list[float]:
+    return [round(min(numbers), 3), round(max(numbers), 3)]
+
+
+def overall(sets: dict[str, Any]) -> dict[str, Any]:
+    """Geometric means over sets, and what the goals ask for."""
+
+    def mean(name: str, what: str) -> float:
+        return statistics.geometric_mean(own[name][what] for own in sets.values())
+
+    def least(one: str, others: Sequence[str], what: str) -> float:
+        return min(float(own[one][what] / max(own[other][what] for other in others)) for own in sets.values())
+
+    lengths = {name: mean(name, "accept_length") for name in BY_NAME}
+    rates = {name: mean(name, "tokens_per_s") for name in BY_NAME}
+    parts, trees = (DRAFT.name, MCTS.name), (MCTS.name, LOOKUP.name, MIXED.name)
+    found: dict[str, Any] = {
+        "mcts_vs_greedy": lengths[MCTS.name] / lengths[GREEDY.name],
+        "mcts_vs_greedy_frozen": lengths[FROZEN.name] / lengths["trigram_greedy_frozen"],
+        "adaptive_vs_frozen": lengths[MCTS.name] / lengths[FROZEN.name],
+        "trigram_vs_bigram": lengths[MCTS.name] / lengths["bigram"],
+        "trigram_vs_fourgram": lengths[MCTS.name] / lengths["fourgram"],
+        "mixed_vs_best_part_least": least(MIXED.name, parts, "accept_length"),
+        "mixed_vs_best_part_tokens_per_s_least": least(MIXED.name, parts, "tokens_per_s"),
+        "vs_target_alone": {name: rates[name] / rates[ALONE.name] for name in trees},
+        "vs_transformers_lookup": {name: rates[name] / rates[THEIRS.name] for name in trees},
+        "vs_transformers_lookup_least": {name: least(name, [THEIRS.name], "tokens_per_s") for name in trees},
+    }
+    rounded: dict[str, Any] = _rounded(found)
+    return rounded | {"accept_length": _rounded(lengths), "tokens_per_s": _rounded(rates)}
+
+
+def _rounded(found: Any) -> Any:
+    return {key: _rounded(each) for key, each in found.items()} if isinstance(found, dict) else round(found, 3)
+
+
+def by_context(lines: Sequence[Line]) -> dict[str, Curve]:
+    """Accept length by the length of the text before a pass, over all sets; only lengths that have enough passes."""
+    curves: dict[str, Curve] = {}
+    for name in (GREEDY.name, FROZEN.name, MCTS.name):
+        sums: dict[int, list[int]] = {}
+        for line in of_part(lines, "shape"):
+            for place, (tokens, passes) in line["methods"][name]["bins"].items():
+                kept = sums.setdefault(int(place), [0, 0])
+                kept[0], kept[1] = kept[0] + tokens, kept[1] + passes
+        curves[name] = [(p * BIN + BIN / 2, round(t / n, 3)) for p, (t, n) in sorted(sums.items()) if n >= FEW]
+    return curves
+
+
+def sampled(lines: Sequence[Line], what: str) -> dict[str, Curve]:
+    """Accept length by temperature (without top-p) or by top-p (at temperature 1)."""
+    units = [line for line in of_part(lines, "sampling") if what == "temperature" or line["unit"]["temperature"] == 1]
+    if what == "temperature":
+        units = [line for line in units if line["unit"]["top_p"] is None]
+    return _curves(units, lambda unit: unit[what] if unit[what] is not None else 1.0)
+
+
+def by_corpus(lines: Sequence[Line]) -> dict[str, Curve]:
+    """Accept length by share of the corpus."""
+    return _curves(of_part(lines, "corpus"), lambda unit: unit["share"])
+
+
+def _curves(lines: Sequence[Line], key: Any) -> dict[str, Curve]:
+    """The geometric mean over sets at each point."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for line in lines:
+        for name, own in line["methods"].items():
+            if name != ALONE.name:
+                found.setdefault(name, {}).setdefault(key(line["unit"]), []).append(accept_length(own))
+    return {
+        name: [(x, round(statistics.geometric_mean(each), 3)) for x, each in sorted(points.items())]
+        for name, points in found.items()
+    }

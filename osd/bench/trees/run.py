@@ -1,0 +1,122 @@
+"""Runs a plan, unit by unit; what was measured stays in a file, and the same command goes on after it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from osd.bench.trees.corpora import Knowledge, Report
+from osd.bench.trees.decoding import Decode, Turn, decoder_of
+from osd.bench.trees.methods import ALONE
+from osd.bench.trees.plan import Plan, Unit
+from osd.models import Pair
+from storage.errors import BadBenchFile
+from storage.files import writing
+from storage.settings import ServeSettings
+
+PLAN, MEASURED = "plan.json", "measured.jsonl"
+BIN = 64
+"""Tokens of context that are counted together."""
+
+Line = dict[str, Any]
+"""A unit, and by method what was measured."""
+
+
+@dataclass
+class Figures:
+    """What one method did in one unit."""
+
+    rates: list[float] = field(default_factory=list)
+    """Tokens a second, a turn."""
+    lengths: list[float] = field(default_factory=list)
+    """Tokens a target pass, a turn."""
+    tokens: int = 0
+    passes: int = 0
+    differing: int = 0
+    """Texts that are not the target's own."""
+    bins: dict[int, list[int]] = field(default_factory=dict)
+    """By length of context ÷ BIN: tokens, passes."""
+
+    def add(self, turn: Turn) -> None:
+        """A turn more."""
+        tokens = sum(len(text.tokens) for text in turn.texts)
+        passes = sum(len(text.passes) for text in turn.texts)
+        self.rates.append(round(tokens / turn.seconds, 2))
+        self.lengths.append(round(tokens / passes, 4))
+        self.tokens, self.passes = self.tokens + tokens, self.passes + passes
+        for text in turn.texts:
+            for length, brought in text.passes:
+                kept = self.bins.setdefault(length // BIN, [0, 0])
+                kept[0], kept[1] = kept[0] + brought, kept[1] + 1
+
+
+class Runner:
+    """Measures what is not in the folder yet."""
+
+    def __init__(self, plan: Plan, pair: Pair, serve: ServeSettings, known: Knowledge, folder: Path) -> None:
+        """Raises BadBenchFile for a folder of another plan, StoreWriteFailed."""
+        self.plan, self.pair, self.folder = plan, pair, folder
+        self.serve = serve.model_copy(
+            update={"max_batch": 1, "tree_nodes": plan.nodes, "gamma_max": plan.depth, "gamma_initial": plan.depth}
+        )
+        self.known = known
+        self._parts = {1.0: known}
+        self.lines = self._resumed()
+
+    def run(self, told: Report) -> list[Line]:
+        """All units, those that were measured before among them. Work is counted in turns of methods."""
+        units = list(self.plan.units())
+        total, done = sum(len(unit.methods) for unit in units) * self.plan.turns, 0
+        for unit in units:
+            key = json.dumps(asdict(unit), sort_keys=True)
+            if key not in self.lines:
+                self.lines[key] = self._measure(unit, partial(_further, told, done, total, str(unit)))
+                with writing(self.folder), (self.folder / MEASURED).open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(self.lines[key]) + "\n")
+            done += len(unit.methods) * self.plan.turns
+            told(done, total, str(unit))
+        return [self.lines[json.dumps(asdict(unit), sort_keys=True)] for unit in units]
+
+    def _resumed(self) -> dict[str, Line]:
+        wanted, path = json.loads(json.dumps(self.plan.as_json())), self.folder / PLAN
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                path.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+        if json.loads(path.read_text("utf-8")) != wanted:
+            raise BadBenchFile(path=path, reason="is of another plan; give another --out")
+        measured = self.folder / MEASURED
+        text = measured.read_text("utf-8") if measured.exists() else ""
+        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return {json.dumps(line["unit"], sort_keys=True): line for line in lines}
+
+    def _measure(self, unit: Unit, told: Callable[[int], None]) -> Line:
+        if unit.share not in self._parts:
+            self._parts[unit.share] = self.known.part(unit.share)
+        known = self._parts[unit.share]
+        serve = self.serve if unit.paced else self.serve.model_copy(update={"gamma": "fixed"})
+        ways = {m.name: decoder_of(m, self.pair, serve, known, self.plan.new_tokens) for m in unit.chosen}
+        figures = {name: Figures() for name in ways}
+        for turn in range(self.plan.turns):
+            self._turn(unit, turn, ways, figures)
+            told((turn + 1) * len(ways))
+        return {"unit": asdict(unit), "methods": {name: vars(own) for name, own in figures.items()}}
+
+    def _turn(self, unit: Unit, turn: int, ways: dict[str, Decode], figures: dict[str, Figures]) -> None:
+        prompts = self.plan.data_sets[unit.data_set][turn :: self.plan.turns]
+        own: list[tuple[int, ...]] = []
+        for name, decode in ways.items():
+            found = decode(prompts, unit.sampling(turn))
+            figures[name].add(found)
+            texts = [text.tokens for text in found.texts]
+            if name == ALONE.name:
+                own = texts
+            figures[name].differing += sum(a != b for a, b in zip(texts, own, strict=True)) if own else 0
+
+
+def _further(told: Report, done: int, total: int, name: str, more: int) -> None:
+    told(done + more, total, name)
