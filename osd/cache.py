@@ -104,6 +104,14 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
         for kept in self._kept:
             kept[end : end + length] = kept[begin : begin + length]
 
+    def swap_rows(self, one: int, other: int, length: int) -> None:
+        """Exchange the first ``length`` positions of two rows."""
+        for kept in self._kept:
+            lines = kept.view(-1, self.cache.length, *kept.shape[1:])
+            aside = lines[one, :length].clone()
+            lines[one, :length] = lines[other, :length]
+            lines[other, :length] = aside
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.cache.feed.span, 0
 
@@ -208,3 +216,8 @@ class RaggedCache(Cache):
         """Copy a row's first ``length`` positions over another row (closes the gap that a leaving row makes)."""
         for layer in self.ragged:
             layer.move_row(source, target, length)
+
+    def swap_rows(self, one: int, other: int, length: int) -> None:
+        """Let two rows change places, with their first ``length`` positions."""
+        for layer in self.ragged:
+            layer.swap_rows(one, other, length)

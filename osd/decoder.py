@@ -27,6 +27,8 @@ PACKED = 0.9
 
 Forward = Callable[[torch.Tensor, RaggedCache, torch.Tensor | None], torch.Tensor]
 """Tokens (B, T), a cache that was aimed, and which token of each row to score (None: all) → logits."""
+Fill = Callable[[torch.Tensor, RaggedCache], None]
+"""The same without logits: only the cache is filled. A forward pass may have it under the name ``read``."""
 Builder = Callable[[PreTrainedModel], Forward | None]
 
 
@@ -87,6 +89,21 @@ class Decoder:
         chosen = [row * width + i for row, count in enumerate(counts) for i in range(count)]
         return torch.tensor(chosen, device=self.device)
 
+    def read(self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
+        """Fill the caches of rows ``first`` … with these tokens, from position ``starts[i]`` on, in one pass. The widest
+        piece must fit behind every start: what is padded is written, too, where no row looks."""
+        width = max(map(len, pieces))
+        tokens = torch.tensor([[*piece, *[0] * (width - len(piece))] for piece in pieces], device=self.device)
+        begin = torch.tensor(starts, device=self.device).unsqueeze(1)
+        mix = self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
+        packed = None if mix else self._packed([len(piece) for piece in pieces], width)
+        self.cache.aim(first, begin, width, max(starts) + width, packed)
+        only_fill: Fill | None = getattr(self.forward, "read", None)
+        if only_fill is None:
+            self.forward(tokens, self.cache, torch.zeros(len(pieces), dtype=torch.long, device=self.device))
+        else:
+            only_fill(tokens, self.cache)
+
     def beside(self, rows: int, length: int) -> Decoder:
         """The same forward pass over a cache of its own, without adapters."""
         other = copy.copy(self)
@@ -96,23 +113,26 @@ class Decoder:
     def prefill(self, row: int, tokens: Sequence[int], start: int = 0) -> None:
         """Fill a row's cache with tokens from position ``start`` on, in chunks."""
         for offset in range(0, len(tokens), CHUNK):
-            chunk = torch.tensor([tokens[offset : offset + CHUNK]], device=self.device)
-            self.logits(chunk, [start + offset], first=row, last=torch.zeros(1, dtype=torch.long, device=self.device))
+            self.read(row, [tokens[offset : offset + CHUNK]], [start + offset])
 
-    def prefill_scored(self, row: int, tokens: Sequence[int]) -> float | None:
-        """Fill a row's cache with all but the last of the tokens, as :meth:`prefill`, and say how they surprised the
-        model: the mean of −ln p(token | those before it) over the last SCORED. None for a single token."""
+    def prefill_scored(self, row: int, tokens: Sequence[int], begin: int = 0) -> float | None:
+        """Fill a row's cache with all but the last of the tokens, from position ``begin`` on, and say how they surprised
+        the model: the mean of −ln p(token | those before it) over the last SCORED at most. None for a single token."""
         if len(tokens) < 2:
             return None
-        begin = max(0, len(tokens) - 1 - SCORED)
-        self.prefill(row, tokens[:begin])
-        fed = torch.tensor([tokens[begin:]], device=self.device)
-        logprobs = self.logits(fed[:, :-1], [begin], first=row).log_softmax(-1, dtype=torch.float32)
+        scored = min(len(tokens) - 1, max(begin, len(tokens) - 1 - SCORED))
+        self.prefill(row, tokens[begin:scored], begin)
+        fed = torch.tensor([tokens[scored:]], device=self.device)
+        logprobs = self.logits(fed[:, :-1], [scored], first=row).log_softmax(-1, dtype=torch.float32)
         return -float(logprobs.gather(2, fed[:, 1:].unsqueeze(2)).mean())
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy a row's first ``length`` positions over another row."""
         self.cache.move_row(source, target, length)
+
+    def swap_rows(self, one: int, other: int, length: int) -> None:
+        """Let two rows change places, with their first ``length`` positions."""
+        self.cache.swap_rows(one, other, length)
 
 
 def hugging_face_forward(module: PreTrainedModel) -> Forward:

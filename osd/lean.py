@@ -32,6 +32,8 @@ PRODUCTS = {
     "down": ("mlp.down_proj",),
 }
 """The products of a layer here, and the modules whose work each does."""
+BLOCK = 128
+"""Queries that attend together: of a long pass, the earlier ones are spared the keys that come after them."""
 
 
 def lean_forward(module: PreTrainedModel) -> Callable[[Tensor, RaggedCache, Tensor | None], Tensor] | None:
@@ -64,18 +66,11 @@ class LeanDecoder:
         self.cos = self.sin = self.embedding.new_empty(0)
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
-        rows, count = tokens.shape
-        feed, positions = cache.feed, cache.feed.positions
-        if feed.packed is not None:
-            tokens, positions = (each.reshape(1, -1)[:, feed.packed] for each in (tokens, positions))
-        self._extend_rotary(cache.length)
-        cos, sin = self.cos[positions].unsqueeze(2), self.sin[positions].unsqueeze(2)
-        mix, hidden = cache.mix, F.embedding(tokens, self.embedding)
-        if mix is not None:
-            hidden = mix.embed("embed", tokens, hidden)
-        for index, layer in enumerate(self.layers):
-            hidden = hidden + layer.attend(hidden, index, cache, cos, sin, rows)
-            hidden = hidden + layer.transform(hidden, mix)
+        (rows, count), feed, mix = tokens.shape, cache.feed, cache.mix
+        hidden, cos, sin = self._climb(tokens, cache)
+        top = len(self.layers) - 1
+        hidden = hidden + self.layers[top].attend(hidden, top, cache, cos, sin, rows)
+        hidden = hidden + self.layers[top].transform(hidden, mix)
         if last is not None:
             hidden = hidden.gather(1, last.view(rows, 1, 1).expand(-1, 1, hidden.shape[2]))
         cache.embedding = F.rms_norm(hidden, (hidden.shape[2],), self.norm, self.eps)
@@ -83,6 +78,27 @@ class LeanDecoder:
         if mix is not None:
             logits = mix.add("head", cache.embedding, logits)
         return logits if feed.packed is None else _spread(logits[0], feed.packed, rows, count)
+
+    def read(self, tokens: Tensor, cache: RaggedCache) -> None:
+        """Only fill the cache: of the last layer that takes keys and values, and nothing else."""
+        hidden, cos, sin = self._climb(tokens, cache)
+        top = len(self.layers) - 1
+        self.layers[top].remember(hidden, top, cache, cos, sin, len(tokens))
+
+    def _climb(self, tokens: Tensor, cache: RaggedCache) -> tuple[Tensor, Tensor, Tensor]:
+        """What the last layer is given, (B, T, D) or (1, N, D), and the rotary tables at those positions."""
+        rows, packed, positions = len(tokens), cache.feed.packed, cache.feed.positions
+        if packed is not None:
+            tokens, positions = (each.reshape(1, -1)[:, packed] for each in (tokens, positions))
+        self._extend_rotary(cache.length)
+        cos, sin = self.cos[positions].unsqueeze(2), self.sin[positions].unsqueeze(2)
+        mix, hidden = cache.mix, F.embedding(tokens, self.embedding)
+        if mix is not None:
+            hidden = mix.embed("embed", tokens, hidden)
+        for index, layer in enumerate(self.layers[:-1]):
+            hidden = hidden + layer.attend(hidden, index, cache, cos, sin, rows)
+            hidden = hidden + layer.transform(hidden, mix)
+        return hidden, cos, sin
 
     def _extend_rotary(self, length: int) -> None:
         """Rotary tables (length, head_dim); the sine's first half is negated, so that a roll does the rotation."""
@@ -117,8 +133,21 @@ class _Layer:
 
     def attend(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor, rows: int) -> Tensor:
         """Attention over the ``rows`` aimed rows: (B, T, D) → (B, T, D), or (1, N, D) → (1, N, D) in a packed pass."""
-        feed, (lines, count, size) = cache.feed, hidden.shape
-        normed, mix = F.rms_norm(hidden, (size,), self.before, self.eps), cache.mix
+        feed, mix = cache.feed, cache.mix
+        query, keys, values = self.remember(hidden, index, cache, cos, sin, rows)
+        if feed.packed is not None:
+            query = _spread(query[0], feed.packed, rows, feed.positions.shape[1])
+        seen = self._look(query.transpose(1, 2), keys, values, feed.mask).transpose(1, 2).flatten(2)
+        seen = seen if feed.packed is None else seen.flatten(0, 1)[feed.packed].unsqueeze(0)
+        return self.out(seen) if mix is None else mix.add(self.sites[1], seen, self.out(seen))
+
+    def remember(
+        self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor, rows: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Write the tokens' keys and values: the queries (B, T or 1, N, heads, head_dim), and the rows' keys and values
+        as :meth:`osd.cache.RaggedLayer.keep` gives them."""
+        (lines, count, size), mix = hidden.shape, cache.mix
+        normed = F.rms_norm(hidden, (size,), self.before, self.eps)
         mixed = self.qkv(normed)
         if mix is not None:
             mixed = mix.add(self.sites[0], normed, mixed)
@@ -126,17 +155,21 @@ class _Layer:
         turned = self._normalise(mixed[:, :, : self.queries + self.keys])
         turned = turned * cos + turned.roll(self.width // 2, -1) * sin
         query, key = turned[:, :, : self.queries], turned[:, :, self.queries :]
-        if feed.packed is not None:
-            query = _spread(query[0], feed.packed, rows, feed.positions.shape[1])
-        keys, values = cache.ragged[index].keep(
-            key.flatten(0, 1), mixed[:, :, self.queries + self.keys :].flatten(0, 1), rows
-        )
-        seen = F.scaled_dot_product_attention(
-            query.transpose(1, 2), keys, values, attn_mask=feed.mask, scale=self.scale,
-            enable_gqa=self.queries != self.keys,
-        ).transpose(1, 2).flatten(2)  # fmt: skip
-        seen = seen if feed.packed is None else seen.flatten(0, 1)[feed.packed].unsqueeze(0)
-        return self.out(seen) if mix is None else mix.add(self.sites[1], seen, self.out(seen))
+        value = mixed[:, :, self.queries + self.keys :]
+        return query, *cache.ragged[index].keep(key.flatten(0, 1), value.flatten(0, 1), rows)
+
+    def _look(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Attention, in blocks of queries that all stand before the keys they are spared: (B, heads, T, head_dim)."""
+        count, span = query.shape[2], keys.shape[2]
+        blocks: list[Tensor] = []
+        for begin in range(0, count, BLOCK):
+            end = min(begin + BLOCK, count)
+            until = span - count + end
+            blocks.append(F.scaled_dot_product_attention(
+                query[:, :, begin:end], keys[:, :, :until], values[:, :, :until],
+                attn_mask=mask[:, :, begin:end, :until], scale=self.scale, enable_gqa=self.queries != self.keys,
+            ))  # fmt: skip
+        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
 
     def _normalise(self, heads: Tensor) -> Tensor:
         if self.query_norm is None or self.key_norm is None:
