@@ -15,6 +15,7 @@ import hashlib
 import logging
 import multiprocessing
 import os
+import signal
 import warnings
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -26,7 +27,7 @@ from celery.worker import state
 from kombu.exceptions import OperationalError
 
 from storage.drivers import parse_url, show_url
-from storage.errors import StoreWriteFailed
+from storage.errors import SchemaOutdated, StoreWriteFailed
 from storage.settings import Settings
 from trainer.broker import require_broker, require_url
 from trainer.mailbox import Transport
@@ -84,13 +85,20 @@ def nudge(app: Celery, settings: Settings) -> None:
 def run_worker(settings: Settings, draft: str | None = None) -> int:
     """Work until SIGTERM or Ctrl-C; a run that is under way is ended politely. Returns the exit status.
 
-    Raises BadSetting for a broker that will never let it in.
+    It ends by itself where the database's schema has become newer than this osd. Raises BadSetting for a broker that
+    will never let it in.
     """
     lower_priority(settings.worker)
-    stop = multiprocessing.get_context("fork").Event()
+    stop, outdated = (multiprocessing.get_context("fork").Event() for _ in range(2))
     app = make_app(settings)
     require_broker(app)
-    trainee = Trainee(settings, AnyOf(stop, Orphaned()), draft)
+    parent = os.getpid()
+
+    def give_up() -> None:
+        outdated.set()
+        os.kill(parent, signal.SIGTERM)
+
+    trainee = Trainee(settings, AnyOf(stop, Orphaned()), draft, give_up)
     app.task(name=TURN)(trainee.turn)
     signals.worker_process_init.connect(trainee.watch_over, weak=False)
     connect_signals(app, settings, stop)
@@ -103,7 +111,7 @@ def run_worker(settings: Settings, draft: str | None = None) -> int:
     log.info("waiting for work; broker: %s; Ctrl-C ends", where, extra={"action": "worker_started"})
     worker.start()
     log.info("ended", extra={"action": "worker_ended"})
-    return int(worker.exitcode or 0)
+    return SchemaOutdated.exit_code if outdated.is_set() else int(worker.exitcode or 0)
 
 
 def connect_signals(app: Celery, settings: Settings, stop: Event) -> None:

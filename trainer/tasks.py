@@ -11,9 +11,10 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from storage.errors import OsdError
+from storage.errors import OsdError, SchemaOutdated
 from storage.settings import Settings
 from trainer.signals import AnyOf, Stop, stop_on_signals
 
@@ -35,8 +36,11 @@ LONGEST_NAP = 5.0
 class Trainee:
     """What the training process keeps between tasks."""
 
-    def __init__(self, settings: Settings, stop: Stop, draft: str | None) -> None:
-        self.settings, self.stop, self.draft = settings, stop, draft
+    def __init__(
+        self, settings: Settings, stop: Stop, draft: str | None, give_up: Callable[[], None] = lambda: None
+    ) -> None:
+        """``give_up`` is called, in the training process, where going on makes no sense."""
+        self.settings, self.stop, self.draft, self._give_up = settings, stop, draft, give_up
         self._turns: Turns | None = None
         self._busy, self._ended = threading.Lock(), 0.0
 
@@ -70,7 +74,12 @@ class Trainee:
             try:
                 turns = self._opened()
                 turns.stop = stop
+                turns.store.db.require_current_schema()
                 return len(turns.take())
+            except SchemaOutdated as error:
+                log.error("%s", error, extra={"action": "schema_outdated"})
+                self._give_up()
+                return 0
             except OsdError as error:
                 log.error("%s", error, extra={"action": "turn_failed"})
                 return 0
