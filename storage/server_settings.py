@@ -42,6 +42,9 @@ class ServerSettings(Section):
     """How often API keys are read anew: a revoked key works so long at most."""
     metrics: Literal["off", "summary", "detailed"] = "off"
     """What answers say of their own speculation (`metrics.speculative_decoding`); a request may ask for another."""
+    inspect: bool | None = None
+    """Whether the dashboard may show the newest requests' texts, held in memory: of requests that may be learned from
+    only. None: while there are no API keys, the server is reached from this machine only, and nothing is redacted."""
     chat_template: Path | None = None
     """A Jinja file to use in place of the tokenizer's chat template."""
     cors_origins: tuple[str, ...] = ()

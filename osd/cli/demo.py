@@ -12,6 +12,8 @@ from rich.console import Console
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
 from osd.cli.out import print_json
+from osd.cli.serve import server_parts
+from storage.settings import Settings
 
 INTERRUPTED = 130
 
@@ -39,6 +41,15 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the run's store there too: samples, versions, database.")
     ] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show the dashboard meanwhile; on a terminal it stays open until Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="The dashboard's port; 0 takes a free one. Default: server.admin_port.", metavar="N", min=0, max=65535
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Watch a draft learn, with the small pair and the prompts that ship with osd.
@@ -52,14 +63,23 @@ def demo(
     from osd.demo.prompts import DOMAINS
     from osd.online.demo import last_line, run_demo
 
+    settings, console = surroundings(ctx).settings, Console(stderr=as_json)
+    if serve:
+        server_parts()
     results = run_demo(
-        surroundings(ctx).settings, out=out or new_folder("demo"), console=Console(stderr=as_json), requests=requests,
+        settings, out=out or new_folder("demo"), console=console, requests=requests,
         domains=domain or tuple(DOMAINS), max_new_tokens=max_tokens, batch=batch, arrival=arrival, seed=seed, keep=keep,
+        port=dashboard_port(settings, serve, port), stay=serve and console.is_terminal and not as_json,
     )  # fmt: skip
     if as_json:
         print_json(last_line(results))
     if results.facts["interrupted"]:
         raise typer.Exit(INTERRUPTED)
+
+
+def dashboard_port(settings: Settings, serve: bool, port: int | None) -> int | None:
+    """None where no dashboard is wanted."""
+    return None if not serve else settings.server.admin_port if port is None else port
 
 
 def new_folder(name: str) -> Path:

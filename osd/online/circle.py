@@ -47,6 +47,10 @@ class Plan:
     max_new_tokens: int = 64
     check_every: int = 16
     """Every so many-th request is decoded again by the target alone."""
+    port: int | None = None
+    """Where the dashboard is while it runs; None for none, 0 for any free port."""
+    stay: bool = False
+    """Whether the dashboard stays open after the last request, until Ctrl-C."""
 
     @property
     def requests(self) -> int:

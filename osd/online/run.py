@@ -9,6 +9,7 @@ from rich.console import Console
 from osd.online.circle import Circle, Plan, turning
 from osd.online.finish import leave, show, tidy
 from osd.online.offline import read_offline
+from osd.online.onlooker import looking_on, stay
 from osd.online.panel import watching
 from osd.online.results import Results, collect
 from osd.online.stream import Trace
@@ -46,7 +47,7 @@ def run(
 
 def _turn(plan: Plan, title: str, console: Console, offline: bool) -> Results:
     trace = Trace(plan.requests)
-    with turning(plan) as circle:
+    with turning(plan) as circle, looking_on(circle, console):
         interrupted = _go(circle, title, console, trace, offline)
         if interrupted:
             console.print("Stopping what was started …")
@@ -64,6 +65,8 @@ def _go(circle: Circle, title: str, console: Console, trace: Trace, offline: boo
         if offline:
             circle.worker.stop()
             read_offline(circle, trace, lambda text: console.print(f"[dim]{text}[/dim]"))
+        if circle.plan.stay:
+            stay(circle, console)
     except KeyboardInterrupt:
         return True
     finally:

@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from osd.server.app import bare_app
+from osd.server.dashboard.mount import add_dashboard
 from osd.server.exposition import metrics
 from osd.server.guard import Guard
 from osd.server.replies import ERRORS
@@ -54,6 +55,7 @@ def make_admin(service: Service, registry: CollectorRegistry, snapshots: Snapsho
     app.state.snapshots = snapshots
     app.include_router(admin)
     app.include_router(metrics)
+    add_dashboard(app, service)
     limit = service.settings.server.max_body_bytes
     app.add_middleware(Guard, ring=service.ring, meters=service.meters, scopes=SCOPES, limit=limit, json_only=True)
     return app
@@ -168,7 +170,8 @@ async def events(http: Request) -> StreamingResponse:
 
 async def _events(http: Request) -> AsyncIterator[str]:
     snapshots: Snapshots = http.app.state.snapshots
-    while _service(http).ready and not await http.is_disconnected():
+    service = _service(http)
+    while service.ready and not service.ring.check(http.state.caller) and not await http.is_disconnected():
         snapshot = await run_in_threadpool(snapshots.take)
         yield f"event: snapshot\ndata: {json.dumps(plain(snapshot), ensure_ascii=False)}\n\n"
         await asyncio.sleep(snapshots.seconds)

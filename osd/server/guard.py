@@ -79,7 +79,9 @@ class Guard:
 
 def _add_headers(message: Message, state: Mapping[str, Any]) -> None:
     headers = MutableHeaders(scope=message)
-    headers.update({**SAFE, "X-Request-Id": state["id"]})
+    for name, value in SAFE.items():
+        headers.setdefault(name, value)
+    headers["X-Request-Id"] = state["id"]
     if caller := state.get("caller"):
         headers.update(caller.headers())
 

@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+from osd.server.dashboard.live import Live
 from osd.server.service import Service
 from storage.answers.service import Answers
 from storage.errors import StoreError
@@ -22,6 +23,7 @@ class Snapshots:
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        self._live = Live(service.store, service.settings.storage.flush_seconds, service.started)
         self._lock = threading.Lock()
         self._at = 0.0
         self._newest: dict[str, Any] = {}
@@ -43,6 +45,7 @@ class Snapshots:
         }  # fmt: skip
         try:
             recent = Answers(self.service.store).acceptance(Window(since=now() - RECENT_SECONDS), ["route"])
+            live = self._live.look()
         except StoreError as error:
             return own | {"store": str(error)}
-        return own | {"recent_seconds": RECENT_SECONDS, "routes": [row.as_dict() for row in recent]}
+        return own | {"recent_seconds": RECENT_SECONDS, "routes": [row.as_dict() for row in recent], "live": live}

@@ -1,0 +1,106 @@
+"""What the page asks for beside the admin routes. No prompt anywhere but in `inside`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.exceptions import HTTPException
+
+from osd.server.dashboard.inside import Inside
+from osd.server.service import Service
+from storage.answers.service import Answers
+from storage.answers.timeline import timeline
+from storage.drivers import plain
+from storage.outcome_window import Window
+from storage.proposals import Proposal
+from storage.records import TrainingRun, now
+from storage.spans import DAY
+from storage.store import Store
+
+facts = APIRouter(prefix="/admin/dashboard")
+Seconds = Annotated[float, Query(ge=60, le=400 * DAY)]
+TEXT = ("members", "examples")
+"""Facts of proposals that stand for requests."""
+
+
+def _store(http: Request) -> Store:
+    service: Service = http.app.state.service
+    return service.store
+
+
+def _inside(http: Request) -> Inside:
+    found: Inside = http.app.state.inside
+    return found
+
+
+@facts.get("/timeline")
+def acceptance(http: Request, seconds: Seconds = 900) -> dict[str, Any]:
+    """Acceptance by route and time, with marks."""
+    at = now()
+    return dict(plain(asdict(timeline(_store(http).db, at - seconds, at))))
+
+
+@facts.get("/runs")
+def runs(http: Request, limit: Annotated[int, Query(ge=1, le=200)] = 40) -> list[dict[str, Any]]:
+    """Training runs with their losses, newest first."""
+    return [_run(run) for run in _store(http).runs.list(limit=limit)]
+
+
+def _run(run: TrainingRun) -> dict[str, Any]:
+    result = run.result
+    names = ("steps", "positions", "loss_first", "loss_last", "loss_curve", "reason")
+    gain = (result.get("evidence") or {}).get("difference")
+    found = {
+        "run": run.id, "draft": run.draft, "state": run.state.value, "started_at": run.started_at,
+        "finished_at": run.finished_at, "requests": len(run.request_ids), "version": run.version, "gain": gain,
+    }  # fmt: skip
+    return dict(plain(found | {name: result.get(name) for name in names}))
+
+
+@facts.get("/routes")
+def routes(http: Request, seconds: Seconds = DAY) -> dict[str, Any]:
+    """Routes with their traffic, and what the trainer proposes to change about them."""
+    store = _store(http)
+    traffic = {row.by["route"]: row.as_dict() for row in Answers(store).acceptance(Window(now() - seconds), ["route"])}
+    found = [
+        {
+            "name": route.name, "draft": route.draft, "candidates": list(route.candidates),
+            "traffic": traffic.get(route.name),
+        }
+        for route in store.routes.list()
+    ]
+    known = {route["name"] for route in found}
+    found += [{"name": name, "draft": None, "candidates": [], "traffic": row} for name, row in traffic.items()
+              if name not in known]  # fmt: skip
+    return dict(plain({"routes": found, "proposals": [_proposal(one) for one in store.proposals.list(limit=20)]}))
+
+
+def _proposal(proposal: Proposal) -> dict[str, Any]:
+    kept = {name: value for name, value in proposal.facts.items() if name not in TEXT}
+    return {"id": proposal.id, "at": proposal.at, "kind": proposal.kind.value, "state": proposal.state.value, **kept}
+
+
+@facts.get("/gain")
+def gain(http: Request) -> dict[str, Any]:
+    """Seconds saved less seconds trained, a row a draft, since the beginning."""
+    answer = Answers(_store(http)).cost()
+    how = answer.plain_round and asdict(answer.plain_round)
+    return dict(plain({"rows": [row.as_dict() for row in answer.rows], "plain_round": how}))
+
+
+@facts.get("/inside")
+def inside(http: Request) -> dict[str, Any]:
+    """The newest requests whose text may be shown."""
+    ring = _inside(http)
+    return {"allowed": ring.allowed, "requests": ring.newest()}
+
+
+@facts.get("/inside/{request_id}")
+def look_inside(http: Request, request_id: str) -> dict[str, Any]:
+    """One of them, token by token."""
+    found = _inside(http).show(request_id)
+    if found is None:
+        raise HTTPException(404, "That request is no longer held, or its text may not be shown.")
+    return found

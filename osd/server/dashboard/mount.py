@@ -1,0 +1,27 @@
+"""Puts the dashboard on the admin port's application."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+
+from osd.server.dashboard.facts import facts
+from osd.server.dashboard.inside import Inside
+from osd.server.dashboard.page import page
+from osd.server.service import Service
+
+
+def add_dashboard(app: FastAPI, service: Service) -> None:
+    """The page, what it asks for, and a look into the newest requests where that is allowed."""
+    inside = Inside(service.tokenizer, lambda: may_inspect(service), service.store.tenants.learnable)
+    inside.attach(service.engine)
+    app.state.inside = inside
+    app.include_router(facts)
+    app.include_router(page)
+
+
+def may_inspect(service: Service) -> bool:
+    """Whether texts may be held and shown; see ``server.inspect``."""
+    settings, ring = service.settings, service.ring
+    if settings.server.inspect is not None:
+        return settings.server.inspect
+    return settings.privacy.learn and settings.privacy.redact is None and ring.local_only and not ring.needed

@@ -1,0 +1,84 @@
+// Follows the server: a snapshot a second; the rest is asked for again at most every few seconds, while somebody looks.
+import { showAcceptance } from './acceptance.js'
+import { Refused, follow, get, key } from './api.js'
+import { showDrafts } from './drafts.js'
+import { showGain } from './gain.js'
+import { showInside } from './inside.js'
+import { showNow } from './now.js'
+import { showRoutes } from './routes.js'
+import { showRuns } from './runs.js'
+import { by } from './show.js'
+
+const EVERY = [[2000, showAcceptance], [2000, showDrafts], [3000, showRuns], [2000, showInside], [5000, showRoutes], [5000, showGain]]
+const AGAIN = 2000
+const asked = new Map()
+
+function say(text, look) {
+  by('link').textContent = text
+  by('link').className = look
+}
+
+const failed = (error) => error instanceof Refused ? askForKey(error.message) : say(error.message, 'lost')
+
+function refresh(now) {
+  for (const [every, show] of EVERY) {
+    const last = asked.get(show) ?? -Infinity
+    if (now - last < every || last === Infinity) continue
+    asked.set(show, Infinity) // under way
+    show().catch(failed).finally(() => asked.set(show, performance.now()))
+  }
+}
+
+function heard(snapshot) {
+  say(snapshot.ready ? 'live' : 'draining', snapshot.ready ? 'live' : 'lost')
+  showNow(snapshot)
+  if (!document.hidden) refresh(performance.now())
+}
+
+function askForKey(why) {
+  by('main').hidden = true
+  by('sign-in').hidden = false
+  by('sign-in-error').textContent = key.get() ? why : ''
+  key.forget()
+  by('sign-out').hidden = true
+  say('a key is needed', 'lost')
+  by('key').focus()
+}
+
+async function run() {
+  for (;;) {
+    try {
+      await get('/workers') // says what is wrong with the key, if anything is
+      by('main').hidden = false
+      by('sign-in').hidden = true
+      by('sign-out').hidden = !key.get()
+      await follow('/events', heard)
+      say('the server ended; trying again …', 'lost')
+    } catch (error) {
+      if (error instanceof Refused) return askForKey(error.message)
+      say('the server cannot be reached; trying again …', 'lost')
+    }
+    await new Promise((done) => setTimeout(done, AGAIN))
+  }
+}
+
+by('sign-in').addEventListener('submit', (event) => {
+  event.preventDefault()
+  key.set(by('key').value.trim())
+  by('key').value = ''
+  run()
+})
+by('sign-out').addEventListener('click', () => { key.forget(); location.reload() })
+
+const links = [...document.querySelectorAll('nav a')]
+const watch = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue
+    for (const link of links) {
+      link.hash === `#${entry.target.id}` ? link.setAttribute('aria-current', 'true') : link.removeAttribute('aria-current')
+    }
+  }
+}, { rootMargin: '-20% 0px -70% 0px' })
+document.querySelectorAll('main section').forEach((section) => watch.observe(section))
+
+run()

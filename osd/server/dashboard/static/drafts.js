@@ -1,0 +1,76 @@
+// Every draft with its versions: what the gate saw, who serves which, and the two buttons.
+import { get, post } from './api.js'
+import { confirm } from './ask.js'
+import { ago, by, count, el, empty, fill, number, short, signed, table } from './show.js'
+
+const FEW = 8
+const LOOK = { serving: 'good', ready: 'good', rejected: 'own', candidate: 'own', rolled_back: 'bad', quarantined: 'bad' }
+const MEANS = {
+  candidate: 'written, not judged yet', ready: 'may be loaded', serving: 'a server drafts with it', retired: 'a newer one took its place',
+  rejected: 'the gate found it no better', rolled_back: 'taken back', quarantined: 'its files are not what was published',
+}
+const opened = new Set()
+
+function evidence(version) {
+  const seen = version.evidence ?? {}
+  const back = seen.rolled_back ?? seen.quarantined
+  const parts = []
+  if (version.number === 0) parts.push('what osd started with')
+  if (seen.difference !== undefined && seen.before !== undefined) {
+    parts.push(`${number(seen.before)} → ${number(seen.after)} (${signed(seen.difference, 3)}, at least ${signed(seen.lower, 3)}) on ${count(seen.requests)} requests`)
+  } else if (seen.reason) parts.push(seen.reason)
+  if (back && LOOK[version.state] === 'bad') parts.push(`taken back: ${back.reason}`)
+  return parts.join('; ')
+}
+
+function buttons(version, again) {
+  if (version.current) {
+    if (version.parent === null) return el('span', { class: 'badge' }, 'current')
+    return [el('span', { class: 'badge good' }, 'current'), ' ', el('button', {
+      type: 'button', 'data-key': `back ${version.id}`, onclick: () => confirm({
+        title: `Take back ${short(version.id)} of ${version.draft}?`, button: 'Roll back', wantsReason: true,
+        text: `${version.id} is current. Servers go back to the nearest sound version before it, between two steps and without a pause. The target's output does not change, only how fast it comes.`,
+        act: async (reason) => { await post('/drafts/rollback', { draft: version.draft, reason: reason || 'asked for on the dashboard' }); await again() },
+      }),
+    }, 'Roll back …')]
+  }
+  return el('button', {
+    type: 'button', 'data-key': `promote ${version.id}`, 'aria-label': `Promote ${version.id}`, onclick: () => confirm({
+      title: `Make ${short(version.id)} of ${version.draft} current?`, button: 'Promote',
+      text: `${version.id} is ${version.state.replace('_', ' ')}: ${MEANS[version.state]}. All servers swap it in between two steps, whatever the gate said. The target's output does not change, only how fast it comes.`,
+      act: async () => { await post('/drafts/promote', { version: version.id }); await again() },
+    }),
+  }, 'Promote …')
+}
+
+function one(name, versions, serving, again) {
+  const newest = [...versions].reverse(), all = opened.has(name)
+  const shown = all ? newest : newest.filter((version, index) => index < FEW || version.current)
+  const columns = [
+    ['Version', (version) => el('span', { title: version.id }, short(version.id)), ''],
+    ['State', (version) => el('span', { class: `badge ${LOOK[version.state] ?? ''}`, title: MEANS[version.state] }, version.state.replace('_', ' ')), ''],
+    ['Made', (version) => el('span', { title: new Date(version.created_at * 1000).toLocaleString() }, ago(version.created_at)), ''],
+    ['From', (version) => version.parent ? short(version.parent) : '', ''],
+    ['Gate: acceptance before → after', evidence, 'name'],
+    ['Servers', (version) => serving.filter((row) => row.version === version.id).map((row) => row.worker).join(', '), 'name'],
+    ['', (version) => el('span', {}, buttons(version, again)), ''],
+  ]
+  const more = newest.length > shown.length || all
+  return el('div', { 'data-draft': name }, el('h3', {}, name), table(columns, shown, `Versions of ${name}`, (version) => version.state === 'rejected' ? 'faint' : ''),
+    more && newest.length > FEW ? el('button', {
+      type: 'button', 'data-key': `all ${name}`, 'aria-expanded': String(all),
+      onclick: () => { all ? opened.delete(name) : opened.add(name); again() },
+    }, all ? 'Show fewer' : `Show all ${newest.length}`) : null)
+}
+
+export async function showDrafts() {
+  const [versions, workers] = await Promise.all([get('/drafts'), get('/workers')])
+  const minute = Math.floor(Date.now() / 10000) // so that "ago" goes on
+  fill(by('drafts-list'), { versions, workers: workers.serving, minute, opened: [...opened] }, (facts) => {
+    const names = [...new Set(facts.versions.map((version) => version.draft))]
+    if (!names.length) return empty('No draft is known to this store yet. `osd serve` enters its own when it starts.')
+    const lists = names.map((name) => one(name, facts.versions.filter((version) => version.draft === name), facts.workers, showDrafts))
+    const learned = facts.versions.some((version) => version.number > 0)
+    return learned ? lists : [...lists, empty('Nothing was learned yet. Start `osd worker` on this store; a version appears when enough requests were kept and the gate finds it better.')]
+  })
+}
