@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from trainer.losses import Distance, distance, draft_log_probs, target_log_probs
 from trainer.optimizer import Schedule, adamw, scale, steps_done
 
 log = logging.getLogger("osd.trainer")
+
+CURVE = 32
+"""Points of a loss curve at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class Distilled:
     """Mean loss a position in the first epoch."""
     loss_last: float
     """Mean loss a position in the last epoch."""
+    loss_curve: tuple[float, ...]
+    """Mean loss of the batches in each of at most CURVE equal stretches of steps."""
     seconds: float
 
 
@@ -81,7 +87,7 @@ def distil(
     pace = torch.optim.lr_scheduler.LambdaLR(optimizer, scale(schedule, steps_done(optimizer), steps))
     measure = distance(learn.loss, learn.jsd_beta)
     model.train()
-    means = []
+    means, losses = [], []
     step = positions = 0
     for chunks in epochs:
         total = 0.0
@@ -89,11 +95,20 @@ def distil(
             batch = collate([chosen[i] for i in chunk], chunk).to(device_of(model))
             loss = _step(model, batch, measure, learn, optimizer)
             pace.step()
+            losses.append(loss)
             step, positions, total = step + 1, positions + len(batch), total + loss * len(batch)
             between(Progress(step, steps, loss, positions / (time.perf_counter() - started)))
         means.append(total / sum(map(len, chosen)))
     model.train(False)
-    return Distilled(step, len(chosen), positions, means[0], means[-1], time.perf_counter() - started)
+    curve, seconds = loss_curve(losses), time.perf_counter() - started
+    return Distilled(step, len(chosen), positions, means[0], means[-1], curve, seconds)
+
+
+def loss_curve(losses: Sequence[float], points: int = CURVE) -> tuple[float, ...]:
+    """Means of ``losses`` (n,) over min(n, points) stretches of as equal length as can be."""
+    count = min(len(losses), points)
+    edges = [i * len(losses) // count for i in range(count + 1)] if count else [0]
+    return tuple(round(sum(losses[a:b]) / (b - a), 6) for a, b in pairwise(edges))
 
 
 def loss_of(model: nn.Module, batch: Batch, measure: Distance, temperature: float) -> Tensor:
