@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from osd.beacon import Beacon, load_folder
 from osd.engine import Engine
 from osd.gamma.specdecpp import needs_head
 from osd.models import Model, Pair
@@ -50,7 +51,14 @@ def serving(
             router = make_router(store, settings, lambda name: _costs(known, name))
             stack.callback(router.close)
         known.append(Engine(pair, settings.serve, router=router, recorder=recorder, swap=swap, heads=heads))
+        beacon = Beacon(load_folder(store.directory), lambda: _load(known[0]))
+        stack.callback(beacon.close)
         yield known[0]
+
+
+def _load(engine: Engine) -> tuple[bool, int, int]:
+    """For the beacon."""
+    return engine.busy, len(engine.rows), len(engine.desk.waiting)
 
 
 def _costs(known: Sequence[Engine], draft: str) -> Costs | None:

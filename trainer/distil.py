@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +19,7 @@ from storage.settings import LearnSettings
 from trainer.collate import Batch, collate, device_of, plan, predict, select
 from trainer.losses import Distance, distance, draft_log_probs, target_log_probs
 from trainer.optimizer import Schedule, adamw, scale, steps_done
+from trainer.slices import Slices
 
 log = logging.getLogger("osd.trainer")
 
@@ -70,9 +71,11 @@ def distil(
     *,
     schedule: Schedule = "linear",
     optimizer: torch.optim.AdamW | None = None,
+    slices: Slices | None = None,
 ) -> Distilled:
     """Train ``model`` in place on ``samples`` for ``learn.epochs``; only parameters that ask for a gradient move.
-    ``optimizer`` goes on from earlier runs (:func:`trainer.optimizer.adamw`); by default it is fresh.
+    ``optimizer`` goes on from earlier runs (:func:`trainer.optimizer.adamw`); by default it is fresh. ``slices`` cuts
+    each step's batch, to let others have the device in between.
 
     At least one request must have positions of the kind that ``learn.positions`` names. The model's parameters
     are float32; on a GPU the forward pass runs in bfloat16. Raises NotFinite, and whatever ``between``
@@ -92,11 +95,12 @@ def distil(
     for chunks in epochs:
         total = 0.0
         for chunk in chunks:
-            batch = collate([chosen[i] for i in chunk], chunk).to(device_of(model))
-            loss = _step(model, batch, measure, learn, optimizer)
+            size = sum(len(chosen[i]) for i in chunk)
+            parts = [chunk] if slices is None else slices.cut(chosen, chunk)
+            loss = _step(model, (_collated(model, chosen, part) for part in parts), size, measure, learn, optimizer)
             pace.step()
             losses.append(loss)
-            step, positions, total = step + 1, positions + len(batch), total + loss * len(batch)
+            step, positions, total = step + 1, positions + size, total + loss * size
             between(Progress(step, steps, loss, positions / (time.perf_counter() - started)))
         means.append(total / sum(map(len, chosen)))
     model.train(False)
@@ -118,16 +122,28 @@ def loss_of(model: nn.Module, batch: Batch, measure: Distance, temperature: floa
     return measure(log_p, draft_log_probs(logits, batch.topk_ids, temperature))
 
 
+def _collated(model: nn.Module, chosen: Sequence[RequestSamples], part: Sequence[int]) -> Batch:
+    return collate([chosen[i] for i in part], part).to(device_of(model))
+
+
 def _step(
-    model: nn.Module, batch: Batch, measure: Distance, learn: LearnSettings, optimizer: torch.optim.Optimizer
+    model: nn.Module,
+    parts: Iterable[Batch],
+    size: int,
+    measure: Distance,
+    learn: LearnSettings,
+    optimizer: torch.optim.Optimizer,
 ) -> float:
-    with _precision(device_of(model)):
-        loss = loss_of(model, batch, measure, learn.temperature).mean()
+    """One step on the mean over ``size`` positions; its gradient is summed part after part."""
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    value = 0.0
+    for batch in parts:
+        with _precision(device_of(model)):
+            loss = loss_of(model, batch, measure, learn.temperature).sum() / size
+        loss.backward()  # type: ignore[no-untyped-call]
+        value += float(loss.detach())
     gather(ties(model))
     norm = nn.utils.clip_grad_norm_(_trained(model), learn.clip_norm)
-    value = float(loss.detach())
     if not (math.isfinite(value) and math.isfinite(float(norm))):
         raise NotFinite(f"the loss became {value} with a gradient of norm {float(norm)}")
     optimizer.step()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from storage.records import TrainingRun
 from storage.store import Store
@@ -13,6 +14,10 @@ RENEWALS = 4
 """A lease is renewed so many times in its length, so that a slow batch or two do not lose it."""
 
 
+PAUSE_SECONDS = 0.02
+"""Between two looks at whether there is capacity to spare again."""
+
+
 class Stopped(Exception):
     """The worker was asked to stop; the run's requests go back."""
 
@@ -20,21 +25,37 @@ class Stopped(Exception):
 class Lease:
     """Call :meth:`keep` often; it costs nothing most of the time."""
 
-    def __init__(self, store: Store, run: TrainingRun, seconds: float, stop: Stop | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: TrainingRun,
+        seconds: float,
+        stop: Stop | None = None,
+        why_not: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """While ``why_not`` gives a reason, the run pauses; its lease is kept."""
         self.store, self.run, self.seconds = store, run, seconds
+        self.paused = 0.0
+        """Seconds."""
+        self._why_not = why_not
         self._stop: Stop = stop or threading.Event()
         self._due = time.monotonic() + seconds / RENEWALS
 
     def keep(self) -> None:
-        """Let others run, and renew the lease when a quarter of it is over.
+        """Let others run, for as long as they need it, and renew the lease when a quarter of it is over.
 
         Raises Stopped when a stop was asked for, LeaseLost when another worker has taken the draft.
         """
-        if self._stop.is_set():
-            raise Stopped("the worker was asked to stop")
-        time.sleep(0)
-        if time.monotonic() >= self._due:
-            self.renew()
+        while True:
+            if self._stop.is_set():
+                raise Stopped("the worker was asked to stop")
+            time.sleep(0)
+            if time.monotonic() >= self._due:
+                self.renew()
+            if self._why_not() is None:
+                return
+            time.sleep(PAUSE_SECONDS)
+            self.paused += PAUSE_SECONDS
 
     def renew(self) -> None:
         """Renew the lease now. Raises LeaseLost."""

@@ -43,6 +43,7 @@ from trainer.material import call_judges, gather
 from trainer.optimizer import Memory, adamw, moments_of
 from trainer.publish import reject_abandoned, rejected_on_error, settle, stage, where_to_start
 from trainer.signals import Stop
+from trainer.slices import Slices
 from trainer.weights import load_current, load_trainable, vocab_size
 
 log = logging.getLogger("osd.trainer")
@@ -59,8 +60,10 @@ def run_once(
     watcher: Watcher = lambda _: None,
     memory: Memory | None = None,
     retry: bool = True,
+    why_not: Callable[[], str | None] = lambda: None,
 ) -> TrainingRun | None:
-    """Train a draft on what waits for it. None when nothing is due. ``retry``: see ``store.runs.claim``.
+    """Train a draft on what waits for it. None when nothing is due. ``retry``: see ``store.runs.claim``. While
+    ``why_not`` gives a reason, the run pauses.
 
     The run that comes back is PUBLISHED, REJECTED, FAILED (stopped by ``stop``) or LOST (another worker took the
     draft over; nothing of this run remains). ``watcher`` sees the progress of training; ``memory`` holds the
@@ -72,7 +75,7 @@ def run_once(
     run = store.runs.claim(draft, holder, **claim_terms(settings), retry=retry)
     if run is None:
         return None
-    lease = Lease(store, run, settings.worker.lease_seconds, stop)
+    lease = Lease(store, run, settings.worker.lease_seconds, stop, why_not)
     return conduct(store, run, lambda: _train(store, settings, run, lease, watcher, memory or Memory()))
 
 
@@ -143,8 +146,10 @@ def _train(
     # a request judges before it is trained on: what serves against the line of training so far
     first = hear(current, candidate, material.claimed, lease.keep) if start.id != parent.id else None
     optimizer = adamw(candidate, learn, memory.recall(run.draft, start.id))
-    facts |= asdict(distil(candidate, material.all, learn, between, optimizer=optimizer))
+    slices = Slices(settings.worker.slice_ms / 1000, lease.keep) if settings.worker.spare else None
+    facts |= asdict(distil(candidate, material.all, learn, between, optimizer=optimizer, slices=slices))
     lease.keep()
+    facts["paused_seconds"] = round(lease.paused, 2)
     version = stage(store, run, candidate, learn.method, facts)
 
     with rejected_on_error(store, version):

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable
 from itertools import takewhile
 
+from osd.beacon import load_folder
 from osd.gamma.specdecpp import needs_head
+from osd.models import choose_device
 from storage import records
 from storage.errors import LeaseHeld, OsdError, UnknownDraft
 from storage.records import RunState, TrainingRun, head_of
 from storage.settings import Settings
 from storage.store import Store
 from storage.suspects import RETRY
+from trainer.budget import Budget
 from trainer.heads.loop import run_head_once
 from trainer.loop import Watcher, run_once
 from trainer.optimizer import Memory
 from trainer.routes.scout import Scout
 from trainer.signals import Stop
+from trainer.spare import Spare
 from trainer.watch import Watch
 
 log = logging.getLogger("osd.trainer")
@@ -49,6 +54,8 @@ class Turns:
         self.store, self.settings, self.stop, self.only = store, settings, stop, only
         self.holder = holder_name()
         self.memory = Memory()
+        self.spare = Spare(settings.worker, load_folder(store.directory), str(choose_device(settings.worker.device)))
+        self.budget = Budget(store, settings.worker)
         self._watches: dict[str, Watch] = {}
         self._told: dict[str, str] = {}
         self._kept_at = 0.0
@@ -107,8 +114,11 @@ class Turns:
         watch.look()
         if self._is_resting(draft):
             return None
-        retry = not self._is_resting(draft, retries=True)
-        run = run_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory, retry)
+        if reason := self.spare.why_not_begin() or self.budget.why_not(draft):
+            self._tell(draft, f"no training: {reason}")
+            return None
+        retry, why_not = not self._is_resting(draft, retries=True), self.spare.why_not
+        run = run_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory, retry, why_not)
         if run is not None:
             log.info("%s", told(run), extra={"action": "run_ended", "run": run.id, "state": run.state.value})
         return run
@@ -118,7 +128,7 @@ class Turns:
         if self.settings.serve.record != "verified":
             self._tell(head_of(draft), "no acceptance head is trained: that needs serve.record = verified")
             return None
-        if self._is_resting(head_of(draft)):
+        if self._is_resting(head_of(draft)) or self.spare.why_not_begin():
             return None
         run = run_head_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory)
         if run is not None:
@@ -142,8 +152,8 @@ class Turns:
         return 0 <= records.now() - (failed[0].finished_at or 0.0) < rest  # below 0 a clock was set back
 
     def _tell(self, draft: str, message: str) -> None:
-        """Say once, not every second, that another worker has a draft."""
-        who = message.split(" until ")[0]
+        """Say once, not every second, why a draft is not trained."""
+        who = re.sub(r"[\d.]+", "", message.split(" until ")[0])
         if self._told.get(draft) != who:
             self._told[draft] = who
             log.info("%s", message, extra={"action": "lease_held", "draft": draft})

@@ -1,0 +1,43 @@
+"""How much training may cost: device-seconds an hour, and no more than it has saved."""
+
+from __future__ import annotations
+
+from storage import records
+from storage.answers.service import Answers
+from storage.outcome_window import Window
+from storage.settings import WorkerSettings
+from storage.store import Store
+
+HOUR = 3600.0
+RUNS = 10_000
+"""Runs of an hour that are looked at."""
+
+
+class Budget:
+    """Asked before a run begins. A run that is under way is let end, so both limits are passed by one run at most."""
+
+    def __init__(self, store: Store, settings: WorkerSettings) -> None:
+        self._store, self._settings = store, settings
+
+    def why_not(self, draft: str) -> str | None:
+        """Why no run of the draft may begin; None where one may. Raises StoreError."""
+        limit = self._settings.seconds_per_hour
+        if limit is not None and (spent := spent_in_the_last_hour(self._store)) >= limit:
+            return f"training took {spent:.0f} s of the last hour, and worker.seconds_per_hour is {limit:g}"
+        if self._settings.never_more_than_saved and (gain := net_gain(self._store, draft)) is not None and gain < 0:
+            return f"training has cost {-gain:.0f} s more than it saved (worker.never_more_than_saved)"
+        return None
+
+
+def spent_in_the_last_hour(store: Store) -> float:
+    """Seconds of all runs of this store, from claim to end, or to the newest heartbeat where they have not ended."""
+    now = records.now()
+    ends = [(run.started_at, run.finished_at or run.heartbeat_at) for run in store.runs.list(limit=RUNS)]
+    return sum(max(0.0, end - max(begin, now - HOUR)) for begin, end in ends)
+
+
+def net_gain(store: Store, draft: str) -> float | None:
+    """Decode seconds saved − training seconds, as `osd stats cost` shows it; None where that is not known, or nothing
+    was served."""
+    rows = Answers(store).cost(Window(draft=draft)).rows
+    return next((row.net_gain_seconds for row in rows if row.draft == draft), None)
