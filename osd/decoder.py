@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from osd import lean
-from osd.cache import Feed, RaggedCache
+from osd.cache import RaggedCache
+from osd.hugging import hugging_face_forward
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
 from osd.trees.layout import Layout
@@ -90,8 +90,8 @@ class Decoder:
         return torch.tensor(chosen, device=self.device)
 
     def read(self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
-        """Fill the caches of rows ``first`` … with these tokens, from position ``starts[i]`` on, in one pass. The widest
-        piece must fit behind every start: what is padded is written, too, where no row looks."""
+        """Fill the caches of rows ``first`` … with these tokens, from positions ``starts[i]`` on, in one pass. The
+        widest piece must fit behind every start: what is padded is written, too, where no row looks."""
         width = max(map(len, pieces))
         tokens = torch.tensor([[*piece, *[0] * (width - len(piece))] for piece in pieces], device=self.device)
         begin = torch.tensor(starts, device=self.device).unsqueeze(1)
@@ -116,8 +116,9 @@ class Decoder:
             self.read(row, [tokens[offset : offset + CHUNK]], [start + offset])
 
     def prefill_scored(self, row: int, tokens: Sequence[int], begin: int = 0) -> float | None:
-        """Fill a row's cache with all but the last of the tokens, from position ``begin`` on, and say how they surprised
-        the model: the mean of −ln p(token | those before it) over the last SCORED at most. None for a single token."""
+        """Fill a row's cache with all but the last of the tokens, from position ``begin`` on, and say how they
+        surprised the model: the mean of −ln p(token | those before it) over the last SCORED at most. None for a single
+        token."""
         if len(tokens) < 2:
             return None
         scored = min(len(tokens) - 1, max(begin, len(tokens) - 1 - SCORED))
@@ -133,72 +134,6 @@ class Decoder:
     def swap_rows(self, one: int, other: int, length: int) -> None:
         """Let two rows change places, with their first ``length`` positions."""
         self.cache.swap_rows(one, other, length)
-
-
-def hugging_face_forward(module: PreTrainedModel) -> Forward:
-    """The model's own forward pass, aimed at a ragged cache."""
-
-    def forward(tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
-        feed: Feed = cache.feed
-        with ExitStack() as hooks:
-            if cache.wants_embedding:
-                hooks.enter_context(_embedding_kept(module, cache))
-            if cache.mix is not None:
-                hooks.enter_context(_adapted(module, cache.mix))
-            logits: torch.Tensor = module(
-                input_ids=tokens,
-                attention_mask=feed.mask,
-                position_ids=feed.positions,
-                past_key_values=cache,
-                use_cache=True,
-            ).logits
-        if last is None:
-            return logits
-        if cache.wants_embedding and cache.embedding is not None:
-            cache.embedding = _pick(cache.embedding, last)
-        return _pick(logits, last)
-
-    return forward
-
-
-def _pick(columns: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-    """(B, T, …) and (B,) → (B, 1, …)"""
-    return columns.gather(1, last.view(-1, 1, 1).expand(-1, 1, columns.shape[-1]))
-
-
-@contextmanager
-def _embedding_kept(module: PreTrainedModel, cache: RaggedCache) -> Iterator[None]:
-    """Leave what the output layer is given in the cache."""
-    head: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
-
-    def keep(_: object, args: tuple[torch.Tensor, ...]) -> None:
-        cache.embedding = args[0]
-
-    handle = head.register_forward_pre_hook(keep)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def _adapted(module: PreTrainedModel, mix: Mix) -> Iterator[None]:
-    """Add to what the adapted modules give."""
-
-    def hook(site: str) -> Callable[[torch.nn.Module, tuple[torch.Tensor, ...], torch.Tensor], torch.Tensor]:
-        def add(part: torch.nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
-            if isinstance(part, torch.nn.Embedding):
-                return mix.embed(site, args[0], output)
-            return mix.add(site, args[0], output)
-
-        return add
-
-    handles = [module.get_submodule(site).register_forward_hook(hook(site)) for site in mix.sites]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def lay_out(build: Builder, parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from osd.decoder import Decoder
 from osd.intake import check_request
 from osd.models import Pair
 from osd.row import Completion, Row
@@ -43,23 +42,17 @@ class Desk:
         self._want(decision.draft)
         self.waiting.append(Row(request, seen, decision, self.limit))
 
-    def admit(self, target: Decoder, index: int) -> Row:
-        """The first in line, its prompt read by the target as row ``index``; what drafts for it is decided."""
-        row = self.waiting.popleft()
-        prompt, route = row.tokens, row.decision.route
-        if self._choose is None or len(route.drafts) < 2:
-            target.prefill(index, prompt[:-1])
-            return row
-        row.decision = self._choose(row.seen, row.decision, self._perplexity(target, index, prompt))
-        return row
+    def asks_surprise(self, row: Row) -> bool:
+        """Whether :meth:`decide` wants to know how the prompt's end surprised the target."""
+        return self._reads_perplexity and self._has_choice(row)
 
-    def _perplexity(self, target: Decoder, index: int, prompt: Sequence[int]) -> float | None:
-        """Prefill, and what it says of the prompt where the router reads that."""
-        if not self._reads_perplexity:
-            target.prefill(index, prompt[:-1])
-            return None
-        surprise = target.prefill_scored(index, prompt)
-        return None if surprise is None else math.exp(surprise)
+    def decide(self, row: Row, surprise: float | None) -> None:
+        """Its prompt was read: what drafts for it, where there is a choice. ``surprise``: the mean of −ln p."""
+        if self._choose is not None and self._has_choice(row):
+            row.decision = self._choose(row.seen, row.decision, None if surprise is None else math.exp(surprise))
+
+    def _has_choice(self, row: Row) -> bool:
+        return self._choose is not None and len(row.decision.route.drafts) > 1
 
     def observe(self, row: Row, completion: Completion) -> None:
         """Tell the router how a request went."""

@@ -1,11 +1,12 @@
 """The decoding loop: rows join and leave between steps, and every step is one draft-then-verify round.
 
-    admit → draft → verify → accept → commit → record
+    admit → read → draft → verify → accept → commit → record
 
 Offline generation, the benches and the server run this same loop. A batch is ragged: its rows accept
 different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
-osd.desk (refuses, routes, lets in), osd.gamma (how far), osd.drafters (which drafts there are, and what they
-propose), osd.decoder (the target's pass), osd.warp and osd.verdict (what is kept), osd.recorder, osd.swap, osd.shadow.
+osd.desk (refuses, routes), osd.reading (lets in, and reads prompts piece by piece), osd.gamma (how far), osd.drafters
+(which drafts there are, and what they propose), osd.decoder (the target's pass), osd.warp and osd.verdict (what is
+kept), osd.recorder, osd.swap, osd.shadow.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from osd.gamma import CostModel, GammaController, Observation, make_pace
 from osd.gamma.fixed import FixedController
 from osd.household import UNVERSIONED, Household, PassCosts
 from osd.models import Pair, row_length, row_limit
+from osd.reading import Reading
 from osd.recorder import Recorder
 from osd.row import Completion, Progress, Row
 from osd.shadow import Shadow
 from osd.stats import EngineStats
 from osd.swap import HeadSwap, Swap
 from osd.text import Ending
-from osd.trees.judging import check_trees
-from osd.verdict import Verdict, judge, uniforms
+from osd.verdict import Verdict, uniforms
+from osd.verify import verify
 from osd.warp import Warp
 from router.base import Router
 from router.fixed import FixedRouter
@@ -41,6 +43,8 @@ from storage.settings import ServeSettings
 
 __all__ = ["UNVERSIONED", "Engine", "EngineStats"]
 
+DRAFTS_READ = 2
+"""Drafts, whose passes cost a part of the target's, may read so many times its tokens in a step, of each row."""
 Listener = Callable[[Sequence[Row], Sequence[Progress], Verdict, Tensor], None]
 """Hears of every round: its rows, what each got, the verdict and the target's logits (B, G + 1, V)."""
 
@@ -75,6 +79,8 @@ class Engine:
         """What passes cost, for routers."""
         self.stats = EngineStats()
         self.target = pair.target.decoder(settings.max_batch, row_length(pair, settings))
+        self.reading = Reading(self.desk, self.target, settings, self.stats)
+        self.drafter.most_read = DRAFTS_READ * settings.prefill_tokens
         self.drafting = make_drafting(pair.target, settings, self.drafter, self.target, proposer)
         self.shadow = Shadow(self.drafter, self.router)
         self.ending = Ending(pair.tokenizer, pair.eos_ids)
@@ -102,7 +108,12 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.rows or self.desk.waiting or self._ended)
+        return bool(self.rows or self.reading.rows or self._ended)
+
+    @property
+    def room(self) -> int:
+        """Requests that may come without having to wait."""
+        return self.settings.max_batch - len(self.rows) - len(self.reading.rows)
 
     @property
     def draft_version(self) -> str:
@@ -124,7 +135,7 @@ class Engine:
         if row in self.rows:
             self._leave(self.rows.index(row))
         else:
-            self.desk.waiting.remove(row)
+            self.reading.drop(row, len(self.rows))
         completion = self._finish(row, "cancelled")
         self._ended.append(Progress(request_id, (), completion))
         if self.recorder:
@@ -135,7 +146,7 @@ class Engine:
         """Serve requests to the end, at most ``max_batch`` at a time, pulling them as there is room."""
         source = iter(requests)
         while True:
-            while len(self.rows) + len(self.desk.waiting) < self.settings.max_batch and (request := next(source, None)):
+            while self.room > 0 and (request := next(source, None)):
                 self.submit(request)
             if not self.busy:
                 return
@@ -159,15 +170,15 @@ class Engine:
             chance = uniforms(self.rows, gammas, self.pair.device) if warp else None
             draft = self.drafting.propose(self.rows, gammas, warp, chance, self.pace.steer)
             clock.split()
-            logits, verdict = self._check(draft, warp, chance)
+            keep = self.recorder is not None
+            logits, verdict = verify(self.target, self.rows, draft, warp, chance, keep_chances=keep)
         rows = len(self.rows)
         progress = self._commit(gammas, draft, verdict, logits, clock)
         self._measure(rows, draft, clock)
         return progress
 
     def _admit(self) -> None:
-        while self.desk.waiting and len(self.rows) < self.settings.max_batch:
-            row = self.desk.admit(self.target, len(self.rows))
+        for row in self.reading.admit(len(self.rows)):
             self.drafting.join(row, row.decision.draft)
             row.begin(self._controller(row))
             self.stats.stood_in += row.seat.draft != row.decision.draft
@@ -178,19 +189,6 @@ class Engine:
         if gamma is not None:
             return FixedController(min(gamma, self.settings.gamma_max))
         return self.pace.controller(row.route, self.drafter.costs_beside(row))
-
-    def _check(self, draft: Draft, warp: Warp | None, chance: Tensor | None) -> tuple[Tensor, Verdict]:
-        keep = self.recorder is not None
-        if draft.trees is not None:
-            return check_trees(self.target, self.rows, draft, warp, chance, keep_chances=keep)
-        logits = self._verify(draft)
-        return logits, judge(logits, draft, warp, chance, keep_chances=keep)
-
-    def _verify(self, draft: Draft) -> Tensor:
-        """One target pass over each row's last token and its draft: logits (B, G + 1, V)."""
-        last = torch.tensor([[row.tokens[-1]] for row in self.rows], device=self.pair.device)
-        starts, counts = [row.length - 1 for row in self.rows], [length + 1 for length in draft.lengths]
-        return self.target.logits(torch.cat([last, draft.tokens], dim=1), starts, counts=counts)
 
     def _measure(self, rows: int, draft: Draft, clock: Clock) -> None:
         """Tell the cost model. Committing is as often as verifying, so it counts there."""
@@ -236,6 +234,7 @@ class Engine:
         if last is not row:
             self.target.move_row(len(self.rows), index, last.length - 1)
             self.rows[index] = last
+        self.reading.close_up(len(self.rows))
 
     def _swap(self) -> None:
         """Let drafts and a newer head come and go: exchanges of references between two steps."""
@@ -247,4 +246,4 @@ class Engine:
         self.household.renew_head()
 
     def _find(self, request_id: str) -> Row | None:
-        return next((row for row in [*self.rows, *self.desk.waiting] if row.request.id == request_id), None)
+        return next((row for row in [*self.rows, *self.reading.rows] if row.request.id == request_id), None)

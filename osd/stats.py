@@ -17,3 +17,5 @@ class EngineStats:
     """Milliseconds for which decoding stood still at each swap."""
     stood_in: int = 0
     """Requests that the default draft served because the one they were sent to was not in memory."""
+    read_tokens: int = 0
+    """Prompt tokens that the target computed."""

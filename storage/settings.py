@@ -83,6 +83,8 @@ class ServeSettings(Section):
     """Rows that decode together."""
     max_length: int = Field(default=2048, ge=8)
     """Prompt and output tokens of a row at most (the models' own limit, if that is less)."""
+    prefill_tokens: int = Field(default=512, ge=64)
+    """Prompt tokens that a step reads at most, of all rows together, before it decodes."""
     threads: int | None = Field(default=None, ge=1)
     """Torch threads for decoding on the CPU; None leaves torch's own choice."""
     gamma: GammaRule = "analytic"

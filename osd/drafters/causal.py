@@ -12,6 +12,7 @@ from osd.decoder import Decoder
 from osd.drafters.base import Draft, Steer
 from osd.drafters.head import HeadPass
 from osd.gamma import Signal
+from osd.prefill import Piece, read_pieces
 from osd.row import Row
 from osd.warp import Warp, draw
 
@@ -23,6 +24,8 @@ class CausalDrafter:
         """``vocabulary`` is the width of the target's logits: the draft's are cut or filled up to it."""
         self.decoder, self.vocabulary = decoder, vocabulary
         self.head = head
+        self.most_read: int | None = None
+        """Tokens of a row that are read in one round; None for all."""
 
     @property
     def head(self) -> HeadPass | None:
@@ -38,6 +41,7 @@ class CausalDrafter:
         self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
     ) -> Draft:
         """See :meth:`osd.drafters.base.Drafter.propose`."""
+        gammas = self._read(rows, gammas)
         lengths = list(gammas)
         tokens: list[Tensor] = []
         q: list[Tensor] = []
@@ -63,6 +67,20 @@ class CausalDrafter:
         """See :meth:`osd.drafters.base.Drafter.move_row`."""
         self.decoder.move_row(source, target, row.drafter_seen)
 
+    def _read(self, rows: Sequence[Row], gammas: Sequence[int]) -> Sequence[int]:
+        """Read what the rows that are to draft have unread, ``most_read`` tokens of each at most: those that then have
+        more to read draft nothing yet."""
+        late = [(place, row) for place, row in enumerate(rows) if gammas[place] and row.unread()]
+        if not late:
+            return gammas
+        pieces = [
+            Piece(place, row.drafter_seen, row.tokens[row.drafter_seen : -1][: self.most_read]) for place, row in late
+        ]
+        read_pieces(self.decoder, pieces)
+        for (_, row), piece in zip(late, pieces, strict=True):
+            row.drafter_seen += len(piece.tokens)
+        return [0 if row.unread() else gamma for row, gamma in zip(rows, gammas, strict=True)]
+
     def _next(self, rows: Sequence[Row], gammas: Sequence[int], tokens: list[Tensor], starts: list[int]) -> Tensor:
         """Logits (B, 1, V) after the last drafted token, or after the rows' own text."""
         if not tokens:
@@ -76,13 +94,9 @@ class CausalDrafter:
     def _after_text(self, rows: Sequence[Row], gammas: Sequence[int]) -> Tensor:
         """One pass that feeds every row that drafts what its cache lacks (the widest lag for all: feeding a token
         again writes what is there already). The others only stand in line; what they write is not counted as seen."""
-        drafting = [(index, row) for index, row in enumerate(rows) if gammas[index] > 0]
-        for index, row in drafting:
-            if row.unread():
-                self.decoder.prefill(index, row.tokens[row.drafter_seen : -1], row.drafter_seen)
-                row.drafter_seen = row.length - 1
-        lag = max(row.length - row.drafter_seen for _, row in drafting)
-        for _, row in drafting:
+        drafting = [row for row, gamma in zip(rows, gammas, strict=True) if gamma > 0]
+        lag = max(row.length - row.drafter_seen for row in drafting)
+        for row in drafting:
             row.drafter_seen = row.length
         starts = [max(0, row.length - lag) for row in rows]
         fed = [(row.tokens[start:] + [0] * lag)[:lag] for row, start in zip(rows, starts, strict=True)]

@@ -30,6 +30,8 @@ class DraftPool:
         self.seats: dict[str, Seat] = {default.draft: default}
         """Every draft that new requests may get."""
         self.vocabulary, self.costs = vocabulary, costs
+        self.most_read: int | None = None
+        """Tokens of a row that a draft reads in one round; a row that has more unread drafts nothing yet. None: all."""
         self.busy: list[Body] = []
         """Bodies that have rows."""
         self._laps = Laps(default.body.decoder.device)
@@ -110,8 +112,9 @@ class DraftPool:
         return merge(parts, len(rows), self.vocabulary, self.decoder.device, sampled=warp is not None)
 
     def _ask(self, body: Body, gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer) -> Draft:
-        unread = sum(row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma)
-        body.costs(self.costs).unread = unread
+        body.drafter.most_read = most = self.most_read
+        unread = [row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma]
+        body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))
         body.newest = draft = body.drafter.propose(body.rows, gammas, warp, chance, steer)
         if draft.passes:
             self._timed.append((body, len(body.rows), draft.passes))

@@ -155,8 +155,7 @@ class EngineThread:
                 self._wake.wait(IDLE_SECONDS)
             to_end, self._to_end = self._to_end, []
             waiting = [job for job in to_end if self._line.remove(job.request.tenant, job)]
-            room = self.engine.settings.max_batch - len(self.engine.rows) - len(self.engine.desk.waiting)
-            new = [job for _ in range(room) if (job := self._line.take())]
+            new = [job for _ in range(self.engine.room) if (job := self._line.take())]
         self._hand_out([(job, Piece(error=job.why)) for job in waiting if job.why])
         return new, [job for job in to_end if job not in waiting]
 

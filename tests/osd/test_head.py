@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.decoder import hugging_face_forward
 from osd.drafters.causal import Signals
 from osd.drafters.head import AcceptanceHead, HeadConfig, HeadPass, digest_of_model, load_head, save_head
 from osd.engine import Engine
+from osd.hugging import hugging_face_forward
 from osd.models import Pair, load_pair
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.records import Request, Sampling

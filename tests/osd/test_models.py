@@ -11,7 +11,8 @@ import torch
 import transformers as tf
 
 import osd
-from osd.decoder import Decoder, choose_forward, hugging_face_forward
+from osd.decoder import Decoder, choose_forward
+from osd.hugging import hugging_face_forward
 from osd.lean import LeanDecoder, lean_forward
 from osd.models import load_model, load_pair, position_limit
 from storage.errors import CannotServeRagged, ModelNotLoaded, VocabularyMismatch

@@ -1,0 +1,82 @@
+"""A Hugging Face model's own forward pass, for those that the lean one does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PreTrainedModel
+
+from osd.cache import Feed, RaggedCache
+from osd.lora.bank import Mix
+
+if TYPE_CHECKING:
+    from osd.decoder import Forward
+
+
+def hugging_face_forward(module: PreTrainedModel) -> Forward:
+    """The model's own forward pass, aimed at a ragged cache."""
+
+    def forward(tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
+        feed: Feed = cache.feed
+        with ExitStack() as hooks:
+            if cache.wants_embedding:
+                hooks.enter_context(_embedding_kept(module, cache))
+            if cache.mix is not None:
+                hooks.enter_context(_adapted(module, cache.mix))
+            logits: torch.Tensor = module(
+                input_ids=tokens,
+                attention_mask=feed.mask,
+                position_ids=feed.positions,
+                past_key_values=cache,
+                use_cache=True,
+            ).logits
+        if last is None:
+            return logits
+        if cache.wants_embedding and cache.embedding is not None:
+            cache.embedding = _pick(cache.embedding, last)
+        return _pick(logits, last)
+
+    return forward
+
+
+def _pick(columns: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """(B, T, …) and (B,) → (B, 1, …)"""
+    return columns.gather(1, last.view(-1, 1, 1).expand(-1, 1, columns.shape[-1]))
+
+
+@contextmanager
+def _embedding_kept(module: PreTrainedModel, cache: RaggedCache) -> Iterator[None]:
+    """Leave what the output layer is given in the cache."""
+    head: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
+
+    def keep(_: object, args: tuple[torch.Tensor, ...]) -> None:
+        cache.embedding = args[0]
+
+    handle = head.register_forward_pre_hook(keep)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _adapted(module: PreTrainedModel, mix: Mix) -> Iterator[None]:
+    """Add to what the adapted modules give."""
+
+    def hook(site: str) -> Callable[[torch.nn.Module, tuple[torch.Tensor, ...], torch.Tensor], torch.Tensor]:
+        def add(part: torch.nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
+            if isinstance(part, torch.nn.Embedding):
+                return mix.embed(site, args[0], output)
+            return mix.add(site, args[0], output)
+
+        return add
+
+    handles = [module.get_submodule(site).register_forward_hook(hook(site)) for site in mix.sites]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,119 @@
+"""Rows whose prompts the target is still reading: a piece of each step's budget, then a place among those that decode.
+
+They stand in the target's cache behind the rows that decode, without a gap: of n rows that decode, reader i has place
+n + i. So decoding never sees them, and a pass over neighbours can read several of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from osd.decoder import SCORED, Decoder
+from osd.desk import Desk
+from osd.prefill import Piece, read_pieces
+from osd.row import Row
+from osd.stats import EngineStats
+from storage.settings import ServeSettings
+
+OLDEST = 4
+"""The row that has waited longest gets this part of a step's tokens, 1/4: short prompts, which go first, cannot starve
+it."""
+
+
+@dataclass(slots=True)
+class Reader:
+    """A row, and how much of its prompt the target's cache holds."""
+
+    row: Row
+    asks_surprise: bool
+    """Whether the target's logits at the prompt's end are wanted."""
+    read: int = 0
+    surprise: float | None = None
+    """The mean of −ln p over the prompt's end."""
+
+    @property
+    def left(self) -> int:
+        """Tokens to read: all but the prompt's last, which is fed with the first round."""
+        return self.row.prompt_len - 1 - self.read
+
+
+class Reading:
+    """See the module. Used by the engine's thread."""
+
+    def __init__(self, desk: Desk, target: Decoder, serve: ServeSettings, stats: EngineStats) -> None:
+        self.desk, self.target, self.stats = desk, target, stats
+        self._places, self._budget = serve.max_batch, serve.prefill_tokens
+        self.readers: list[Reader] = []
+
+    @property
+    def rows(self) -> list[Row]:
+        """Those that do not decode yet: they are being read, or wait for a place."""
+        return [*(reader.row for reader in self.readers), *self.desk.waiting]
+
+    def admit(self, first: int) -> list[Row]:
+        """Give free places to those that wait, and read a step's tokens. The rows that are ready then have left for
+        places ``first`` …, and what drafts for them is decided."""
+        while self.desk.waiting and first + len(self.readers) < self._places:
+            row = self.desk.waiting.popleft()
+            self.readers.append(Reader(row, self.desk.asks_surprise(row)))
+        return self._step(first) if self.readers else []
+
+    def _step(self, first: int) -> list[Row]:
+        by_age = sorted(self.readers, key=lambda reader: reader.row.started)
+        given = share([reader.left for reader in by_age], self._budget)
+        tokens = {id(reader): count for reader, count in zip(by_age, given, strict=True)}
+        self._read(first, [tokens[id(reader)] for reader in self.readers])
+        return [self._release(first + i, reader) for i, reader in enumerate([r for r in by_age if not r.left])]
+
+    def drop(self, row: Row, first: int) -> None:
+        """A row ends before it decodes; ``first`` is the place of the first reader."""
+        if row in self.desk.waiting:
+            self.desk.waiting.remove(row)
+            return
+        index = self.rows.index(row)
+        last = self.readers.pop()
+        if last.row is not row:
+            self.target.move_row(first + len(self.readers), first + index, last.read)
+            self.readers[index] = last
+
+    def close_up(self, first: int) -> None:
+        """There is one row less that decodes: the last reader takes the place ``first`` that became free."""
+        if self.readers:
+            last = self.readers.pop()
+            self.target.move_row(first + len(self.readers) + 1, first, last.read)
+            self.readers.insert(0, last)
+
+    def _read(self, first: int, given: Sequence[int]) -> None:
+        pieces: list[Piece] = []
+        for place, (reader, count) in enumerate(zip(self.readers, given, strict=True), first):
+            if reader.asks_surprise and count == reader.left > 0:
+                reader.surprise = self.target.prefill_scored(place, reader.row.tokens, reader.read)
+            elif count := max(0, min(count, reader.left - SCORED * reader.asks_surprise)):
+                pieces.append(Piece(place, reader.read, reader.row.tokens[reader.read : reader.read + count]))
+            reader.read += count
+            self.stats.read_tokens += count
+        read_pieces(self.target, pieces)
+
+    def _release(self, place: int, reader: Reader) -> Row:
+        """To the first place of those that are being read; whoever stands there takes the reader's."""
+        index = self.readers.index(reader)
+        if index:
+            self.target.swap_rows(place, place + index, max(reader.read, self.readers[0].read))
+            self.readers[index] = self.readers[0]
+        del self.readers[0]
+        self.desk.decide(reader.row, reader.surprise)
+        return reader.row
+
+
+def share(left: Sequence[int], budget: int) -> list[int]:
+    """Who reads how much: rows with ``left`` tokens to read, the one that waited longest first. It gets its part, then
+    the shortest are served first, so that the first tokens come early."""
+    given = [0] * len(left)
+    if left:
+        given[0] = min(left[0], budget // OLDEST)
+    budget -= sum(given)
+    for i in sorted(range(len(left)), key=lambda i: left[i]):
+        more = min(left[i] - given[i], budget)
+        given[i], budget = given[i] + more, budget - more
+    return given

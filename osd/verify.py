@@ -1,0 +1,27 @@
+"""One target pass over each row's last token and its draft, and what it keeps of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from osd.decoder import Decoder
+from osd.drafters.base import Draft
+from osd.row import Row
+from osd.trees.judging import check_trees
+from osd.verdict import Verdict, judge
+from osd.warp import Warp
+
+
+def verify(
+    target: Decoder, rows: Sequence[Row], draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool
+) -> tuple[Tensor, Verdict]:
+    """The target's logits, (B, G + 1, V) of chains and (B, N + 1, V) of trees, and the verdict."""
+    if draft.trees is not None:
+        return check_trees(target, rows, draft, warp, chance, keep_chances=keep_chances)
+    last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
+    starts, counts = [row.length - 1 for row in rows], [length + 1 for length in draft.lengths]
+    logits = target.logits(torch.cat([last, draft.tokens], dim=1), starts, counts=counts)
+    return logits, judge(logits, draft, warp, chance, keep_chances=keep_chances)
