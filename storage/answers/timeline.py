@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Integer, cast, func, select
+from sqlalchemy import Integer, Select, cast, func, select
 from sqlalchemy.orm import Session
 
 from storage import admin_log
@@ -22,8 +22,11 @@ COUNTS = ("requests", "rounds", "drafted", "accepted", "rejections", "emitted", 
 LIVE_SECONDS = 900.0
 """Up to so far back the single outcomes are asked, and buckets may be shorter than a minute."""
 LIVE_BUCKETS = 90
+WIDTHS = (2, 5, 10)
+"""Seconds of a live bucket: the least with which there are not more than LIVE_BUCKETS."""
 NEWEST = 200
 """Marks of a kind at most."""
+JUDGED_NO = (VersionState.CANDIDATE.value, VersionState.REJECTED.value)
 LEFT = (VersionState.ROLLED_BACK.value, VersionState.QUARANTINED.value)
 
 
@@ -64,26 +67,36 @@ class Timeline:
 def timeline(db: Database, since: float, until: float) -> Timeline:
     """Of all routes; buckets get longer with the time that is asked for, so that there are at most a few hundred."""
     seconds = until - since
-    bucket = max(1.0, round(seconds / LIVE_BUCKETS)) if seconds <= LIVE_SECONDS else _span(seconds)
-    points = _live(db, since, int(bucket)) if seconds <= LIVE_SECONDS else _summed(db, since, until, bucket)
+    if seconds <= LIVE_SECONDS:
+        bucket, points = _live(db, since, until)
+    else:
+        bucket = _span(seconds)
+        points = _summed(db, since, until, bucket)
     return Timeline(since, until, bucket, points, marks(db, since, until))
 
 
-def _span(seconds: float) -> float:
+def _span(seconds: float) -> int:
     return MINUTE if seconds <= 6 * HOUR else HOUR if seconds <= 10 * DAY else DAY
 
 
-def _live(db: Database, since: float, bucket: int) -> list[Point]:
+def _live(db: Database, since: float, until: float) -> tuple[int, list[Point]]:
+    with db.session(read_only=True) as session:
+        first = session.scalar(select(func.min(OutcomeRow.finished_at)).where(OutcomeRow.finished_at >= since))
+        needed = (until - (until if first is None else first)) / LIVE_BUCKETS
+        bucket = next((width for width in WIDTHS if width >= needed), WIDTHS[-1])
+        hurry(session)
+        rows = session.execute(_buckets(since, bucket))
+        return bucket, [_point(route, at, sums) for route, at, *sums in rows]
+
+
+def _buckets(since: float, bucket: int) -> Select[Any]:
     second = cast(OutcomeRow.finished_at, Integer)
     start = (second - second % bucket).label("start")
     query = select(OutcomeRow.route, start, *(func.sum(getattr(OutcomeRow, name)) for name in COUNTS))
-    query = query.where(OutcomeRow.finished_at >= since).group_by(OutcomeRow.route, start).order_by(start)
-    with db.session(read_only=True) as session:
-        hurry(session)
-        return [_point(route, at, sums) for route, at, *sums in session.execute(query)]
+    return query.where(OutcomeRow.finished_at >= since).group_by(OutcomeRow.route, start).order_by(start)
 
 
-def _summed(db: Database, since: float, until: float, bucket: float) -> list[Point]:
+def _summed(db: Database, since: float, until: float, bucket: int) -> list[Point]:
     name = next(name for name, span in SPANS.items() if span == bucket)
     with db.session(read_only=True) as session:
         columns = {"route": Sums.route, name: None}
@@ -105,11 +118,12 @@ def marks(db: Database, since: float, until: float) -> list[Mark]:
 
 
 def _versions(session: Session) -> Iterator[Mark]:
-    versions = select(VersionRow.id, VersionRow.created_at, VersionRow.evidence).where(
-        VersionRow.number > 0, VersionRow.state != VersionState.REJECTED.value, VersionRow.kind != "head"
-    )
-    for name, at, evidence in session.execute(versions.order_by(VersionRow.created_at.desc()).limit(NEWEST)):
-        yield Mark(at, "version", name)
+    columns = VersionRow.id, VersionRow.number, VersionRow.created_at, VersionRow.evidence
+    given_out = VersionRow.state.not_in(JUDGED_NO), VersionRow.kind != "head"
+    versions = select(*columns).where(*given_out).order_by(VersionRow.created_at.desc()).limit(NEWEST)
+    for name, number, at, evidence in session.execute(versions):
+        if number > 0:
+            yield Mark(at, "version", name)
         yield from (Mark(evidence[why]["at"], "rollback", name) for why in LEFT if why in evidence)
 
 

@@ -1,7 +1,7 @@
 // Acceptance over time, with what happened in between.
 import { get } from './api.js'
 import { clear, draw, ink, line } from './charts.js'
-import { by, count, number, short, when } from './show.js'
+import { by, count, number, short, tell, when } from './show.js'
 
 const route = by('timeline-route'), seconds = by('timeline-seconds'), place = by('timeline')
 const LOOK = { version: ['dot', 'soft', 'new version'], promote: ['dash', 'strong', 'promoted'], rollback: ['dash', 'bad', 'taken back'], drift: ['dashdot', 'bad', 'traffic drifted'] }
@@ -26,7 +26,7 @@ function curve(name, points, bucket) {
 
 function markers(marks) {
   const colours = ink()
-  const text = marks.map((mark) => `${mark.kind === 'drift' ? mark.subject : `${mark.subject}`}<br>${LOOK[mark.kind][2]}, ${when(mark.at)}`)
+  const text = marks.map((mark) => `${mark.subject}<br>${LOOK[mark.kind][2]}, ${when(mark.at)}`)
   return {
     name: 'what happened', x: marks.map((mark) => time(mark.at)), y: marks.map(() => 0), text, hoverinfo: 'text', mode: 'markers',
     marker: { symbol: 'triangle-up', size: 9, color: marks.map((mark) => colours[LOOK[mark.kind][1]]) }, showlegend: false,
@@ -42,7 +42,8 @@ function picture() {
     type: 'line', x0: time(mark.at), x1: time(mark.at), yref: 'paper', y0: 0, y1: 1, layer: 'below',
     line: { width: mark.kind === 'version' ? 1 : 1.5, dash: LOOK[mark.kind][0], color: colours[LOOK[mark.kind][1]] },
   }))
-  const few = marks.filter((mark) => mark.kind !== 'version').concat(marks.filter((mark) => mark.kind === 'version').length > LABELS ? [] : marks.filter((mark) => mark.kind === 'version'))
+  const crowded = marks.length > (place.clientWidth < 600 ? LABELS / 2 : LABELS)
+  const few = crowded ? marks.filter((mark) => mark.kind !== 'version') : marks
   const annotations = few.map((mark) => ({
     x: time(mark.at), yref: 'paper', y: 1, yanchor: 'top', xanchor: 'left', showarrow: false, textangle: 90,
     text: mark.kind === 'version' ? short(mark.subject) : `${LOOK[mark.kind][2]} ${mark.kind === 'drift' ? mark.subject : short(mark.subject)}`,
@@ -67,8 +68,7 @@ function show() {
     if (!routes.includes(name)) { routes.push(name); route.add(new Option(name, name)) }
   }
   const nothing = newest.points.length === 0
-  by('timeline-empty').hidden = !nothing
-  by('timeline-empty').textContent = 'No drafts were judged in this time. Send requests, or choose a longer time.'
+  tell(by('timeline-empty'), nothing ? 'No drafts were judged in this time. Send requests, or choose a longer time.' : '')
   place.hidden = nothing
   by('timeline-said').textContent = say()
   nothing ? clear(place) : draw(place, picture)

@@ -26,8 +26,8 @@ export const post = async (path, body) => (await ask(`/admin${path}`, {
 })).json()
 
 // Server-sent events over fetch: EventSource cannot send a key. Returns when the stream ends.
-export async function follow(path, heard) {
-  const answer = await ask(`/admin${path}`)
+export async function follow(path, heard, signal) {
+  const answer = await ask(`/admin${path}`, { signal })
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader()
   let held = ''
   for (;;) {

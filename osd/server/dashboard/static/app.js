@@ -3,7 +3,7 @@ import { showAcceptance } from './acceptance.js'
 import { Refused, follow, get, key } from './api.js'
 import { showDrafts } from './drafts.js'
 import { showGain } from './gain.js'
-import { showInside } from './inside.js'
+import { forget, showInside } from './inside.js'
 import { showNow } from './now.js'
 import { showRoutes } from './routes.js'
 import { showRuns } from './runs.js'
@@ -12,6 +12,7 @@ import { by } from './show.js'
 const EVERY = [[2000, showAcceptance], [2000, showDrafts], [3000, showRuns], [2000, showInside], [5000, showRoutes], [5000, showGain]]
 const AGAIN = 2000
 const asked = new Map()
+let stop = null
 
 function say(text, look) {
   by('link').textContent = text
@@ -36,6 +37,8 @@ function heard(snapshot) {
 }
 
 function askForKey(why) {
+  stop?.abort()
+  forget()
   by('main').hidden = true
   by('sign-in').hidden = false
   by('sign-in-error').textContent = key.get() ? why : ''
@@ -52,10 +55,12 @@ async function run() {
       by('main').hidden = false
       by('sign-in').hidden = true
       by('sign-out').hidden = !key.get()
-      await follow('/events', heard)
+      stop = new AbortController()
+      await follow('/events', heard, stop.signal)
       say('the server ended; trying again …', 'lost')
     } catch (error) {
       if (error instanceof Refused) return askForKey(error.message)
+      if (error.name === 'AbortError') return
       say('the server cannot be reached; trying again …', 'lost')
     }
     await new Promise((done) => setTimeout(done, AGAIN))

@@ -34,6 +34,7 @@ function buttons(version, again) {
       }),
     }, 'Roll back …')]
   }
+  if (version.state === 'candidate') return ''
   return el('button', {
     type: 'button', 'data-key': `promote ${version.id}`, 'aria-label': `Promote ${version.id}`, onclick: () => confirm({
       title: `Make ${short(version.id)} of ${version.draft} current?`, button: 'Promote',
@@ -49,9 +50,9 @@ function one(name, versions, serving, again) {
   const columns = [
     ['Version', (version) => el('span', { title: version.id }, short(version.id)), ''],
     ['State', (version) => el('span', { class: `badge ${LOOK[version.state] ?? ''}`, title: MEANS[version.state] }, version.state.replace('_', ' ')), ''],
-    ['Made', (version) => el('span', { title: new Date(version.created_at * 1000).toLocaleString() }, ago(version.created_at)), ''],
+    ['Made', (version) => ago(version.created_at), ''],
     ['From', (version) => version.parent ? short(version.parent) : '', ''],
-    ['Gate: acceptance before → after', evidence, 'name'],
+    ['Gate, before → after', evidence, 'name'],
     ['Servers', (version) => serving.filter((row) => row.version === version.id).map((row) => row.worker).join(', '), 'name'],
     ['', (version) => el('span', {}, buttons(version, again)), ''],
   ]
@@ -65,8 +66,7 @@ function one(name, versions, serving, again) {
 
 export async function showDrafts() {
   const [versions, workers] = await Promise.all([get('/drafts'), get('/workers')])
-  const minute = Math.floor(Date.now() / 10000) // so that "ago" goes on
-  fill(by('drafts-list'), { versions, workers: workers.serving, minute, opened: [...opened] }, (facts) => {
+  fill(by('drafts-list'), { versions, workers: workers.serving, opened: [...opened] }, (facts) => {
     const names = [...new Set(facts.versions.map((version) => version.draft))]
     if (!names.length) return empty('No draft is known to this store yet. `osd serve` enters its own when it starts.')
     const lists = names.map((name) => one(name, facts.versions.filter((version) => version.draft === name), facts.workers, showDrafts))

@@ -1,7 +1,7 @@
 // One request token by token. Texts live in the server's memory and on this page, nowhere else.
 import { get } from './api.js'
 import { clear, draw, ink } from './charts.js'
-import { by, clock, count, el, empty, fill, number, short } from './show.js'
+import { by, clock, count, el, empty, fill, number, short, tell } from './show.js'
 
 let chosen = null, chart = null, requests = []
 
@@ -60,15 +60,23 @@ async function open(id) {
   }
 }
 
+// Takes every text off the page.
+export function forget() {
+  if (chart) clear(chart)
+  chosen = chart = null
+  requests = []
+  by('inside-one').replaceChildren()
+  list()
+}
+
 export async function showInside() {
   const found = await get('/dashboard/inside')
   requests = found.requests
   const why = !found.allowed
     ? 'Texts are not shown on this server: it has API keys, is reached from elsewhere, or redacts. `server.inspect = true` allows it, for requests that may be learned from.'
     : requests.length ? '' : 'No request was finished since the server started. Send one: it is held here unless it says `learn: false`.'
-  by('inside-empty').hidden = !why
-  by('inside-empty').textContent = why
-  if (!found.allowed) by('inside-one').replaceChildren()
+  tell(by('inside-empty'), why)
+  if (!found.allowed) forget()
   list()
   if (chosen === null && requests.length) await open(requests[0].id)
 }

@@ -1,5 +1,5 @@
 // The tiles, from every snapshot.
-import { by, count, el, fill, number, rate, short } from './show.js'
+import { by, count, el, fill, number, rate, short, tell } from './show.js'
 
 const tile = (name, value, why = '', look = '') => el('div', {}, el('dt', {}, name),
   el('dd', { class: `value ${look}`, 'data-tile': name }, value), why && el('dd', { class: 'why' }, why))
@@ -24,7 +24,6 @@ export function showNow(now) {
   fill(by('tiles'), now, tiles)
   by('model').textContent = now.model
   const quiet = now.store ? `The store cannot be read: ${now.store}`
-    : now.live?.requests ? '' : 'No request was finished in the last minute. Send one to the API\'s port, as docs/server.md shows: the numbers appear when it is done.'
-  by('now-empty').hidden = !quiet
-  by('now-empty').textContent = quiet
+    : now.live?.requests ? '' : 'No request was finished in the last minute. Send one to the API\'s port, as `docs/server.md` shows: the numbers appear when it is done.'
+  tell(by('now-empty'), quiet)
 }

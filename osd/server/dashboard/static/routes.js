@@ -1,6 +1,6 @@
 // Routes with their traffic, and what the trainer proposes.
 import { get } from './api.js'
-import { ago, by, count, el, empty, fill, number, signed, table } from './show.js'
+import { ago, by, count, el, empty, fill, number, said, signed, table } from './show.js'
 
 function rows(routes) {
   const all = routes.reduce((sum, route) => sum + (route.traffic?.requests ?? 0), 0)
@@ -33,9 +33,9 @@ const proposals = (found) => found.length ? table([
 ], found, 'Proposals') : empty('Nothing is proposed. `osd router discover` looks for kinds of traffic that would win by a draft of their own.')
 
 export async function showRoutes() {
-  fill(by('routes-list'), { ...await get('/dashboard/routes'), minute: Math.floor(Date.now() / 60000) }, (facts) => [
+  fill(by('routes-list'), await get('/dashboard/routes'), (facts) => [
     facts.routes.length ? rows(facts.routes) : empty('Everything goes one way. `osd router add` makes a route of its own for a kind of traffic.'),
     el('h3', {}, 'Proposals'), proposals(facts.proposals),
-    facts.proposals.some((one) => one.state === 'open') ? el('p', { class: 'note' }, 'Settle one with `osd router apply NUMBER` or `osd router decline NUMBER`.') : null,
+    facts.proposals.some((one) => one.state === 'open') ? el('p', { class: 'note' }, said('Settle one with `osd router apply NUMBER` or `osd router decline NUMBER`.')) : null,
   ].filter(Boolean))
 }

@@ -27,7 +27,7 @@ function curves(runs) {
 }
 
 const columns = [
-  ['Started', (run) => el('span', { title: run.run }, ago(run.started_at)), ''],
+  ['Started', (run) => ago(run.started_at), ''],
   ['Draft', (run) => run.draft, 'name'],
   ['', (run) => el('span', { class: `badge ${LOOK[run.state] ?? ''}` }, run.state === 'claimed' ? 'training' : run.state), ''],
   ['Took', (run) => span(run.finished_at === null ? null : run.finished_at - run.started_at), 'number'],
@@ -40,7 +40,7 @@ const columns = [
 
 export async function showRuns() {
   const runs = await get('/dashboard/runs?limit=40')
-  fill(by('runs-list'), { runs, minute: Math.floor(Date.now() / 10000) }, () => runs.length ? table(columns, runs.slice(0, 12), 'Training runs')
+  fill(by('runs-list'), runs, () => runs.length ? table(columns, runs.slice(0, 12), 'Training runs')
     : empty('No training yet. Start `osd worker` on this store: it trains when enough requests were kept.'))
   const trained = runs.filter((run) => run.loss_first !== null)
   place.hidden = !trained.length

@@ -18,7 +18,6 @@ export function span(seconds) {
   if (size < 3600) return `${sign}${number(size / 60, 1)} min`
   return size < 86400 ? `${sign}${number(size / 3600, 1)} h` : `${sign}${number(size / 86400, 1)} d`
 }
-export const ago = (at) => `${span(Math.max(0, Math.round(Date.now() / 1000 - at)))} ago`
 export const when = (at) => Date.now() / 1000 - at < 86400 ? clock(at) : new Date(at * 1000).toLocaleDateString()
 
 export function el(tag, facts = {}, ...children) {
@@ -31,8 +30,24 @@ export function el(tag, facts = {}, ...children) {
   return made
 }
 
+function since(at) {
+  const seconds = Math.max(0, Math.round(Date.now() / 1000 - at))
+  return `${seconds < 60 ? `${seconds} s` : span(seconds)} ago`
+}
+
+// Goes on by itself, so that a table is not drawn anew for it under somebody's finger.
+export const ago = (at) => el('time', { 'data-at': at, title: new Date(at * 1000).toLocaleString() }, since(at))
+setInterval(() => document.querySelectorAll('time[data-at]').forEach((time) => { time.textContent = since(Number(time.dataset.at)) }), 1000)
+
 export const by = (id) => document.getElementById(id)
-export const empty = (text) => el('p', { class: 'empty' }, text)
+// What stands between backticks is a command or a setting.
+export const said = (text) => text.split('`').map((part, index) => index % 2 ? el('code', {}, part) : part)
+export const empty = (text) => el('p', { class: 'empty' }, said(text))
+
+export function tell(place, text) {
+  place.hidden = !text
+  place.replaceChildren(...said(text))
+}
 
 const shown = new WeakMap()
 
