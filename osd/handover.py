@@ -33,11 +33,15 @@ TRIES = 5
 """A file that the store refuses so often, for another reason than being away, is taken in no more."""
 
 
+Kept = Callable[[Sequence[RequestSamples], str | None], None]
+
+
 class Handover:
     """Keeps what the recorder finished. One thread at a time."""
 
-    def __init__(self, store: Store, settings: Settings, worker: str) -> None:
-        self.store, self.worker = store, worker
+    def __init__(self, store: Store, settings: Settings, worker: str, kept: Kept = lambda batch, segment: None) -> None:
+        """``kept`` hears of samples that came into the store, and of their segment."""
+        self.store, self.worker, self._kept = store, worker, kept
         self.spill = Spill(store.directory / "spill", settings.serve.spill_mb << 20, store.samples.place.cipher)
         self.spilled = self.lost_positions = self.lost_outcomes = 0
         """Requests with samples that went to the disk; what found no room there either."""
@@ -55,7 +59,7 @@ class Handover:
 
     def keep(self, samples: Sequence[RequestSamples], outcomes: Sequence[Outcome]) -> None:
         """Into the store or onto the disk; what neither takes is counted."""
-        if samples and not self._sent(lambda: self.store.samples.add(samples)):
+        if samples and not self._sent(lambda: self._add_samples(samples)):
             self._keep_samples(samples)
         totals = Totals(list(outcomes), self.worker, new_id())
         if outcomes and not self._sent(lambda: self._add(totals)):
@@ -89,6 +93,9 @@ class Handover:
             return False
         self._rest = SHORTEST
         return True
+
+    def _add_samples(self, samples: Sequence[RequestSamples]) -> None:
+        self._kept(samples, self.store.samples.add(samples))
 
     def _add(self, totals: Totals) -> None:
         """What was added before is not sent again: its note may go."""
@@ -134,7 +141,7 @@ class Handover:
     def _take_in(self, path: Path) -> None:
         totals = None
         if path.name.endswith(SAMPLES):
-            self.store.samples.add(self.spill.read_samples(path))
+            self._add_samples(self.spill.read_samples(path))
         else:
             self._add(totals := self.spill.read_outcomes(path))
         with writing(path):

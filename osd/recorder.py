@@ -26,6 +26,7 @@ from osd.parcels import Parcel, Part, Span, bundle
 from osd.redaction import Redactor, load_hook
 from osd.reduce import Kept, Reducer
 from osd.row import Completion, Progress, Row
+from osd.tracing import make_tracing
 from osd.verdict import Verdict
 from storage.records import Outcome, RequestSamples, TokenKind
 from storage.settings import Settings
@@ -41,12 +42,13 @@ class Recorder:
 
     def __init__(self, store: Store, settings: Settings, worker: str, tokenizer: Any = None) -> None:
         """``worker`` names this process in the counters; ``tokenizer`` gives the redaction hook text. Raises BadSetting
-        for a hook that cannot be loaded."""
+        for a hook that cannot be loaded, and for traces without their library."""
         self.redactor = Redactor(load_hook(settings.privacy.redact), tokenizer)
         self.store, self.worker = store, worker
         self.mode = settings.serve.record
         self.reducer = Reducer(settings.storage.top_k, compiled=self.mode != "off")
-        self.handover = Handover(store, settings, worker)
+        self.tracing = make_tracing(settings.trace, "osd-server")
+        self.handover = Handover(store, settings, worker, *([self.tracing.samples] if self.tracing else []))
         self._overflowed = 0
         self.buffer = Buffer(
             settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
@@ -141,6 +143,8 @@ class Recorder:
         self.buffer.close()
         self._thread.join()
         self.reducer.wait()
+        if self.tracing:
+            self.tracing.close()
 
     def _put(self, parcel: Parcel) -> None:
         if not self.buffer.put(parcel):
@@ -170,6 +174,8 @@ class Recorder:
                 at = end
         for completion in (completion for parcel in parcels for completion in parcel.completions):
             self._outcomes += completion.outcomes
+            if self.tracing:
+                self.tracing.request(completion)
             parts = self._open.pop(completion.request.id, [])
             if parts and completion.finish_reason != "cancelled":
                 self._samples.append(bundle(completion, parts))

@@ -261,6 +261,13 @@ class WorkerSettings(Section):
     """auto, cpu, cuda or cuda:N."""
 
 
+class TraceSettings(Section):
+    endpoint: str | None = None
+    """OpenTelemetry endpoint for traces, as http://HOST:4318/v1/traces; None traces nothing. Needs osd[otel]."""
+    share: float = Field(default=1.0, ge=0, le=1)
+    """Share of requests that are traced; training runs and versions all are."""
+
+
 class Settings(BaseSettings):
     """All of it. Read with :func:`load_settings`, not by hand."""
 
@@ -277,6 +284,7 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     retention: RetentionSettings = RetentionSettings()
     privacy: PrivacySettings = PrivacySettings()
+    trace: TraceSettings = TraceSettings()
 
     @classmethod
     def settings_customise_sources(

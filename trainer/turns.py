@@ -11,12 +11,14 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 
 from osd.beacon import load_folder
 from osd.gamma.specdecpp import needs_head
 from osd.models import choose_device
+from osd.tracing import make_tracing
 from storage import records
 from storage.errors import LeaseHeld, OsdError, UnknownDraft
 from storage.records import RunState, TrainingRun, head_of
@@ -56,6 +58,7 @@ class Turns:
         self.memory = Memory()
         self.spare = Spare(settings.worker, load_folder(store.directory), str(choose_device(settings.worker.device)))
         self.budget = Budget(store, settings.worker)
+        self.tracing = make_tracing(settings.trace, "osd-trainer")
         self._watches: dict[str, Watch] = {}
         self._told: dict[str, str] = {}
         self._kept_at = 0.0
@@ -118,17 +121,39 @@ class Turns:
             self._tell(draft, f"no training: {reason}")
             return None
         retry, why_not = not self._is_resting(draft, retries=True), self.spare.why_not
-        run = run_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory, retry, why_not)
+        with self._traced(draft):
+            run = run_once(
+                self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory, retry, why_not
+            )
         if run is not None:
             log.info("%s", told(run), extra={"action": "run_ended", "run": run.id, "state": run.state.value})
         return run
+
+    @contextmanager
+    def _traced(self, draft: str) -> Iterator[None]:
+        """A run of the draft that ends within, in whatever way, is traced."""
+        before = self._newest(draft)
+        try:
+            yield
+        finally:
+            run = self._newest(draft)
+            if self.tracing and run and run.holder == self.holder and (before is None or before.id != run.id):
+                self.tracing.run(run)
+
+    def _newest(self, draft: str) -> TrainingRun | None:
+        if not self.tracing:
+            return None
+        try:
+            return next(iter(self.store.runs.list(draft, limit=1)), None)
+        except OsdError:
+            return None
 
     def train_head(self, draft: str, watcher: Watcher = lambda _: None) -> TrainingRun | None:
         """Train one draft's acceptance head if that is due. Raises what :func:`run_head_once` raises."""
         if self.settings.serve.record != "verified":
             self._tell(head_of(draft), "no acceptance head is trained: that needs serve.record = verified")
             return None
-        if self._is_resting(head_of(draft)) or self.spare.why_not_begin():
+        if self._is_resting(head_of(draft)) or self.spare.why_not_begin() or self.budget.why_not(draft):
             return None
         run = run_head_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory)
         if run is not None:

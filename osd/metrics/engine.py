@@ -23,10 +23,12 @@ class EngineCollector:
         return Sheet(m.ENGINE).families.values()
 
     def collect(self) -> Iterable[Family]:
-        """All families; without a recorder its two are 0."""
+        """All families; without a recorder its four are 0."""
         sheet, stats, recorder = Sheet(m.ENGINE), self.engine.stats, self.engine.recorder
         pauses = list(stats.swap_pause_ms)
         sheet.add(m.DROPPED, recorder.dropped if recorder else 0)
+        sheet.add(m.SPILLED, recorder.handover.spilled if recorder else 0)
+        sheet.add(m.SPILL_BYTES, recorder.handover.spill.bytes if recorder else 0)
         sheet.add(m.RECORDER_SECONDS, recorder.seconds if recorder else 0)
         sheet.add(m.STEPS, stats.steps)
         sheet.add(m.STOOD_IN, stats.stood_in)

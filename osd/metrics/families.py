@@ -80,8 +80,10 @@ UP = _gauge("osd_store_up", "1 where the store answered, 0 where it did not; the
 TOOK = _gauge("osd_scrape_seconds", "How long the store took to answer.")
 
 DROPPED = Metric(
-    "osd_recorder_dropped_positions", "Positions lost: the recorder's buffer was full, or the store refused."
+    "osd_recorder_dropped_positions", "Positions lost: no room in the buffer, or neither in the store nor on the disk."
 )
+SPILLED = Metric("osd_recorder_spilled_requests", "Requests that waited on this machine's disk: the store was away.")
+SPILL_BYTES = _gauge("osd_recorder_spill_bytes", "What waits there, and what was refused.")
 RECORDER_SECONDS = Metric("osd_recorder_seconds", "What recording took, of the decode loop and of its own thread.")
 STEPS = Metric("osd_engine_steps", "Steps of the decode loop.")
 STOOD_IN = Metric("osd_engine_stood_in_requests", "Requests that the default draft served for one not in memory.")
@@ -94,7 +96,7 @@ STORE: Sequence[Metric] = (
     VERSION, SERVERS, WAITING, KEPT_REQUESTS, KEPT_BYTES, OLDEST, DISK_FREE, DISK_SIZE, UP, TOOK,
 )  # fmt: skip
 """What the store's collector has."""
-ENGINE: Sequence[Metric] = (DROPPED, RECORDER_SECONDS, STEPS, STOOD_IN, SWAPS, SWAP_SECONDS)
+ENGINE: Sequence[Metric] = (DROPPED, SPILLED, SPILL_BYTES, RECORDER_SECONDS, STEPS, STOOD_IN, SWAPS, SWAP_SECONDS)
 """What an engine's collector has."""
 
 
