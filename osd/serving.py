@@ -13,6 +13,7 @@ from osd.beacon import Beacon, load_folder
 from osd.engine import Engine
 from osd.gamma.specdecpp import needs_head
 from osd.models import Model, Pair
+from osd.proposing.make import proposer_of
 from osd.recorder import Recorder
 from osd.swap import HeadSwap, Swap
 from router.base import Router
@@ -50,7 +51,10 @@ def serving(
         if router is None:
             router = make_router(store, settings, lambda name: _costs(known, name))
             stack.callback(router.close)
-        known.append(Engine(pair, settings.serve, router=router, recorder=recorder, swap=swap, heads=heads))
+        proposer = stack.enter_context(proposer_of(pair, settings.serve, store))
+        known.append(
+            Engine(pair, settings.serve, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer)
+        )
         beacon = Beacon(load_folder(store.directory), lambda: _load(known[0]))
         stack.callback(beacon.close)
         yield known[0]

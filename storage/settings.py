@@ -115,11 +115,25 @@ class ServeSettings(Section):
     """h: specdecpp stops drafting once the head's chance that a token was refused is above it."""
     gamma_head: Path | None = None
     """Folder of the acceptance head to start from; None waits until the first one was learned."""
-    drafter: Literal["causal", "trigram", "lookup", "mixed"] = "causal"
-    """Who drafts: the draft; a table of n-grams that learns from what is served; look-up in a request's own text; or
-    the draft with branches of one of these two."""
-    branches: Literal["trigram", "lookup"] = "trigram"
+    drafter: Literal["causal", "trigram", "lookup", "suffix", "mixed"] = "causal"
+    """Who drafts: the draft; a table of n-grams that learns from what is served; look-up in a request's own text;
+    look-up in kept requests; or the draft with branches of one of these three."""
+    branches: Literal["trigram", "lookup", "suffix"] = "trigram"
     """Whose branches mixed takes."""
+    corpus: Path | None = None
+    """Folder of `osd corpus build` that a table of n-grams starts from, where none was kept yet."""
+    table: str = "ngram"
+    """The draft in the store whose versions the tables of n-grams are kept as; other routes' are TABLE.ROUTE."""
+    table_mb: int = Field(default=64, ge=1)
+    """Memory of one table of n-grams."""
+    tables: int = Field(default=8, ge=1)
+    """Tables in memory: one a route, one for each tenant that does not share. The one unused longest makes room."""
+    table_seconds: float = Field(default=600, gt=0)
+    """How often tables that learned a tenth more are kept as a new version; they are at the end, too."""
+    suffix_requests: int = Field(default=2000, ge=1)
+    """Newest kept requests in which suffix looks."""
+    suffix_seconds: float = Field(default=300, gt=0)
+    """How often the index over them is made anew."""
     tree_nodes: int = Field(default=24, ge=1, le=1024)
     """Drafted tokens of a row at most where drafts are trees; the draft's own chain in mixed is never cut for it."""
     record: Literal["off", "rejected", "verified"] = "verified"

@@ -23,6 +23,7 @@ from osd.cli.worker import trainer_command
 from storage.errors import OsdError, WeightsDamaged
 
 if TYPE_CHECKING:
+    from osd.models import Pair
     from storage.store import Store
 
 LOW_BYTES, TOO_FEW_BYTES = 2e9, 2e8
@@ -195,8 +196,21 @@ def pair(here: Surroundings) -> Iterator[Finding]:
     except OsdError as error:
         yield Finding("pair", BROKEN, str(error), "set serve.target and serve.draft")
         return
+    yield from trees(found, here.settings.serve.drafter)
     named = "the one that ships with osd" if names.shipped else f"{names.target} with {names.draft}"
     yield Finding("pair", OK, f"{named}: {found.vocab_size} tokens, {found.limit} positions")
+
+
+def trees(pair: Pair, drafter: str) -> Iterator[Finding]:
+    """Whether the target can check drafts that branch."""
+    from osd.trees.checking import check_model
+
+    try:
+        check_model(pair.target)
+    except OsdError as error:
+        yield Finding("trees", WARNING if drafter == "causal" else BROKEN, str(error), "leave serve.drafter at causal")
+        return
+    yield Finding("trees", OK, "the target checks drafts that branch")
 
 
 CHECKS = (python, packages, settings, device, disk, database, places, notify, weights, broker, pair)

@@ -12,6 +12,9 @@ from osd.models import Model
 from osd.trees.checking import check_model
 from storage.settings import ServeSettings
 
+SIZED = ("analytic", "goodput")
+"""Controllers that weigh costs; with them trees have the nodes that are worth their cost, with others all."""
+
 
 def make_drafting(
     model: Model, serve: ServeSettings, pool: DraftPool, target: Decoder, proposer: Proposer | None = None
@@ -24,7 +27,8 @@ def make_drafting(
     mixed = serve.drafter == "mixed"
     if proposer is None:
         proposer = make_proposer(serve.branches if mixed else serve.drafter)
-    return (MixedDrafter if mixed else TreeDrafter)(pool, proposer, serve.tree_nodes, target)
+    sized = serve.gamma in SIZED
+    return (MixedDrafter if mixed else TreeDrafter)(pool, proposer, serve.tree_nodes, target, sized=sized)
 
 
 def make_proposer(name: str) -> Proposer:

@@ -9,19 +9,25 @@ from torch import Tensor
 from osd.drafters.base import Draft, Steer
 from osd.drafters.tree import TreeDrafter, plant
 from osd.row import Row
+from osd.trees.breadth import EXPLORE
 from osd.trees.tree import chain
 from osd.warp import Warp
 
 
 class MixedDrafter(TreeDrafter):
-    """Every row's chain comes from its draft in the pool, drawn from q where the batch samples, and is never shortened
-    for a branch. A proposer that names nothing leaves the chains alone; a draft that declines leaves the branches."""
+    """Every row's chain comes from its draft in the pool, drawn from q where the batch samples, and is never cut for a
+    branch once it is there. A proposer that names nothing leaves the chains alone; a draft that declines leaves the
+    branches."""
 
     def propose(
         self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
     ) -> Draft:
-        """See :meth:`osd.drafters.base.Drafting.propose`. Brings the chains to the host, which is a sync of its own."""
-        draft = self.pool.propose(rows, gammas, warp, chance, steer)
+        """See :meth:`osd.drafters.base.Drafting.propose`. Brings the chains to the host, which is a sync of its own.
+
+        A chain is no longer than its last token is as likely to be kept as the last branches were lately: known before
+        it is drawn, so nothing hangs on what is drawn."""
+        own = gammas if not (self._rounds + 1) % EXPLORE else [self.chances.reach(self.bar, most) for most in gammas]
+        draft = self.pool.propose(rows, own, warp, chance, steer)
         chains = [line[:length] for line, length in zip(draft.tokens.tolist(), draft.lengths, strict=True)]
         self._chains = {row.request.id: own for row, own in zip(rows, chains, strict=True)}
         trees = [chain(own, drawn=warp is not None) for own in chains]
@@ -35,10 +41,11 @@ class MixedDrafter(TreeDrafter):
         it, it reads in its next pass."""
         kept = row.tokens[length_before : length_before + accepted]
         self.pool.commit(row, length_before, _common(kept, self._chains[row.request.id]), draft)
-        self.teach(row, length_before)
+        self.hear(row, length_before, accepted)
 
     def measure(self, whole_ms: float) -> None:
         """See :meth:`osd.drafters.base.Drafting.measure`."""
+        self._first_ms = whole_ms
         self.pool.measure(whole_ms + self.breadth_ms())
 
     def version(self, row: Row) -> str:

@@ -31,16 +31,19 @@ class Keeper(Protocol):
         """A row begins with these tokens: its place."""
         ...
 
-    def learn(self, place: int, tokens: Index, start: int) -> None:
-        """The target said ``tokens[start:]`` of the row's text; those before are context."""
+    def learn(self, place: int, tokens: Index, start: int, *, shared: bool) -> None:
+        """The target said ``tokens[start:]`` of the row's text; those before are context. Without ``shared`` no other
+        row may profit."""
         ...
 
     def close(self, place: int) -> None:
         """The row is over."""
         ...
 
-    def propose(self, places: Sequence[int], tails: Sequence[Any], most: Sequence[int]) -> Sequence[Proposal]:
-        """A tree for each row, of so many tokens at most; ``tails`` are the ends of their texts."""
+    def propose(
+        self, places: Sequence[int], tails: Sequence[Any], most: Sequence[int], depths: Sequence[int]
+    ) -> Sequence[Proposal]:
+        """A tree for each row, of so many tokens and so deep at most; ``tails`` are the ends of their texts."""
         ...
 
 
@@ -58,6 +61,9 @@ class Finding:
         return self.finder.propose([np.array(row.tokens, np.int64) for row in rows], nodes)
 
     def learn(self, row: Row, start: int) -> None:
+        """See :class:`osd.drafters.tree.Proposer`."""
+
+    def recall(self, row: Row, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
 
     def leave(self, row: Row) -> None:
@@ -78,14 +84,22 @@ class Keeping:
     def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> Sequence[Proposal]:
         """See :class:`osd.drafters.tree.Proposer`."""
         places = [self._places[row.request.id] for row in rows]
-        return self.keeper.propose(places, [row.tokens[-TAIL:] for row in rows], nodes)
+        return self.keeper.propose(places, [row.tokens[-TAIL:] for row in rows], nodes, depths)
 
     def learn(self, row: Row, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
-        before = max(0, start - TAIL)
-        tokens = np.array(row.tokens[before:], np.int64)
-        self.keeper.learn(self._places[row.request.id], tokens, start - before)
+        teach(self.keeper, self._places[row.request.id], row, start, shared=True)
+
+    def recall(self, row: Row, start: int) -> None:
+        """See :class:`osd.drafters.tree.Proposer`."""
+        teach(self.keeper, self._places[row.request.id], row, start, shared=False)
 
     def leave(self, row: Row) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
         self.keeper.close(self._places.pop(row.request.id))
+
+
+def teach(keeper: Keeper, place: int, row: Row, start: int, *, shared: bool) -> None:
+    """Tell a keeper of the row's tokens from ``start`` on, with as many before as it may need."""
+    before = max(0, start - TAIL)
+    keeper.learn(place, np.array(row.tokens[before:], np.int64), start - before, shared=shared)

@@ -12,8 +12,12 @@ from osd.decoder import Decoder
 from osd.drafters.base import Draft, Steer
 from osd.drafters.pool import DraftPool
 from osd.row import Row
+from osd.trees.breadth import EXPLORE, Chances, Cost, bar_of, pruned
 from osd.trees.tree import Proposal, Tree, graft
 from osd.warp import Warp
+
+CALM = 0.1
+"""Weight of the newest round in what the last nodes of trees are worth."""
 
 
 class Proposer(Protocol):
@@ -35,6 +39,10 @@ class Proposer(Protocol):
         """The target said the row's tokens from ``start`` on. Not called for requests that must not be learned from."""
         ...
 
+    def recall(self, row: Row, start: int) -> None:
+        """The same for those that must not: only this row may be drafted from it, and nothing may outlive it."""
+        ...
+
     def leave(self, row: Row) -> None:
         """The row has ended."""
         ...
@@ -43,10 +51,18 @@ class Proposer(Protocol):
 class TreeDrafter:
     """Asks a proposer alone. The pool's drafts seat the rows, and rest."""
 
-    def __init__(self, pool: DraftPool, proposer: Proposer, nodes: int, target: Decoder) -> None:
+    def __init__(
+        self, pool: DraftPool, proposer: Proposer, nodes: int, target: Decoder, *, sized: bool = False
+    ) -> None:
         """``nodes``: drafted tokens of a row at most, unless its learned chain alone has more; ``target`` has the cache
-        that they go to."""
-        self.pool, self.proposer, self.nodes, self.target = pool, proposer, nodes, target
+        that they go to. ``sized``: leave out what costs more in the target's pass than it is expected to bring."""
+        self.pool, self.proposer, self.nodes, self.target, self.sized = pool, proposer, nodes, target, sized
+        self.chances = Chances()
+        self._planted: dict[str, tuple[Tree, int]] = {}
+        """Of the newest round, each request's tree and the length of the draft's own chain in it."""
+        self._rounds, self._first_ms = 0, 0.0
+        self.bar = 0.0
+        """The chance that the last nodes of full trees had, of late."""
         self._depths: list[int] = []
         """Of the newest round, how deep each row's tree is."""
         self._sizes: list[int] = []
@@ -77,10 +93,11 @@ class TreeDrafter:
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafting.commit`."""
         row.drafter_seen = row.length  # no model has to read it
-        self.teach(row, length_before)
+        self.hear(row, length_before, accepted)
 
     def measure(self, whole_ms: float) -> None:
         """Proposing counts as a pass for each level of the deepest tree: controllers think in such passes."""
+        self._first_ms = whole_ms
         self.pool.costs.observe_draft(len(self._depths), max(self._depths), whole_ms + self.breadth_ms())
 
     def breadth_ms(self) -> float:
@@ -94,19 +111,50 @@ class TreeDrafter:
         rows = len(lengths)
         return rows + (sum(lengths) if self.target.packs else rows * max(lengths))
 
-    def grow(self, trees: Sequence[Tree], rows: Sequence[Row], gammas: Sequence[int]) -> None:
-        """Let the rows' proposals grow into their trees, as far as gammas, ``nodes`` and the cache allow."""
+    def grow(self, trees: list[Tree], rows: Sequence[Row], gammas: Sequence[int]) -> None:
+        """Let the rows' proposals grow into their trees, as far as gammas, ``nodes`` and the cache allow and what they
+        cost is worth it."""
         nodes = min(self.nodes, self.target.cache.length - max(row.length for row in rows))
-        who = [i for i, gamma in enumerate(gammas) if gamma and len(trees[i]) < nodes]
+        chains = [len(tree) for tree in trees]
+        who = [i for i, gamma in enumerate(gammas) if gamma and chains[i] < nodes]
         proposals = self.proposer.propose([rows[i] for i in who], [gammas[i] for i in who], [nodes] * len(who))
         for i, proposal in zip(who, proposals, strict=True):
             graft(trees[i], proposal, gammas[i], nodes, self.pool.vocabulary)
+        self._rounds += 1
+        self._prune(trees, chains, nodes)
+        pairs = zip(rows, trees, chains, strict=True)
+        self._planted = {row.request.id: (tree, own) for row, tree, own in pairs if len(tree)}
         self._depths, self._sizes = [max(tree.depths()) for tree in trees], [len(tree) for tree in trees]
 
+    def _prune(self, trees: list[Tree], chains: Sequence[int], nodes: int) -> None:
+        gains = [self.chances.gains(tree, own) for tree, own in zip(trees, chains, strict=True)]
+        free = [gain for each, own in zip(gains, chains, strict=True) for gain in each[own:]]
+        if self.sized and free and self._rounds % EXPLORE:
+            sure = len(trees) + sum(sum(each[:own]) for each, own in zip(gains, chains, strict=True))
+            bar = bar_of(free, sure, sum(chains), self._cost_of(len(trees)))
+            for i, own in enumerate(chains):
+                trees[i] = pruned(trees[i], own, gains[i], bar)
+            free = [gain for gain in free if gain >= bar]
+        full = any(len(tree) >= nodes for tree in trees)
+        self.bar += CALM * ((min(free) if full and free else 0.0) - self.bar)
+
+    def _cost_of(self, rows: int) -> Cost:
+        def cost(drafted: int) -> float | None:
+            fed = rows + drafted if self.target.packs else rows * (1 + -(-drafted // rows))
+            ms = self.pool.costs.verify_ms(rows, fed)
+            return None if ms is None else ms + self._first_ms
+
+        return cost
+
+    def hear(self, row: Row, length_before: int, accepted: int) -> None:
+        """The target has spoken: of what was drafted, and the text that comes of it."""
+        if planted := self._planted.pop(row.request.id, None):
+            self.chances.saw(*planted, row.tokens[length_before : length_before + accepted])
+        self.teach(row, length_before)
+
     def teach(self, row: Row, length_before: int) -> None:
-        """Tell the proposer what the target said, where it may learn from it."""
-        if row.request.learn:
-            self.proposer.learn(row, length_before)
+        """Tell the proposer what the target said."""
+        (self.proposer.learn if row.request.learn else self.proposer.recall)(row, length_before)
 
 
 def plant(trees: Sequence[Tree], q: Tensor | None, passes: int, device: torch.device, *, sampled: bool) -> Draft:

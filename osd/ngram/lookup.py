@@ -16,7 +16,7 @@ from osd.ngram.match_settings import MatchSettings
 from osd.ngram.merge import add_sequence
 from osd.ngram.tree import Proposal
 
-DEFAULTS = MatchSettings()
+DEFAULTS = MatchSettings(shortest=1)
 
 @njit
 def match_length(text: Index, end: int, longest: int) -> int:

@@ -83,43 +83,49 @@ class DraftMaker:
         nodes = self.settings.nodes
         self._tokens, self._parents = np.zeros((rows, nodes), np.int64), np.zeros((rows, nodes), np.int64)
         self._tails = np.zeros((rows, self.order - 1), np.int64)
-        self._lengths, self._sizes, self._places = (np.zeros(rows, np.int64) for _ in range(3))
+        self._lengths, self._sizes, self._places, self._depths = (np.zeros(rows, np.int64) for _ in range(4))
 
     def open(self, prompt: Index) -> int:
         """A row begins with these tokens; returns its place. Raises BadTable for tokens beyond the table's range."""
         require_tokens(prompt)
         return self.overlays.open(np.ascontiguousarray(prompt, np.int64))
 
-    def learn(self, place: int, tokens: Index, start: int) -> None:
-        """The target said ``tokens[start:]`` of a row's text: its own table and the shared one count them.
+    def learn(self, place: int, tokens: Index, start: int, *, shared: bool = True) -> None:
+        """The target said ``tokens[start:]`` of a row's text: its own table counts them, and the ``shared`` one.
 
         Tokens before ``start`` are context; the last ``order`` − 1 of them are enough.
         """
         tokens = np.ascontiguousarray(tokens[max(0, start - self.order + 1) :], np.int64)
         start = min(start, self.order - 1)
         self.overlays.learn(place, tokens, start)
-        self.table.learn(tokens, start)
+        if shared:
+            self.table.learn(tokens, start)
 
     def close(self, place: int) -> None:
         """A row is over."""
         self.overlays.close(place)
 
     def propose(
-        self, places: Sequence[int], tails: Sequence[Sequence[int] | Index], most: Sequence[int] | None = None
+        self,
+        places: Sequence[int],
+        tails: Sequence[Sequence[int] | Index],
+        most: Sequence[int] | None = None,
+        depths: Sequence[int] | None = None,
     ) -> list[Proposal]:
         """A tree for each row. ``tails`` are the rows' texts, of which the end is enough; ``most`` their trees' sizes,
-        none above ``nodes``."""
+        none above ``nodes``; ``depths`` how deep they may be, none deeper than ``depth``."""
         rows = len(places)
         if rows > len(self._sizes):
             self._room(2 * rows)
         self._fill(places, tails, most)
+        self._depths[:rows] = self.settings.depth if depths is None else depths
         searches = self.searches_for(rows)
         begun = time.perf_counter()
         with self.table.lock:
             draft_rows(
                 self._bench, self.table.cells, self.overlays.arena, self._places[:rows], self._tails[:rows],
                 self._lengths[:rows], self._context, self._rules(searches), self._tokens[:rows], self._parents[:rows],
-                self._sizes[:rows],
+                self._sizes[:rows], self._depths[:rows],
             )  # fmt: skip
         self._time(time.perf_counter() - begun, rows, searches)
         sizes = self._sizes[:rows].tolist()

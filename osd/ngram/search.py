@@ -145,8 +145,10 @@ def back_up(bench: Bench, node: int) -> None:
 
 
 @njit
-def search_row(bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index, rules: Rules) -> int:
-    """Every search of one row; returns how many nodes there are."""
+def search_row(
+    bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index, rules: Rules, depth: int
+) -> int:
+    """Every search of one row, ``depth`` tokens deep at most; returns how many nodes there are."""
     bench.first[0], bench.children[0], bench.depths[0], bench.likelihoods[0] = UNASKED, 0, 0, 1.0
     size = expand(bench, 0, 1, shared, own, tail, context, rules)
     if size == 1:
@@ -155,7 +157,7 @@ def search_row(bench: Bench, shared: Cells, own: Cells, tail: Index, context: In
         node = 0
         while bench.children[node] > 0:
             node = best_child(bench, node, rules.c1, rules.c2)
-        if bench.first[node] == UNASKED and bench.depths[node] < rules.depth:
+        if bench.first[node] == UNASKED and bench.depths[node] < depth:
             size = expand(bench, node, size, shared, own, tail, context, rules)
         back_up(bench, node)
     return size
@@ -197,11 +199,13 @@ def merge(bench: Bench, size: int, tokens: Index, parents: Index, nodes: int) ->
 
 
 @njit
-def follow(bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index, rules: Rules) -> int:
+def follow(
+    bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index, rules: Rules, depth: int
+) -> int:
     """Greedy search, for comparison: the likeliest successor, its likeliest successor, …; returns the nodes."""
     bench.depths[0], bench.likelihoods[0] = 0, 1.0
     node, size = 0, 1
-    while bench.depths[node] < rules.depth:
+    while bench.depths[node] < depth:
         grown = expand(bench, node, size, shared, own, tail, context, rules)
         if grown == size:
             break
@@ -213,15 +217,17 @@ def follow(bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index,
 @kept
 def draft_rows(
     bench: Bench, shared: Cells, arena: Cells, places: Index, tails: Index, lengths: Index, context: Index,
-    rules: Rules, tokens: Index, parents: Index, sizes: Index,
+    rules: Rules, tokens: Index, parents: Index, sizes: Index, depths: Index,
 ) -> None:  # fmt: skip
     """Trees for R rows. Row r's own table is ``arena``'s ``places[r]``, its last tokens are the last ``lengths[r]`` of
-    ``tails[r]``; ``tokens`` and ``parents`` (R, N) are filled, ``sizes`` (R,) says how many may be, then how many."""
+    ``tails[r]``; ``tokens`` and ``parents`` (R, N) are filled, ``sizes`` (R,) says how many may be, then how many.
+    ``depths`` (R,): how deep each may be; none is deeper than the rules say."""
     for r in range(len(places)):
         own = table_of(arena, places[r])
         tail = tails[r, tails.shape[1] - lengths[r] :]
+        depth = min(rules.depth, depths[r])
         if rules.searches == 0:
-            size = follow(bench, shared, own, tail, context, rules)
+            size = follow(bench, shared, own, tail, context, rules, depth)
         else:
-            size = search_row(bench, shared, own, tail, context, rules)
+            size = search_row(bench, shared, own, tail, context, rules, depth)
         sizes[r] = merge(bench, size, tokens[r], parents[r], min(sizes[r], tokens.shape[1]))

@@ -89,7 +89,7 @@ def _proposer(method: Method, serve: ServeSettings, known: Knowledge) -> Propose
         return None
     settings = MakerSettings(
         searches=max(1, method.searches), method="mcts" if method.searches else "greedy", nodes=serve.tree_nodes,
-        depth=max(serve.gamma_max, 1),
+        depth=max(serve.gamma_max, 1), **({"shortest": method.order - 1, "kappa": 0.0} if method.matrix else {}),
     )  # fmt: skip
     maker = (DraftMaker if method.adaptive else FrozenMaker)(known.table(method.order), settings)
     return Keeping(method.name, maker)
@@ -102,7 +102,7 @@ class FrozenMaker(DraftMaker):
         """A row that remembers nothing."""
         return super().open(prompt[:0])
 
-    def learn(self, place: int, tokens: Any, start: int) -> None:
+    def learn(self, place: int, tokens: Any, start: int, *, shared: bool = True) -> None:
         """Not at all."""
 
 

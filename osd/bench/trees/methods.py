@@ -23,6 +23,8 @@ class Method:
     """Searches of the tree; 0 is greedy search."""
     adaptive: bool = True
     """Whether the table, and the request's own, learn what the target says. A frozen one does not read the prompt."""
+    matrix: bool = False
+    """Whether only the longest context is asked, as in the paper."""
 
     @property
     def has_table(self) -> bool:
@@ -35,10 +37,12 @@ LOOKUP, THEIRS = Method("prompt_lookup", "lookup"), Method("transformers_prompt_
 GREEDY, MCTS = Method("trigram_greedy", "trigram", searches=0), Method(f"trigram_mcts_{USUAL}", "trigram")
 FROZEN = Method("trigram_frozen", "trigram", adaptive=False)
 DRAFT, MIXED = Method("draft", "draft"), Method("mixed", "mixed")
+MATRICES = {2: "bigram", 3: "trigram", 4: "fourgram"}
 METHODS = (
     ALONE, THEIRS, LOOKUP, Method("suffix", "suffix"), GREEDY,
     *(Method(f"trigram_mcts_{count}", "trigram", searches=count) for count in SEARCHES),
     FROZEN, Method("trigram_greedy_frozen", "trigram", searches=0, adaptive=False),
-    Method("bigram", "trigram", order=2), Method("fourgram", "trigram", order=4), DRAFT, MIXED,
+    Method("bigram", "trigram", order=2), Method("fourgram", "trigram", order=4),
+    *(Method(f"{name}_matrix", "trigram", order=n, matrix=True) for n, name in MATRICES.items()), DRAFT, MIXED,
 )  # fmt: skip
 BY_NAME = {method.name: method for method in METHODS}

@@ -79,6 +79,8 @@ def overall(sets: dict[str, Any]) -> dict[str, Any]:
         "adaptive_vs_frozen": lengths[MCTS.name] / lengths[FROZEN.name],
         "trigram_vs_bigram": lengths[MCTS.name] / lengths["bigram"],
         "trigram_vs_fourgram": lengths[MCTS.name] / lengths["fourgram"],
+        "trigram_vs_bigram_matrix": lengths["trigram_matrix"] / lengths["bigram_matrix"],
+        "trigram_vs_fourgram_matrix": lengths["trigram_matrix"] / lengths["fourgram_matrix"],
         "mixed_vs_best_part_least": least(MIXED.name, parts, "accept_length"),
         "mixed_vs_best_part_tokens_per_s_least": least(MIXED.name, parts, "tokens_per_s"),
         "vs_target_alone": {name: rates[name] / rates[ALONE.name] for name in trees},

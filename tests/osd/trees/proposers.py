@@ -33,6 +33,9 @@ class Guessing:
         assert row.request.id in self.here
         self.learned.setdefault(row.request.id, []).extend(row.tokens[start:])
 
+    def recall(self, row: Row, start: int) -> None:
+        assert row.request.id in self.here and not row.request.learn
+
     def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> list[SimpleNamespace]:
         self.asked += zip(depths, nodes, strict=True)
         return [self._tree(row, most + 2) for row, most in zip(rows, nodes, strict=True)]

@@ -1,0 +1,36 @@
+"""What tenants allow, known beforehand: decoding never waits for the database."""
+
+from __future__ import annotations
+
+import time
+
+from storage.tenants import Tenant, TenantLedger
+
+AGAIN = 10.0
+"""Seconds after which tenants that are known are asked for again."""
+
+
+class Consent:
+    """What is known of tenants. One thread asks the store, another looks."""
+
+    def __init__(self, ledger: TenantLedger) -> None:
+        self._ledger = ledger
+        self._known: dict[str, Tenant] = {}
+        self._asked: set[str] = set()
+        self._due = 0.0
+
+    def of(self, tenant: str) -> Tenant | None:
+        """What it allows; None where that is not known yet."""
+        found = self._known.get(tenant)
+        if found is None:
+            self._asked.add(tenant)
+        return found
+
+    def refresh(self) -> None:
+        """Ask the store of tenants that were looked for, and now and then of all. Raises StoreError."""
+        asked = list(self._asked)
+        if time.monotonic() >= self._due:
+            asked, self._due = [*self._known, *asked], time.monotonic() + AGAIN
+        for tenant in asked:
+            self._known[tenant] = self._ledger.get(tenant)
+            self._asked.discard(tenant)

@@ -1,0 +1,41 @@
+"""The proposer that a server's settings name, over its store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from osd.drafters.making import make_proposer
+from osd.drafters.tree import Proposer
+from osd.models import Pair
+from storage.settings import ServeSettings
+from storage.store import Store
+
+
+@contextmanager
+def proposer_of(pair: Pair, serve: ServeSettings, store: Store) -> Iterator[Proposer | None]:
+    """None where drafts are the draft's alone; at the end what was learned is kept.
+
+    Raises ModelFileDamaged, OtherTokenizer and BadTable for the corpus of ``serve.corpus``.
+    """
+    name = serve.branches if serve.drafter == "mixed" else serve.drafter
+    if name == "suffix":
+        from osd.proposing.suffixes import Suffixes
+
+        suffixes = Suffixes(serve, store, pair.vocab_size)
+        try:
+            yield suffixes
+        finally:
+            suffixes.close()
+    elif name == "trigram":
+        from osd.proposing.consent import Consent
+        from osd.proposing.shelf import Shelf
+        from osd.proposing.tables import Tables
+
+        tables = Tables(serve, Shelf(pair, serve, store), Consent(store.samples.tenants))
+        try:
+            yield tables
+        finally:
+            tables.close()
+    else:
+        yield None if name == "causal" else make_proposer(name)

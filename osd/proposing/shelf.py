@@ -1,0 +1,95 @@
+"""Where tables of n-grams come from, and where what they have learned is kept."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from osd.models import Pair
+from osd.ngram.cells import LARGEST_TOKEN
+from osd.ngram.errors import BadTable
+from osd.ngram.files import KIND, keep_table, load_table, read_facts, require_tokenizer, vocabulary_digest
+from osd.ngram.table import Table, TableSettings
+from storage.errors import OsdError, PairError, UnknownDraft, WeightsDamaged
+from storage.records import DEFAULT_ROUTE, DraftVersion
+from storage.settings import ServeSettings
+from storage.store import Store
+
+log = logging.getLogger(__name__)
+GROWN = 1.1
+"""A table that learned so many times what its newest version had is worth another version."""
+
+
+class Shelf:
+    """The versions of one engine's tables."""
+
+    def __init__(self, pair: Pair, serve: ServeSettings, store: Store) -> None:
+        """Raises ModelFileDamaged and OtherTokenizer for ``serve.corpus``, BadTable for a vocabulary that is too
+        large."""
+        if pair.vocab_size - 1 > LARGEST_TOKEN:
+            raise BadTable(name="vocabulary", reason=f"{pair.vocab_size} tokens are more than {LARGEST_TOKEN + 1}.")
+        self.name, self.corpus, self.versions = serve.table, serve.corpus, store.versions
+        self.settings, self.vocabulary = TableSettings(memory=serve.table_mb << 20), pair.vocab_size
+        self.digest = digest_of(pair.tokenizer, pair.vocab_size)
+        self._kept: dict[str, int] = {}
+        """By draft, the tokens that its newest version has learned."""
+        if self.corpus is not None:
+            require_tokenizer(f"The corpus {self.corpus}", read_facts(self.corpus).get("tokenizer"), self.digest)
+
+    def draft(self, route: str) -> str:
+        """The name that a route's table has in the store."""
+        return self.name if route == DEFAULT_ROUTE else f"{self.name}.{route}"
+
+    def load(self, route: str) -> Table:
+        """The newest sound version of the route's table, else of the default route's, else the corpus, else an empty
+        one. What is unsound, or of other tokens, is passed over and logged."""
+        table = self._newest(route) or (self.corpus and self._sound(self.corpus, None)) or Table(self.settings)
+        self._kept[self.draft(route)] = table.learned
+        return table
+
+    def _newest(self, route: str) -> Table | None:
+        for draft in dict.fromkeys((self.draft(route), self.name)):
+            if (version := self._current(draft)) and (table := self._sound(self.versions.folder(version), version)):
+                return table
+        return None
+
+    def keep(self, route: str, table: Table, *, least: float = GROWN) -> bool:
+        """Enter a version, if the table has learned enough since the last; whether it did. Raises StoreError."""
+        draft, learned = self.draft(route), table.learned
+        if learned <= least * self._kept.get(draft, 0):
+            return False
+        keep_table(self.versions, draft, table, self.digest)
+        self._kept[draft] = learned
+        return True
+
+    def _current(self, draft: str) -> DraftVersion | None:
+        try:
+            version = self.versions.current(draft)
+        except UnknownDraft:
+            return None
+        return version if version.kind == KIND else None
+
+    def _sound(self, folder: Path, version: DraftVersion | None) -> Table | None:
+        try:
+            if version is not None:
+                self.versions.verify(version)
+            table = load_table(folder, self.digest, self.settings.memory)
+            self._require_known(folder, table)
+        except (WeightsDamaged, PairError, OsdError) as error:
+            log.warning("%s", error, extra={"action": "table_refused", "version": version.id if version else None})
+            return None
+        return table
+
+    def _require_known(self, folder: Path, table: Table) -> None:
+        entries = table.snapshot().entries
+        largest = int((entries & np.uint32(LARGEST_TOKEN)).max(initial=0))
+        if largest >= self.vocabulary:
+            raise BadTable(name="token", reason=f"{folder} has token {largest}, the target knows {self.vocabulary}.")
+
+
+def digest_of(tokenizer: Any, vocabulary: int) -> str:
+    """Of the target's tokens; without a tokenizer, of how many there are."""
+    return vocabulary_digest(tokenizer.get_vocab() if tokenizer is not None else {"": vocabulary})
