@@ -45,13 +45,13 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
     def __init__(self, cache: RaggedCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.cache = cache
-        self._kept: list[torch.Tensor] = []
+        self.kept: list[torch.Tensor] = []
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate for the shapes seen: (B, heads, T, head_dim)."""
         slots = self.cache.rows * self.cache.length
-        self._kept = [new.new_zeros(slots, new.shape[1], new.shape[3]) for new in (key_states, value_states)]
-        self.keys, self.values = self._kept
+        self.kept = [new.new_zeros(slots, new.shape[1], new.shape[3]) for new in (key_states, value_states)]
+        self.keys, self.values = self.kept
         self.is_initialized = True
 
     def update(
@@ -70,7 +70,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
         if not self.is_initialized:
             self.lazy_initialization(keys.unsqueeze(2), values.unsqueeze(2))
         feed, windows = self.cache.feed, []
-        for kept, new in zip(self._kept, (keys, values), strict=True):
+        for kept, new in zip(self.kept, (keys, values), strict=True):
             kept.index_copy_(0, feed.slots, new)
             lines = kept.view(-1, self.cache.length, *new.shape[1:])
             windows.append(lines[feed.first : feed.first + rows, : feed.span].transpose(1, 2))
@@ -78,35 +78,35 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
 
     def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copy keys and values between slots (n,); what is overwritten was read before."""
-        for kept in self._kept:
+        for kept in self.kept:
             kept.index_copy_(0, targets, kept[sources])
 
     def grow(self, rows: int) -> None:
         """Room for so many rows in all; what is kept of the first stays."""
         if self.is_initialized:
-            for i, old in enumerate(self._kept):
-                self._kept[i] = old.new_zeros(rows * self.cache.length, *old.shape[1:])
-                self._kept[i][: len(old)] = old
-            self.keys, self.values = self._kept
+            for i, old in enumerate(self.kept):
+                self.kept[i] = old.new_zeros(rows * self.cache.length, *old.shape[1:])
+                self.kept[i][: len(old)] = old
+            self.keys, self.values = self.kept
 
     def drop(self) -> None:
         """Let go of everything."""
-        self._kept, self.keys, self.values, self.is_initialized = [], None, None, False
+        self.kept, self.keys, self.values, self.is_initialized = [], None, None, False
 
     @property
     def bytes(self) -> int:
         """Memory that is taken."""
-        return sum(kept.numel() * kept.element_size() for kept in self._kept)
+        return sum(kept.numel() * kept.element_size() for kept in self.kept)
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of one row over another."""
         begin, end = source * self.cache.length, target * self.cache.length
-        for kept in self._kept:
+        for kept in self.kept:
             kept[end : end + length] = kept[begin : begin + length]
 
     def swap_rows(self, one: int, other: int, length: int) -> None:
         """Exchange the first ``length`` positions of two rows."""
-        for kept in self._kept:
+        for kept in self.kept:
             lines = kept.view(-1, self.cache.length, *kept.shape[1:])
             aside = lines[one, :length].clone()
             lines[one, :length] = lines[other, :length]
@@ -158,6 +158,11 @@ class RaggedCache(Cache):
             self._row_base = self._bases()
             for layer in self.ragged:
                 layer.grow(self.rows)
+
+    @property
+    def kept(self) -> list[torch.Tensor]:
+        """Keys and values of every layer, (rows · length, heads, head_dim) each; none before the first pass."""
+        return [kept for layer in self.ragged for kept in layer.kept]
 
     def drop(self) -> None:
         """Let go of keys and values: cache and layers know each other, and Python's collector may be long in coming."""

@@ -43,8 +43,6 @@ from storage.settings import ServeSettings
 
 __all__ = ["UNVERSIONED", "Engine", "EngineStats"]
 
-DRAFTS_READ = 2
-"""Drafts, whose passes cost a part of the target's, may read so many times its tokens in a step, of each row."""
 Listener = Callable[[Sequence[Row], Sequence[Progress], Verdict, Tensor], None]
 """Hears of every round: its rows, what each got, the verdict and the target's logits (B, G + 1, V)."""
 
@@ -80,7 +78,7 @@ class Engine:
         self.stats = EngineStats()
         self.target = pair.target.decoder(settings.max_batch, row_length(pair, settings))
         self.reading = Reading(self.desk, self.target, settings, self.stats)
-        self.drafter.most_read = DRAFTS_READ * settings.prefill_tokens
+        self.drafter.read_as(settings)
         self.drafting = make_drafting(pair.target, settings, self.drafter, self.target, proposer)
         self.shadow = Shadow(self.drafter, self.router)
         self.ending = Ending(pair.tokenizer, pair.eos_ids)

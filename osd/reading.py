@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from osd.decoder import SCORED, Decoder
 from osd.desk import Desk
 from osd.prefill import Piece, read_pieces
+from osd.prefix import target_prefixes
 from osd.row import Row
 from osd.stats import EngineStats
 from storage.settings import ServeSettings
@@ -45,6 +46,7 @@ class Reading:
         self.desk, self.target, self.stats = desk, target, stats
         self._places, self._budget = serve.max_batch, serve.prefill_tokens
         self.readers: list[Reader] = []
+        self.prefixes = target_prefixes(serve, target.cache)
 
     @property
     def rows(self) -> list[Row]:
@@ -57,9 +59,11 @@ class Reading:
         while self.desk.waiting and first + len(self.readers) < self._places:
             row = self.desk.waiting.popleft()
             self.readers.append(Reader(row, self.desk.asks_surprise(row)))
+            self.stats.prefix_queried += row.prompt_len - 1 if self.prefixes is not None else 0
         return self._step(first) if self.readers else []
 
     def _step(self, first: int) -> list[Row]:
+        self._recall(first)
         by_age = sorted(self.readers, key=lambda reader: reader.row.started)
         given = share([reader.left for reader in by_age], self._budget)
         tokens = {id(reader): count for reader, count in zip(by_age, given, strict=True)}
@@ -84,6 +88,15 @@ class Reading:
             self.target.move_row(first + len(self.readers) + 1, first, last.read)
             self.readers.insert(0, last)
 
+    def _recall(self, first: int) -> None:
+        """Copy what was read before; also what somebody has read since a reader came."""
+        for place, reader in enumerate(self.readers, first):
+            if self.prefixes is not None and reader.left:
+                leave = SCORED * reader.asks_surprise
+                read = self.prefixes.fetch(place, reader.row, read=reader.read, leave=leave)
+                self.stats.prefix_hits += read - reader.read
+                reader.read = read
+
     def _read(self, first: int, given: Sequence[int]) -> None:
         pieces: list[Piece] = []
         for place, (reader, count) in enumerate(zip(self.readers, given, strict=True), first):
@@ -102,6 +115,8 @@ class Reading:
             self.target.swap_rows(place, place + index, max(reader.read, self.readers[0].read))
             self.readers[index] = self.readers[0]
         del self.readers[0]
+        if self.prefixes is not None:
+            self.prefixes.keep(place, reader.row)
         self.desk.decide(reader.row, reader.surprise)
         return reader.row
 

@@ -68,6 +68,8 @@ class Row:
         self.end = min(limit, self.prompt_len + request.max_new_tokens)
         self.drafter_seen = 0
         """Leading tokens whose keys and values the drafter's cache holds."""
+        self.drafter_version = ""
+        """The version that began to read the prompt."""
         self.rounds: list[Round] = []
         self.started = time.perf_counter()
         self._chance = np.random.Generator(np.random.Philox(request.sampling.seed))

@@ -19,3 +19,7 @@ class EngineStats:
     """Requests that the default draft served because the one they were sent to was not in memory."""
     read_tokens: int = 0
     """Prompt tokens that the target computed."""
+    prefix_queried: int = 0
+    """Prompt tokens that were looked for among those read before."""
+    prefix_hits: int = 0
+    """Of them, those whose keys and values were copied."""

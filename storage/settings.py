@@ -85,6 +85,10 @@ class ServeSettings(Section):
     """Prompt and output tokens of a row at most (the models' own limit, if that is less)."""
     prefill_tokens: int = Field(default=512, ge=64)
     """Prompt tokens that a step reads at most, of all rows together, before it decodes."""
+    prefix_cache_mb: int = Field(default=64, ge=0)
+    """Memory for beginnings of prompts that were read before, a quarter of it the default draft's; 0: none."""
+    prefix_shared: bool = False
+    """Whether tenants share them. How soon an answer begins then tells a tenant what others have asked."""
     threads: int | None = Field(default=None, ge=1)
     """Torch threads for decoding on the CPU; None leaves torch's own choice."""
     gamma: GammaRule = "analytic"

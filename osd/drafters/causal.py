@@ -13,6 +13,7 @@ from osd.drafters.base import Draft, Steer
 from osd.drafters.head import HeadPass
 from osd.gamma import Signal
 from osd.prefill import Piece, read_pieces
+from osd.prefix import Prefixes
 from osd.row import Row
 from osd.warp import Warp, draw
 
@@ -26,6 +27,8 @@ class CausalDrafter:
         self.head = head
         self.most_read: int | None = None
         """Tokens of a row that are read in one round; None for all."""
+        self.prefixes: Prefixes | None = None
+        """Prompts' beginnings that were read before."""
 
     @property
     def head(self) -> HeadPass | None:
@@ -71,14 +74,18 @@ class CausalDrafter:
         """Read what the rows that are to draft have unread, ``most_read`` tokens of each at most: those that then have
         more to read draft nothing yet."""
         late = [(place, row) for place, row in enumerate(rows) if gammas[place] and row.unread()]
-        if not late:
-            return gammas
+        for place, row in late:
+            if self.prefixes is not None and not row.drafter_seen:
+                row.drafter_version = row.seat.version
+                row.drafter_seen = self.prefixes.fetch(place, row, row.seat.version)
         pieces = [
             Piece(place, row.drafter_seen, row.tokens[row.drafter_seen : -1][: self.most_read]) for place, row in late
         ]
         read_pieces(self.decoder, pieces)
-        for (_, row), piece in zip(late, pieces, strict=True):
+        for (place, row), piece in zip(late, pieces, strict=True):
             row.drafter_seen += len(piece.tokens)
+            if self.prefixes is not None and not row.unread() and row.drafter_version == row.seat.version:
+                self.prefixes.keep(place, row, row.seat.version)
         return [0 if row.unread() else gamma for row, gamma in zip(rows, gammas, strict=True)]
 
     def _next(self, rows: Sequence[Row], gammas: Sequence[int], tokens: list[Tensor], starts: list[int]) -> Tensor:

@@ -18,8 +18,13 @@ from osd.drafters.body import Body, Seat
 from osd.drafters.head import HeadPass
 from osd.drafters.merge import Part, merge, pick
 from osd.gamma import CostModel
+from osd.prefix import draft_prefixes
 from osd.row import Row
 from osd.warp import Warp
+from storage.settings import ServeSettings
+
+DRAFTS_READ = 2
+"""Drafts, whose passes cost a part of the target's, may read so many times its tokens in a step, of each row."""
 
 
 class DraftPool:
@@ -32,6 +37,7 @@ class DraftPool:
         self.vocabulary, self.costs = vocabulary, costs
         self.most_read: int | None = None
         """Tokens of a row that a draft reads in one round; a row that has more unread drafts nothing yet. None: all."""
+        self._serve: ServeSettings | None = None
         self.busy: list[Body] = []
         """Bodies that have rows."""
         self._laps = Laps(default.body.decoder.device)
@@ -40,6 +46,10 @@ class DraftPool:
         self._count = 0
         self.idled = 0
         """How often a draft's last row has ended."""
+
+    def read_as(self, serve: ServeSettings) -> None:
+        """How drafts read prompts: in pieces, and not twice what the default draft, or an adapter over it, has read."""
+        self._serve, self.most_read = serve, DRAFTS_READ * serve.prefill_tokens
 
     @property
     def decoder(self) -> Decoder:
@@ -113,6 +123,8 @@ class DraftPool:
 
     def _ask(self, body: Body, gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer) -> Draft:
         body.drafter.most_read = most = self.most_read
+        if body.drafter.prefixes is None and self._serve and body is self.default.body:
+            body.drafter.prefixes = draft_prefixes(self._serve, body.decoder.cache)
         unread = [row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma]
         body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))
         body.newest = draft = body.drafter.propose(body.rows, gammas, warp, chance, steer)

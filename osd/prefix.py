@@ -1,0 +1,135 @@
+"""Beginnings of prompts that were read before: their keys and values are copied into a row instead of computed again.
+
+Kept in blocks of BLOCK tokens, as vLLM keeps them. A block is found by the block before it and its own tokens, which
+are compared, not only hashed: what is copied was computed for these tokens after those. The first block follows its
+owner, so that prompts of different owners share nothing. Memory is taken once, at the first prompt, and bounded; the
+block unused longest makes room.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import Tensor
+
+from osd.cache import RaggedCache
+from osd.row import Row
+from storage.settings import ServeSettings
+
+BLOCK = 32
+"""Tokens of a block."""
+DRAFTS_PART = 4
+"""Of the memory that is given, the default draft gets this part, 1/4, and the target the rest."""
+Key = tuple[Hashable, tuple[int, ...]]
+"""The owner, or the number of the block before, and a block's tokens."""
+
+
+class Prefixes:
+    """The blocks of one cache. Not thread-safe."""
+
+    def __init__(self, cache: RaggedCache, budget: int, *, shared: bool) -> None:
+        """``budget``: bytes. ``shared``: tenants share their prompts' beginnings."""
+        self.cache, self.budget, self.shared = cache, budget, shared
+        self._known: OrderedDict[Key, tuple[int, int]] = OrderedDict()
+        """Number and slot of each block, the one unused longest first. A block is used whenever one that follows it is,
+        and counts as newer then: so the first has no follower."""
+        self._free: list[int] = []
+        self._pool: list[Tensor] = []
+        """(blocks, BLOCK, heads, head_dim) of each tensor of the cache."""
+        self._count = 0
+
+    @property
+    def blocks(self) -> int:
+        """How many are kept."""
+        return len(self._known)
+
+    def fetch(self, place: int, row: Row, version: str = "", *, read: int = 0, leave: int = 0) -> int:
+        """Copy what is known of a prompt's beginning to a place, all but ``leave`` tokens of what is to be read. Tokens
+        that are there then: ``read``, if no more is known than that."""
+        path = self._path(row, version, row.prompt_len - 1 - leave)
+        if len(path) * BLOCK <= read:
+            return read
+        self._touch([key for key, _ in path])
+        slots, begin = self._slots([slot for _, (_, slot) in path]), place * self.cache.length
+        for kept, pool in zip(self.cache.kept, self._pool, strict=True):
+            kept[begin : begin + len(path) * BLOCK] = pool[slots].flatten(0, 1)
+        return len(path) * BLOCK
+
+    def keep(self, place: int, row: Row, version: str = "") -> None:
+        """A prompt was read, its last token aside: keep what is new of it."""
+        known = self._path(row, version, row.prompt_len - 1)
+        wanted = _blocks(row.tokens, row.prompt_len - 1)
+        self._open()
+        self._touch([key for key, _ in known])
+        new = wanted[len(known) : len(self._free) + len(self._known)]
+        slots = [self._take() for _ in new]
+        begin = place * self.cache.length + len(known) * BLOCK
+        for kept, pool in zip(self.cache.kept if new else (), self._pool, strict=False):
+            pool[self._slots(slots)] = kept[begin : begin + len(new) * BLOCK].unflatten(0, (len(new), BLOCK))
+        self._chain(row, version, known, list(zip(new, slots, strict=True)))
+
+    def _path(self, row: Row, version: str, length: int) -> list[tuple[Key, tuple[int, int]]]:
+        """The blocks that are known of a prompt's first ``length`` tokens."""
+        before, path = self._owner(row, version), []
+        for tokens in _blocks(row.tokens, length) if self._known else ():
+            if (found := self._known.get((before, tokens))) is None:
+                break
+            path.append(((before, tokens), found))
+            before = found[0]
+        return path
+
+    def _owner(self, row: Row, version: str) -> Hashable:
+        return None if self.shared else row.request.tenant, version
+
+    def _chain(
+        self, row: Row, version: str, known: list[tuple[Key, tuple[int, int]]], new: list[tuple[tuple[int, ...], int]]
+    ) -> None:
+        """Enter new blocks after those that are known."""
+        before: Hashable = known[-1][1][0] if known else self._owner(row, version)
+        keys = [key for key, _ in known]
+        for tokens, slot in new:
+            keys.append((before, tokens))
+            self._count += 1
+            self._known[keys[-1]] = self._count, slot
+            before = self._count
+        self._touch(keys)
+
+    def _touch(self, path: Sequence[Key]) -> None:
+        for key in reversed(path):
+            self._known.move_to_end(key)
+
+    def _take(self) -> int:
+        """A free slot. Blocks of the prompt at hand were touched just now, and stay."""
+        return self._free.pop() if self._free else self._known.popitem(last=False)[1][1]
+
+    def _open(self) -> None:
+        """Take memory, once the shapes are known."""
+        if self._pool:
+            return
+        kept = self.cache.kept
+        size = BLOCK * sum(each[:1].numel() * each.element_size() for each in kept)
+        blocks = self.budget // max(1, size)
+        self._pool = [each.new_empty(blocks, BLOCK, *each.shape[1:]) for each in kept]
+        self._free = list(range(blocks)) if kept else []
+
+    def _slots(self, slots: Sequence[int]) -> Tensor:
+        return torch.tensor(slots, device=self._pool[0].device)
+
+
+def target_prefixes(serve: ServeSettings, cache: RaggedCache) -> Prefixes | None:
+    """The target's; None where there are to be none."""
+    whole = serve.prefix_cache_mb << 20
+    return Prefixes(cache, whole - whole // DRAFTS_PART, shared=serve.prefix_shared) if whole else None
+
+
+def draft_prefixes(serve: ServeSettings, cache: RaggedCache) -> Prefixes | None:
+    """The default draft's."""
+    whole = serve.prefix_cache_mb << 20
+    return Prefixes(cache, whole // DRAFTS_PART, shared=serve.prefix_shared) if whole else None
+
+
+def _blocks(tokens: Sequence[int], length: int) -> list[tuple[int, ...]]:
+    """The whole blocks of the first ``length`` tokens."""
+    return [tuple(tokens[at : at + BLOCK]) for at in range(0, length - BLOCK + 1, BLOCK)]
