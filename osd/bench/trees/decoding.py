@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -89,8 +89,10 @@ def _proposer(method: Method, serve: ServeSettings, known: Knowledge) -> Propose
         return None
     settings = MakerSettings(
         searches=max(1, method.searches), method="mcts" if method.searches else "greedy", nodes=serve.tree_nodes,
-        depth=max(serve.gamma_max, 1), **({"shortest": method.order - 1, "kappa": 0.0} if method.matrix else {}),
+        depth=max(serve.gamma_max, 1),
     )  # fmt: skip
+    if method.matrix:
+        settings = replace(settings, shortest=method.order - 1, kappa=0.0)
     maker = (DraftMaker if method.adaptive else FrozenMaker)(known.table(method.order), settings)
     return Keeping(method.name, maker)
 
