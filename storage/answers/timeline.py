@@ -22,7 +22,7 @@ COUNTS = ("requests", "rounds", "drafted", "accepted", "rejections", "emitted", 
 LIVE_SECONDS = 900.0
 """Up to so far back the single outcomes are asked, and buckets may be shorter than a minute."""
 LIVE_BUCKETS = 90
-WIDTHS = (2, 5, 10)
+WIDTHS = (5, 10)
 """Seconds of a live bucket: the least with which there are not more than LIVE_BUCKETS."""
 NEWEST = 200
 """Marks of a kind at most."""
@@ -38,6 +38,9 @@ class Point:
     at: float
     """Unix seconds; the bucket's start."""
     requests: int
+    accepted: int
+    judged: int
+    """Accepted tokens and rejections."""
     alpha: float | None
     length: float | None
     """τ: tokens a round."""
@@ -106,8 +109,10 @@ def _summed(db: Database, since: float, until: float, bucket: int) -> list[Point
 
 def _point(route: str, at: float, sums: Sequence[Any]) -> Point:
     counts = dict(zip(COUNTS, map(float, sums), strict=True))
-    alpha = ratio(counts["accepted"], counts["accepted"] + counts["rejections"])
-    return Point(route, float(at), int(counts["requests"]), alpha, ratio(counts["emitted"], counts["rounds"]))
+    requests, accepted, judged = (int(counts[name]) for name in ("requests", "accepted", "rejections"))
+    judged += accepted
+    length = ratio(counts["emitted"], counts["rounds"])
+    return Point(route, float(at), requests, accepted, judged, ratio(accepted, judged), length)
 
 
 def marks(db: Database, since: float, until: float) -> list[Mark]:

@@ -8,7 +8,7 @@ import torch
 from storage.records import TokenKind
 from storage.settings import LearnSettings
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
-from trainer.distil import NotFinite, Progress, distil
+from trainer.distil import CURVE, NotFinite, Progress, distil, loss_curve
 from trainer.gate import score
 
 
@@ -69,3 +69,10 @@ def test_frozen_parameters_do_not_move() -> None:
     before = draft.get_input_embeddings().weight.clone()
     distil(draft, [samples_of(range(2, 12), [3, 6])], LearnSettings(weight_decay=0.1))
     assert torch.equal(before, draft.get_input_embeddings().weight)
+
+
+def test_the_loss_curve_is_means_over_stretches() -> None:
+    assert loss_curve([]) == () and loss_curve([3.0]) == (3.0,)
+    assert loss_curve([4.0, 2.0, 1.0], points=8) == (4.0, 2.0, 1.0)
+    assert loss_curve([1.0, 3.0, 5.0, 7.0, 9.0, 11.0], points=3) == (2.0, 6.0, 10.0)
+    assert len(loss_curve([0.5] * 1001)) == CURVE and set(loss_curve([0.5] * 1001)) == {0.5}

@@ -5,23 +5,29 @@ import { by, count, number, short, tell, when } from './show.js'
 
 const route = by('timeline-route'), seconds = by('timeline-seconds'), place = by('timeline')
 const LOOK = { version: ['dot', 'soft', 'new version'], promote: ['dash', 'strong', 'promoted'], rollback: ['dash', 'bad', 'taken back'], drift: ['dashdot', 'bad', 'traffic drifted'] }
-const LABELS = 14
+const LABELS = 14, JUDGED = 20
 const routes = []
 let newest = null
 
 const time = (at) => new Date(at * 1000)
 
+// A point stands for JUDGED tokens or more: of fewer the rate is noise.
 function curve(name, points, bucket) {
   const x = [], y = [], text = []
-  let last = null
+  let last = null, accepted = 0, judged = 0
   for (const point of points) {
-    if (last !== null && point.at - last > 4 * bucket) { x.push(time(last + bucket)); y.push(null); text.push('') } // nobody asked
-    x.push(time(point.at)); y.push(point.alpha)
-    text.push(`${name}<br>α ${number(point.alpha)}, τ ${number(point.length)}, ${count(point.requests)} requests<br>${when(point.at)}`)
-    last = point.at
+    if (last !== null && point.at - last > 6 * bucket) { // nobody asked
+      x.push(time(last + bucket)); y.push(null); text.push('')
+      accepted = judged = 0
+    }
+    last = point.at; accepted += point.accepted; judged += point.judged
+    if (judged < JUDGED) continue
+    x.push(time(point.at + bucket / 2)); y.push(accepted / judged)
+    text.push(`${name}<br>α ${number(accepted / judged)} of ${count(judged)} judged tokens, τ ${number(point.length)}<br>${when(point.at)}`)
+    accepted = judged = 0
   }
   const colour = line(routes.indexOf(name))
-  return { name, x, y, text, hoverinfo: 'text', mode: points.length < 3 ? 'markers' : 'lines+markers', line: { color: colour, width: 2 }, marker: { color: colour, size: 5 } }
+  return { name, x, y, text, hoverinfo: 'text', mode: x.length < 3 ? 'markers' : 'lines+markers', line: { color: colour, width: 2 }, marker: { color: colour, size: 5 } }
 }
 
 function markers(marks) {
@@ -51,7 +57,7 @@ function picture() {
   }))
   const first = Math.max(newest.since, Math.min(newest.points[0]?.at ?? newest.since, marks[0]?.at ?? newest.until))
   return [[...traces, markers(marks)], {
-    shapes, annotations, xaxis: { type: 'date', range: [time(first - newest.bucket), time(newest.until)] },
+    shapes, annotations, xaxis: { type: 'date', nticks: place.clientWidth < 600 ? 4 : 9, tickangle: 0, range: [time(first - newest.bucket), time(newest.until)] },
     yaxis: { range: [-0.03, 1.03], title: { text: 'α' } },
   }]
 }

@@ -33,6 +33,7 @@ function refresh(now) {
 function heard(snapshot) {
   say(snapshot.ready ? 'live' : 'draining', snapshot.ready ? 'live' : 'lost')
   showNow(snapshot)
+  mark()
   if (!document.hidden) refresh(performance.now())
 }
 
@@ -76,14 +77,14 @@ by('sign-in').addEventListener('submit', (event) => {
 by('sign-out').addEventListener('click', () => { key.forget(); location.reload() })
 
 const links = [...document.querySelectorAll('nav a')]
-const watch = new IntersectionObserver((entries) => {
-  for (const entry of entries) {
-    if (!entry.isIntersecting) continue
-    for (const link of links) {
-      link.hash === `#${entry.target.id}` ? link.setAttribute('aria-current', 'true') : link.removeAttribute('aria-current')
-    }
-  }
-}, { rootMargin: '-20% 0px -70% 0px' })
-document.querySelectorAll('main section').forEach((section) => watch.observe(section))
+const sections = [...document.querySelectorAll('main section')]
 
+function mark() {
+  const passed = sections.filter((section) => section.getBoundingClientRect().top < innerHeight / 4)
+  const here = (passed.at(-1) ?? sections[0]).id
+  for (const link of links) link.hash === `#${here}` ? link.setAttribute('aria-current', 'true') : link.removeAttribute('aria-current')
+}
+
+addEventListener('scroll', mark, { passive: true })
+mark()
 run()

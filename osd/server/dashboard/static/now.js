@@ -5,13 +5,13 @@ const tile = (name, value, why = '', look = '') => el('div', {}, el('dt', {}, na
   el('dd', { class: `value ${look}`, 'data-tile': name }, value), why && el('dd', { class: 'why' }, why))
 
 function tiles(now) {
-  const live = now.live ?? {}, worse = live.speedup < 1
-  const how = live.speedup_how === 'measured' ? 'against measured rounds without a draft' : 'against rounds without a draft, estimated'
+  const live = now.live ?? {}, measured = live.speedup_how === 'measured'
+  const how = measured ? 'against measured rounds without a draft' : 'against rounds without a draft, which were estimated'
   return [
     tile('Acceptance α', number(live.alpha), 'of drafted tokens that were judged'),
     tile('Tokens a round τ', number(live.length), '1 is what no draft gives'),
-    tile('Speed-up', live.speedup ? `${number(live.speedup)} ×` : '–', live.speedup ? how : 'known once drafts of several lengths were tried',
-      live.speedup ? (worse ? 'bad' : 'good') : ''),
+    tile('Speed-up', live.speedup ? `${measured ? '' : '≈ '}${number(live.speedup)} ×` : '–', live.speedup ? how : 'known once drafts of several lengths were tried',
+      live.speedup && measured ? (live.speedup < 1 ? 'bad' : 'good') : ''),
     tile('Tokens a second', rate(live.tokens_per_second)),
     tile('Requests a second', rate(live.requests_per_second)),
     tile('Drafted a round γ', number(live.gamma, 1)),

@@ -9,7 +9,7 @@ function rows(routes) {
     ['Route', (route) => route.name, 'name'],
     ['Draft', (route) => route.draft ? [route.draft, ...route.candidates].join(', ') : 'removed', 'name'],
     ['Requests, one day', (route) => count(route.traffic?.requests ?? 0), 'number'],
-    ['Share', (route) => el('span', {}, el('progress', { class: 'share', max: 1, value: share(route), 'aria-hidden': 'true' }), ` ${number(100 * share(route), 0)} %`), 'number'],
+    ['Share', (route) => el('span', {}, el('progress', { class: 'share', max: 1, value: share(route), 'aria-hidden': 'true' }), el('span', { class: 'percent' }, `${number(100 * share(route), 0)} %`)), 'number'],
     ['α', (route) => number(route.traffic?.alpha), 'number'],
     ['τ', (route) => number(route.traffic?.mean_acceptance_length), 'number'],
   ], [...routes].sort((a, b) => share(b) - share(a)), 'Routes')

@@ -47,5 +47,5 @@ export async function showRuns() {
   const now = JSON.stringify(trained)
   if (now === newest) return
   newest = now
-  trained.length ? draw(place, () => [curves(trained), { yaxis: { title: { text: 'loss' }, rangemode: 'tozero' }, xaxis: { type: 'date' } }]) : clear(place)
+  trained.length ? draw(place, () => [curves(trained), { yaxis: { title: { text: 'loss' }, rangemode: 'tozero' }, xaxis: { type: 'date', nticks: place.clientWidth < 600 ? 4 : 9, tickangle: 0 } }]) : clear(place)
 }
