@@ -173,12 +173,11 @@ def test_training_costs_no_more_than_it_saved(drafted: Store, settings: Settings
     def served(**counts: Any) -> None:
         drafted.outcomes.add([outcome(draft_version=root, finished_at=records.now(), **counts)], "w")
 
-    plain = {"rounds": 100, "drafted": 0, "accepted": 0, "rejections": 0, "draft_ms": 0.0}
-    served(**plain, emitted=100, verify_ms=1000.0)  # 10 ms a token
+    plain = {"rounds": 1000, "drafted": 0, "accepted": 0, "rejections": 0, "draft_ms": 0.0}
+    served(**plain, emitted=1000, verify_ms=10_000.0)  # 10 ms a token
     assert budget.why_not("default") is None
-    run = (
-        drafted.runs.claim("default", "me", min_requests=0, max_age_seconds=0, lease_seconds=60) if traffic(2) else None
-    )
+    traffic(2, held_out=False)
+    run = drafted.runs.claim("default", "me", min_requests=1, max_age_seconds=0, lease_seconds=60)
     assert run is not None
     with drafted.db.session() as session:
         row = session.get_one(RunRow, run.id)
