@@ -67,7 +67,7 @@ class Prefixes:
         slots = [self._take() for _ in new]
         begin = place * self.cache.length + len(known) * BLOCK
         for kept, pool in zip(self.cache.kept if new else (), self._pool, strict=False):
-            pool[self._slots(slots)] = kept[begin : begin + len(new) * BLOCK].unflatten(0, (len(new), BLOCK))
+            pool[self._slots(slots)] = kept[begin : begin + len(new) * BLOCK].view(len(new), BLOCK, *kept.shape[1:])
         self._chain(row, version, known, list(zip(new, slots, strict=True)))
 
     def _path(self, row: Row, version: str, length: int) -> list[tuple[Key, tuple[int, int]]]:

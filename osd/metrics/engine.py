@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 class EngineCollector:
     """A collector for prometheus_client. It reads a few numbers and never waits for a round."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, model_name: str = "osd") -> None:
+        """``model_name`` is the label that vLLM's metrics carry."""
+        self.engine, self.model_name = engine, model_name
 
     def describe(self) -> Iterable[Family]:
         """The families without samples."""
@@ -32,6 +33,11 @@ class EngineCollector:
         sheet.add(m.RECORDER_SECONDS, recorder.seconds if recorder else 0)
         sheet.add(m.STEPS, stats.steps)
         sheet.add(m.STOOD_IN, stats.stood_in)
+        sheet.add(m.READ, stats.read_tokens)
+        sheet.add(m.PREFIX_QUERIED, stats.prefix_queried)
+        sheet.add(m.PREFIX_HITS, stats.prefix_hits)
+        sheet.add(m.VLLM_PREFIX_QUERIES, stats.prefix_queried, self.model_name, 0)
+        sheet.add(m.VLLM_PREFIX_HITS, stats.prefix_hits, self.model_name, 0)
         sheet.add(m.SWAPS, len(pauses))
         sheet.add(m.SWAP_SECONDS, sum(pauses) / 1000)
         return sheet.families.values()

@@ -87,6 +87,15 @@ SPILL_BYTES = _gauge("osd_recorder_spill_bytes", "What waits there, and what was
 RECORDER_SECONDS = Metric("osd_recorder_seconds", "What recording took, of the decode loop and of its own thread.")
 STEPS = Metric("osd_engine_steps", "Steps of the decode loop.")
 STOOD_IN = Metric("osd_engine_stood_in_requests", "Requests that the default draft served for one not in memory.")
+READ = Metric("osd_engine_read_tokens", "Prompt tokens that the target computed.")
+PREFIX_QUERIED = Metric("osd_prefix_cache_queried_tokens", "Prompt tokens looked for among those read before.")
+PREFIX_HITS = Metric("osd_prefix_cache_hit_tokens", "Of them, those that were copied.")
+VLLM_PREFIX_QUERIES = Metric(
+    "vllm:prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", ("model_name", "engine")
+)
+VLLM_PREFIX_HITS = Metric(
+    "vllm:prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", ("model_name", "engine")
+)
 SWAPS = Metric("osd_engine_swaps", "Versions that were swapped in.")
 SWAP_SECONDS = Metric("osd_engine_swap_pause_seconds", "Time for which decoding stood still at swaps.")
 
@@ -96,7 +105,10 @@ STORE: Sequence[Metric] = (
     VERSION, SERVERS, WAITING, KEPT_REQUESTS, KEPT_BYTES, OLDEST, DISK_FREE, DISK_SIZE, UP, TOOK,
 )  # fmt: skip
 """What the store's collector has."""
-ENGINE: Sequence[Metric] = (DROPPED, SPILLED, SPILL_BYTES, RECORDER_SECONDS, STEPS, STOOD_IN, SWAPS, SWAP_SECONDS)
+ENGINE: Sequence[Metric] = (
+    DROPPED, SPILLED, SPILL_BYTES, RECORDER_SECONDS, STEPS, STOOD_IN, SWAPS, SWAP_SECONDS, READ, PREFIX_QUERIED,
+    PREFIX_HITS, VLLM_PREFIX_QUERIES, VLLM_PREFIX_HITS,
+)  # fmt: skip
 """What an engine's collector has."""
 
 

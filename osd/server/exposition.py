@@ -27,4 +27,4 @@ async def show_metrics(http: Request) -> Response:
 def fill(registry: CollectorRegistry, service: Service) -> None:
     """Put the store's and the engine's collectors beside the server's own meters."""
     registry.register(StoreCollector(service.store, service.model))
-    registry.register(EngineCollector(service.engine))
+    registry.register(EngineCollector(service.engine, service.model))
