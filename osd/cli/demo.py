@@ -13,6 +13,7 @@ from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
 from osd.cli.out import print_json
 from osd.cli.serve import server_parts
+from storage.errors import BadInput
 from storage.settings import Settings
 
 INTERRUPTED = 130
@@ -78,7 +79,9 @@ def demo(
 
 
 def dashboard_port(settings: Settings, serve: bool, port: int | None) -> int | None:
-    """None where no dashboard is wanted."""
+    """None where no dashboard is wanted. Raises BadInput."""
+    if port is not None and not serve:
+        raise BadInput(reason="--port is the dashboard's: give --serve with it.")
     return None if not serve else settings.server.admin_port if port is None else port
 
 

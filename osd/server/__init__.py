@@ -1,6 +1,6 @@
 """`osd serve`: an engine behind OpenAI's HTTP API.
 
-run ──> app, admin          two FastAPI applications, on two ports
+run ──> app, admin          two FastAPI applications, on two ports; dashboard: the admin port's page
           │ guard           keys, rates, sizes, safe headers
           │ wire, chat      bodies, and prompts of chats
           │ flight          the requests of one call
