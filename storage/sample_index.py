@@ -68,7 +68,8 @@ def stats(session: Session) -> list[ReplayStats]:
         whole(case((SampleRow.holdout.is_(True), 1), else_=0)),
         whole(case((SampleRow.set_aside.is_not(None), 1), else_=0)),
     ).group_by(SampleRow.route).order_by(SampleRow.route)  # fmt: skip
-    return [ReplayStats(*row) for row in session.execute(query)]
+    rows: list[Any] = list(session.execute(query))
+    return [ReplayStats(*row) for row in rows]
 
 
 def whole(column: Any) -> ColumnElement[int]:

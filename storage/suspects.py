@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, case, func, select, update
 from sqlalchemy.orm import Session
@@ -92,7 +93,8 @@ class SuspectList:
         columns = SampleRow.request_id, SampleRow.route, SampleRow.segment_id, SampleRow.failures, SampleRow.set_aside
         query = select(*columns).where(SampleRow.set_aside.is_not(None)).order_by(SampleRow.created_at.desc())
         with self._db.session(read_only=True) as session:
-            return [SetAside(*row) for row in session.execute(query.limit(limit))]
+            rows: Sequence[Any] = session.execute(query.limit(limit)).all()
+        return [SetAside(*row) for row in rows]
 
     def retry(self) -> int:
         """Take everything back that was set aside, as if nothing had failed; how many."""
