@@ -58,7 +58,7 @@ function one(name, versions, serving, again) {
   ]
   const more = newest.length > shown.length || all
   return el('div', { 'data-draft': name }, el('h3', {}, name), table(columns, shown, `Versions of ${name}`, (version) => version.state === 'rejected' ? 'faint' : ''),
-    more && newest.length > FEW ? el('button', {
+    newest.length > FEW ? el('button', {
       type: 'button', 'data-key': `all ${name}`, 'aria-expanded': String(all),
       onclick: () => { all ? opened.delete(name) : opened.add(name); again() },
     }, all ? 'Show fewer' : `Show all ${newest.length}`) : null)
