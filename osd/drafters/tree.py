@@ -18,6 +18,8 @@ from osd.warp import Warp
 
 CALM = 0.1
 """Weight of the newest round in what the last nodes of trees are worth."""
+LAST = 8
+"""Nodes that are a tree's last: those that a chain longer by so much would take the place of."""
 
 
 class Proposer(Protocol):
@@ -62,7 +64,7 @@ class TreeDrafter:
         """Of the newest round, each request's tree and the length of the draft's own chain in it."""
         self._rounds, self._first_ms = 0, 0.0
         self.bar = 0.0
-        """The chance that the last nodes of full trees had, of late."""
+        """The mean chance that the last nodes of full trees had, of late."""
         self._depths: list[int] = []
         """Of the newest round, how deep each row's tree is."""
         self._sizes: list[int] = []
@@ -134,9 +136,9 @@ class TreeDrafter:
             bar = bar_of(free, sure, sum(chains), self._cost_of(len(trees)))
             for i, own in enumerate(chains):
                 trees[i] = pruned(trees[i], own, gains[i], bar)
-            free = [gain for gain in free if gain >= bar]
-        full = any(len(tree) >= nodes for tree in trees)
-        self.bar += CALM * ((min(free) if full and free else 0.0) - self.bar)
+        last = [each[-LAST:] for each, tree in zip(gains, trees, strict=True) if len(tree) >= nodes]
+        worth = sum(map(sum, last)) / sum(map(len, last)) if last else 0.0
+        self.bar += CALM * (worth - self.bar)
 
     def _cost_of(self, rows: int) -> Cost:
         def cost(drafted: int) -> float | None:

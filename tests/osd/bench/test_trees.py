@@ -1,4 +1,4 @@
-"""`osd bench trees`: a small run over real models, its last line, going on after a break, and what is made of figures."""
+"""`osd bench trees`: a small run over real models, its last line, going on after a break, what is made of it."""
 
 from __future__ import annotations
 
