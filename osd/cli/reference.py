@@ -74,6 +74,8 @@ def signature(parameter: Any) -> str:
 
 def sentence(parameter: Any) -> str:
     """What it does, and its default where that is not nothing."""
+    if isinstance(said := getattr(parameter, "show_default", None), str):
+        return f"{parameter.help} Default: {said}."
     shown = parameter.default not in (None, False, (), []) and not callable(parameter.default)
     return f"{parameter.help} Default: `{parameter.default}`." if shown else str(parameter.help)
 
