@@ -56,7 +56,6 @@ function one(name, versions, serving, again) {
     ['Servers', (version) => serving.filter((row) => row.version === version.id).map((row) => row.worker).join(', '), 'name'],
     ['', (version) => el('span', {}, buttons(version, again)), ''],
   ]
-  const more = newest.length > shown.length || all
   return el('div', { 'data-draft': name }, el('h3', {}, name), table(columns, shown, `Versions of ${name}`, (version) => version.state === 'rejected' ? 'faint' : ''),
     newest.length > FEW ? el('button', {
       type: 'button', 'data-key': `all ${name}`, 'aria-expanded': String(all),
