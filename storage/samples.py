@@ -158,9 +158,9 @@ class SampleStore:
     ) -> list[str]:
         """Ids of the newest requests, newest first.
 
-        ``draft`` takes those of its routes that may train it and were not set aside, ``routes`` those named; ``holdout`` and ``claimed`` take
-        one side when they are not None (claimed: a training run has taken it); ``before`` takes what was created
-        earlier.
+        ``draft`` takes those of its routes that may train it and were not set aside, ``routes`` those named;
+        ``holdout`` and ``claimed`` take one side when they are not None (claimed: a training run has taken it);
+        ``before`` takes what was created earlier.
         """
         wanted: list[ColumnElement[bool]] = []
         if routes is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -103,11 +104,13 @@ class ArmStream:
         self._watch(len(self.result.seen), len(self._setting.items), alpha(self.result.seen[-LAST:]))
 
     def _forgotten(self) -> float | None:
-        """Acceptance on the first domain's last texts when they were served, less what their draft would reach now."""
+        """Acceptance on the first domain's last texts when they were served, less what the draft that served most of
+        them would reach now."""
         first = self._setting.items[0].domain
+        served = Counter(one.draft for one in self.result.of(first)[-LAST:])
         texts = [(text, judged) for domain, text, judged in self._texts if domain == first][-LAST:]
         then = alpha(self.result.of(first)[-LAST:])
-        seat = self._engine.drafter.seats.get(self.result.of(first)[-1].draft) if texts else None
+        seat = self._engine.drafter.seats.get(served.most_common(1)[0][0]) if texts else None
         if seat is None or then is None:
             return None
         now = sum(sum(hits(seat, text, judged)) for text, judged in texts) / sum(judged for _, judged in texts)
