@@ -76,7 +76,8 @@ def test_a_real_engine_tells_of_its_load(tmp_path: Path) -> None:
     with open_store(settings) as store:
         with serving(pair, settings, store) as engine:
             wait_for(lambda: loads(load_folder(tmp_path)))
-            engine.submit(Request(encode(pair.tokenizer, "How many days has a leap year?"), max_new_tokens=300))
+            asked = encode(pair.tokenizer, "How many days has a leap year?")
+            engine.submit(Request(asked, max_new_tokens=1500, ignore_eos=True))
             while engine.busy and not any(load.busy > 0.3 and load.rows == 1 for load in loads(load_folder(tmp_path))):
                 engine.step()
             assert engine.busy, "it was told before the request ended"

@@ -128,7 +128,9 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The URL of an empty folder on it, with the credentials in the environment."""
+    """The URL of an empty folder on it, with the credentials in the environment. A client that fsspec keeps would go on
+    with the server that another fixture started."""
+    pytest.importorskip("s3fs").S3FileSystem.clear_instance_cache()
     for name, value in environment(s3_endpoint).items():
         monkeypatch.setenv(name, value)
     return f"s3://{BUCKET}/{uuid.uuid4().hex}"

@@ -110,14 +110,14 @@ def test_a_path_closes_up_all_at_once() -> None:
     before = torch.arange(30.0).view(30, 1, 1)
     for layer in cache.ragged:
         layer.lazy_initialization(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1))
-        for kept in layer._kept:
+        for kept in layer.kept:
             kept.copy_(before)
     cache.close_up([4, 0, 1], [(0, *move) for move in moves([0, 2, 3, 5])] + [(2, *move) for move in moves([0, 1, 7])])
     expected = torch.arange(30.0)
     expected[[5, 6, 7]] = torch.tensor([6.0, 7.0, 9.0])
     expected[23] = 28.0
     for layer in cache.ragged:
-        assert all(torch.equal(kept.flatten(), expected) for kept in layer._kept)
+        assert all(torch.equal(kept.flatten(), expected) for kept in layer.kept)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -26,8 +26,12 @@ from tests.storage.conftest import (  # noqa: F401
 )
 
 PLAN = Plan(days=9, routes=3, versions=2, workers=2)
+BOTH = pytest.mark.parametrize(
+    "settings", [("sqlite", "folder"), ("postgresql", "folder")], ids=["sqlite", "postgresql"], indirect=True
+)
 
 
+@BOTH
 def test_every_span_has_the_same_sums(store: Store) -> None:  # noqa: F811
     for day in range(9):
         add_days(store.db, PLAN, day, day + 1)
@@ -41,6 +45,7 @@ def test_every_span_has_the_same_sums(store: Store) -> None:  # noqa: F811
         assert int(found[0][1]) > 0
 
 
+@BOTH
 def test_days_have_every_route_version_and_worker_and_sums_that_fit(store: Store) -> None:  # noqa: F811
     add_days(store.db, PLAN, 0, 9)
     add_weeks(store.db)
