@@ -1,12 +1,13 @@
-"""Rounds that wait, in the decode loop, until there are enough of them to be reduced in one call.
+"""Rounds that wait, in the decode loop, until there are enough of them to be looked at and reduced in one go.
 
 A call of the compiled pass, the arrays that it fills and handing them over cost several times what one round's few
-positions do. Waiting costs only memory: logits are kept, not copied.
+positions do, and Python that runs once a round runs cold. Waiting costs only memory: logits are kept, not copied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,12 +15,28 @@ from torch import Tensor
 from osd.parcels import Parcel, Span
 from osd.reduce import Reducer, Rows
 from osd.row import Completion
+from osd.verdict import Verdict
+from storage.records import Request
 
 ROUNDS = 8
 """More of them gain little and push other things out of the processor's caches."""
-POSITIONS = 64
 BYTES = 8 << 20
 """Of logits that are kept."""
+
+
+class Taken(NamedTuple):
+    """A round of B rows, as it was."""
+
+    requests: list[Request]
+    lengths: list[int]
+    """(B,) of the rows' texts, what the round brought included."""
+    counts: list[int]
+    """(B,) tokens that it brought."""
+    width: int
+    """G + 1."""
+    verdict: Verdict
+    logits: Tensor
+    """(B, G + 1, V)"""
 
 
 class Gathering:
@@ -33,12 +50,6 @@ class Gathering:
         self._rows: list[Rows] = []
         self._spans: list[Span] = []
         self._chances: list[Tensor] = []
-        self._positions = self._bytes = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether it is time to reduce."""
-        return len(self._rows) >= ROUNDS or self._positions >= POSITIONS or self._bytes >= BYTES
 
     def fits(self, chances: Tensor | None) -> bool:
         """Whether a round with, or without, known chances may follow those that are here."""
@@ -50,8 +61,6 @@ class Gathering:
         self._rows.append(rows)
         if chances is not None:
             self._chances.append(chances)
-        self._positions += len(rows.addresses)
-        self._bytes += rows.logits.numel() * 4
 
     def parcel(self, completions: list[Completion]) -> Parcel | None:
         """Everything, reduced, and the requests that ended with it; None where there is nothing."""

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from osd.buffer import Buffer
 from osd.drafters.base import Draft
-from osd.gather import Gathering
+from osd.gather import BYTES, ROUNDS, Gathering, Taken
 from osd.handover import Handover
 from osd.parcels import Parcel, Part, Span, bundle
 from osd.redaction import Redactor, load_hook
@@ -54,6 +55,9 @@ class Recorder:
             settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
         )
         self._gathered = Gathering(self.reducer)
+        self._taken: list[Taken] = []
+        self._held = 0
+        """Bytes of their logits."""
         self._open: dict[str, list[Part]] = {}
         self._samples: list[RequestSamples] = []
         self._outcomes: list[Outcome] = []
@@ -83,35 +87,39 @@ class Recorder:
     ) -> None:
         """What one round brought, from the decode loop: logits (B, G + 1, V), which must stay as they are."""
         begun = time.perf_counter()
-        spans: list[Span] = []
-        index: list[int] = []
-        completions: list[Completion] = []
-        width = draft.size + 1
-        for i, (row, step) in enumerate(zip(rows, progress, strict=True)):
-            count = len(step.tokens)
-            if row.request.learn and (
-                span := self._span(row, count, verdict.accepted[i], verdict.depths[i], verdict.drafted[i])
-            ):
-                spans.append(span)
-                first = span.begin - row.length + count
-                index += [i * width + place for place in verdict.places(i, first, first + span.length)]
-            if step.completion:
-                completions.append(step.completion)
-        if spans:
-            self._gather(spans, index, logits, verdict.chances)
-        if completions or self._gathered.full:
+        requests, lengths = [row.request for row in rows], [row.length for row in rows]
+        counts = [len(step.tokens) for step in progress]
+        self._taken.append(Taken(requests, lengths, counts, draft.size + 1, verdict, logits))
+        self._held += logits.nbytes
+        completions = [step.completion for step in progress if step.completion]
+        if completions or len(self._taken) >= ROUNDS or self._held >= BYTES:
             self._send(completions)
         self._on_the_spot += time.perf_counter() - begun
 
-    def _span(self, row: Row, count: int, accepted: int, length: int, drafted: Sequence[int]) -> Span | None:
-        """What is kept of one row's round, which emitted ``count`` tokens: all of it, or the corrected token alone."""
-        corrected = accepted < min(length, count)
-        refused = drafted[accepted] if corrected else 0
+    def _keep(self, taken: Taken) -> None:
+        """What is to be kept of a round."""
+        spans: list[Span] = []
+        index: list[int] = []
+        verdict = taken.verdict
+        for i, (request, length, count) in enumerate(zip(taken.requests, taken.lengths, taken.counts, strict=True)):
+            if request.learn and (span := self._span(taken, i)):
+                spans.append(span)
+                first = span.begin - length + count
+                index += [i * taken.width + place for place in verdict.places(i, first, first + span.length)]
+        if spans:
+            self._gather(spans, index, taken.logits, verdict.chances)
+
+    def _span(self, taken: Taken, i: int) -> Span | None:
+        """What is kept of row i's round: all of it, or the corrected token alone."""
+        request, end, count = taken.requests[i], taken.lengths[i], taken.counts[i]
+        accepted = taken.verdict.accepted[i]
+        corrected = accepted < min(taken.verdict.depths[i], count)
+        refused = taken.verdict.drafted[i][accepted] if corrected else 0
         if self.mode == "verified":
             last = REJECTED if corrected else ACCEPTED if count <= accepted else UNDRAFTED
-            return Span(row.request.id, row.length - count, count, last, refused)
+            return Span(request.id, end - count, count, last, refused)
         if corrected and self.mode == "rejected":
-            return Span(row.request.id, row.length - count + accepted, 1, REJECTED, refused)
+            return Span(request.id, end - count + accepted, 1, REJECTED, refused)
         return None
 
     def _gather(self, spans: list[Span], index: list[int], logits: Tensor, chances: Tensor | None) -> None:
@@ -119,7 +127,7 @@ class Recorder:
         known = None if chances is None else _at(F.pad(chances, (0, 1)), index)
         rows = self.reducer.rows(logits, index)
         if rows is None or not self._gathered.fits(known):
-            self._send([])
+            self._deliver([])
         if rows is None:
             self._put(Parcel(spans, _at(logits, index), known, []))
         else:
@@ -130,6 +138,13 @@ class Recorder:
         self._send([completion])
 
     def _send(self, completions: list[Completion]) -> None:
+        """Hand over the rounds that were taken, and the requests that ended with them."""
+        for taken in self._taken:
+            self._keep(taken)
+        self._taken, self._held = [], 0
+        self._deliver(completions)
+
+    def _deliver(self, completions: list[Completion]) -> None:
         if parcel := self._gathered.parcel(completions):
             self._put(parcel)
 
@@ -152,6 +167,7 @@ class Recorder:
 
     def _work(self) -> None:
         torch.set_num_threads(1)  # of this thread: reducing must not take cores from decoding
+        import_module("pyarrow.parquet")  # a tenth of a second, which the first segment would have to wait for
         last = False
         while not last:
             parcels, flush, last = self.buffer.get(self.handover.due)
