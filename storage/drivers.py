@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +79,23 @@ def make_engine(url: URL) -> Engine:
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # transactions begin where _begin_sqlite says, not at the first INSERT
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
+    _turn_to_wal(connection)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _turn_to_wal(connection: Any) -> None:
+    """SQLite does not wait for others while it changes a new file's journal, whatever its timeout is; so this does."""
+    end = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:
