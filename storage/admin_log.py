@@ -24,18 +24,25 @@ class AdminChange:
     """Unix seconds."""
     who: str
     action: str
-    """forget, purge, compact, retain, import, export, tenant, key, promote or rollback."""
+    """forget, purge, compact, retain, import, export, tenant, key, promote, rollback or drain."""
     subject: str | None
-    """The request, tenant, file, key or version that it was about; None where it was about many."""
+    """The request, tenant, file, key, version or serving process that it was about; None where it was about many."""
     facts: Mapping[str, Any]
     """What came of it: counts and names, never a prompt."""
 
 
-def note(session: Session, who: str | None, action: str, subject: str | None, facts: Mapping[str, Any]) -> None:
-    """Write a change down, in the transaction that makes it or right after."""
-    session.add(AdminChangeRow(
-        at=records.now(), who=who or login(), action=action, subject=subject, facts=plain(facts)
-    ))  # fmt: skip
+def note(session: Session, who: str | None, action: str, subject: str | None, facts: Mapping[str, Any]) -> int:
+    """Write a change down, in the transaction that makes it or right after; the line's number."""
+    row = AdminChangeRow(at=records.now(), who=who or login(), action=action, subject=subject, facts=plain(facts))
+    session.add(row)
+    session.flush()
+    return row.id
+
+
+def add_facts(session: Session, number: int, facts: Mapping[str, Any]) -> None:
+    """What came of a change that was written down before it was made."""
+    row = session.get_one(AdminChangeRow, number)
+    row.facts = {**row.facts, **plain(facts)}
 
 
 def history(session: Session, subject: str | None = None, limit: int = 50) -> list[AdminChange]:

@@ -125,3 +125,8 @@ def check(url: str) -> dict[str, Any]:
         return database.check()
     finally:
         database.close()
+
+
+def changed_rows(result: object) -> int:
+    """How many rows a statement changed or deleted."""
+    return int(result.rowcount)  # type: ignore[attr-defined]

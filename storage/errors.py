@@ -18,8 +18,10 @@
     │   ├── UnknownDraft
     │   ├── UnknownRoute
     │   ├── UnknownRequest
+    │   │   └── ForgottenAhead     of which nothing is known yet
     │   ├── UnknownTopic
     │   ├── UnknownKey
+    │   ├── UnknownWorker
     │   └── UnknownProposal
     ├── PairError                the two models cannot serve together
     │   ├── ModelNotLoaded
@@ -29,7 +31,8 @@
     │   ├── BadProposal
     │   ├── HeadNotLoaded
     │   ├── HeadMismatch
-    │   └── AdapterMismatch
+    │   ├── AdapterMismatch
+    │   └── DraftUnsound
     ├── StoreError               what is kept cannot be reached or trusted
     │   ├── DatabaseUnreachable
     │   ├── SchemaOutdated
@@ -147,6 +150,11 @@ class UnknownRequest(NotFound):
     """There is no request {request_id!r} in the replay store."""
 
 
+class ForgottenAhead(UnknownRequest):
+    """There is no request {request_id!r} in the replay store. It is noted: should it still come, from a server's memory
+    or disk, it will not be kept."""
+
+
 class UnknownTopic(NotFound):
     """No example of the topic {topic!r} was taught; known: {known}."""
 
@@ -157,6 +165,10 @@ class UnknownProposal(NotFound):
 
 class UnknownKey(NotFound):
     """There is no API key {key!r}; `osd keys list` shows those there are."""
+
+
+class UnknownWorker(NotFound):
+    """There is no serving process {worker!r}; known: {known}."""
 
 
 class PairError(OsdError):
@@ -200,6 +212,11 @@ class HeadMismatch(PairError):
 class AdapterMismatch(PairError):
     """The adapter {version} does not stand over its draft's number 0: {reason}. It was refused; the version that
     serves goes on serving. An adapter fits the weights that it was trained over, and no others."""
+
+
+class DraftUnsound(PairError):
+    """The draft version {version} does not run here: {reason}. It was refused; the version before it goes on
+    serving."""
 
 
 class StoreError(OsdError):

@@ -2,19 +2,22 @@
 
 What goes: the samples (segments are written anew without them), the lines in the log of recent outcomes. What stays:
 sums by minute, which name no request; the ids of requests in the runs that claimed them, by which the versions are
-found; a line in the trail of admins' changes. Weights cannot be made to forget: they are named.
+found; a line in the trail of admins' changes, by which what still comes is refused (:mod:`storage.forgotten`). Weights
+cannot be made to forget: they are named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from sqlalchemy import delete, select
 
 from storage import admin_log
-from storage.database import Database
-from storage.errors import BadInput, UnknownRequest
+from storage.database import Database, changed_rows
+from storage.errors import BadInput, ForgottenAhead
+from storage.forgotten import ACTION, REQUEST, TENANT, take_turns
 from storage.lineage import Learned, learned_from
 from storage.purge import Purged, Purger
 from storage.sample_index import chunks
@@ -44,22 +47,24 @@ class Forgetter:
     ) -> Forgotten:
         """Forget requests, or all of a tenant's. ``who`` is written into the trail; None is the login's name.
 
-        Raises BadInput unless it is one of the two, UnknownRequest when nothing is known of any of the requests,
+        Raises BadInput unless it is one of the two, ForgottenAhead when nothing is known of any of the requests,
         SegmentDamaged after all that can be read was forgotten.
         """
         if bool(request_ids) == (tenant is not None):
             raise BadInput(reason="Say what to forget: requests by their ids, or a tenant.")
-        ids = list(dict.fromkeys(request_ids)) if tenant is None else self._ids_of(tenant)
+        ids = list(dict.fromkeys(request_ids))
+        line = self._note(ids, tenant, who)
+        ids = ids if tenant is None else self._ids_of(tenant)
         with self._db.session(read_only=True) as session:
             learned = learned_from(session, ids, tenant)
         outcomes = self._forget_outcomes(ids, tenant)
         purged = self._purger.purge_requests(ids)
-        forgotten = Forgotten(purged, outcomes, learned)
-        if tenant is None and not (purged.requests or outcomes or learned.versions or learned.under_way):
-            raise UnknownRequest(request_id=ids[0])
-        self._note(forgotten, ids, tenant, who)
+        with self._db.session() as session:
+            admin_log.add_facts(session, line, {**asdict(purged), **asdict(learned)})
         self._leave_no_trace()
-        return forgotten
+        if tenant is None and not (purged.requests or outcomes or learned.versions or learned.under_way):
+            raise ForgottenAhead(request_id=ids[0])
+        return Forgotten(purged, outcomes, learned)
 
     def _ids_of(self, tenant: str) -> list[str]:
         with self._db.session(read_only=True) as session:
@@ -68,20 +73,21 @@ class Forgetter:
     def _forget_outcomes(self, ids: Sequence[str], tenant: str | None) -> int:
         with self._db.session() as session:
             if tenant is not None:
-                return _rowcount(session.execute(delete(OutcomeRow).where(OutcomeRow.tenant == tenant)))
+                return changed_rows(session.execute(delete(OutcomeRow).where(OutcomeRow.tenant == tenant)))
             return sum(
-                _rowcount(session.execute(delete(OutcomeRow).where(OutcomeRow.request_id.in_(some))))
+                changed_rows(session.execute(delete(OutcomeRow).where(OutcomeRow.request_id.in_(some))))
                 for some in chunks(ids)
             )
 
-    def _note(self, forgotten: Forgotten, ids: Sequence[str], tenant: str | None, who: str | None) -> None:
+    def _note(self, ids: Sequence[str], tenant: str | None, who: str | None) -> int:
+        """The line of the trail, before anything is looked for: what comes from now on is refused."""
         subject = tenant if tenant is not None else ids[0] if len(ids) == 1 else None
-        facts = {"what": "request" if tenant is None else "tenant", **asdict(forgotten.purged)}
-        facts |= asdict(forgotten.learned)
+        facts: dict[str, Any] = {"what": REQUEST if tenant is None else TENANT}
         if subject is None:
             facts["request_ids"] = ids
         with self._db.session() as session:
-            admin_log.note(session, who, "forget", subject, facts)
+            take_turns(session, alone=True)
+            return admin_log.note(session, who, ACTION, subject, facts)
 
     def _leave_no_trace(self) -> None:
         """Freed pages are overwritten as they are freed (``secure_delete``); the log of writes holds older copies."""
@@ -89,7 +95,3 @@ class Forgetter:
             with self._db.engine.connect() as connection:
                 connection.rollback()
                 connection.connection.driver_connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()  # type: ignore[union-attr]
-
-
-def _rowcount(result: object) -> int:
-    return int(result.rowcount)  # type: ignore[attr-defined]

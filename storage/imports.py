@@ -20,7 +20,7 @@ class Imported:
     requests: int
     positions: int
     known: int
-    """Requests that were kept already, or whose tenant does not let them be kept."""
+    """Requests that were kept already, were forgotten, or whose tenant does not let them be kept."""
 
 
 def import_file(samples: SampleStore, path: Path) -> Imported:

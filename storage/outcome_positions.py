@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Insert, delete, literal, select
@@ -32,7 +33,7 @@ class PositionSums:
     def add(self, outcomes: Sequence[Outcome]) -> None:
         """Add what outcomes counted; those that counted nothing leave nothing."""
         if rows := _rows(outcomes):
-            self._session.execute(_adding(insert_for(self._dialect)(PositionRow)), rows)
+            self._session.execute(_upsert(self._dialect), rows)
 
     def rename(self, route: str, to: str) -> None:
         """Move a route's sums to its new name, added to what a removed route of that name may have left."""
@@ -54,6 +55,11 @@ def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
                     total[i] += count
     names = (*KEYS, *POSITION_COUNTS)
     return [dict(zip(names, (*key, *counts), strict=True)) for key, counts in sorted(sums.items())]
+
+
+@cache
+def _upsert(dialect: str) -> Insert:
+    return _adding(insert_for(dialect)(PositionRow))
 
 
 def _adding(statement: Any) -> Insert:

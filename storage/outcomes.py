@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Insert, delete, func, insert, select
@@ -18,6 +19,7 @@ from storage import records
 from storage.database import Database
 from storage.drivers import insert_for
 from storage.errors import BadInput
+from storage.forgotten import Finished, forgotten, take_turns
 from storage.outcome_positions import PositionSums
 from storage.outcome_window import Window, grouped
 from storage.records import Outcome, ratio
@@ -29,6 +31,7 @@ LOG_ROWS = 20_000
 """Outcomes kept one by one."""
 
 KEYS = ("route", "draft_version", "controller", "tenant")
+LOGGED = ("request_id", "finished_at", *KEYS, *COUNTS)
 COLUMNS: dict[str, Any] = {
     "route": CounterRow.route,
     "version": CounterRow.draft_version,
@@ -99,7 +102,8 @@ class OutcomeStore:
     def add(
         self, outcomes: Sequence[Outcome], worker: str, batch: str | None = None, known: Sequence[str] = ()
     ) -> None:
-        """Add to the sums and to the log, in one transaction; what comes late for a renamed route has its new name.
+        """Add to the sums and to the log, in one transaction; what comes late for a renamed route has its new name, and
+        for a forgotten request no line in the log.
 
         ``batch`` names them: a batch that was added already is not added again, however often it is sent after an
         error. ``known`` are batches of which the sender will never send another: they are forgotten.
@@ -111,10 +115,13 @@ class OutcomeStore:
                 session.execute(delete(OutcomeBatchRow).where(OutcomeBatchRow.id.in_(known)))
             if batch is not None and not _is_new(session, self._db.dialect, batch):
                 return
+            take_turns(session)
+            gone = forgotten(session, (Finished(each.request_id, each.tenant, each.finished_at) for each in outcomes))
             outcomes = under_present_names(session, outcomes)
             session.execute(_upsert(self._db.dialect), _sums(outcomes, worker))
             PositionSums(session).add(outcomes)
-            session.execute(insert(OutcomeRow), [_line(outcome, worker) for outcome in outcomes])
+            if lines := [_line(outcome, worker) for outcome in outcomes if outcome.request_id not in gone]:
+                session.execute(insert(OutcomeRow), lines)
             newest = select(func.max(OutcomeRow.id)).scalar_subquery()
             session.execute(delete(OutcomeRow).where(OutcomeRow.id <= newest - self._log_rows))
 
@@ -190,11 +197,10 @@ def _sums(outcomes: Sequence[Outcome], worker: str) -> list[dict[str, Any]]:
 
 
 def _line(outcome: Outcome, worker: str) -> dict[str, Any]:
-    line = {"worker": worker, **asdict(outcome)}
-    del line["positions"]
-    return line
+    return {"worker": worker, **{name: getattr(outcome, name) for name in LOGGED}}
 
 
+@cache
 def _upsert(dialect: str) -> Insert:
     statement = insert_for(dialect)(CounterRow)
     added = {name: getattr(CounterRow, name) + statement.excluded[name] for name in COUNTS}
@@ -203,7 +209,4 @@ def _upsert(dialect: str) -> Insert:
 
 
 def _to_outcome(row: OutcomeRow) -> Outcome:
-    return Outcome(
-        request_id=row.request_id, finished_at=row.finished_at,
-        **{name: getattr(row, name) for name in (*KEYS, *COUNTS)},
-    )  # fmt: skip
+    return Outcome(**{name: getattr(row, name) for name in LOGGED})

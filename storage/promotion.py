@@ -13,10 +13,13 @@ from storage.announce import announce
 from storage.leases import lock_draft
 from storage.ledger import get_row, note
 from storage.records import VersionState
-from storage.tables import DraftRow, ServingRow, VersionRow
+from storage.tables import CanaryRow, DraftRow, ServingRow, VersionRow
+from storage.workers import gone
 
 SOUND = (VersionState.READY, VersionState.SERVING, VersionState.RETIRED)
 """States of versions that a draft may go back to by itself."""
+WATCHING, RELEASED = "watching", "released"
+"""Of :class:`storage.canaries.CanaryState`."""
 
 
 def mark_serving(session: Session, version_id: str, worker: str) -> VersionRow:
@@ -26,10 +29,32 @@ def mark_serving(session: Session, version_id: str, worker: str) -> VersionRow:
     """
     row, draft = _locked(session, version_id)
     session.merge(ServingRow(worker=worker, draft=row.draft, version=row.id, since=records.now()))
-    if row.state == VersionState.READY.value and draft.current_version == row.id:
+    if draft.current_version == row.id and not _is_tried_by(session, row, worker):
+        released(session, row)
+    return row
+
+
+def _is_tried_by(session: Session, row: VersionRow, worker: str) -> bool:
+    """Whether the server is the one that tries a version. Another one that serves it does not wait: it is for all."""
+    if not is_watched(session, row.id):
+        return False
+    if session.get_one(CanaryRow, row.id).worker == worker:
+        return True
+    _release_by_hand(session, row, f"{worker} serves it, too")
+    return False
+
+
+def released(session: Session, row: VersionRow) -> None:
+    """A version serves: those that it replaces do not. One that was taken back meanwhile stays so."""
+    if row.state == VersionState.READY.value:
         row.state = VersionState.SERVING.value
         _retire_others(session, row)
-    return row
+
+
+def is_watched(session: Session, version_id: str) -> bool:
+    """Whether one worker tries it and the others wait; see :mod:`storage.canaries`."""
+    row = session.get(CanaryRow, version_id)
+    return row is not None and row.state == WATCHING
 
 
 def _retire_others(session: Session, row: VersionRow) -> None:
@@ -48,9 +73,9 @@ def end_serving(session: Session, worker: str, draft: str | None) -> None:
 
 
 def serving(session: Session, draft: str) -> dict[str, str]:
-    """Server -> its version of one draft."""
-    query = select(ServingRow.worker, ServingRow.version).where(ServingRow.draft == draft)
-    return {row[0]: row[1] for row in session.execute(query.order_by(ServingRow.worker))}
+    """Server -> its version of one draft; without those that are known to be gone."""
+    query, away = select(ServingRow.worker, ServingRow.version).where(ServingRow.draft == draft), gone(session)
+    return {row[0]: row[1] for row in session.execute(query.order_by(ServingRow.worker)) if row[0] not in away}
 
 
 def served_by(session: Session, worker: str) -> dict[str, str]:
@@ -60,8 +85,10 @@ def served_by(session: Session, worker: str) -> dict[str, str]:
 
 
 def promote(session: Session, version_id: str) -> VersionRow:
-    """Make a version current; its files were verified."""
+    """Make a version current; its files were verified. One that is current and tried by one worker is for all now."""
     row, draft = _locked(session, version_id)
+    if draft.current_version == row.id:
+        _release_by_hand(session, row, "promoted while it was tried")
     _make_current(session, draft, row)
     return row
 
@@ -73,8 +100,26 @@ def leave(session: Session, version_id: str, to: str | None, state: VersionState
         row.state = state.value
         note(row, state.value, reason)
     if draft.current_version == row.id and to is not None:
-        _make_current(session, draft, get_row(session, to, lock=True))
+        back = get_row(session, to, lock=True)
+        _make_current(session, draft, back)
+        _note_released(session, back)
     return get_row(session, draft.current_version or row.id)
+
+
+def _release_by_hand(session: Session, row: VersionRow, reason: str) -> None:
+    if is_watched(session, row.id):
+        tried = session.get_one(CanaryRow, row.id)
+        tried.state, tried.settled_at, tried.facts = RELEASED, records.now(), {**tried.facts, "reason": reason}
+
+
+def _note_released(session: Session, row: VersionRow) -> None:
+    """A version that all go back to is not tried first."""
+    if row.parent is not None and not is_watched(session, row.id):
+        at = records.now()
+        session.merge(CanaryRow(
+            version=row.id, draft=row.draft, base=row.id, state=RELEASED, worker=None, claims=0, looks=0, began_at=at,
+            settled_at=at, facts={"reason": "gone back to"},
+        ))  # fmt: skip
 
 
 def _make_current(session: Session, draft: DraftRow, row: VersionRow) -> None:

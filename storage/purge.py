@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from storage.database import Database
+from storage.database import Database, changed_rows
 from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
 from storage.leases import lock_all_drafts
 from storage.records import RunState
@@ -165,7 +165,7 @@ class Purger:
         if tenant is not None:
             statement = statement.where(OutcomeRow.tenant == tenant)
         with self._db.session() as session:
-            return int(session.execute(statement).rowcount)  # type: ignore[attr-defined]
+            return changed_rows(session.execute(statement))
 
 
 class Moved(StoreError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from storage import divergence, sample_index
 from storage.database import Database
 from storage.errors import BadInput, SegmentDamaged, StoreError
 from storage.exports import Exported, write_export
+from storage.forgotten import Finished, forgotten, take_turns
 from storage.privacy_settings import EVERYTHING, PrivacySettings
 from storage.purge import Purged, Purger
 from storage.records import RequestSamples
@@ -29,6 +31,10 @@ from storage.segment_place import LocalSegments, SegmentPlace
 from storage.sweep import Swept, sweep_segments
 from storage.tables import SampleRow, SegmentRow
 from storage.tenants import TenantLedger, usable_for
+
+
+class Forgot(StoreError):
+    """{reason}"""
 
 
 class SampleStore:
@@ -55,7 +61,8 @@ class SampleStore:
         passed over; None when nothing is left.
 
         A request that is kept already is left as it is, so a batch may be added again after an error; when all of
-        it is, the id is that of the segment with the first. Raises BadInput, StoreError, StoreWriteFailed.
+        it is, the id is that of the segment with the first. What was forgotten stays so. Raises BadInput, StoreError,
+        StoreWriteFailed.
         """
         if not batch:
             raise BadInput(reason="An empty batch makes no segment.")
@@ -67,10 +74,23 @@ class SampleStore:
         fresh = list({samples.request_id: samples for samples in batch if samples.request_id not in kept}.values())
         if not fresh:
             return kept[batch[0].request_id]
-        return write_segment(self.place, fresh, lambda new: self._index(new, fresh))
+        while fresh:
+            try:
+                return write_segment(self.place, fresh, partial(self._index, batch=fresh))
+            except Forgot:
+                fresh = self._without_forgotten(fresh)
+        return None
+
+    def _without_forgotten(self, batch: list[RequestSamples]) -> list[RequestSamples]:
+        with self._db.session(read_only=True) as session:
+            gone = forgotten(session, map(_finished, batch))
+        return [samples for samples in batch if samples.request_id not in gone]
 
     def _index(self, new: NewSegment, batch: list[RequestSamples]) -> None:
         with self._db.session() as session:
+            take_turns(session)
+            if forgotten(session, map(_finished, batch)):
+                raise Forgot(reason="some of it was forgotten")
             named = under_present_names(session, batch)
             new.enter(session)
             session.execute(insert(SampleRow), list(map(self._row, new.requests, named)))
@@ -240,3 +260,7 @@ class SampleStore:
 
 def _routed(samples: RequestSamples, route: str) -> RequestSamples:
     return samples if samples.route == route else replace(samples, route=route)
+
+
+def _finished(samples: RequestSamples) -> Finished:
+    return Finished(samples.request_id, samples.tenant, samples.created_at)

@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from storage.errors import BadSetting
+from storage.fleet_settings import FleetSettings
 from storage.privacy_settings import PrivacySettings
 from storage.retention_settings import RetentionSettings
 from storage.section import Section as Section
@@ -119,15 +120,18 @@ class ServeSettings(Section):
     """h: specdecpp stops drafting once the head's chance that a token was refused is above it."""
     gamma_head: Path | None = None
     """Folder of the acceptance head to start from; None waits until the first one was learned."""
-    drafter: Literal["causal", "trigram", "lookup", "suffix", "mixed"] = "causal"
-    """Who drafts: the draft; a table of n-grams that learns from what is served; look-up in a request's own text;
-    look-up in kept requests; or the draft with branches of one of these three."""
+    drafter: Literal["causal", "blended", "trigram", "lookup", "suffix", "mixed"] = "causal"
+    """Who drafts: the draft; the draft, and a table of n-grams that learns from what is served where that is more often
+    right; that table alone; look-up in a request's own text; look-up in kept requests; or the draft with branches of
+    one of these three."""
     branches: Literal["trigram", "lookup", "suffix"] = "trigram"
     """Whose branches mixed takes."""
     corpus: Path | None = None
     """Folder of `osd corpus build` that a table of n-grams starts from, where none was kept yet."""
     table: str = "ngram"
     """The draft in the store whose versions the tables of n-grams are kept as; other routes' are TABLE.ROUTE."""
+    table_order: int = Field(default=4, ge=2, le=4)
+    """Tokens of the longest n-grams that they count. A table that was kept with fewer goes on with so many."""
     table_mb: int = Field(default=64, ge=1)
     """Memory of one table of n-grams."""
     tables: int = Field(default=8, ge=1)
@@ -139,7 +143,7 @@ class ServeSettings(Section):
     suffix_seconds: float = Field(default=300, gt=0)
     """How often the index over them is made anew."""
     tree_nodes: int = Field(default=24, ge=1, le=1024)
-    """Drafted tokens of a row at most where drafts are trees; the draft's own chain in mixed is never cut for it."""
+    """Drafted tokens of a row at most where drafts are trees; a chain that mixed has drawn is never cut for it."""
     record: Literal["off", "rejected", "verified"] = "verified"
     """What is kept for learning: nothing, the positions that the draft got wrong (as the OSD paper), or every
     verified position."""
@@ -296,6 +300,7 @@ class Settings(BaseSettings):
     storage: StorageSettings = StorageSettings()
     serve: ServeSettings = ServeSettings()
     server: ServerSettings = ServerSettings()
+    fleet: FleetSettings = FleetSettings()
     router: RouterSettings = RouterSettings()
     learn: LearnSettings = LearnSettings()
     gate: GateSettings = GateSettings()

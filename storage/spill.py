@@ -11,8 +11,8 @@ leaves the file, and taking it in again changes nothing: samples are known by th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,21 +95,16 @@ class Spill:
         return list(self.folder.glob(pattern))
 
 
-class _reading:
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     """What is wrong with a file, in osd's own words."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, CannotDecrypt):
-            raise CannotDecrypt(path=self._path, reason=error.facts["reason"]) from None
-        if isinstance(error, Exception):  # Arrow raises OSError, ValueError and classes of its own
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise BadExport(path=self._path, reason=f"It is no whole file ({reason}).") from error
+    try:
+        yield
+    except CannotDecrypt as error:
+        raise CannotDecrypt(path=path, reason=error.facts["reason"]) from None
+    except Exception as error:  # Arrow raises OSError, ValueError and classes of its own
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise BadExport(path=path, reason=f"It is no whole file ({reason}).") from error
 
 
 def batch_of(path: Path) -> str:

@@ -12,6 +12,8 @@
     store.routes     which draft serves which traffic         storage.routes
     store.examples   taught examples of topics                storage.examples
     store.proposals  changes of routes worth while            storage.proposals
+    store.workers    serving processes that live              storage.workers
+    store.canaries   versions that one of them tries first    storage.canaries
     store.announcer  word of new versions                     storage.announce
     store.db         the metadata database                    storage.database
 
@@ -26,6 +28,7 @@ from types import TracebackType
 
 from storage.announce import Announcer
 from storage.bucket_weights import weight_place
+from storage.canaries import CanaryLedger
 from storage.cipher import open_cipher
 from storage.database import Database
 from storage.examples import ExampleShelf
@@ -46,6 +49,7 @@ from storage.sweep import Swept
 from storage.tenants import TenantLedger
 from storage.versions import VersionLedger
 from storage.weight_place import WeightPlace
+from storage.workers import WorkerRegistry
 
 
 class Store:
@@ -68,6 +72,8 @@ class Store:
         self.forgetter = Forgetter(db, segments)
         self.keeper = Keeper(db, segments)
         self.versions = VersionLedger(db, weights)
+        self.workers = WorkerRegistry(db)
+        self.canaries = CanaryLedger(db)
         self.announcer = Announcer(db)
         self.runs = RunLedger(db, privacy)
         self.suspects = SuspectList(db)

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, case, func, select, update
 from sqlalchemy.orm import Session
 
 from storage import records
-from storage.database import Database
+from storage.database import Database, changed_rows
 from storage.records import RunState
 from storage.tables import RunRow, SampleRow
 
@@ -86,7 +86,7 @@ class SuspectList:
         wanted = SampleRow.segment_id == segment_id, SampleRow.set_aside.is_(None)
         with self._db.session() as session:
             done = session.execute(update(SampleRow).where(*wanted).values(set_aside=reason[:REASON_LENGTH]))
-            return int(done.rowcount)  # type: ignore[attr-defined]
+            return changed_rows(done)
 
     def list(self, limit: int = 20) -> list[SetAside]:
         """The newest requests that were set aside."""
@@ -101,4 +101,4 @@ class SuspectList:
         fresh = {"set_aside": None, "failures": 0, "failed_in": None, "failed_at": None}
         with self._db.session() as session:
             done = session.execute(update(SampleRow).where(SampleRow.set_aside.is_not(None)).values(**fresh))
-            return int(done.rowcount)  # type: ignore[attr-defined]
+            return changed_rows(done)

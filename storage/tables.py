@@ -70,6 +70,44 @@ class ServingRow(Base):
     since: Mapped[float]
 
 
+class WorkerRow(Base):
+    """A serving process; see :mod:`storage.workers`. Its name is that in ``serving`` and in the counters."""
+
+    __tablename__ = "workers"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str]
+    pid: Mapped[int]
+    url: Mapped[str]
+    started_at: Mapped[float]
+    heartbeat_at: Mapped[float]
+    gone_at: Mapped[float] = mapped_column(index=True)
+    """Until then it is believed to live."""
+    state: Mapped[str]
+    drains: Mapped[bool] = mapped_column(server_default=false())
+    """Whether somebody wants it to drain."""
+    running: Mapped[int]
+    waiting: Mapped[int]
+    rate: Mapped[float]
+    drafts: Mapped[Facts]
+    trouble: Mapped[str | None]
+
+
+class CanaryRow(Base):
+    """A version that one worker serves before all others do, and what came of it; see :mod:`storage.canaries`."""
+
+    __tablename__ = "canaries"
+    version: Mapped[str] = mapped_column(ForeignKey("draft_versions.id"), primary_key=True)
+    draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"), index=True)
+    base: Mapped[str] = mapped_column(ForeignKey("draft_versions.id"))
+    state: Mapped[str]
+    worker: Mapped[str | None]
+    claims: Mapped[int]
+    looks: Mapped[int]
+    began_at: Mapped[float]
+    settled_at: Mapped[float | None]
+    facts: Mapped[Facts]
+
+
 class RouteRow(Base):
     """A route; the default one's row is locked by whatever changes routes, so that changes come one after another."""
 

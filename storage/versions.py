@@ -69,7 +69,8 @@ class VersionLedger:
             return [to_record(row) for row in lineage_of(session, get_row(session, version_id))]
 
     def serving(self, draft: str = DEFAULT_DRAFT) -> dict[str, str]:
-        """Running server -> the version of a draft that it last said it drafts with. One that was killed stays."""
+        """Running server -> the version of a draft that it last said it drafts with. One that was killed stays until
+        it is known to be gone (:mod:`storage.workers`)."""
         with self._db.session(read_only=True) as session:
             return promotion.serving(session, draft)
 
@@ -226,6 +227,19 @@ class VersionLedger:
             raise WrongState(version=current.id, state="current", action="rolling back", needed=needed)
         self._make_servable(target)
         return self._leave(current, target, VersionState.ROLLED_BACK, reason)
+
+    def take_back(self, version_id: str, reason: str, to: str) -> DraftVersion:
+        """Leave a version for good, current or not; where it is current, ``to`` is then, or the nearest sound ancestor
+        if ``to`` is not sound. Returns what is current. Raises UnknownVersion."""
+        version, target = self.get(version_id), self.get(to)
+        back: DraftVersion | None = target
+        try:
+            if target.state not in promotion.SOUND:
+                raise WeightsDamaged(version=to, reason=f"it is {target.state.value}")
+            self._make_servable(target)
+        except WeightsDamaged:
+            back = self._sound_ancestor(version)
+        return self._leave(version, back, VersionState.ROLLED_BACK, reason)
 
     def quarantine(self, version_id: str, reason: str) -> DraftVersion:
         """Refuse a version from now on; when it is current, its nearest sound ancestor becomes current."""

@@ -152,12 +152,6 @@ def settings(request: pytest.FixtureRequest, memory: Path) -> Settings:
 
 
 @pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    with open_store(settings) as opened:
-        yield opened
-
-
-@pytest.fixture
 def keep_all(settings: Settings) -> Iterator[Store]:
     """A store that holds nothing out."""
     kept = settings.storage.model_copy(update={"holdout": 0.0})

@@ -27,12 +27,6 @@ def settings(memory: Path, postgres_url: str) -> Settings:
 
 
 @pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    with open_store(settings) as opened:
-        yield opened
-
-
-@pytest.fixture
 def heard(store: Store) -> Iterator[threading.Event]:
     """Set by every word; the one that says that listening has begun is taken."""
     event = threading.Event()

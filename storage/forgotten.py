@@ -1,0 +1,62 @@
+"""What was forgotten stays so: requests that were on their way meanwhile, in a server's memory or on its disk, are
+refused when they come. The memory is the trail of admins, which is written before anything is deleted.
+
+Whoever keeps something asks in the transaction that keeps it, and the line of the trail waits for such transactions.
+So either the line is seen, or what was kept is seen by the forgetting that follows the line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sqlalchemy import or_, select, text
+from sqlalchemy.orm import Session
+
+from storage.sample_index import chunks
+from storage.tables import AdminChangeRow
+
+ACTION, REQUEST, TENANT = "forget", "request", "tenant"
+"""Of a line of the trail, and what it is about."""
+LOCK = 0x6F73645F666F7267
+"""PostgreSQL's lock for both sides; SQLite has one writer at a time in any case."""
+
+
+class Finished(NamedTuple):
+    """A request that comes to be kept."""
+
+    request_id: str
+    tenant: str
+    at: float
+    """When it was finished, Unix seconds."""
+
+
+def take_turns(session: Session, *, alone: bool = False) -> None:
+    """Until the transaction ends: one that forgets (``alone``) has none beside it that keeps."""
+    if session.get_bind().dialect.name == "postgresql":
+        function = "pg_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"
+        session.execute(text(f"SELECT {function}(:key)"), {"key": LOCK})
+
+
+def forgotten(session: Session, requests: Iterable[Finished]) -> set[str]:
+    """The ids of those that were forgotten: by their ids, or with their tenant after they were finished."""
+    asked = list(requests)
+    ids = {each.request_id for each in asked}
+    gone, tenants = _lines(session, ids | {each.tenant for each in asked})
+    return (ids & gone) | {each.request_id for each in asked if each.at <= tenants.get(each.tenant, float("-inf"))}
+
+
+def _lines(session: Session, subjects: set[str]) -> tuple[set[str], dict[str, float]]:
+    """What the trail says of them: requests, and tenants with the newest time."""
+    gone: set[str] = set()
+    tenants: dict[str, float] = {}
+    columns = AdminChangeRow.at, AdminChangeRow.subject, AdminChangeRow.facts
+    query = select(*columns).where(AdminChangeRow.action == ACTION)
+    for some in chunks(sorted(subjects)):
+        about = or_(AdminChangeRow.subject.in_(some), AdminChangeRow.subject.is_(None))
+        for at, subject, facts in session.execute(query.where(about)):
+            if facts["what"] == TENANT:
+                tenants[str(subject)] = max(at, tenants.get(str(subject), at))
+            else:
+                gone.update(facts.get("request_ids") or [str(subject)])
+    return gone, tenants
