@@ -10,15 +10,17 @@ Three ways to expect, by setting:
   does better on a route is the one that decides there.
 
 Texts that were scored with every draft teach all of it; a request that was not scored teaches least squares about the
-draft that served it. All calls come from the decoding thread.
+draft that served it. All calls come from the decoding thread, but for those that keep what was learned
+(:mod:`router.keeping`).
 """
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from router.base import Decision, Estimate, Router
 from router.foresight import Foresight, Seen, losses
@@ -35,6 +37,17 @@ FOLLOW = ""
 """Among the weighted: following the prompt's prediction. No draft has this name."""
 PENDING = 4096
 """Requests whose vectors are kept until they are scored."""
+
+
+FORMAT = 1
+"""Of the state; counted up when what is kept would mean something else."""
+
+
+class Closing(Protocol):
+    """Whoever keeps the state."""
+
+    def close(self) -> None:
+        """Keep it, and stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,9 @@ class AutoRouter:
         self._foresight: dict[str, Foresight] = {}
         self._hedges: dict[str, Hedge] = {}
         self._asked: OrderedDict[str, Asked] = OrderedDict()
+        self._learning = threading.Lock()
+        self.keeper: Closing | None = None
+        """Keeps the state beyond this process."""
 
     @property
     def reads_text(self) -> bool:
@@ -80,7 +96,8 @@ class AutoRouter:
         if len(drafts) < 2:
             return decision
         vector = self._vectors.vector(request.prompt_tokens, perplexity)
-        self._vectors.learn(request.prompt_tokens)
+        if request.learn:
+            self._vectors.learn(request.prompt_tokens)
         estimates = tuple(self._estimate(draft, vector) for draft in drafts)
         followed = _fastest(estimates, drafts[0])
         chosen, why = self._decide(decision.name, drafts, followed)
@@ -96,7 +113,8 @@ class AutoRouter:
             return
         accepted = sum(outcome.accepted for outcome in outcomes)
         judged = accepted + sum(outcome.rejections for outcome in outcomes)
-        self._of(asked.draft).learn(asked.vector, Seen(accepted / max(1, judged), judged), costs)
+        with self._learning:
+            self._of(asked.draft).learn(asked.vector, Seen(accepted / max(1, judged), judged), costs)
 
     def scored(self, request_id: str, seen: Mapping[str, Seen]) -> None:
         """How each draft did on the verified text of a request. The one that served is known already."""
@@ -104,16 +122,51 @@ class AutoRouter:
         costs = {draft: cost for draft in seen if (cost := self._costs(draft)) is not None}
         if asked is None or not costs or any(seen[draft].judged <= 0 for draft in costs):
             return
-        for draft in costs:
-            if draft != asked.draft:
-                self._of(draft).learn(asked.vector, seen[draft], costs[draft])
         lost = dict(zip(costs, losses([seen[d] for d in costs], list(costs.values())), strict=True))
         if asked.followed in lost:
             lost[FOLLOW] = lost[asked.followed]
-        self._hedges.setdefault(asked.route, Hedge()).learn(lost)
+        with self._learning:
+            for draft in costs:
+                if draft != asked.draft:
+                    self._of(draft).learn(asked.vector, seen[draft], costs[draft])
+            self._hedges.setdefault(asked.route, Hedge()).learn(lost)
+
+    @property
+    def learned(self) -> int:
+        """Texts and outcomes learned from. May be asked by another thread."""
+        drafts, routes = self._foresight.copy().values(), self._hedges.copy().values()
+        return sum(one.seen for one in drafts) + sum(one.seen for one in routes)
+
+    def state(self) -> dict[str, Any]:
+        """What was learned, for JSON. May be asked by another thread."""
+        with self._learning:
+            return {
+                "format": FORMAT, "dimensions": self._dimensions, "perplexity": self.reads_perplexity,
+                "prompts": self._vectors.state(),
+                "drafts": {draft: one.state() for draft, one in self._foresight.items()},
+                "routes": {route: one.state() for route, one in self._hedges.items()},
+            }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`, before the first request. Raises ValueError for a state of other settings or of
+        another format."""
+        given = state["format"], state["dimensions"], state["perplexity"]
+        if given != (FORMAT, self._dimensions, self.reads_perplexity):
+            raise ValueError(f"format, dimensions and perplexity are {given}")
+        vectors = PromptVectors(self._dimensions)
+        vectors.restore(state["prompts"])
+        foresight = {str(draft): Foresight(self._dimensions) for draft in state["drafts"]}
+        hedges = {str(route): Hedge() for route in state["routes"]}
+        for name, one in foresight.items():
+            one.restore(state["drafts"][name])
+        for name, weights in hedges.items():
+            weights.restore(state["routes"][name])
+        self._vectors, self._foresight, self._hedges = vectors, foresight, hedges
 
     def close(self) -> None:
-        """End the thread of the router within, if it has one."""
+        """Keep what was learned, and end the thread of the router within, if it has one."""
+        if self.keeper is not None:
+            self.keeper.close()
         if close := getattr(self.within, "close", None):
             close()
 

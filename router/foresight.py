@@ -7,8 +7,9 @@ draft that guesses badly can be left alone; so what is compared is the gain, and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,14 @@ class Foresight:
     def seen(self) -> int:
         """Prompts that it was judged on."""
         return self._squares.seen
+
+    def state(self) -> dict[str, Any]:
+        """What it has learned, for JSON."""
+        return self._squares.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`. Raises ValueError where that is of other dimensions, or not finite."""
+        self._squares.restore(state)
 
     def predict(self, vector: Vector) -> tuple[float, float]:
         """α̂ in [0, 1] and the gain, not cut at 1 so that small ones compare; of a draft never judged (0, 1)."""

@@ -10,6 +10,7 @@ leader lie clearly above its usual ones the weights are drawn towards even at on
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +41,23 @@ class Hedge:
     def weights(self) -> dict[str, float]:
         """The weight of each draft; they add up to 1."""
         return dict(self._weights)
+
+    def state(self) -> dict[str, Any]:
+        """What it has learned, for JSON."""
+        averages = {draft: values.tolist() for draft, values in self._averages.items()}
+        return {"weights": dict(self._weights), "averages": averages, "seen": self.seen, "alarms": self.alarms}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`. Raises ValueError for what cannot be weights."""
+        weights = {str(draft): float(weight) for draft, weight in state["weights"].items()}
+        averages = {str(draft): np.array(values, np.float64) for draft, values in state["averages"].items()}
+        numbers = np.array([*weights.values(), *(number for values in averages.values() for number in values)])
+        if weights.keys() != averages.keys() or any(values.shape != (3,) for values in averages.values()):
+            raise ValueError("weights and averages that do not fit")
+        if not np.isfinite(numbers).all() or (numbers < 0).any():
+            raise ValueError("weights that are none")
+        self._weights, self._averages = weights, averages
+        self.seen, self.alarms = int(state["seen"]), int(state["alarms"])
 
     def learn(self, losses: Mapping[str, float]) -> None:
         """The losses in [0, 1] of all drafts on one text. A draft that was not there before starts with an even part

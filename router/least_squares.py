@@ -7,6 +7,9 @@ prompt at once: they share Σ b bᵀ.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -28,6 +31,19 @@ class LeastSquares:
         self._stale = False
         self.seen = 0
         """Prompts learned from."""
+
+    def state(self) -> dict[str, Any]:
+        """What it has learned, for JSON."""
+        return {"products": self._products.tolist(), "sums": self._sums.tolist(), "seen": self.seen}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`. Raises ValueError where that is of other dimensions, or not finite."""
+        products, sums = np.array(state["products"], np.float64), np.array(state["sums"], np.float64)
+        if products.shape != self._products.shape or sums.shape != self._sums.shape:
+            raise ValueError(f"sums of shape {sums.shape}, {self._sums.shape} are needed")
+        if not (np.isfinite(products).all() and np.isfinite(sums).all()):
+            raise ValueError("sums that are not finite")
+        self._products, self._sums, self.seen, self._stale = products, sums, int(state["seen"]), True
 
     def predict(self, vector: Vector) -> Vector:
         """(outputs,) for a prompt (r,)."""

@@ -3,7 +3,7 @@
     fixed         names only                       router.fixed
     pinned        names, pins                      router.pinned
     classifier    names, pins, rules               router.classifying
-    auto          the same, and then the draft     router.auto
+    auto          the same, and then the draft     router.auto, router.keeping
 
 All of them hear of changes while they run (:mod:`router.book`).
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from router.auto import AutoRouter, CostsOf
 from router.book import Build, LiveRouter
-from router.classifiers import Classifiers
+from router.classifiers import Classifiers, model_folder
 from router.classifying import ClassifierRouter
 from router.fixed import FixedRouter
+from router.keeping import Keeper
 from router.pinned import PinnedRouter
 from router.throughput import Costs
 from storage.routes import Plan
@@ -36,9 +37,11 @@ def make_router(store: Store, settings: Settings, costs: CostsOf = unknown) -> L
     live = LiveRouter(store, builder(store, settings), wanted.poll_seconds)
     if wanted.kind != "auto":
         return live
-    return AutoRouter(
+    router = AutoRouter(
         live, costs, by=wanted.choose_by, dimensions=wanted.choose_dimensions, warm_up=wanted.choose_warm_up
     )
+    router.keeper = Keeper(router, model_folder(store))
+    return router
 
 
 def builder(store: Store, settings: Settings, *, look: bool = False) -> Build:

@@ -7,7 +7,8 @@ thousands: so tokens are hashed, with a sign, into the r − 3 places that are l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ Vector = npt.NDArray[np.float64]
 
 FIXED = 3
 """A constant, length and perplexity."""
+COMMON = 8
+"""Prompts that must hold a token before its count is kept beyond this process: rarer ones could name somebody."""
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """Knuth's multiplier: neighbouring ids land far apart."""
 
@@ -28,6 +31,16 @@ class PromptVectors:
         self.dimensions = dimensions
         self._documents = 0
         self._holding: dict[int, int] = {}
+
+    def state(self) -> dict[str, Any]:
+        """How common the common tokens are, for JSON. May be asked by another thread."""
+        common = {token: held for token, held in self._holding.copy().items() if held >= COMMON}
+        return {"documents": self._documents, "tokens": list(common), "held": list(common.values())}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`. Raises ValueError for what it cannot be."""
+        self._holding = {int(token): int(held) for token, held in zip(state["tokens"], state["held"], strict=True)}
+        self._documents = max([int(state["documents"]), 0, *self._holding.values()])
 
     def vector(self, tokens: Sequence[int], perplexity: float | None) -> Vector:
         """(r,) of a prompt. ``perplexity`` is exp of the mean negative log-likelihood under the target; None where

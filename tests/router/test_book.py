@@ -18,7 +18,7 @@ from storage.errors import UnknownRoute
 from storage.records import Request, Route
 from storage.routes import Plan
 from storage.settings import Settings, load_settings
-from storage.store import Store, open_store
+from storage.store import Store
 
 QUICK = 0.02
 PATIENCE = 60.0
@@ -28,12 +28,6 @@ PATIENCE = 60.0
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return load_settings(storage={"directory": tmp_path / "data"})
-
-
-@pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    with open_store(settings) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from storage.errors import ModelFileDamaged, UnknownRoute
 from storage.records import Request, Route
 from storage.routes import Plan
 from storage.settings import Settings, load_settings
-from storage.store import Store, open_store
+from storage.store import Store
 from tests.router.test_book import ask, soon
 
 SQL = [("sql", text) for text in ("select all names", "join the two tables", "count rows by city", "drop that column")]
@@ -26,12 +25,6 @@ TOPICS = Plan((Route(), Route("sql", matches={"topic": ["sql"]})))
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return load_settings(storage={"directory": tmp_path / "data"}, router={"poll_seconds": 0.02})
-
-
-@pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    with open_store(settings) as opened:
-        yield opened
 
 
 def files(store: Store) -> list[str]:
