@@ -12,14 +12,13 @@ from osd.decoder import Decoder
 from osd.drafters.base import Draft, Steer
 from osd.drafters.pool import DraftPool
 from osd.row import Row
-from osd.trees.breadth import EXPLORE, Chances, Cost, bar_of, pruned
+from osd.trees.breadth import EXPLORE, Cost, bar_of, pruned
+from osd.trees.chances import Belief, Chances, gains, likeliest, saw
 from osd.trees.tree import Proposal, Tree, graft
 from osd.warp import Warp
 
 CALM = 0.1
-"""Weight of the newest round in what the last nodes of trees are worth."""
-LAST = 8
-"""Nodes that are a tree's last: those that a chain longer by so much would take the place of."""
+"""Weight of the newest round in how likely the last nodes of trees are."""
 
 
 class Proposer(Protocol):
@@ -53,18 +52,21 @@ class Proposer(Protocol):
 class TreeDrafter:
     """Asks a proposer alone. The pool's drafts seat the rows, and rest."""
 
+    reads = False
+    """Whether a model reads the rows' texts for it."""
+
     def __init__(
         self, pool: DraftPool, proposer: Proposer, nodes: int, target: Decoder, *, sized: bool = False
     ) -> None:
-        """``nodes``: drafted tokens of a row at most, unless its learned chain alone has more; ``target`` has the cache
+        """``nodes``: drafted tokens of a row at most, unless a chain that was drawn has more; ``target`` has the cache
         that they go to. ``sized``: leave out what costs more in the target's pass than it is expected to bring."""
         self.pool, self.proposer, self.nodes, self.target, self.sized = pool, proposer, nodes, target, sized
         self.chances = Chances()
-        self._planted: dict[str, tuple[Tree, int]] = {}
-        """Of the newest round, each request's tree and the length of the draft's own chain in it."""
+        self._planted: dict[str, tuple[Tree, list[Belief]]] = {}
+        """Of the newest round, all that could have been in each request's tree, and what was thought of it."""
         self._rounds, self._first_ms = 0, 0.0
         self.bar = 0.0
-        """The mean chance that the last nodes of full trees had, of late."""
+        """The chance that a node had to have to stay in a tree, of late; 0 where there was room for all."""
         self._depths: list[int] = []
         """Of the newest round, how deep each row's tree is."""
         self._sizes: list[int] = []
@@ -74,6 +76,8 @@ class TreeDrafter:
         """See :meth:`osd.drafters.base.Drafting.join`."""
         self.pool.join(row, draft)
         self.proposer.join(row)
+        if not self.reads:
+            row.drafter_seen = row.length
 
     def leave(self, row: Row) -> None:
         """See :meth:`osd.drafters.base.Drafting.leave`."""
@@ -90,7 +94,7 @@ class TreeDrafter:
         """See :meth:`osd.drafters.base.Drafting.propose`."""
         trees = [Tree() for _ in rows]
         self.grow(trees, rows, gammas)
-        return plant(trees, None, max(self._depths), self.pool.decoder.device, sampled=warp is not None)
+        return plant(trees, None, max(self._depths), self.target.device, sampled=warp is not None)
 
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafting.commit`."""
@@ -114,31 +118,42 @@ class TreeDrafter:
         return rows + (sum(lengths) if self.target.packs else rows * max(lengths))
 
     def grow(self, trees: list[Tree], rows: Sequence[Row], gammas: Sequence[int]) -> None:
-        """Let the rows' proposals grow into their trees, as far as gammas, ``nodes`` and the cache allow and what they
-        cost is worth it."""
+        """Let the rows' proposals grow into their trees, and of what is there then keep what is likeliest, as far as
+        gammas, ``nodes`` and the cache allow and what it costs is worth it."""
         nodes = min(self.nodes, self.target.cache.length - max(row.length for row in rows))
         chains = [len(tree) for tree in trees]
-        who = [i for i, gamma in enumerate(gammas) if gamma and chains[i] < nodes]
+        who = [i for i, gamma in enumerate(gammas) if gamma and trees[i].drawn < nodes]
         proposals = self.proposer.propose([rows[i] for i in who], [gammas[i] for i in who], [nodes] * len(who))
         for i, proposal in zip(who, proposals, strict=True):
-            graft(trees[i], proposal, gammas[i], nodes, self.pool.vocabulary)
+            graft(trees[i], proposal, gammas[i], chains[i] + nodes, self.pool.vocabulary)
         self._rounds += 1
-        self._prune(trees, chains, nodes)
-        pairs = zip(rows, trees, chains, strict=True)
-        self._planted = {row.request.id: (tree, own) for row, tree, own in pairs if len(tree)}
+        beliefs = [self.chances.of(tree, own) for tree, own in zip(trees, chains, strict=True)]
+        grown = zip(rows, trees, beliefs, strict=True)
+        self._planted = {row.request.id: (tree, own) for row, tree, own in grown}
+        self._prune(trees, beliefs, nodes)
         self._depths, self._sizes = [max(tree.depths()) for tree in trees], [len(tree) for tree in trees]
 
-    def _prune(self, trees: list[Tree], chains: Sequence[int], nodes: int) -> None:
-        gains = [self.chances.gains(tree, own) for tree, own in zip(trees, chains, strict=True)]
-        free = [gain for each, own in zip(gains, chains, strict=True) for gain in each[own:]]
-        if self.sized and free and self._rounds % EXPLORE:
-            sure = len(trees) + sum(sum(each[:own]) for each, own in zip(gains, chains, strict=True))
-            bar = bar_of(free, sure, sum(chains), self._cost_of(len(trees)))
-            for i, own in enumerate(chains):
-                trees[i] = pruned(trees[i], own, gains[i], bar)
-        last = [each[-LAST:] for each, tree in zip(gains, trees, strict=True) if len(tree) >= nodes]
-        worth = sum(map(sum, last)) / sum(map(len, last)) if last else 0.0
-        self.bar += CALM * (worth - self.bar)
+    def _prune(self, trees: list[Tree], beliefs: Sequence[Sequence[Belief]], nodes: int) -> None:
+        """What was drawn stays; of the rest, what is above the bar."""
+        worth = [gains(tree, own) for tree, own in zip(trees, beliefs, strict=True)]
+        stay = [likeliest(each, tree.drawn, nodes) for tree, each in zip(trees, worth, strict=True)]
+        bar = self._bar(trees, worth, stay) if self.sized and self._judges_all(trees) else 0.0
+        lowest = [0.0] * len(trees)
+        for i, (tree, own) in enumerate(zip(trees, worth, strict=True)):
+            lowest[i] = max(bar, min(own[n - 1] for n in stay[i]) if len(stay[i]) < len(tree) else 0.0)
+            trees[i] = pruned(tree, [n for n in stay[i] if n <= tree.drawn or own[n - 1] >= bar])
+        self.bar += CALM * (min(1.0, sum(lowest) / len(lowest)) - self.bar)
+
+    def _judges_all(self, trees: Sequence[Tree]) -> bool:
+        return bool(self._rounds % EXPLORE) or any(tree.likely for tree in trees)
+
+    def _bar(self, trees: Sequence[Tree], worth: Sequence[Sequence[float]], stay: Sequence[Sequence[int]]) -> float:
+        """The chance that pays for a node in the target's pass."""
+        drawn = sum(tree.drawn for tree in trees)
+        sure = len(trees) + sum(sum(own[: tree.drawn]) for tree, own in zip(trees, worth, strict=True))
+        pairs = zip(trees, worth, stay, strict=True)
+        free = [own[n - 1] for tree, own, nodes in pairs for n in nodes if n > tree.drawn]
+        return bar_of(free, sure, drawn, self._cost_of(len(trees))) if free else 0.0
 
     def _cost_of(self, rows: int) -> Cost:
         def cost(drafted: int) -> float | None:
@@ -151,12 +166,13 @@ class TreeDrafter:
     def hear(self, row: Row, length_before: int, accepted: int) -> None:
         """The target has spoken: of what was drafted, and the text that comes of it."""
         if planted := self._planted.pop(row.request.id, None):
-            self.chances.saw(*planted, row.tokens[length_before : length_before + accepted])
-        self.teach(row, length_before)
+            saw(*planted, row.tokens[length_before:])
+        teach(self.proposer, row, length_before)
 
-    def teach(self, row: Row, length_before: int) -> None:
-        """Tell the proposer what the target said."""
-        (self.proposer.learn if row.request.learn else self.proposer.recall)(row, length_before)
+
+def teach(proposer: Proposer, row: Row, length_before: int) -> None:
+    """Tell a proposer what the target said."""
+    (proposer.learn if row.request.learn else proposer.recall)(row, length_before)
 
 
 def plant(trees: Sequence[Tree], q: Tensor | None, passes: int, device: torch.device, *, sampled: bool) -> Draft:
@@ -165,4 +181,5 @@ def plant(trees: Sequence[Tree], q: Tensor | None, passes: int, device: torch.de
     lines = [[*tree.tokens, *[0] * (size - len(tree))] for tree in trees]
     tokens = torch.tensor(lines, dtype=torch.long, device=device).view(len(trees), size)
     chains = all(tree.drawn == len(tree) if sampled else tree.is_chain for tree in trees)
-    return Draft(tokens, tuple(len(tree) for tree in trees), q, passes, None if chains else tuple(trees))
+    lengths = tuple(len(tree) for tree in trees)
+    return Draft(tokens, lengths, q, passes, trees=None if chains else tuple(trees))

@@ -31,6 +31,8 @@ from storage.weights import NGRAM_CONFIG, sync_tree
 
 FORMAT, VERSION, KIND, ARRAYS = "osd-ngram", 1, "ngram", "model.safetensors"
 TYPES = {"keys": np.uint64, "lengths": np.uint8, "entries": np.uint32}
+ROOM_TO_GROW = 7
+"""Times its contexts that a table has room for which is to count longer n-grams than it has."""
 
 
 def vocabulary_digest(vocabulary: Mapping[str, int]) -> str:
@@ -94,18 +96,21 @@ def read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def load_table(folder: Path, tokenizer: str | None = None, memory: int | None = None) -> Table:
+def load_table(folder: Path, tokenizer: str | None = None, memory: int | None = None, order: int = 0) -> Table:
     """A table from its folder, with room to go on learning.
 
-    ``tokenizer`` is the digest of the vocabulary that it will be used with, ``memory`` another bound. Raises
-    ModelFileDamaged, and OtherTokenizer for a table of other tokens.
+    ``tokenizer`` is the digest of the vocabulary that it will be used with, ``memory`` another bound, ``order`` the
+    least n: longer n-grams than it has counted come as it learns. Raises ModelFileDamaged, and OtherTokenizer for a
+    table of other tokens.
     """
     folder = Path(folder)
     facts = read_facts(folder)
     require_tokenizer(f"The table {folder}", facts.get("tokenizer"), tokenizer)
     try:
-        settings = TableSettings(int(facts["order"]), memory or int(facts["memory"]), int(facts["half_life"]))
-        return table_from(_lists(folder / ARRAYS), settings, int(facts["learned"]))
+        longer, half_life = max(order, int(facts["order"])), int(facts["half_life"])
+        settings = TableSettings(longer, memory or int(facts["memory"]), half_life)
+        spare = 1 if longer == facts["order"] else ROOM_TO_GROW
+        return table_from(_lists(folder / ARRAYS), settings, int(facts["learned"]), spare)
     except (KeyError, TypeError, ValueError, BadTable) as error:
         raise _damaged(folder / NGRAM_CONFIG, error) from None
 

@@ -1,4 +1,4 @@
-"""Drafts from a table: for every row of a batch one tree, in one compiled call."""
+"""Drafts from a table: for every row of a batch one tree, in a compiled call for each core that there are rows for."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Literal
 import numpy as np
 
 from osd.ngram.counts import Index
+from osd.ngram.crew import Crew, cores
 from osd.ngram.errors import BadTable
 from osd.ngram.overlay import Overlays
-from osd.ngram.search import Rules, draft_rows, new_bench
+from osd.ngram.search import Bench, Rules, draft_rows, new_bench
 from osd.ngram.table import Table, require_tokens
 from osd.ngram.tree import Proposal
 
@@ -49,6 +50,9 @@ class MakerSettings:
     """``greedy`` follows the likeliest token only."""
     own_slots: int = 4096
     """Contexts kept of each request."""
+    threads: int | None = None
+    """Among which the rows of a batch are shared out where that is faster; None: one for each core that the process may
+    use, at most 8."""
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -62,6 +66,8 @@ class MakerSettings:
                 raise BadTable(name=name, reason=f"{getattr(self, name)} is not a number from 0 on.")
         if not 0 < self.c2 < np.inf:
             raise BadTable(name="c2", reason=f"{self.c2} is not above 0.")
+        if self.threads is not None and self.threads < 1:
+            raise BadTable(name="threads", reason=f"{self.threads} is not 1 or more.")
         if self.budget_us is not None and not 0 < self.budget_us < np.inf:
             raise BadTable(name="budget_us", reason=f"{self.budget_us} is not above 0.")
 
@@ -74,14 +80,16 @@ class DraftMaker:
         self.order = table.settings.order
         self.overlays = Overlays(self.order, settings.own_slots)
         searches = MOST_SEARCHES if settings.budget_us else settings.searches
-        self._bench = new_bench(max(searches, settings.depth), settings.breadth)
-        self._context = np.zeros(self.order - 1, np.int64)
+        self._crew = Crew(settings.threads or cores())
+        self._room_for_search = max(searches, settings.depth), settings.breadth
+        self._benches: list[tuple[Bench, Index]] = []
         self._us = SLOWEST
         self._room(8)
 
     def _room(self, rows: int) -> None:
         nodes = self.settings.nodes
         self._tokens, self._parents = np.zeros((rows, nodes), np.int64), np.zeros((rows, nodes), np.int64)
+        self._chances = np.zeros((rows, nodes))
         self._tails = np.zeros((rows, self.order - 1), np.int64)
         self._lengths, self._sizes, self._places, self._depths = (np.zeros(rows, np.int64) for _ in range(4))
 
@@ -121,15 +129,30 @@ class DraftMaker:
         self._depths[:rows] = self.settings.depth if depths is None else depths
         searches = self.searches_for(rows)
         begun = time.perf_counter()
+        rules = self._rules(searches)
+        self._seat(min(self._crew.threads, rows))
         with self.table.lock:
-            draft_rows(
-                self._bench, self.table.cells, self.overlays.arena, self._places[:rows], self._tails[:rows],
-                self._lengths[:rows], self._context, self._rules(searches), self._tokens[:rows], self._parents[:rows],
-                self._sizes[:rows], self._depths[:rows],
-            )  # fmt: skip
+            self._crew.run(rows, lambda worker, part: self._search(worker, part, rules))
         self._time(time.perf_counter() - begun, rows, searches)
         sizes = self._sizes[:rows].tolist()
-        return [Proposal(self._tokens[r, :n].copy(), self._parents[r, :n].copy()) for r, n in enumerate(sizes)]
+        return [self._proposal(r, size) for r, size in enumerate(sizes)]
+
+    def _seat(self, workers: int) -> None:
+        """Arrays for each worker to search in."""
+        while len(self._benches) < workers:
+            self._benches.append((new_bench(*self._room_for_search), np.zeros(self.order - 1, np.int64)))
+
+    def _search(self, worker: int, part: slice, rules: Rules) -> None:
+        bench, context = self._benches[worker]
+        draft_rows(
+            bench, self.table.cells, self.overlays.arena, self._places[part], self._tails[part], self._lengths[part],
+            context, rules, self._tokens[part], self._parents[part], self._chances[part], self._sizes[part],
+            self._depths[part],
+        )  # fmt: skip
+
+    def _proposal(self, row: int, size: int) -> Proposal:
+        tokens, parents = self._tokens[row, :size].copy(), self._parents[row, :size].copy()
+        return Proposal(tokens, parents, self._chances[row, :size].copy())
 
     def _fill(
         self, places: Sequence[int], tails: Sequence[Sequence[int] | Index], most: Sequence[int] | None

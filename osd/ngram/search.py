@@ -174,8 +174,8 @@ def is_better(bench: Bench, a: int, b: int) -> bool:
 
 
 @njit
-def merge(bench: Bench, size: int, tokens: Index, parents: Index, nodes: int) -> int:
-    """The best sequences as one tree of up to ``nodes`` tokens; returns how many it has.
+def merge(bench: Bench, size: int, tokens: Index, parents: Index, chances: Floats, nodes: int) -> int:
+    """The best sequences as one tree of up to ``nodes`` tokens, each with its P(s, a); returns how many it has.
 
     Every visited node ends a sequence. A prefix has at least the visits and the likelihood of what continues it, so
     the sequences come in an order in which each adds one token to one before.
@@ -193,7 +193,7 @@ def merge(bench: Bench, size: int, tokens: Index, parents: Index, nodes: int) ->
         node = bench.order[best]
         bench.order[best], bench.order[i] = bench.order[i], node
         bench.places[node] = i
-        tokens[i] = bench.tokens[node]
+        tokens[i], chances[i] = bench.tokens[node], bench.priors[node]
         parents[i] = -1 if bench.parents[node] == 0 else bench.places[bench.parents[node]]
     return min(nodes, count)
 
@@ -217,10 +217,11 @@ def follow(
 @kept
 def draft_rows(
     bench: Bench, shared: Cells, arena: Cells, places: Index, tails: Index, lengths: Index, context: Index,
-    rules: Rules, tokens: Index, parents: Index, sizes: Index, depths: Index,
+    rules: Rules, tokens: Index, parents: Index, chances: Floats, sizes: Index, depths: Index,
 ) -> None:  # fmt: skip
     """Trees for R rows. Row r's own table is ``arena``'s ``places[r]``, its last tokens are the last ``lengths[r]`` of
-    ``tails[r]``; ``tokens`` and ``parents`` (R, N) are filled, ``sizes`` (R,) says how many may be, then how many.
+    ``tails[r]``; ``tokens``, ``parents`` and ``chances`` (R, N) are filled, ``sizes`` (R,) says how many may be, then
+    how many.
     ``depths`` (R,): how deep each may be; none is deeper than the rules say."""
     for r in range(len(places)):
         own = table_of(arena, places[r])
@@ -230,4 +231,4 @@ def draft_rows(
             size = follow(bench, shared, own, tail, context, rules, depth)
         else:
             size = search_row(bench, shared, own, tail, context, rules, depth)
-        sizes[r] = merge(bench, size, tokens[r], parents[r], min(sizes[r], tokens.shape[1]))
+        sizes[r] = merge(bench, size, tokens[r], parents[r], chances[r], min(sizes[r], tokens.shape[1]))

@@ -44,7 +44,7 @@ FULL = 0.5
 class TableSettings:
     """What a table is."""
 
-    order: int = 3
+    order: int = 4
     """n: 2, 3 or 4 tokens, the last of which is guessed from those before."""
     memory: int = DEFAULT_MEMORY
     """Bytes at most. Where they are used up the weakest contexts make room."""

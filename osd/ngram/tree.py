@@ -18,6 +18,8 @@ class Proposal:
     """(N,) token ids; siblings are distinct."""
     parents: Index
     """(N,) the token that each follows, an earlier index; −1 is the row's last token."""
+    chances: npt.NDArray[np.float64] | None = None
+    """(N,) how likely each is to follow its parent, as whoever proposes it thinks; None where nobody does."""
 
     def __len__(self) -> int:
         return len(self.tokens)

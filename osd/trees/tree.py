@@ -13,7 +13,8 @@ Place = tuple[int, int]
 
 
 class Proposal(Protocol):
-    """Tokens without chance: which ones are proposed hangs on nothing that is drawn."""
+    """Tokens without chance: which ones are proposed hangs on nothing that is drawn. A proposal may also have
+    ``chances`` (N,): how likely each token is to follow its parent, as the proposer thinks."""
 
     @property
     def tokens(self) -> Iterable[SupportsInt]:
@@ -38,6 +39,10 @@ class Tree:
     """The first so many tokens are a chain from the root that was drawn from q; the others are certain."""
     places: dict[Place, int] = field(default_factory=dict)
     """The node where a token follows a node."""
+    peaks: list[float] = field(default_factory=list)
+    """Of the chain that the tree began with, the largest chance of the distribution each token was chosen from."""
+    likely: dict[int, float] = field(default_factory=dict)
+    """Of proposed nodes, how likely each is to follow its parent, where whoever proposed it says so."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -76,9 +81,9 @@ class Tree:
         return tokens + [t for t, parent in zip(self.tokens, self.parents, strict=True) if parent == path[-1]][:1]
 
 
-def chain(tokens: Sequence[int], *, drawn: bool) -> Tree:
+def chain(tokens: Sequence[int], *, drawn: bool, peaks: Sequence[float] = ()) -> Tree:
     """The tree of a chain: drawn from q, or certain."""
-    tree = Tree(list(tokens), list(range(len(tokens))), len(tokens) if drawn else 0)
+    tree = Tree(list(tokens), list(range(len(tokens))), len(tokens) if drawn else 0, peaks=list(peaks))
     tree.places = {(i, token): i + 1 for i, token in enumerate(tokens)}
     return tree
 
@@ -91,13 +96,26 @@ def graft(tree: Tree, proposal: Proposal, depth: int, nodes: int, vocabulary: in
     earlier token and for tokens outside the vocabulary.
     """
     depths, nodes_of = tree.depths(), [0]  # the node of the root and of each proposed token; −1 where left out
-    for token, parent in _pairs(proposal, vocabulary):
+    pairs = _pairs(proposal, vocabulary)
+    for (token, parent), chance in zip(pairs, _chances(proposal, len(pairs)), strict=True):
         at = nodes_of[parent + 1]
         fits = at >= 0 and ((at, token) in tree.places or (depths[at] < depth and len(tree) < nodes))
         nodes_of.append(tree.add(at, token) if fits else -1)
         if len(depths) <= len(tree):
             depths.append(depths[at] + 1)
+        if fits and chance is not None:
+            tree.likely.setdefault(nodes_of[-1], chance)
     return tree
+
+
+def _chances(proposal: Proposal, count: int) -> Sequence[float | None]:
+    """What the proposer thinks of each token, if it says so."""
+    chances = getattr(proposal, "chances", None)
+    if chances is None:
+        return [None] * count
+    if len(chances) != count:
+        raise BadProposal(reason=f"{count} tokens with {len(chances)} chances")
+    return [min(1.0, max(0.0, float(each))) for each in chances]
 
 
 def _pairs(proposal: Proposal, vocabulary: int) -> list[Place]:

@@ -60,9 +60,7 @@ def bench_trees(
     return line, leave(line, out)
 
 
-def _answers(
-    pair: Pair, serve: ServeSettings, corpus: Sequence[Path], each: int, out: Path, told: Report
-) -> list[Any]:
+def _answers(pair: Pair, serve: ServeSettings, corpus: Sequence[Path], each: int, out: Path, told: Report) -> list[Any]:
     """The target's answers, kept in ``out`` for the next time. A run of another plan finds out later."""
     path = out / ANSWERS
     if path.exists():

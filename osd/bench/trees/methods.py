@@ -37,12 +37,14 @@ LOOKUP, THEIRS = Method("prompt_lookup", "lookup"), Method("transformers_prompt_
 GREEDY, MCTS = Method("trigram_greedy", "trigram", searches=0), Method(f"trigram_mcts_{USUAL}", "trigram")
 FROZEN = Method("trigram_frozen", "trigram", adaptive=False)
 DRAFT, MIXED = Method("draft", "draft"), Method("mixed", "mixed")
-MATRICES = {2: "bigram", 3: "trigram", 4: "fourgram"}
+GRAMS = {2: "bi_gram", 3: "tri_gram", 4: "four_gram"}
+"""The paper's matrix of one order alone; with shorter contexts behind it (``_backoff``) order 3 is MCTS itself."""
+BI_BACKOFF, FOUR_BACKOFF = (Method(f"{GRAMS[n]}_backoff", "trigram", order=n) for n in (2, 4))
 METHODS = (
     ALONE, THEIRS, LOOKUP, Method("suffix", "suffix"), GREEDY,
     *(Method(f"trigram_mcts_{count}", "trigram", searches=count) for count in SEARCHES),
     FROZEN, Method("trigram_greedy_frozen", "trigram", searches=0, adaptive=False),
-    Method("bigram", "trigram", order=2), Method("fourgram", "trigram", order=4),
-    *(Method(f"{name}_matrix", "trigram", order=n, matrix=True) for n, name in MATRICES.items()), DRAFT, MIXED,
+    *(Method(name, "trigram", order=n, matrix=True) for n, name in GRAMS.items()), BI_BACKOFF, FOUR_BACKOFF,
+    DRAFT, MIXED,
 )  # fmt: skip
 BY_NAME = {method.name: method for method in METHODS}

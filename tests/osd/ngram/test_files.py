@@ -42,6 +42,27 @@ def test_a_table_comes_back_as_it_was(folder: Path, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"table"}
 
 
+def test_a_table_of_shorter_n_grams_goes_on_with_longer_ones(tmp_path: Path) -> None:
+    """The text is said twice: what was counted of it keeps its counts, contexts of three tokens are seen once."""
+    table, text = Table(TableSettings(3, 1 << 20)), text_of(0, 500)
+    table.learn(text)
+    save_table(tmp_path / "table", table, DIGEST)
+    grown = load_table(tmp_path / "table", DIGEST, order=4)
+    assert grown.settings.order == 4 and lists_of(grown.snapshot()) == lists_of(table.snapshot())
+    grown.learn(text)
+    twice, once = Table(TableSettings(3)), Table(TableSettings(4))
+    twice.learn(text)
+    twice.learn(text)
+    once.learn(text)
+    long = {key: entries for key, entries in sorted_lists(once).items() if len(key) == 3}
+    assert sorted_lists(grown) == sorted_lists(twice) | long
+    assert load_table(tmp_path / "table", DIGEST, order=2).settings.order == 3
+
+
+def sorted_lists(table: Table) -> dict[tuple[int, ...], list[list[int]]]:
+    return {key: sorted(entries) for key, entries in lists_of(table.snapshot()).items()}
+
+
 def test_a_digest_is_of_tokens_and_their_numbers() -> None:
     assert vocabulary_digest({"b": 1, "a": 0}) == DIGEST != vocabulary_digest({"a": 1, "b": 0})
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from osd.ngram.crew import share_out
 from osd.ngram.errors import BadTable
 from osd.ngram.maker import DraftMaker, MakerSettings
 from osd.ngram.table import Table, TableSettings
@@ -54,7 +55,7 @@ def test_the_compiled_search_is_the_plain_one(order: int, name: str) -> None:
 
 
 def test_a_row_gets_the_same_tree_alone_and_in_a_batch_that_outgrows_its_room() -> None:
-    table = Table()
+    table = Table(TableSettings(3))
     table.learn(text_of(0, 3000))
     maker, alone = DraftMaker(table, SMALL), DraftMaker(table, SMALL)
     texts = [text_of(seed, 50) for seed in range(20)]
@@ -65,6 +66,31 @@ def test_a_row_gets_the_same_tree_alone_and_in_a_batch_that_outgrows_its_room() 
         assert paths_of(alone.propose([place], [text])[0])[: i % 13] == paths_of(found)
         assert len(found) == min(i % 13, 12)
         alone.close(place)
+
+
+def test_how_many_threads_share_a_batch_changes_no_tree() -> None:
+    table = Table()
+    table.learn(text_of(0, 3000))
+    makers = [DraftMaker(table, replace(SMALL, threads=count)) for count in (1, 2, 5)]
+    for rows in (1, 2, 3, 7, 7):  # the first two batches of several rows are done together, then alone
+        texts = [text_of(seed, 50) for seed in range(rows)]
+        found = [each.propose([each.open(text) for text in texts], texts) for each in makers]
+        for one, *others in zip(*found, strict=True):
+            assert all(paths_of(one) == paths_of(other) for other in others)
+            assert one.chances is not None and len(one.chances) == len(one) and (one.chances > 0).all()
+
+
+def test_what_a_part_of_a_batch_raises_is_raised_when_all_are_done() -> None:
+    done: list[int] = []
+
+    def part(worker: int, rows: slice) -> None:
+        done.extend(range(rows.start, rows.stop))
+        if worker != 1:
+            raise ValueError(worker)
+
+    with pytest.raises(ValueError):
+        share_out(7, 3, part)
+    assert sorted(done) == list(range(7))
 
 
 def test_greedy_follows_the_likeliest_token() -> None:

@@ -6,39 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.trees.breadth import TRUST, Chances, bar_of, pruned, steps
+from osd.trees.breadth import bar_of, pruned, steps
+from osd.trees.chances import Chances, gains, likeliest
 from osd.trees.tree import Tree, chain
-
-
-def tree_of(*pairs: tuple[int, int]) -> Tree:
-    tree = Tree()
-    for parent, token in pairs:
-        tree.add(parent, token)
-    return tree
-
-
-def test_chances_are_counted_by_depth_and_rank_under_what_was_kept() -> None:
-    """Root → a (rank 0), b (rank 1); under b: c, d. The target takes b, d: of a's children nothing is learned."""
-    tree, chances = tree_of((0, 1), (0, 2), (1, 9), (2, 3), (2, 4)), Chances()
-    for _ in range(12):
-        chances.saw(tree, 0, [2, 4])
-    first, second = chances.branches[0], chances.branches[1]
-    assert [(cell.tries, cell.kept) for cell in first[:3]] == [(12, 0), (12, 12), (0, 0)]
-    assert [(cell.tries, cell.kept) for cell in second[:2]] == [(12, 0), (12, 12)]
-    assert first[1].chance == pytest.approx((12 + TRUST * 0.4 / 2**1.5) / (12 + TRUST))
-    gains = chances.gains(tree, 0)
-    assert gains[4] == pytest.approx(first[1].chance * second[1].chance)
-    assert gains[2] == pytest.approx(first[0].chance * second[0].chance)
-
-
-def test_the_drafts_own_chain_is_counted_for_itself() -> None:
-    tree, chances = chain([5, 6], drawn=False), Chances()
-    tree.add(0, 7)
-    for _ in range(1000):
-        chances.saw(tree, 2, [5])
-    assert chances.chain[0].chance > 0.99 and chances.chain[1].chance < 0.02 and chances.branches[0][0].chance < 0.01
-    assert chances.reach(0.1, 12) == 1 and chances.reach(0.0, 12) == 12 and chances.reach(0.1, 0) == 0
-    assert chances.reach(2.0, 3) == 1  # a chain of one is always tried
 
 
 @pytest.mark.parametrize(
@@ -52,8 +22,8 @@ def test_the_drafts_own_chain_is_counted_for_itself() -> None:
     ],
 )
 def test_the_bar_makes_the_most_tokens_a_millisecond(ms, kept: int) -> None:  # type: ignore[no-untyped-def]
-    gains = [0.5, 0.25, 0.1, 0.05]
-    assert sum(gain >= bar_of(gains, 1.0, 0, ms) for gain in gains) == kept
+    free = [0.5, 0.25, 0.1, 0.05]
+    assert sum(gain >= bar_of(free, 1.0, 0, ms) for gain in free) == kept
 
 
 def test_a_larger_batch_pays_for_all_rows_and_fixed_tokens_count() -> None:
@@ -68,17 +38,21 @@ def test_counts_that_are_tried_grow_and_end_with_all(most: int) -> None:
     assert found == sorted(set(found)) and found[0] == 0 and found[-1] == most and len(found) < 20
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=30), st.integers(0, 4), st.floats(0, 1))
-def test_what_is_left_is_connected_and_keeps_the_chain(pairs: list[tuple[int, int]], own: int, bar: float) -> None:
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=30), st.integers(0, 4), st.integers(0, 20))
+def test_the_likeliest_are_connected_and_keep_what_was_drawn(
+    pairs: list[tuple[int, int]], own: int, most: int
+) -> None:
     tree = chain(list(range(own)), drawn=True)
     for parent, token in pairs:
         tree.add(min(parent, len(tree)), 10 + token)
-    gains = Chances().gains(tree, own)
-    left = pruned(tree, own, gains, bar)
-    paths = [tuple(path_of(tree, node)) for node in range(1, len(tree) + 1)]
-    kept = {tuple(path_of(left, node)) for node in range(1, len(left) + 1)}
-    assert kept == {path for i, path in enumerate(paths) if i < own or gains[i] >= bar}
+    chances = gains(tree, Chances().of(tree, own))
+    stay = likeliest(chances, own, most)
+    left = pruned(tree, stay)
+    assert len(left) == len(stay) == max(own, min(most, len(tree)))
+    assert {tuple(path_of(left, node)) for node in range(1, len(left) + 1)} == {tuple(path_of(tree, n)) for n in stay}
     assert left.drawn == own and left.tokens[:own] == tree.tokens[:own]
+    gone = [chances[n - 1] for n in range(1, len(tree) + 1) if n not in stay]
+    assert not gone or max(gone) <= min((chances[n - 1] for n in stay if n > own), default=1.0)
 
 
 def path_of(tree: Tree, node: int) -> list[int]:

@@ -1,0 +1,80 @@
+"""Rows of one batch shared out among the cores: compiled work that lets other threads run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+MOST = 8
+"""Threads at most: a batch's trees are a matter of a millisecond."""
+
+CALM, OTHER = 0.2, 32
+"""The weight of a new timing; of so many batches one is done the way that was slower."""
+
+Part = Callable[[int, slice], None]
+"""Does the rows of a slice, as the worker of a number."""
+
+
+def cores() -> int:
+    """Cores that this process may use, as far as they help."""
+    try:
+        count = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        count = os.cpu_count() or 1
+    return min(MOST, count)
+
+
+class Crew:
+    """As many threads as rows are done soonest with: all, or, where other work has the cores, this one alone. Which it
+    is was timed on earlier batches, and every so often the other is tried."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._us: list[float | None] = [None, None]
+        """Microseconds a row of late, alone and together."""
+        self._batches = 0
+
+    def run(self, rows: int, part: Part) -> None:
+        """See :func:`share_out`."""
+        if rows < 2 or self.threads < 2:
+            part(0, slice(0, rows))
+            return
+        self._batches += 1
+        together = self._choose()
+        begun = time.perf_counter()
+        share_out(rows, self.threads if together else 1, part)
+        us, before = (time.perf_counter() - begun) * 1e6 / rows, self._us[together]
+        self._us[together] = us if before is None else before + CALM * (us - before)
+
+    def _choose(self) -> bool:
+        alone, together = self._us
+        if alone is None or together is None:
+            return together is None
+        return (together < alone) != (self._batches % OTHER == 0)
+
+
+def share_out(rows: int, workers: int, part: Part) -> None:
+    """Every row once: ``part`` is called for slices that differ by one row at most, one of them by this thread, and all
+    are done when this returns. What a part raises is raised here."""
+    workers = min(workers, rows)
+    if workers <= 1:
+        part(0, slice(0, rows))
+        return
+    ends = [rows * i // workers for i in range(workers + 1)]
+    others = [_pool(os.getpid()).submit(part, i, slice(ends[i], ends[i + 1])) for i in range(1, workers)]
+    try:
+        part(0, slice(0, ends[1]))
+    finally:
+        errors = [each.exception() for each in others]  # nothing may write once this has returned
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    """One for all of a process; a fork has none of its parent's threads."""
+    return ThreadPoolExecutor(MOST - 1, thread_name_prefix="osd-drafts")
