@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from storage.errors import OsdError, PairError, StoreError, UnknownDraft, WeightsDamaged
+from storage.promotion import SOUND
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.store import Store
@@ -32,6 +33,8 @@ class Follower(Generic[T]):
         self.store, self.worker = store, worker
         self.serving: dict[str, DraftVersion] = {}
         """What the engine has taken, by name. The engine's thread changes it."""
+        self.troubles: dict[str, str] = {}
+        """Why the newest version of a thing was refused, by name, until another one was loaded."""
         self._every = settings.serve.swap_poll_seconds
         self._ready: dict[str, tuple[DraftVersion, T]] = {}
         self._refused: set[str] = set()
@@ -52,7 +55,7 @@ class Follower(Generic[T]):
         """Look once in the caller's thread, then begin to look."""
         for name in self.names():
             if wanted := self._wanted(name):
-                self._fetch(name, wanted)
+                self._fetch_first(name, wanted)
                 if loaded := self._loaded(name):
                     self.serving[name] = loaded  # the engine takes it before it drafts anything
                 self._tell(name, wanted)
@@ -80,7 +83,7 @@ class Follower(Generic[T]):
         self._thread.join()
         try:
             for name in self.names():
-                if wanted := self._wanted(name):
+                if wanted := self._current(name):
                     self._tell(name, wanted)
             self.store.versions.end_serving(self.worker)
         except OsdError as error:
@@ -107,6 +110,10 @@ class Follower(Generic[T]):
         self._tell_gone()
 
     def _wanted(self, name: str) -> DraftVersion | None:
+        """What should serve here."""
+        return self._current(name)
+
+    def _current(self, name: str) -> DraftVersion | None:
         try:
             return self.store.versions.current(name)
         except UnknownDraft:
@@ -134,6 +141,19 @@ class Follower(Generic[T]):
         if (loaded is None or wanted.id != loaded.id) and wanted.id not in self._refused:
             self._load(name, wanted)
 
+    def _fetch_first(self, name: str, wanted: DraftVersion) -> None:
+        """At the start: where a version is refused, the nearest sound one before it."""
+        self._fetch(name, wanted)
+        for before in self.store.versions.lineage(wanted.id)[1:] if wanted.id in self._refused else []:
+            if self._serves(before):
+                self._fetch(name, before)
+                if before.id not in self._refused:
+                    return
+
+    def _serves(self, before: DraftVersion) -> bool:
+        """Whether a version before the one that was refused may take its place."""
+        return before.state in SOUND
+
     def _loaded(self, name: str) -> DraftVersion | None:
         """The version that waits, or the one that serves."""
         waiting = self._ready.get(name)  # read once: the engine's thread may take it meanwhile
@@ -143,16 +163,22 @@ class Follower(Generic[T]):
         try:
             self.store.versions.verify(wanted)
             self._ready[name] = (wanted, self.load(wanted))
+            self.troubles.pop(name, None)
         except (WeightsDamaged, PairError) as error:
-            self._refused.add(wanted.id)
             log.error("%s", error, extra={"action": "swap_refused", "version": wanted.id})
+            self._refuse(name, wanted, str(error))
             if isinstance(error, WeightsDamaged):
                 self._quarantine(wanted, str(error))
         except OsdError:
             raise  # the store does not answer: another look may help
-        except Exception:  # whatever fails in a model that is not ours: the other drafts are to be followed still
-            self._refused.add(wanted.id)
+        except Exception as error:  # whatever fails in a model not ours: the other drafts are to be followed still
             log.exception("%s could not be loaded", wanted.id, extra={"action": "swap_refused", "version": wanted.id})
+            self._refuse(name, wanted, f"{wanted.id} could not be loaded ({type(error).__name__}: {error})")
+
+    def _refuse(self, name: str, version: DraftVersion, reason: str) -> None:
+        """It is not tried again; what serves goes on serving."""
+        self._refused.add(version.id)
+        self.troubles[name] = reason
 
     def _quarantine(self, version: DraftVersion, reason: str) -> None:
         try:

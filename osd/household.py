@@ -10,6 +10,7 @@ from osd.gamma import CostModel
 from osd.loading import weight_bytes
 from osd.models import Pair, row_length
 from osd.swap import HeadSwap, Swap
+from osd.undrafted import Nobody, has_draft, require_drafter
 from router.throughput import Costs
 from storage.records import DEFAULT_DRAFT
 from storage.settings import ServeSettings
@@ -45,7 +46,9 @@ class Household:
     """See the module. Used by the engine's thread."""
 
     def __init__(self, pair: Pair, serve: ServeSettings, swap: Swap | None, heads: HeadSwap | None) -> None:
-        """Raises HeadNotLoaded and HeadMismatch for ``serve.gamma_head``, where ``heads`` does not bring another."""
+        """Raises HeadNotLoaded and HeadMismatch for ``serve.gamma_head``, where ``heads`` does not bring another, and
+        NeedsDraft."""
+        require_drafter(pair, serve)
         self.swap, self.heads = swap, heads
         self.pool = DraftPool(_first_seat(pair, serve, swap), pair.vocab_size, CostModel())
         self.pool.head = None if heads else head_in_settings(serve, pair.draft)
@@ -98,7 +101,9 @@ class Household:
 
 
 def _first_seat(pair: Pair, serve: ServeSettings, swap: Swap | None) -> Seat:
-    """The pair's own draft, with a cache for a whole batch."""
+    """The pair's own draft, with a cache for a whole batch; nobody where the pair has none."""
+    if not has_draft(pair):
+        return Seat(DEFAULT_DRAFT, UNVERSIONED, Nobody(pair.device))
     body = Body(
         pair.draft.decoder(serve.max_batch, row_length(pair, serve)), pair.vocab_size, name=None,
         base=swap.root.digest if swap else None, weight_bytes=weight_bytes(pair.draft.module), limit=pair.draft.limit,

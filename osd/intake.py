@@ -24,11 +24,12 @@ def _prompt(request: Request, pair: Pair, limit: int) -> str | None:
     if not prompt:
         return "the prompt is empty; give at least one token"
     if len(prompt) >= limit:
-        size = f"the prompt has {len(prompt)} tokens, and a row holds {limit} with at least one to come"
-        return f"{size}; shorten it or raise serve.max_length"
+        reason = f"the prompt has {len(prompt)} tokens, and a row holds {limit} with at least one to come"
+        return f"{reason}; shorten it or raise serve.max_length"
+    size = pair.vocab_size  # asks the model's modules: once, and not for each token
     for position, token in enumerate(prompt):
-        if not (isinstance(token, int) and 0 <= token < pair.vocab_size):
-            return f"token {position} is {token!r}, and ids run from 0 to {pair.vocab_size - 1}"
+        if not (isinstance(token, int) and 0 <= token < size):
+            return f"token {position} is {token!r}, and ids run from 0 to {size - 1}"
     return None
 
 

@@ -9,6 +9,7 @@ module's own weights and is used only where its logits agree with the module's (
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from itertools import accumulate, count, takewhile
 from typing import Any
@@ -21,6 +22,10 @@ from transformers import PreTrainedModel
 from osd.cache import RaggedCache
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
+
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
+"""oneDNN would keep what it compiled for 1,024 shapes, and ragged batches have many: hundreds of megabytes. It reads
+the variable at its first product."""
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})

@@ -20,6 +20,7 @@ from osd.drafters.residence import Arrival
 from osd.lora.adapter import Adapter, LowRank, NotPlain, Sizes, read_adapter, sizes_of
 from osd.lora.merging import merged
 from osd.models import LOAD_ERRORS, Model, Pair, check_vocabularies, load_model, load_tokenizer
+from osd.soundness import require_finite, require_runs
 from storage.errors import WeightsDamaged
 from storage.records import DraftVersion
 from storage.store import Store
@@ -60,18 +61,19 @@ class Loader:
         an adapter stays an adapter over its base, else it is merged into a copy of it.
 
         A number 0 that no draft here came from is tried first. Raises WeightsDamaged, AdapterMismatch, ModelNotLoaded,
-        CannotServeRagged, VocabularyMismatch.
+        CannotServeRagged, VocabularyMismatch, DraftUnsound.
         """
         root = self.store.versions.lineage(version.id)[-1]
         family = self._family(root)
         if version.kind == "full":
             return self._over(version, family, version, bases, None)
         if shares and (parts := self._parts(version, root, family)) is not None:
-            return self._over(root, family, version, bases, lay_out(family.build, parts, family.sizes))
+            adapter = lay_out(family.build, parts, family.sizes)
+            require_finite(adapter, version.id)
+            return self._over(root, family, version, bases, adapter)
         module = load_version(self.store, version, family)
-        return Arrival(
-            version.draft, version.id, family.limit, None, self._decoder(module, family), weight_bytes(module)
-        )
+        decoder = self._decoder(module, family, version.id)
+        return Arrival(version.draft, version.id, family.limit, None, decoder, weight_bytes(module))
 
     def _over(
         self, base: DraftVersion, family: Family, version: DraftVersion, bases: Collection[str], adapter: Adapter | None
@@ -86,12 +88,14 @@ class Loader:
         else:
             self.store.versions.verify(base)
             module = load_version(self.store, base, family)
-        return replace(there, decoder=self._decoder(module, family), weight_bytes=weight_bytes(module))
+        return replace(there, decoder=self._decoder(module, family, base.id), weight_bytes=weight_bytes(module))
 
-    def _decoder(self, module: PreTrainedModel, family: Family) -> Decoder:
+    def _decoder(self, module: PreTrainedModel, family: Family, version: str) -> Decoder:
         forward = family.build(module)
         assert forward is not None
-        return Decoder(module, forward, 1, self.length, family.limit)
+        decoder = Decoder(module, forward, 1, self.length, family.limit)
+        require_runs(decoder, module, version)
+        return decoder
 
     def _parts(self, version: DraftVersion, root: DraftVersion, family: Family) -> dict[str, LowRank] | None:
         """The adapter module by module; None where it can only be merged."""

@@ -92,7 +92,11 @@ def load_pair(target: str | Path, draft: str | Path, *, device: str = "auto", dt
     target_model, draft_model = (load_model(name, place, dtype) for name in (target, draft))
     tokenizer = load_tokenizer(target)
     check_vocabularies(target_model, draft_model, tokenizer, load_tokenizer(draft))
-    return Pair(target_model, draft_model, tokenizer, _eos_ids(target_model.module))
+    return Pair(target_model, draft_model, tokenizer, eos_ids(target_model.module))
+
+
+CHAINS = ("causal", "blended")
+"""Drafters that draft chains."""
 
 
 def row_limit(pair: Pair, serve: ServeSettings) -> int:
@@ -102,7 +106,7 @@ def row_limit(pair: Pair, serve: ServeSettings) -> int:
 
 def row_length(pair: Pair, serve: ServeSettings) -> int:
     """Positions of a row in the caches: its padding may stand beyond its own end."""
-    nodes = 0 if serve.drafter == "causal" else serve.tree_nodes
+    nodes = 0 if serve.drafter in CHAINS else serve.tree_nodes
     return row_limit(pair, serve) + max(serve.gamma_max, nodes) + 1
 
 
@@ -179,7 +183,8 @@ def check_vocabularies(
     raise VocabularyMismatch(draft=draft.name, target=target.name, reason=reason)
 
 
-def _eos_ids(module: PreTrainedModel) -> frozenset[int]:
+def eos_ids(module: PreTrainedModel) -> frozenset[int]:
+    """Tokens that end a text of this model."""
     generation = getattr(module, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     eos = module.config.eos_token_id if eos is None else eos

@@ -16,6 +16,7 @@ from osd.models import Model, Pair
 from osd.proposing.make import proposer_of
 from osd.recorder import Recorder
 from osd.swap import HeadSwap, Swap
+from osd.undrafted import has_draft, require_drafter
 from router.base import Router
 from router.make import make_router
 from router.throughput import Costs
@@ -32,16 +33,19 @@ def serving(
 
     ``draft`` is what the pair's draft is called in the store: the default draft. The drafts of other routes are loaded
     from the store as they are needed. ``router`` sends requests to routes; without one it is that of the settings.
-    Raises StoreError when the store's draft of that name started from other weights, HeadNotLoaded or HeadMismatch
-    for ``serve.gamma_head``, and what is wrong with the files that the router reads.
+    Where the pair has no draft model, no draft of the store is loaded either. Raises NeedsDraft, StoreError when the
+    store's draft of that name started from other weights, HeadNotLoaded or HeadMismatch for ``serve.gamma_head``, and
+    what is wrong with the files that the router reads.
     """
     worker = f"{socket.gethostname()}:{os.getpid()}"
     store.sweep()  # what a killed process left half-done
     with ExitStack() as stack:
-        pair = replace(pair, draft=in_folder(pair.draft))
-        swap = Swap(store, draft, pair, settings, worker)
-        stack.callback(swap.close)
-        heads = None
+        require_drafter(pair, settings.serve)
+        swap = heads = None
+        if has_draft(pair):
+            pair = replace(pair, draft=in_folder(pair.draft))
+            swap = Swap(store, draft, pair, settings, worker)
+            stack.callback(swap.close)
         if needs_head(settings.serve):
             heads = HeadSwap(store, draft, pair.draft, settings, worker)
             stack.callback(heads.close)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from osd.decoder import Decoder
 from osd.drafters.body import Seat
@@ -86,12 +87,17 @@ def reader_of(seat: Seat, length: int) -> Decoder:
     return decoder
 
 
-@torch.inference_mode()
 def matches(decoder: Decoder, tokens: list[int], judged: int) -> list[bool]:
     """For each of the last ``judged`` tokens, whether it is the likeliest one after those before it."""
+    said = logits_of(decoder, tokens, judged).argmax(-1)
+    found: list[bool] = (said == torch.tensor(tokens[-judged:], device=decoder.device)).tolist()
+    return found
+
+
+@torch.inference_mode()
+def logits_of(decoder: Decoder, tokens: list[int], judged: int) -> Tensor:
+    """(judged, V) the draft's logits for each of the last ``judged`` tokens."""
     start = len(tokens) - judged
     decoder.prefill(0, tokens[: start - 1])
     read = torch.tensor([tokens[start - 1 : -1]], device=decoder.device)
-    said = decoder.logits(read, [start - 1])[0].argmax(-1)
-    found: list[bool] = (said == torch.tensor(tokens[start:], device=decoder.device)).tolist()
-    return found
+    return decoder.logits(read, [start - 1])[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from osd.drafters.head import HeadPass, load_head, require_fit
 from osd.drafters.residence import Arrival
+from osd.fleet.trial import Trial
 from osd.follow import Follower
 from osd.loading import Loader
 from osd.models import Model, Pair, row_length
@@ -37,6 +38,7 @@ class Swap(Follower[Arrival]):
         self.gone: set[str] = set()
         """Drafts that no route names any more."""
         self._loader = Loader(store, pair, self.root.digest, row_length(pair, settings.serve))
+        self._trial = Trial(store, settings.fleet, worker)
         self._asked: dict[str, None] = {}
         self._routed: frozenset[str] = frozenset()
         self.begin()
@@ -72,6 +74,17 @@ class Swap(Follower[Arrival]):
                 extra={"action": "swap_refused", "version": refuse},
             )  # fmt: skip
 
+    def _wanted(self, name: str) -> DraftVersion | None:
+        return self._trial.version(name) if self._trial.on else self._current(name)
+
+    def _tell(self, name: str, wanted: DraftVersion) -> None:
+        if not (self._trial.tries(wanted) and self._told.get(name) == wanted.id):  # it stays READY, and is told once
+            super()._tell(name, wanted)
+
+    def _refuse(self, name: str, version: DraftVersion, reason: str) -> None:
+        super()._refuse(name, version, reason)
+        self._trial.failed(version, reason)
+
     def _look(self) -> None:
         routed = frozenset(name for route in self.store.routes.list() for name in route.drafts)
         for name in routed - self._routed - {self.draft}:
@@ -79,6 +92,7 @@ class Swap(Follower[Arrival]):
         self.gone |= self._routed - routed - {self.draft}
         self._routed = routed
         super()._look()
+        self._trial.look()
 
 
 class HeadSwap(Follower[HeadPass]):
@@ -92,6 +106,7 @@ class HeadSwap(Follower[HeadPass]):
         super().__init__(store, settings, f"{worker} head")
         self.model, self.root = model, store.versions.lineage(store.versions.current(draft).id)[-1]
         self.name, folder = head_of(draft), settings.serve.gamma_head
+        self._given = folder is not None
         if folder is not None:
             require_fit(load_head(folder), folder, model, self.root.digest)
             store.versions.register_root(self.name, folder)
@@ -100,6 +115,10 @@ class HeadSwap(Follower[HeadPass]):
     def names(self) -> Sequence[str]:
         """The one head."""
         return [self.name]
+
+    def _serves(self, before: DraftVersion) -> bool:
+        """What learning begins from says nothing, unless somebody named it."""
+        return super()._serves(before) and (before.parent is not None or self._given)
 
     def load(self, version: DraftVersion) -> HeadPass:
         """The head as the draft loop calls it. Raises WeightsDamaged, HeadMismatch."""

@@ -26,11 +26,13 @@ class Draft:
     """(B, G, V) the distributions drawn from, after warping; None in a batch that is all greedy. Of trees (B, Q, V), Q
     at least the length of the longest chain that was drawn."""
     passes: int
-    """Passes of the drafter that it took: G, or more where rows declined their last tokens. Of several drafters, those
-    of the one that made most."""
+    """Passes of the drafter that it took: G, more where rows declined their last tokens, or fewer where a table named
+    some. Of several drafters, those of the one that made most."""
     trees: tuple[Tree, ...] | None = None
     """The same tokens with the node that each follows; None where every row has a chain, of tokens drawn from q in a
     batch that samples."""
+    fed: int = 0
+    """Leading tokens of the chains that the draft itself has read."""
 
     @property
     def size(self) -> int:
@@ -39,7 +41,7 @@ class Draft:
 
 
 Steer = Callable[[Sequence[Row], list[int], int, Read], None]
-"""Rows, the lengths of their drafts (to be shortened), the passes made, a way to read the newest one's signals:
+"""Rows, the lengths of their drafts (to be shortened), the tokens drafted, a way to read the newest one's signals:
 :meth:`osd.gamma.pace.Pace.steer`."""
 
 

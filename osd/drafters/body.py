@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from osd.decoder import Decoder
 from osd.drafters.base import Draft
 from osd.drafters.causal import CausalDrafter
@@ -34,6 +36,11 @@ class Body:
     def decoder(self) -> Decoder:
         """Its forward pass, over its own cache."""
         return self.drafter.decoder
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.decoder.device
 
     @property
     def cache_bytes(self) -> int:

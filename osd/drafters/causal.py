@@ -10,7 +10,9 @@ from torch import Tensor
 
 from osd.decoder import Decoder
 from osd.drafters.base import Draft, Steer
+from osd.drafters.chain import Chain
 from osd.drafters.head import HeadPass
+from osd.drafters.second import Begin, Reads, Second
 from osd.gamma import Signal
 from osd.prefill import Piece, read_pieces
 from osd.prefix import Prefixes
@@ -29,6 +31,8 @@ class CausalDrafter:
         """Tokens of a row that are read in one round; None for all."""
         self.prefixes: Prefixes | None = None
         """Prompts' beginnings that were read before."""
+        self.second: Begin | None = None
+        """Who may put other tokens in."""
 
     @property
     def head(self) -> HeadPass | None:
@@ -44,36 +48,49 @@ class CausalDrafter:
         self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
     ) -> Draft:
         """See :meth:`osd.drafters.base.Drafter.propose`."""
-        gammas = self._read(rows, gammas)
+        second = self.second(rows, max(gammas)) if self.second and any(gammas) else None
+        chain = Chain(len(rows), self.vocabulary, self.decoder.device, sampled=warp is not None)
         lengths = list(gammas)
-        tokens: list[Tensor] = []
-        q: list[Tensor] = []
-        starts = [row.length for row in rows]
-        while len(tokens) < max(lengths):
-            logits = self._next(rows, gammas, tokens, starts)
-            chosen, probabilities = self._choose(logits, warp, chance, len(tokens))
-            tokens.append(chosen)
-            if probabilities is not None:
-                q.append(probabilities)
-            steer(rows, lengths, len(tokens), self._signals(logits[:, 0], chosen).read)
-        size, passes = max(lengths), len(tokens)
-        nothing = torch.zeros(len(rows), 0, dtype=torch.long, device=self.decoder.device)
-        chain = torch.stack(tokens[:size], dim=1) if size else nothing
-        return Draft(chain, tuple(lengths), torch.stack(q[:size], dim=1) if q[:size] else None, passes)
+        while chain.size < max(lengths):
+            if second and not second.needs_draft([length > chain.size for length in lengths]):
+                named, signals = second.put_in()
+                chain.put_in(named)
+            else:
+                if not chain.passes:
+                    lengths = self._read(rows, lengths, chain.size)
+                    if chain.size >= max(lengths):
+                        break
+                signals = self._ask(rows, lengths, chain, warp, chance, second)
+            steer(rows, lengths, chain.size, signals.read)
+        return chain.draft(lengths)
+
+    def _ask(
+        self, rows: Sequence[Row], lengths: Sequence[int], chain: Chain, warp: Warp | None, chance: Tensor | None,
+        second: Second | None,
+    ) -> Reads:  # fmt: skip
+        """One pass, and the tokens that it brings."""
+        logits = self._next(rows, lengths, chain)
+        chosen, q = self._choose(logits, warp, chance, chain.size)
+        signals: Reads = Signals(logits[:, 0], chosen, self.head, self.decoder.cache.embedding)
+        if second:
+            chosen, signals = second.overrule(chosen, q, signals)
+        chain.read()
+        chain.add(chosen, q)
+        return signals
 
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
-        """See :meth:`osd.drafters.base.Drafter.commit`. The last drafted token was never fed back."""
+        """See :meth:`osd.drafters.base.Drafter.commit`."""
         if row.drafter_seen == length_before:  # it has read the whole text, so the row was among those that drafted
-            row.drafter_seen = length_before + min(accepted, draft.passes - 1)
+            row.drafter_seen = length_before + min(accepted, draft.fed)
 
     def move_row(self, source: int, target: int, row: Row) -> None:
         """See :meth:`osd.drafters.base.Drafter.move_row`."""
         self.decoder.move_row(source, target, row.drafter_seen)
 
-    def _read(self, rows: Sequence[Row], gammas: Sequence[int]) -> Sequence[int]:
-        """Read what the rows that are to draft have unread, ``most_read`` tokens of each at most: those that then have
-        more to read draft nothing yet."""
-        late = [(place, row) for place, row in enumerate(rows) if gammas[place] and row.unread()]
+    def _read(self, rows: Sequence[Row], lengths: Sequence[int], size: int) -> list[int]:
+        """Read what the rows that go on drafting after ``size`` tokens have unread, ``most_read`` tokens of each at
+        most: those that then have more to read stop there."""
+        late = [(place, row) for place, row in enumerate(rows) if lengths[place] > size and row.unread()]
         for place, row in late:
             if self.prefixes is not None and not row.drafter_seen:
                 row.drafter_version = row.seat.version
@@ -86,33 +103,31 @@ class CausalDrafter:
             row.drafter_seen += len(piece.tokens)
             if self.prefixes is not None and not row.unread() and row.drafter_version == row.seat.version:
                 self.prefixes.keep(place, row, row.seat.version)
-        return [0 if row.unread() else gamma for row, gamma in zip(rows, gammas, strict=True)]
+        return [min(size, length) if row.unread() else length for row, length in zip(rows, lengths, strict=True)]
 
-    def _next(self, rows: Sequence[Row], gammas: Sequence[int], tokens: list[Tensor], starts: list[int]) -> Tensor:
+    def _next(self, rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> Tensor:
         """Logits (B, 1, V) after the last drafted token, or after the rows' own text."""
-        if not tokens:
-            logits = self._after_text(rows, gammas)
+        if chain.passes:
+            logits = self.decoder.logits(chain.unread(), [row.length + chain.fed for row in rows])[:, -1:]
         else:
-            begin = [start + len(tokens) - 1 for start in starts]
-            logits = self.decoder.logits(tokens[-1].unsqueeze(1), begin)
+            logits = self._after_text(rows, lengths, chain)
         missing = self.vocabulary - logits.shape[-1]
         return F.pad(logits, (0, missing), value=float("-inf")) if missing else logits
 
-    def _after_text(self, rows: Sequence[Row], gammas: Sequence[int]) -> Tensor:
-        """One pass that feeds every row that drafts what its cache lacks (the widest lag for all: feeding a token
-        again writes what is there already). The others only stand in line; what they write is not counted as seen."""
-        drafting = [row for row, gamma in zip(rows, gammas, strict=True) if gamma > 0]
+    def _after_text(self, rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> Tensor:
+        """One pass that feeds every row that drafts what its cache lacks, then the chains so far (the widest lag for
+        all: feeding a token again writes what is there already). The others only stand in line; what they write is
+        not counted as seen."""
+        drafting = [row for row, length in zip(rows, lengths, strict=True) if length > chain.size]
         lag = max(row.length - row.drafter_seen for row in drafting)
         for row in drafting:
             row.drafter_seen = row.length
         starts = [max(0, row.length - lag) for row in rows]
-        fed = [(row.tokens[start:] + [0] * lag)[:lag] for row, start in zip(rows, starts, strict=True)]
-        last = [row.length - 1 - start for row, start in zip(rows, starts, strict=True)]
-        device = self.decoder.device
-        return self.decoder.logits(torch.tensor(fed, device=device), starts, last=torch.tensor(last, device=device))
-
-    def _signals(self, logits: Tensor, chosen: Tensor) -> Signals:
-        return Signals(logits, chosen, self.head, self.decoder.cache.embedding)
+        chains = chain.unread().tolist() if chain.size else [[]] * len(rows)
+        texts = [row.tokens[start:] + drafted for row, start, drafted in zip(rows, starts, chains, strict=True)]
+        fed = [(text + [0] * lag)[: lag + chain.size] for text in texts]
+        last = torch.tensor([len(text) - 1 for text in texts], device=self.decoder.device)
+        return self.decoder.logits(torch.tensor(fed, device=self.decoder.device), starts, last=last)
 
     def _choose(
         self, logits: Tensor, warp: Warp | None, chance: Tensor | None, step: int

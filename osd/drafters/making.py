@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from osd.decoder import Decoder
 from osd.drafters.base import Drafting
 from osd.drafters.mixed import MixedDrafter
@@ -21,23 +23,33 @@ def make_drafting(
 ) -> Drafting:
     """The pool, a proposer alone, or both: ``serve.drafter``. ``model`` is the target, ``target`` its decoder. Raises
     CannotServeTrees."""
-    if serve.drafter == "causal":
+    name = proposer_name(serve)
+    if name is None:
         return pool
-    check_model(model)
-    mixed = serve.drafter == "mixed"
-    if proposer is None:
-        proposer = make_proposer(serve.branches if mixed else serve.drafter)
-    sized = serve.gamma in SIZED
-    return (MixedDrafter if mixed else TreeDrafter)(pool, proposer, serve.tree_nodes, target, sized=sized)
+    if serve.drafter != "blended":
+        check_model(model)
+    proposer = proposer or make_proposer(name, serve)
+    if serve.drafter == "blended":
+        from osd.drafters.blended import BlendedDrafter, Remembering
+
+        return BlendedDrafter(pool, cast(Remembering, proposer))
+    kind = MixedDrafter if serve.drafter == "mixed" else TreeDrafter
+    return kind(pool, proposer, serve.tree_nodes, target, sized=serve.gamma in SIZED)
 
 
-def make_proposer(name: str) -> Proposer:
+def proposer_name(serve: ServeSettings) -> str | None:
+    """Who proposes tokens; None where drafts are the draft's alone."""
+    return {"causal": None, "blended": "trigram", "mixed": serve.branches}.get(serve.drafter, serve.drafter)
+
+
+def make_proposer(name: str, serve: ServeSettings) -> Proposer:
     """A proposer that begins with nothing; Numba is loaded for those that ask for one."""
     if name == "trigram":
-        from osd.ngram.maker import DraftMaker
-        from osd.ngram.table import Table
+        from osd.ngram.maker import DraftMaker, MakerSettings
+        from osd.ngram.table import Table, TableSettings
 
-        return Keeping(name, DraftMaker(Table()))
+        table = Table(TableSettings(serve.table_order, serve.table_mb << 20))
+        return Keeping(name, DraftMaker(table, MakerSettings(threads=serve.threads)))
     from osd.ngram.lookup import PromptLookup
 
     return Finding(name, PromptLookup())

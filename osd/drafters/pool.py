@@ -17,6 +17,7 @@ from osd.drafters.base import Draft, Steer
 from osd.drafters.body import Body, Seat
 from osd.drafters.head import HeadPass
 from osd.drafters.merge import Part, merge, pick
+from osd.drafters.second import Begin
 from osd.gamma import CostModel
 from osd.prefix import draft_prefixes
 from osd.row import Row
@@ -37,12 +38,14 @@ class DraftPool:
         self.vocabulary, self.costs = vocabulary, costs
         self.most_read: int | None = None
         """Tokens of a row that a draft reads in one round; a row that has more unread drafts nothing yet. None: all."""
+        self.second: Begin | None = None
+        """Who may put other tokens into the drafts' chains."""
         self._serve: ServeSettings | None = None
         self.busy: list[Body] = []
         """Bodies that have rows."""
-        self._laps = Laps(default.body.decoder.device)
+        self._laps = Laps(default.body.device)
         self._timed: list[tuple[Body, int, int]] = []
-        """Of the newest round, the bodies that proposed, with rows and passes."""
+        """Of the newest round, the bodies that proposed, with rows and passes; a token that took none counts as one."""
         self._count = 0
         self.idled = 0
         """How often a draft's last row has ended."""
@@ -119,17 +122,20 @@ class DraftPool:
             some = None if warp is None else warp.take(where)
             draft = self._ask(body, [gammas[i] for i in where], some, pick(chance, where), steer)
             parts.append((draft, where))
-        return merge(parts, len(rows), self.vocabulary, self.decoder.device, sampled=warp is not None)
+        return merge(parts, len(rows), self.vocabulary, self.default.body.device, sampled=warp is not None)
 
     def _ask(self, body: Body, gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer) -> Draft:
         body.drafter.most_read = most = self.most_read
+        body.drafter.second = self.second
         if body.drafter.prefixes is None and self._serve and body is self.default.body:
             body.drafter.prefixes = draft_prefixes(self._serve, body.decoder.cache)
         unread = [row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma]
         body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))
         body.newest = draft = body.drafter.propose(body.rows, gammas, warp, chance, steer)
-        if draft.passes:
-            self._timed.append((body, len(body.rows), draft.passes))
+        if not draft.passes:
+            body.costs(self.costs).unread = 0
+        if steps := max(draft.passes, draft.size):
+            self._timed.append((body, len(body.rows), steps))
             self._laps.end_one()
         return draft
 

@@ -81,6 +81,10 @@ class Keeping:
         """See :class:`osd.drafters.tree.Proposer`."""
         self._places[row.request.id] = self.keeper.open(np.array(row.tokens, np.int64))
 
+    def place_of(self, row: Row) -> tuple[Any, int]:
+        """See :class:`osd.drafters.blended.Remembering`."""
+        return self.keeper, self._places[row.request.id]
+
     def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> Sequence[Proposal]:
         """See :class:`osd.drafters.tree.Proposer`."""
         places = [self._places[row.request.id] for row in rows]

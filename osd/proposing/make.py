@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from osd.drafters.making import make_proposer
+from osd.drafters.making import make_proposer, proposer_name
 from osd.drafters.tree import Proposer
 from osd.models import Pair
 from storage.settings import ServeSettings
@@ -18,7 +18,7 @@ def proposer_of(pair: Pair, serve: ServeSettings, store: Store) -> Iterator[Prop
 
     Raises ModelFileDamaged, OtherTokenizer and BadTable for the corpus of ``serve.corpus``.
     """
-    name = serve.branches if serve.drafter == "mixed" else serve.drafter
+    name = proposer_name(serve)
     if name == "suffix":
         from osd.proposing.suffixes import Suffixes
 
@@ -38,4 +38,4 @@ def proposer_of(pair: Pair, serve: ServeSettings, store: Store) -> Iterator[Prop
         finally:
             tables.close()
     else:
-        yield None if name == "causal" else make_proposer(name)
+        yield None if name is None else make_proposer(name, serve)

@@ -32,7 +32,7 @@ class Shelf:
         if pair.vocab_size - 1 > LARGEST_TOKEN:
             raise BadTable(name="vocabulary", reason=f"{pair.vocab_size} tokens are more than {LARGEST_TOKEN + 1}.")
         self.name, self.corpus, self.versions = serve.table, serve.corpus, store.versions
-        self.settings, self.vocabulary = TableSettings(memory=serve.table_mb << 20), pair.vocab_size
+        self.settings, self.vocabulary = TableSettings(serve.table_order, serve.table_mb << 20), pair.vocab_size
         self.digest = digest_of(pair.tokenizer, pair.vocab_size)
         self._kept: dict[str, int] = {}
         """By draft, the tokens that its newest version has learned."""
@@ -76,7 +76,7 @@ class Shelf:
         try:
             if version is not None:
                 self.versions.verify(version)
-            table = load_table(folder, self.digest, self.settings.memory)
+            table = load_table(folder, self.digest, self.settings.memory, self.settings.order)
             self._require_known(folder, table)
         except (WeightsDamaged, PairError, OsdError) as error:
             log.warning("%s", error, extra={"action": "table_refused", "version": version.id if version else None})

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from osd.drafters.blending import Group, Trust
 from osd.drafters.proposers import TAIL, teach
 from osd.ngram.maker import DraftMaker, MakerSettings
 from osd.ngram.table import Table, TableSettings
@@ -33,7 +34,8 @@ class Tables:
 
     def __init__(self, serve: ServeSettings, shelf: Shelf, consent: Consent) -> None:
         self._shelf, self._consent, self._most, self._every = shelf, consent, serve.tables, serve.table_seconds
-        self._settings = MakerSettings(nodes=serve.tree_nodes, depth=min(64, max(1, serve.gamma_max)))
+        depth = min(64, max(1, serve.gamma_max))
+        self._settings = MakerSettings(nodes=serve.tree_nodes, depth=depth, threads=serve.threads)
         self._makers: dict[Key, DraftMaker] = {}
         """By use, the one used longest ago first. The engine's thread changes it."""
         self._rows: dict[Key, int] = {}
@@ -66,6 +68,11 @@ class Tables:
             for i, tree in zip(members, trees, strict=True):
                 found[i] = tree
         return found
+
+    def place_of(self, row: Row) -> tuple[DraftMaker, int] | None:
+        """See :class:`osd.drafters.blended.Remembering`."""
+        seat = self._seat(row)
+        return None if seat is None else seat[1:3]
 
     def learn(self, row: Row, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`. What a tenant does not let be kept, the table does not count."""
@@ -157,3 +164,7 @@ def warm_up() -> None:
     place = maker.open(np.arange(4))
     maker.learn(place, np.arange(6), 4)
     maker.propose([place], [[1, 2]], [4], [2])
+    group = Group(maker, Trust(), [place], [[1, 2]], [False], 1)
+    group.look(0)
+    group.choose(0, [3], [0.5])
+    group.hear(0, [3])

@@ -21,7 +21,7 @@ from osd.swap import Swap
 from router.fixed import FixedRouter
 from storage.records import DraftVersion, Request, Route, VersionState
 from storage.settings import Settings, load_settings
-from storage.store import Store, open_store
+from storage.store import Store
 from tests.osd.adapters import LINEAR, adapt, lora, save
 from tests.osd.models import alone, model_of, noisy, prompts, random_module
 
@@ -30,12 +30,6 @@ from tests.osd.models import alone, model_of, noisy, prompts, random_module
 def settings(tmp_path: Path) -> Settings:
     serve = {"max_batch": 3, "max_length": 96, "gamma": "fixed", "gamma_initial": 3, "swap_poll_seconds": 0.02}
     return load_settings(storage={"directory": tmp_path / "data"}, serve=serve)
-
-
-@pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    with open_store(settings) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,26 +14,9 @@ from osd.recorder import Recorder
 from osd.reduce import Reducer
 from osd.warp import Warp
 from storage.records import Request, Sampling, TokenKind
-from storage.settings import Settings, load_settings
-from storage.store import Store, open_store
-from tests.osd.models import VOCABULARY, prompts, random_pair
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    serve = {"max_batch": 3, "max_length": 96, "gamma": "fixed", "gamma_initial": 3}
-    return load_settings(storage={"directory": tmp_path, "top_k": 8, "holdout": 0.0}, serve=serve)
-
-
-@pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    with open_store(settings) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    return random_pair("llama", noise=0.3)
+from storage.settings import Settings
+from storage.store import Store
+from tests.osd.models import VOCABULARY, prompts
 
 
 def recorder_that(compiles: bool, store: Store, settings: Settings) -> Recorder:

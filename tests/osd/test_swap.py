@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from osd.models import Pair
 from osd.swap import Swap
 from storage.records import DraftVersion, Request, VersionState
 from storage.settings import Settings, load_settings
-from storage.store import Store, open_store
+from storage.store import Store
 from tests.osd.models import alone, model_of, noisy, prompts, random_module
 
 TRAINED = {"command": "test"}
@@ -26,12 +25,6 @@ TRAINED = {"command": "test"}
 def settings(tmp_path: Path) -> Settings:
     serve = {"max_batch": 2, "max_length": 96, "gamma": "fixed", "gamma_initial": 3, "swap_poll_seconds": 0.05}
     return load_settings(storage={"directory": tmp_path / "data"}, serve=serve)
-
-
-@pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    with open_store(settings) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -116,6 +109,39 @@ def test_damaged_weights_are_refused_by_digest_and_the_old_version_serves(
     assert store.versions.get(damaged.id).state is VersionState.QUARANTINED
     assert store.versions.current("default").id == root.id
     assert agreement(engine)[1] == {root.id}
+
+
+def broken(module: Any) -> Any:
+    """A copy whose files are whole and whose logits are not numbers."""
+    other = noisy(module, 0.0)
+    other.model.layers[0].mlp.down_proj.weight.fill_(float("nan"))
+    return other
+
+
+def test_a_version_that_gives_no_numbers_is_refused_and_says_so_and_the_old_one_serves(
+    store: Store, settings: Settings, pair: Pair
+) -> None:
+    swap = open_swap(store, settings, pair)
+    engine = Engine(pair, settings.serve, swap=swap)
+    root = store.versions.current("default")
+    bad = store.versions.promote(stage(store, root, broken(pair.target.module)).id)
+    swap._look()
+    assert not swap.ready and "no finite numbers" in swap.troubles["default"]
+    assert store.versions.get(bad.id).state is VersionState.READY, "elsewhere it may run"
+    assert agreement(engine)[1] == {root.id}
+    store.versions.promote(stage(store, bad, pair.target.module).id)
+    swap._look()
+    assert swap.ready and swap.troubles == {}
+
+
+def test_a_server_that_cannot_use_the_current_version_starts_with_the_one_before(
+    store: Store, settings: Settings, pair: Pair
+) -> None:
+    open_swap(store, settings, pair)
+    better = store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
+    store.versions.promote(stage(store, better, broken(pair.target.module)).id)
+    engine = Engine(pair, settings.serve, swap=open_swap(store, settings, pair))
+    assert agreement(engine) == (1.0, {better.id})
 
 
 def test_the_thread_finds_a_version_by_itself(store: Store, settings: Settings, pair: Pair) -> None:

@@ -1,0 +1,136 @@
+"""The learned draft's chain, with tokens put in from a table of n-grams where the table is more often right.
+
+A draft's weights learn over hundreds of requests; a table knows a phrase once it was said. So where traffic changes the
+table drafts first, token by token, and the draft takes over as it learns. Each is trusted by how often it was right in
+positions like this one (:mod:`osd.ngram.guess`). The chain is one chain, so every controller and both rules of
+acceptance apply unchanged: what the table puts in is drawn from the distribution that has all its mass on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+from torch import Tensor
+
+from osd.drafters.base import Draft, Steer
+from osd.drafters.blending import Blending, Group, Trust
+from osd.drafters.pool import DraftPool
+from osd.drafters.proposers import TAIL
+from osd.drafters.tree import Proposer, teach
+from osd.ngram.maker import DraftMaker
+from osd.row import Row
+from osd.warp import Warp
+
+EXPLORE = 16
+"""Every so many-th round the draft is asked for every token, so that it is known how good it has become."""
+
+
+class Remembering(Proposer, Protocol):
+    """A proposer that has a table for every row."""
+
+    def place_of(self, row: Row) -> tuple[DraftMaker, int] | None:
+        """The table that the row learns into, and its place there; None while it has none."""
+        ...
+
+
+@dataclass(slots=True)
+class Watched:
+    """What the table had to say of one request."""
+
+    trust: Trust
+    """As it is by now."""
+    guesses: list[tuple[int, float]] = field(default_factory=list)
+    """At each token of the output, its guess before that was said, and the trust in it."""
+
+
+class BlendedDrafter:
+    """Lets the pool's drafts draft, with tables beside them."""
+
+    def __init__(self, pool: DraftPool, memory: Remembering) -> None:
+        self.pool, self.memory = pool, memory
+        self._trusts: WeakKeyDictionary[DraftMaker, Trust] = WeakKeyDictionary()
+        self._rounds = 0
+        self._drafting: dict[str, tuple[Blending, int]] = {}
+        """Of the newest round, where each request's row is."""
+        self.put_in = self.put_in_right = 0
+        """Tokens of tables that the target has judged, and those that it accepted."""
+        self.watched: dict[str, Watched] | None = None
+        """For measurements, by the request's id; None: not kept."""
+        pool.second = self._begin
+
+    def join(self, row: Row, draft: str) -> None:
+        """See :meth:`osd.drafters.base.Drafting.join`."""
+        self.pool.join(row, draft)
+        self.memory.join(row)
+
+    def leave(self, row: Row) -> None:
+        """See :meth:`osd.drafters.base.Drafting.leave`."""
+        self.pool.leave(row)
+        self.memory.leave(row)
+
+    def propose(
+        self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
+    ) -> Draft:
+        """See :meth:`osd.drafters.base.Drafting.propose`."""
+        self._drafting.clear()
+        self._rounds += 1
+        return self.pool.propose(rows, gammas, warp, chance, steer)
+
+    def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
+        """See :meth:`osd.drafters.base.Drafting.commit`. A token that the draft did not say is one that it has read."""
+        self.pool.commit(row, length_before, accepted, draft)
+        drafting, newest = self._drafting.get(row.request.id), row.seat.body.newest
+        if drafting and newest:
+            blending, at = drafting
+            judged = min(accepted + 1, newest.lengths[at])
+            put_in, right = blending.hear(at, row.tokens[length_before : length_before + judged])
+            self.put_in, self.put_in_right = self.put_in + put_in, self.put_in_right + right
+        if self.watched is not None:
+            self._watch(row, length_before)
+        teach(self.memory, row, length_before)
+
+    def measure(self, whole_ms: float) -> None:
+        """See :meth:`osd.drafters.base.Drafting.measure`."""
+        self.pool.measure(whole_ms)
+
+    def version(self, row: Row) -> str:
+        """See :meth:`osd.drafters.base.Drafting.version`."""
+        return self.pool.version(row)
+
+    def _begin(self, rows: Sequence[Row], most: int) -> Blending:
+        """Rows of one draft are about to draft, so many tokens each at most."""
+        makers: dict[DraftMaker, tuple[list[int], list[int]]] = {}
+        for i, row in enumerate(rows):
+            if there := self.memory.place_of(row):
+                members, places = makers.setdefault(there[0], ([], []))
+                members.append(i)
+                places.append(there[1])
+        groups = [
+            (self._group(maker, places, [rows[i] for i in members], most), members)
+            for maker, (members, places) in makers.items()
+        ]
+        blending = Blending(groups, len(rows), ask_always=not self._rounds % EXPLORE)
+        self._drafting |= {row.request.id: (blending, i) for i, row in enumerate(rows)}
+        return blending
+
+    def _group(self, maker: DraftMaker, places: Sequence[int], rows: Sequence[Row], most: int) -> Group:
+        sampled = [row.request.sampling.temperature > 0 for row in rows]
+        return Group(maker, self.trust_in(maker), places, [row.tokens for row in rows], sampled, most)
+
+    def _watch(self, row: Row, length_before: int) -> None:
+        assert self.watched is not None
+        texts = [row.tokens[max(0, end - TAIL) : end] for end in range(length_before, row.length)]
+        if there := self.memory.place_of(row):
+            maker, place = there
+            watched = self.watched.setdefault(row.request.id, Watched(self.trust_in(maker)))
+            sampled = [row.request.sampling.temperature > 0] * len(texts)
+            group = Group(maker, watched.trust, [place] * len(texts), texts, sampled, 1)
+            group.look(0)
+            watched.guesses += group.guesses(0)
+
+    def trust_in(self, maker: DraftMaker) -> Trust:
+        """How often the draft and this table were right so far."""
+        return self._trusts.setdefault(maker, Trust())

@@ -1,0 +1,13 @@
+"""Which drafters draft without a draft model, and what is said where one is needed and none is named."""
+
+from __future__ import annotations
+
+from storage.errors import PairError
+
+MODELLESS = ("trigram", "lookup", "suffix")
+"""Values of ``serve.drafter`` for which a target alone is enough."""
+
+
+class NeedsDraft(PairError):
+    """{what} needs a draft model, and the pair has none. Give --draft (or serve.draft); without a draft model
+    serve.drafter may be trigram, lookup or suffix."""

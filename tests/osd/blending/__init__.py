@@ -1,0 +1,1 @@
+"""The draft's chain with tokens from a table."""

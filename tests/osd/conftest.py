@@ -1,0 +1,22 @@
+"""What tests of the recorder start from: a draft that is often wrong, three rows, eight tokens kept a position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from osd.models import Pair
+from storage.settings import Settings, load_settings
+from tests.osd.models import random_pair
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    serve = {"max_batch": 3, "max_length": 96, "gamma": "fixed", "gamma_initial": 3}
+    return load_settings(storage={"directory": tmp_path, "top_k": 8, "holdout": 0.0}, serve=serve)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return random_pair("llama", noise=0.3)
