@@ -22,6 +22,7 @@ from osd.server.replies import ERRORS
 from osd.server.service import Service
 from osd.server.snapshot import Snapshots
 from storage import admin_log
+from storage.answers.roster import roster
 from storage.answers.service import Answers
 from storage.drivers import plain
 from storage.outcome_window import Window
@@ -57,7 +58,7 @@ def make_admin(service: Service, registry: CollectorRegistry, snapshots: Snapsho
     app.include_router(metrics)
     add_dashboard(app, service)
     limit = service.settings.server.max_body_bytes
-    app.add_middleware(Guard, ring=service.ring, meters=service.meters, scopes=SCOPES, limit=limit, json_only=True)
+    app.add_middleware(Guard, ring=service.ring, meters=service.meters, scopes=SCOPES, limit=limit)
     return app
 
 
@@ -114,7 +115,7 @@ def _version(version: DraftVersion) -> dict[str, Any]:
 
 @admin.get("/workers")
 def workers(http: Request) -> dict[str, Rows]:
-    """Servers with the versions that they draft with, and training runs under way."""
+    """Serving processes, the versions that servers last said they draft with, and training runs under way."""
     store = _service(http).store
     names = sorted({version.draft for version in store.versions.list()})
     serving = [
@@ -122,7 +123,23 @@ def workers(http: Request) -> dict[str, Rows]:
         for name in names for worker, version in store.versions.serving(name).items()
     ]  # fmt: skip
     training = [_plain(run) for run in store.runs.list(limit=50) if run.finished_at is None]
-    return {"serving": serving, "training": training}
+    return {"workers": roster(store), "serving": serving, "training": training}
+
+
+class Drain(BaseModel):
+    """POST /admin/workers/drain."""
+
+    worker: str
+    """Its name, as GET /admin/workers has it."""
+    undo: bool = False
+
+
+@admin.post("/workers/drain")
+def drain(http: Request, body: Drain) -> dict[str, Any]:
+    """Let one serving process finish what it has, and stop; or no longer."""
+    key = http.state.caller.key
+    asked = _service(http).store.workers.ask_drain(body.worker, undo=body.undo, who=key.id if key else None)
+    return dict(plain({"worker": asked.id, "state": asked.state.value, "drains": asked.drains}))
 
 
 QUESTIONS: dict[str, Callable[[Answers, Window, list[str]], Any]] = {

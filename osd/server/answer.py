@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse, Response
 
 from osd.server.choice import Choice, Delta
 from osd.server.errors import ApiError
+from osd.server.events import MARK, EventStream, Mold, event
 from osd.server.flight import Arrived, Flight, flying
 from osd.server.order import Order
 from osd.server.ring import Caller
@@ -22,6 +20,8 @@ from osd.server.shapes import Json, Shape
 from osd.server.speculation import speculative_decoding
 from storage.records import new_id, now
 
+WHOLE_SECONDS = 1.0
+"""Nobody waits for a part of an answer that is sent whole; but its caller's key may end meanwhile."""
 GONE = 499
 """What nginx writes for a client that did not wait; nobody reads it."""
 
@@ -37,6 +37,7 @@ class Answer:
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(now()))
     choices: list[Choice] = field(init=False)
+    _molds: dict[tuple[int, str | None], Mold] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pair = self.service.engine.pair
@@ -48,7 +49,7 @@ class Answer:
         async with AsyncExitStack() as stack:
             service, order = self.service, self.order
             flight = await stack.enter_async_context(
-                flying(service.thread, http, order.requests, top=order.top, seconds=order.seconds)
+                flying(service.thread, http, order.requests, top=order.top, seconds=order.seconds, pause=self._pause)
             )
             stack.callback(self._account, flight)
             pieces = flight.pieces(self.caller, service.ring)
@@ -57,13 +58,14 @@ class Answer:
             first = await anext(pieces, None)
             if first is None:
                 return Response(status_code=GONE)
-            opening = self._line(first)
+            opening = self._lines(first)
             return EventStream(self._events(opening, pieces), stack.pop_all(), self._headers())
 
-    async def _whole(self, pieces: AsyncIterator[Arrived]) -> Response:
+    async def _whole(self, pieces: AsyncIterator[list[Arrived]]) -> Response:
         deltas: list[list[Delta]] = [[] for _ in self.choices]
-        async for index, piece in pieces:
-            deltas[index].append(self.choices[index].take(piece))
+        async for some in pieces:
+            for index, piece in some:
+                deltas[index].append(self.choices[index].take(piece))
         if not all(choice.completion for choice in self.choices):
             return Response(status_code=GONE)
         scored = self.order.top is not None
@@ -74,36 +76,52 @@ class Answer:
         body = {**self._frame(self.shape.whole, choices), "usage": self._usage(), **self._closing()}
         return JSONResponse(body, headers=self._headers())
 
-    async def _events(self, opening: str, pieces: AsyncIterator[Arrived]) -> AsyncIterator[str]:
+    async def _events(self, opening: str, pieces: AsyncIterator[list[Arrived]]) -> AsyncIterator[str]:
         """The chunks. What fails now is an event, for the status is gone."""
         try:
             yield opening
-            async for arrived in pieces:
-                if line := self._line(arrived):
-                    yield line
+            async for some in pieces:
+                if lines := self._lines(some):
+                    yield lines
             if all(choice.completion for choice in self.choices):
                 yield self._last()
         except ApiError as error:
-            yield _event(error.body())
+            yield event(error.body())
 
-    def _line(self, arrived: Arrived) -> str:
-        """A step's chunk; empty where there is nothing to show of it."""
-        index, piece = arrived
-        choice = self.choices[index]
-        first = choice.version is None
-        delta = choice.take(piece)
-        if not (first or delta.text or delta.scored or delta.finish_reason):
-            return ""
+    @property
+    def _pause(self) -> float:
+        return self.service.settings.server.stream_ms / 1000 if self.order.stream else WHOLE_SECONDS
+
+    def _lines(self, some: Sequence[Arrived]) -> str:
+        """A chunk for each choice that something has come for; none where there is nothing to show of it."""
+        firsts = {index: self.choices[index].version is None for index, _ in some}
+        deltas: dict[int, list[Delta]] = {}
+        for index, piece in some:
+            deltas.setdefault(index, []).append(self.choices[index].take(piece))
+        return "".join(self._line(i, _together(parts), first=firsts[i]) for i, parts in deltas.items())
+
+    def _line(self, index: int, delta: Delta, *, first: bool) -> str:
+        if first or delta.scored or delta.finish_reason:
+            return self._chunk(index, delta, first=first)
+        return self._mold(index, self._version()).join_text(delta.text) if delta.text else ""
+
+    def _chunk(self, index: int, delta: Delta, *, first: bool) -> str:
         scored = self.order.top is not None
         part = self.shape.part(index, delta, self.service.token_text, scored=scored, first=first)
         usage = {"usage": None} if self.order.usage_chunk else {}
-        return _event({**self._frame(self.shape.chunk, [part]), **usage})
+        return event({**self._frame(self.shape.chunk, [part]), **usage})
+
+    def _mold(self, index: int, version: str | None) -> Mold:
+        """Of chunks that have text and nothing else, which most are: they differ in the text alone."""
+        if (index, version) not in self._molds:
+            self._molds[index, version] = Mold.of(self._chunk(index, Delta(MARK), first=False))
+        return self._molds[index, version]
 
     def _last(self) -> str:
         """A chunk without choices where something is to be said of the whole call, and the end."""
         said = {"usage": self._usage()} if self.order.usage_chunk else {}
         if self.order.usage_chunk or self.order.detail != "off":
-            return _event({**self._frame(self.shape.chunk, []), **said, **self._closing()}) + "data: [DONE]\n\n"
+            return event({**self._frame(self.shape.chunk, []), **said, **self._closing()}) + "data: [DONE]\n\n"
         return "data: [DONE]\n\n"
 
     def _frame(self, kind: str, choices: Sequence[Json]) -> Json:
@@ -146,23 +164,6 @@ class Answer:
                 meters.each.observe((flight.seconds - flight.first) / after * len(self.choices))
 
 
-class EventStream(StreamingResponse):
-    """Server-sent events, with something to be closed whatever becomes of them."""
-
-    def __init__(self, events: AsyncIterator[str], stack: AsyncExitStack, headers: dict[str, str]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers=headers)
-        self._stack = stack
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
-        async with self._stack:
-            await super().__call__(scope, receive, send)
-
-
 def _together(deltas: Sequence[Delta]) -> Delta:
     scored = [one for delta in deltas for one in delta.scored]
     return Delta("".join(delta.text for delta in deltas), scored, deltas[-1].finish_reason)
-
-
-def _event(body: Any) -> str:
-    return f"data: {json.dumps(body, ensure_ascii=False)}\n\n"

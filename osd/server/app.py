@@ -29,7 +29,7 @@ def make_app(service: Service, registry: CollectorRegistry) -> FastAPI:
     app.include_router(api)
     app.include_router(metrics)
     limit = service.settings.server.max_body_bytes
-    app.add_middleware(Guard, ring=service.ring, meters=service.meters, scopes=SCOPES, limit=limit, json_only=False)
+    app.add_middleware(Guard, ring=service.ring, meters=service.meters, scopes=SCOPES, limit=limit)
     if origins := service.settings.server.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
     return app

@@ -64,6 +64,8 @@ class EngineThread:
     def __init__(self, engine: Engine, queue: int, failed: Callable[[], None]) -> None:
         """``queue`` requests may wait; ``failed`` is called on the event loop when decoding broke."""
         self.engine, self.draining = engine, False
+        self.finished = 0
+        """Requests that have ended, in whatever way, since it began."""
         self._failed, self._loop = failed, asyncio.get_running_loop()
         self._wake = threading.Condition()
         self._line: Line[Job] = Line(queue)
@@ -180,6 +182,7 @@ class EngineThread:
         return None
 
     def _job(self, step: Progress) -> Job | None:
+        self.finished += step.completion is not None
         return (self._active.pop if step.completion else self._active.get)(step.request_id, None)
 
     def _piece(self, job: Job, step: Progress) -> Piece:

@@ -11,6 +11,7 @@ from starlette.requests import Request as HttpRequest
 
 from osd.server.engine_thread import EngineThread, Job, Piece
 from osd.server.errors import ApiError, DeadlineExceeded
+from osd.server.inbox import Inbox
 from osd.server.ring import Caller, KeyRing
 from storage.records import Request
 
@@ -20,9 +21,9 @@ Arrived = tuple[int, Piece]
 class Flight:
     """Jobs in the air. Open it with :func:`flying`."""
 
-    def __init__(self, thread: EngineThread, requests: Sequence[Request], top: int | None) -> None:
+    def __init__(self, thread: EngineThread, requests: Sequence[Request], top: int | None, pause: float) -> None:
         self._thread = thread
-        self._inbox: asyncio.Queue[Arrived | None] = asyncio.Queue()
+        self._inbox: Inbox[Arrived | None] = Inbox(pause)
         self._open = set(range(len(requests)))
         self.jobs = [Job(request, self._receiver(i), top) for i, request in enumerate(requests)]
         self.begun = time.perf_counter()
@@ -33,23 +34,34 @@ class Flight:
         self.emitted = 0
 
     def _receiver(self, index: int) -> Callable[[Piece], None]:
-        return lambda piece: self._inbox.put_nowait((index, piece))
+        return lambda piece: self._put((index, piece))
 
-    async def pieces(self, caller: Caller, ring: KeyRing) -> AsyncIterator[Arrived]:
-        """What comes, until everything is there. Raises ApiError; ends early when the client has gone."""
+    def _put(self, arrived: Arrived | None) -> None:
+        last = arrived is None or arrived[1].completion is not None or arrived[1].error is not None
+        self._inbox.put(arrived, urgent=last)
+
+    async def pieces(self, caller: Caller, ring: KeyRing) -> AsyncIterator[list[Arrived]]:
+        """What comes, until everything is there: the first of it at once, then what has come in a pause. Raises
+        ApiError; ends early when the client has gone."""
         while self._open:
-            arrived = await self._inbox.get()
-            if arrived is None:
-                return
-            index, piece = arrived
-            if error := piece.error or ring.check(caller):
+            good: list[Arrived] = []
+            some, error = await self._inbox.take(), ring.check(caller)
+            gone = None in some
+            for arrived in some:
+                if arrived is None or (error := error or arrived[1].error):
+                    break
+                self._count(*arrived)
+                good.append(arrived)
+            if good:
+                yield good
+            if error:
                 raise error
-            self._count(piece)
-            if piece.completion:
-                self._open.discard(index)
-            yield index, piece
+            if gone:
+                return
 
-    def _count(self, piece: Piece) -> None:
+    def _count(self, index: int, piece: Piece) -> None:
+        if piece.completion:
+            self._open.discard(index)
         self.emitted += len(piece.tokens)
         if piece.tokens:
             self.seconds = time.perf_counter() - self.begun
@@ -57,7 +69,7 @@ class Flight:
 
     def abandon(self) -> None:
         """The client has gone: nobody reads what would come."""
-        self._inbox.put_nowait(None)
+        self._put(None)
 
     def end(self, why: ApiError | None = None) -> None:
         """Give back the rows, or the places in line, of what is still open."""
@@ -73,12 +85,14 @@ async def flying(
     *,
     top: int | None = None,
     seconds: float | None = None,
+    pause: float = 0.0,
 ) -> AsyncIterator[Flight]:
-    """Submit requests; at the end, or when the client goes away, what is not finished leaves the batch.
+    """Submit requests; at the end, or when the client goes away, what is not finished leaves the batch. ``pause``:
+    seconds between two portions of what comes.
 
     Raises Draining and Busy.
     """
-    flight, loop = Flight(thread, requests, top), asyncio.get_running_loop()
+    flight, loop = Flight(thread, requests, top, pause), asyncio.get_running_loop()
     thread.submit(flight.jobs)
     watch = asyncio.create_task(_watch(http, flight))
     deadline = None if seconds is None else loop.call_later(seconds, flight.end, DeadlineExceeded())

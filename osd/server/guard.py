@@ -25,13 +25,10 @@ LOCAL = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 class Guard:
     """ASGI middleware. ``scopes`` is by the beginning of paths; other paths are open to all."""
 
-    def __init__(
-        self, app: ASGIApp, ring: KeyRing, meters: Meters, scopes: Mapping[str, str], *, limit: int, json_only: bool
-    ) -> None:
-        """``limit``: bytes of a body. ``json_only``: requests that change something must say that they are JSON, which
-        a foreign web page cannot do unasked."""
+    def __init__(self, app: ASGIApp, ring: KeyRing, meters: Meters, scopes: Mapping[str, str], *, limit: int) -> None:
+        """``limit``: bytes of a body."""
         self.app, self.ring, self.meters = app, ring, meters
-        self.scopes, self.limit, self.json_only = scopes, limit, json_only
+        self.scopes, self.limit = scopes, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -62,7 +59,7 @@ class Guard:
             self.meters.answered(scope, status, 1000 * (time.perf_counter() - begun), state)
 
     def _check(self, scope: Scope, headers: Headers, state: dict[str, Any]) -> None:
-        """Raises ApiError."""
+        """What is posted must say that it is JSON, which a foreign web page cannot do unasked. Raises ApiError."""
         if not self.ring.needed and self.ring.local_only and not LOCAL.fullmatch(headers.get("host", "")):
             raise NotAllowed(reason="Without keys the server answers on this machine's own names only.")
         needed = next((name for path, name in self.scopes.items() if scope["path"].startswith(path)), None)
@@ -73,7 +70,7 @@ class Guard:
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length[:18]) > self.limit:
             raise BodyTooLarge(limit=self.limit)
-        if self.json_only and scope["method"] == "POST" and "json" not in headers.get("content-type", ""):
+        if scope["method"] == "POST" and "json" not in headers.get("content-type", ""):
             raise ApiError(reason="Send `Content-Type: application/json`.", code="unsupported_media_type")
 
 

@@ -19,6 +19,7 @@ class Meters:
     """Counters and histograms in one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
         self.requests = Counter("osd_http_requests", "Answers.", ["path", "status"], registry=registry)
         self.tokens = Counter("osd_api_tokens", "Tokens of finished calls.", ["kind"], registry=registry)
         self.first = Histogram(

@@ -1,7 +1,10 @@
 """One server process: two ports, one event loop, the decode thread, and its end.
 
 The first SIGTERM or Ctrl-C drains: new requests are refused, what runs may finish within ``server.drain_seconds``. A
-second one is final.
+second one is final. `osd workers drain` does the same by way of the database, and can be undone while something runs.
+
+Where several processes share the port (``seat``), the one that holds the lock answers the admin port, and one that is
+to drain while others serve leaves new connections to them.
 """
 
 from __future__ import annotations
@@ -10,25 +13,29 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from osd.engine import Engine
+from osd.fleet.board import Phase
+from osd.fleet.presence import Presence
+from osd.fleet.seat import Seat
 from osd.server.admin import make_admin
 from osd.server.app import make_app
 from osd.server.chat import read_template
 from osd.server.engine_thread import EngineThread
-from osd.server.exposition import fill
-from osd.server.listen import Ports
+from osd.server.exposition import fill, own_metrics
+from osd.server.listen import Ports, url
 from osd.server.meters import Meters
 from osd.server.ring import KeyRing
 from osd.server.service import Service
 from osd.server.snapshot import Snapshots
 from storage.settings import Settings
 from storage.store import Store
+from storage.workers import WorkerState
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +43,8 @@ POLL_SECONDS = 0.02
 LAST_SECONDS = 5.0
 """How long answers that are on their way may take to leave."""
 FAILED = 1
+LEAD_SECONDS = 0.2
+"""How often a process behind a shared port looks whether the admin port became free."""
 
 
 class Listener(uvicorn.Server):
@@ -50,16 +59,23 @@ class Listener(uvicorn.Server):
 class Running:
     """A server from its start to its end."""
 
-    def __init__(self, engine: Engine, settings: Settings, store: Store, ring: KeyRing) -> None:
+    def __init__(
+        self, engine: Engine, settings: Settings, store: Store, ring: KeyRing, seat: Seat | None = None,
+        replaces: str | None = None,
+    ) -> None:  # fmt: skip
+        """``replaces``: a process that ended without a word, in whose place this one was started."""
         registry = CollectorRegistry()
+        self.seat, self._replaces = seat, replaces
         self.thread = EngineThread(engine, settings.server.queue, self._failed)
         template = read_template(settings.server.chat_template)
-        self.service = Service(engine, settings, store, self.thread, ring, Meters(registry), template)
+        self.service = Service(engine, settings, store, self.thread, ring, Meters(CollectorRegistry()), template, seat)
         fill(registry, self.service)
         self.apps = make_app(self.service, registry), make_admin(self.service, registry, Snapshots(self.service))
         self.listeners: list[Listener] = []
         self.status = 0
         self._draining: asyncio.Task[None] | None = None
+        self._asked = False
+        """Whether it drains because somebody asked for it in the database: that may be undone."""
 
     async def serve(self, ports: Ports, ready: Callable[[], None]) -> int:
         """Until it is told to stop; the exit status. ``ready`` is called once it listens."""
@@ -67,39 +83,121 @@ class Running:
         self._take_signals()
         self.thread.start()
         follow = asyncio.create_task(self.service.ring.follow())
-        sockets = ports.api, ports.admin
-        pairs = zip(self.listeners, sockets, strict=True)
-        serving = [asyncio.create_task(listener.serve([bound])) for listener, bound in pairs]
-        while not all(listener.started or listener.should_exit for listener in self.listeners):
-            await asyncio.sleep(POLL_SECONDS)
-        ready()
-        await asyncio.gather(*serving)
+        presence = self._make_presence(ports)
+        async with self._seated():
+            serving = [asyncio.create_task(self._serve_api(ports)), asyncio.create_task(self._serve_admin(ports))]
+            while not all(listener.started or listener.should_exit for listener in self._first()):
+                await asyncio.sleep(POLL_SECONDS)
+            presence.begin()
+            if self.seat:
+                self.seat.write(phase=Phase.SERVING)
+            ready()
+            await asyncio.gather(*serving)
         follow.cancel()
+        await asyncio.to_thread(presence.close)
         await asyncio.to_thread(self.thread.close)
         return self.status
+
+    def _first(self) -> list[Listener]:
+        """Those that listen before it is ready: behind a shared port another process may answer the admin's."""
+        return self.listeners[:1] if self.seat else self.listeners
+
+    async def _serve_api(self, ports: Ports) -> None:
+        self._api_port = ports.api
+        await self.listeners[0].serve([self.seat.share(ports.api) if self.seat else ports.api])
+
+    async def _serve_admin(self, ports: Ports) -> None:
+        while self.seat and not self.seat.leads():
+            if self.listeners[1].should_exit:
+                return
+            await asyncio.sleep(LEAD_SECONDS)
+        await self.listeners[1].serve([ports.admin])
+
+    def _make_presence(self, ports: Ports) -> Presence:
+        loop = asyncio.get_running_loop()
+        self.presence = Presence(
+            self.service.store, self.service.settings.fleet, self.service.engine, self.thread, url(ports.api),
+            lambda drains: loop.call_soon_threadsafe(self._wish, drains), self._replaces,
+        )  # fmt: skip
+        return self.presence
+
+    @contextlib.asynccontextmanager
+    async def _seated(self) -> AsyncIterator[None]:
+        """Known to the other processes behind the port, if there are any."""
+        if self.seat is None:
+            yield
+            return
+        measured = await self.seat.expose(lambda: own_metrics(self.service))
+        telling = asyncio.create_task(self.seat.follow(self._load))
+        yield
+        telling.cancel()
+        measured.close()
+        self.seat.close()
+
+    def _load(self) -> dict[str, int]:
+        connections = len(self.listeners[0].server_state.connections)
+        return {"connections": connections, "running": self.thread.running, "waiting": self.thread.waiting}
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
 
+    def drain(self) -> None:
+        """As the first signal does; a second call changes nothing."""
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+
     def _signalled(self, number: int) -> None:
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain())
+        elif self._asked:
+            self._asked = False  # it drains in any case now; the next signal is final
         else:
             self.status = 128 + number
             self.thread.end_all()
             self._stop(force=True)
 
+    def _wish(self, drains: bool) -> None:
+        """Somebody wants it to drain, or no longer."""
+        if drains and self._draining is None:
+            self._asked = True
+            self._draining = asyncio.create_task(self._drain())
+        elif not drains and self._asked and self._draining is not None:
+            self._draining.cancel()
+            self._draining, self._asked = None, False
+            asyncio.create_task(self._go_on())  # noqa: RUF006  (it ends at once)
+
+    async def _go_on(self) -> None:
+        """Take requests again."""
+        self._say(drains=False)
+        if self.seat and not self.listeners[0].servers[0].is_serving():
+            await self.listeners[0].startup([self.seat.share(self._api_port)])
+
+    def _say(self, *, drains: bool) -> None:
+        self.service.ready, self.thread.draining = not drains, drains
+        self.presence.turn(WorkerState.DRAINING if drains else WorkerState.SERVING)
+        if self.seat:
+            self.seat.write(phase=Phase.DRAINING if drains else Phase.SERVING)
+        log.info("draining" if drains else "serving again", extra={"action": "draining" if drains else "drain_undone"})
+
+    def _leave_port_to_others(self) -> None:
+        """Accept no connection any more, and close each when its answer is there."""
+        for server in self.listeners[0].servers:
+            server.close()
+        for connection in list(self.listeners[0].server_state.connections):
+            connection.shutdown()
+
     async def _drain(self) -> None:
         """Refuse what is new, wait for what runs, then end it."""
-        self.service.ready = False
-        self.thread.draining = True
-        log.info("draining", extra={"action": "draining"})
+        self._say(drains=True)
+        if self._asked and self.seat and self.seat.others():
+            self._leave_port_to_others()
         if not await self._idle(self.service.settings.server.drain_seconds):
             log.warning("requests were cut off: they took too long", extra={"action": "drain_ended"})
             self.thread.end_all()
             await self._idle(LAST_SECONDS)
+        self._asked = False
         self._stop()
 
     async def _idle(self, seconds: float) -> bool:
@@ -130,12 +228,17 @@ def _listener(app: FastAPI) -> Listener:
 
 
 def serve(
-    engine: Engine, settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[], None]
-) -> int:
-    """Serve until a signal; the exit status. Raises BadSetting and PairError before it listens."""
+    engine: Engine, settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[], None],
+    seat: Seat | None = None, replaces: str | None = None, parted: Callable[[Callable[[], None]], None] | None = None,
+) -> int:  # fmt: skip
+    """Serve until a signal; the exit status. ``parted`` is given, on the event loop, what to call when the process that
+    started this one has gone. Raises BadSetting and PairError before it listens."""
 
     async def run() -> int:
-        return await Running(engine, settings, store, ring).serve(ports, ready)
+        running = Running(engine, settings, store, ring, seat, replaces)
+        if parted:
+            parted(running.drain)
+        return await running.serve(ports, ready)
 
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     return asyncio.run(run())

@@ -7,6 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from osd.engine import Engine
+from osd.fleet.seat import Seat
 from osd.server.engine_thread import EngineThread
 from osd.server.meters import Meters
 from osd.server.ring import KeyRing
@@ -28,6 +29,8 @@ class Service:
     ring: KeyRing
     meters: Meters
     chat_template: str | None
+    seat: Seat | None = None
+    """Its place among the processes behind the port; None where it is alone."""
     tokenizer: Any = field(init=False)
     token_text: TokenText = field(init=False)
     model: str = field(init=False)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
+from osd.fleet.board import Line
 from osd.server.dashboard.live import Live
+from osd.server.engine_thread import EngineThread
 from osd.server.service import Service
 from storage.answers.service import Answers
 from storage.errors import StoreError
@@ -36,10 +39,12 @@ class Snapshots:
             return self._newest
 
     def _make(self) -> dict[str, Any]:
-        engine, thread = self.service.engine, self.service.thread
+        engine, seat = self.service.engine, self.service.seat
+        at_work: Sequence[Line | EngineThread] = seat.all() if seat else [self.service.thread]
         own = {
-            "at": now(), "model": self.service.model, "ready": self.service.ready, "running": thread.running,
-            "waiting": thread.waiting, "rows": engine.settings.max_batch, "steps": engine.stats.steps,
+            "at": now(), "model": self.service.model, "ready": self.service.ready, "workers": len(at_work),
+            "running": sum(one.running for one in at_work), "waiting": sum(one.waiting for one in at_work),
+            "rows": engine.settings.max_batch * len(at_work), "steps": engine.stats.steps,
             "swaps": len(engine.stats.swap_pause_ms), "draft_version": engine.draft_version,
             "dropped_positions": engine.recorder.dropped if engine.recorder else 0,
         }  # fmt: skip

@@ -18,6 +18,7 @@ from tests.storage.conftest import (
     s3_endpoint,
     upgraded_postgres,
 )
+from tests.trainer.conftest import all_answers, draft_folder, drafted, never, settings, traffic
 
 
 @pytest.fixture

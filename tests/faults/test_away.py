@@ -12,7 +12,7 @@ import pytest
 
 from osd.handover import Handover
 from osd.recorder import Recorder
-from storage.errors import BadExport, DatabaseUnreachable
+from storage.errors import BadExport, DatabaseUnreachable, ForgottenAhead
 from storage.settings import Settings, load_settings
 from storage.spill import OUTCOMES, SAMPLES
 from storage.store import Store, open_store
@@ -70,6 +70,22 @@ def test_what_was_finished_waits_on_the_disk_and_is_kept_once(
         assert_once(store, ALL)
         assert handover.spill.waiting() == [] and handover.spill.bytes == 0
         assert (handover.lost_positions, handover.lost_outcomes) == (0, 0)
+
+
+def test_what_was_forgotten_while_it_waited_on_the_disk_is_not_kept(
+    settings: Settings, database: tuple[str, Proxy]
+) -> None:
+    with open_store(settings) as store:
+        handover = Handover(store, settings, "server")
+        database[1].cut()
+        keep(handover, *ALL[:4])
+        database[1].mend()
+        with pytest.raises(ForgottenAhead):
+            store.forgetter.forget(["r1", "r2"])
+        wait_for(lambda: taken_in(handover))
+        assert sorted(store.samples.recent(limit=99)) == ["r0", "r3"]
+        assert sorted(each.request_id for each in store.outcomes.recent()) == ["r0", "r3"]
+        assert handover.spill.waiting() == []
 
 
 def test_a_commit_whose_answer_was_lost_counts_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +171,8 @@ def test_spilled_files_are_encrypted_where_segments_are(
         database[1].cut()
         keep(handover, *ALL)
         for path in handover.spill.waiting():
-            assert path.read_bytes()[-4:] == b"PARE" and b"r1" not in path.read_bytes()
+            content = path.read_bytes()
+            assert content[-4:] == b"PARE" and b"request_id" not in content  # nor columns' names
         database[1].mend()
         wait_for(lambda: taken_in(handover))
         assert_once(store, ALL)

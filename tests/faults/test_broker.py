@@ -1,8 +1,6 @@
 """The broker is cut off under a real worker: training goes on from the database alone, and with the broker once it is
 back."""
 
-# ruff: noqa: F401, F811  (fixtures are imported by name)
-
 from __future__ import annotations
 
 import signal
@@ -15,15 +13,7 @@ from storage.records import RunState
 from storage.settings import Settings
 from storage.store import Store
 from tests.faults.proxy import Proxy
-from tests.trainer.conftest import (
-    Traffic,
-    all_answers,
-    draft_folder,
-    drafted,
-    settings,
-    store,
-    traffic,
-)
+from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, configured, wait_for, worker
 
 BROKERS = {"redis": (6379, "redis://127.0.0.1:{}/9"), "rabbitmq": (5672, "amqp://guest:guest@127.0.0.1:{}//")}

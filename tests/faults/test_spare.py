@@ -1,7 +1,5 @@
 """Capacity to spare: told by engines, measured on the machine, waited for between slices of a step; and budgets."""
 
-# ruff: noqa: F401, F811  (fixtures are imported by name)
-
 from __future__ import annotations
 
 import threading
@@ -22,7 +20,7 @@ from storage.settings import Settings, WorkerSettings, load_settings
 from storage.store import Store, open_store
 from storage.tables import RunRow
 from tests.storage.make import outcome
-from tests.trainer.conftest import Traffic, all_answers, draft_folder, drafted, never, settings, store, traffic
+from tests.trainer.conftest import Traffic
 from tests.trainer.models import tiny_llama
 from tests.trainer.processes import wait_for
 from trainer.budget import Budget, spent_in_the_last_hour

@@ -1,7 +1,5 @@
 """Requests that make training fail: found by halving, set aside with the reason, while the others are learned from."""
 
-# ruff: noqa: F401, F811  (fixtures are imported by name)
-
 from __future__ import annotations
 
 import pytest
@@ -11,16 +9,7 @@ from storage.records import RequestSamples, RunState, new_id
 from storage.settings import Settings
 from storage.store import Store
 from storage.tables import RunRow
-from tests.trainer.conftest import (
-    Traffic,
-    all_answers,
-    draft_folder,
-    drafted,
-    never,
-    settings,
-    store,
-    traffic,
-)
+from tests.trainer.conftest import Traffic
 from trainer import loop
 from trainer.loop import run_once
 from trainer.turns import Turns

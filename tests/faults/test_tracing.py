@@ -1,7 +1,5 @@
 """One chain of spans from a request to the version that was trained on it, linked by the ids that are stored anyway."""
 
-# ruff: noqa: F401, F811  (fixtures are imported by name)
-
 from __future__ import annotations
 
 import gzip
@@ -21,7 +19,7 @@ from storage.records import Request, RunState
 from storage.settings import Settings, TraceSettings, load_settings
 from storage.store import Store, open_store
 from tests.osd.models import prompts, random_pair
-from tests.trainer.conftest import Traffic, all_answers, draft_folder, drafted, never, settings, store, traffic
+from tests.trainer.conftest import Traffic
 from trainer.turns import Turns
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")

@@ -1,7 +1,5 @@
 """Trainers that are killed at every step, hang, meet clocks that jump, and a schema that is newer than they."""
 
-# ruff: noqa: F401, F811  (fixtures are imported by name)
-
 from __future__ import annotations
 
 import os
@@ -22,16 +20,7 @@ from storage.records import RunState, VersionState, new_id
 from storage.settings import Settings
 from storage.store import Store
 from tests.faults.mother import STEPS
-from tests.trainer.conftest import (
-    Traffic,
-    all_answers,
-    draft_folder,
-    drafted,
-    never,
-    settings,
-    store,
-    traffic,
-)
+from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, ROOT, configured, environment, wait_for, worker
 from trainer import loop
 from trainer.loop import run_once

@@ -113,8 +113,9 @@ def test_a_foreign_name_for_this_machine_is_refused(server: Server) -> None:
     """A web page whose name leads to 127.0.0.1 cannot use a server without keys, nor can it send it forms."""
     answer = httpx.get(server.url + "/v1/models", headers={"host": "evil.example"}, timeout=PATIENCE)
     assert answer.status_code == 403
-    form = httpx.post(server.admin_url + "/admin/drafts/promote", data={"version": "x"}, timeout=PATIENCE)
-    assert (form.status_code, form.json()["error"]["code"]) == (400, "unsupported_media_type")
+    for url in (server.admin_url + "/admin/drafts/promote", server.url + TEXT):
+        form = httpx.post(url, data={"version": "x"}, timeout=PATIENCE)
+        assert (form.status_code, form.json()["error"]["code"]) == (400, "unsupported_media_type")
     asked = {"origin": "https://evil.example", "access-control-request-method": "POST"}
     preflight = httpx.options(server.url + TEXT, headers=asked, timeout=PATIENCE)
     assert "access-control-allow-origin" not in preflight.headers

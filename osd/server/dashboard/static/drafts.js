@@ -1,4 +1,4 @@
-// Every draft with its versions: what the gate saw, who serves which, and the two buttons.
+// Every draft with its versions: what the gate saw, who serves which, and the two buttons. Before them, the servers.
 import { get, post } from './api.js'
 import { confirm } from './ask.js'
 import { ago, by, count, el, empty, fill, number, short, signed, table } from './show.js'
@@ -63,8 +63,25 @@ function one(name, versions, serving, again) {
     }, all ? 'Show fewer' : `Show all ${newest.length}`) : null)
 }
 
+const holds = (row) => row.drafts.map((one) => `${short(one.version)} ${one.canary ? 'tried first' : one.matches ? '' : 'not what it should be'}`.trim()).join(', ')
+
+function servers(rows) {
+  const columns = [
+    ['Server', (row) => el('span', { title: row.url }, row.id), 'name'],
+    ['State', (row) => el('span', { class: `badge ${row.state === 'serving' ? 'good' : row.state === 'gone' ? 'bad' : 'own'}` }, row.state), ''],
+    ['Since', (row) => ago(row.started_at), ''],
+    ['Heard of', (row) => ago(row.heartbeat_at), ''],
+    ['Running', (row) => count(row.running), ''],
+    ['Requests/s', (row) => number(row.rate), ''],
+    ['Drafts with', holds, 'name'],
+    ['Trouble', (row) => row.trouble ?? '', 'name'],
+  ]
+  return el('div', { id: 'servers' }, el('h3', {}, 'Servers'), table(columns, rows, 'Servers of this store', (row) => row.state === 'gone' ? 'faint' : ''))
+}
+
 export async function showDrafts() {
   const [versions, workers] = await Promise.all([get('/drafts'), get('/workers')])
+  fill(by('servers-list'), workers.workers, (rows) => rows.length ? servers(rows) : [])
   fill(by('drafts-list'), { versions, workers: workers.serving, opened: [...opened] }, (facts) => {
     const names = [...new Set(facts.versions.map((version) => version.draft))]
     if (!names.length) return empty('No draft is known to this store yet. `osd serve` enters its own when it starts.')
