@@ -18,6 +18,7 @@ from typing import Any
 from osd.bench.contenders import ASSISTED, Contender, Tokens, assisted_contender, osd_contender, plain_contender
 from osd.models import Pair
 from osd.recorder import Recorder
+from osd.undrafted import has_draft
 from storage.settings import Settings
 from storage.store import open_store
 
@@ -95,8 +96,12 @@ def _contenders(
         found[f"osd@{batch}"] = osd_contender("osd", pair, serve, new_tokens)
         found[f"osd_recording@{batch}"] = osd_contender("osd_recording", pair, serve, new_tokens, recorder)
         found[f"target_alone@{batch}"] = osd_contender("target_alone", pair, alone, new_tokens)
+        if has_draft(pair) and serve.drafter == "causal":
+            blended = serve.model_copy(update={"drafter": "blended"})
+            found[f"osd_blended@{batch}"] = osd_contender("osd_blended", pair, blended, new_tokens)
         found[f"plain@{batch}"] = plain_contender(pair, batch, new_tokens)
-    return found | {f"{rule}@1": assisted_contender(pair, rule, new_tokens) for rule in ASSISTED}
+    rules = ASSISTED if has_draft(pair) else ()
+    return found | {f"{rule}@1": assisted_contender(pair, rule, new_tokens) for rule in rules}
 
 
 def _measure(
@@ -104,7 +109,8 @@ def _measure(
 ) -> dict[str, Measured]:
     measured = {name: Measured(contender.batch) for name, contender in contenders.items()}
     for contender in contenders.values():
-        contender.decode(prompts[: contender.batch])  # warm caches and cost tables, not measured
+        # warm caches and cost tables, not measured; of texts that do not come again, for tables would know them
+        contender.decode([prompt[::-1] for prompt in prompts[: contender.batch]])
     for turn in range(turns):
         chunk = prompts[turn::turns]
         for index, (name, contender) in enumerate(contenders.items()):
@@ -132,15 +138,18 @@ def _summary(measured: dict[str, Measured], batches: Sequence[int]) -> dict[str,
         return {str(b): rates[f"{name}@{b}"] for b in batches if f"{name}@{b}" in rates}
 
     first, last = batches[0], batches[-1]
-    best = max((rates[f"{rule}@1"] for rule in ASSISTED), default=0.0)
+    rules = [rule for rule in ASSISTED if f"{rule}@1" in rates]
+    best = max((rates[f"{rule}@1"] for rule in rules), default=0.0)
     return {
         "osd": by_batch("osd"),
+        "osd_blended": by_batch("osd_blended"),
         "target_alone": by_batch("target_alone"),
-        "transformers": {"plain": by_batch("plain")} | {rule: {"1": rates[f"{rule}@1"]} for rule in ASSISTED},
+        "transformers": {"plain": by_batch("plain")} | {rule: {"1": rates[f"{rule}@1"]} for rule in rules},
         "identical": differing == 0,
         "differing": differing,
-        "ratio_vs_best_assisted": round(rates[f"osd@{first}"] / best, 3) if first == 1 else None,
+        "ratio_vs_best_assisted": round(rates[f"osd@{first}"] / best, 3) if first == 1 and best else None,
         "ratio_vs_target_alone": {str(b): round(rates[f"osd@{b}"] / rates[f"target_alone@{b}"], 3) for b in batches},
+        "ratio_blended_vs_osd": {b: round(rate / by_batch("osd")[b], 3) for b, rate in by_batch("osd_blended").items()},
         f"ratio_batch_{last}_vs_{first}": round(rates[f"osd@{last}"] / rates[f"osd@{first}"], 3),
         "recording_cost": {
             str(b): round(_cost(measured[f"osd@{b}"], measured[f"osd_recording@{b}"]), 4) for b in batches

@@ -41,7 +41,7 @@ class TargetAlone:
 
     def __init__(self, pair: Pair, serve: ServeSettings) -> None:
         self._pair, self._together = pair, serve.max_batch
-        self._plain = Engine(pair, serve.model_copy(update={"gamma": "fixed", "gamma_initial": 0}))
+        self._plain = Engine(pair, serve.model_copy(update={"gamma": "fixed", "gamma_initial": 0, "drafter": "causal"}))
         self._held: list[tuple[Completion, float]] = []
         self._checked: list[Request] = []
         self.checks: list[Check] = []

@@ -30,6 +30,7 @@ def run_bench_online(
     arrival: str = "lockstep",
     check_every: int = 16,
     offline: bool = True,
+    drafter: str | None = None,
     keep: bool = False,
     notes: Sequence[str] = (),
 ) -> Results:
@@ -37,11 +38,12 @@ def run_bench_online(
     ``offline`` is False, distil a draft offline on each segment and let it read the same texts.
 
     ``target`` and ``draft``: Hugging Face folders or hub names. ``batch``: requests decoded together; None leaves
-    serve.max_batch. ``notes``: what the report says went wrong with the files.
-    The rest is as in :func:`osd.online.demo.run_demo`.
+    serve.max_batch. ``drafter``: who drafts; None leaves serve.drafter. ``notes``: what the report says went wrong with
+    the files. The rest is as in :func:`osd.online.demo.run_demo`.
     """
-    serve: dict[str, Any] = {"target": target, "draft": draft}
-    own = own_settings(settings, out / "data", serve=serve if batch is None else {**serve, "max_batch": batch})
+    asked = {"target": target, "draft": draft, "max_batch": batch, "drafter": drafter}
+    serve: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    own = own_settings(settings, out / "data", serve=serve)
     plan = Plan(target, draft, segments, out, own, arrival, max_new_tokens, check_every)
     return run(plan, TITLE, console, keep=keep, offline=offline, notes=notes)
 

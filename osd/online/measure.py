@@ -9,7 +9,11 @@ before its first mistake: every position of the text is then either accepted or 
 draft on the same text, so the draft that served, the frozen one and the offline one are compared position by position.
 
 *Counted α* (``accepted``, ``rejections``): what the engine counted while it served. It leaves out the positions that
-nobody drafted (the target's own token after a fully accepted draft), so it lies somewhat below followed α.
+nobody drafted (the target's own token after a fully accepted draft), so it lies somewhat below followed α. Of trees it
+takes the place of the serving drafter's followed α.
+
+Where a table drafts with the draft (``serve.drafter = "blended"``) followed α is that of the two: what the table
+guessed at each position, before the target had said it, was kept while the text was decoded.
 """
 
 from __future__ import annotations
@@ -56,6 +60,12 @@ class Served:
     """Seconds since the stream began."""
     offline_hits: int | None = None
     """The same as ``online_hits`` for the draft distilled offline on this segment, once there is one."""
+    judged: int | None = None
+    """Positions that ``online_hits`` are of; None: all of the output."""
+
+    def of(self, whose: Whose) -> int:
+        """Positions that ``hits(whose)`` are of."""
+        return self.judged if whose == "online" and self.judged is not None else self.emitted
 
     def hits(self, whose: Whose) -> int:
         """Positions at which that draft's likeliest token is the target's."""
@@ -78,7 +88,7 @@ class SwapSeen:
 
 def alpha(served: Sequence[Served], whose: Whose) -> float | None:
     """Followed α over these requests, every position weighing the same; None when there is none."""
-    return ratio(sum(s.hits(whose) for s in served), sum(s.emitted for s in served))
+    return ratio(sum(s.hits(whose) for s in served), sum(s.of(whose) for s in served))
 
 
 def counted_alpha(served: Sequence[Served]) -> float | None:
@@ -90,10 +100,10 @@ def counted_alpha(served: Sequence[Served]) -> float | None:
 def moving(served: Sequence[Served], whose: Whose, window: int = WINDOW) -> list[float]:
     """Followed α of the last ``window`` requests after each one; of as many as there are at the beginning."""
     hits = [0, *accumulate(s.hits(whose) for s in served)]
-    emitted = [0, *accumulate(s.emitted for s in served)]
+    positions = [0, *accumulate(s.of(whose) for s in served)]
     begins = [max(0, end - window) for end in range(1, len(served) + 1)]
     return [
-        ratio(hits[end] - hits[begin], emitted[end] - emitted[begin]) or 0.0
+        ratio(hits[end] - hits[begin], positions[end] - positions[begin]) or 0.0
         for end, begin in enumerate(begins, start=1)
     ]
 

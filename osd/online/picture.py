@@ -51,7 +51,7 @@ def _mark_segments(axes: Axes, results: Results) -> None:
         axes.text((start + end) / 2, 1.015, name, ha="center", va="bottom", fontsize=11, color=INK)
         offline = segment_facts(served).get("alpha_offline")
         if offline is not None:
-            label = "distilled offline (upper bound)" if not start else "_"  # matplotlib leaves _ out of the legend
+            label = "draft alone, distilled offline" if not start else "_"  # matplotlib leaves _ out of the legend
             axes.hlines(offline, start, end, color=OFFLINE, lw=1.4, ls=(0, (1, 1.5)), label=label, zorder=5)
         start = end
 

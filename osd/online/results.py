@@ -31,7 +31,8 @@ ALL = 1 << 20
 DEFINITIONS = {
     "alpha_frozen, alpha_last, alpha_offline": f"over the last {WINDOW} requests of the segment: share of output "
     "positions at which that draft, reading the finished text, finds the target's token likeliest. It is "
-    "accepted ÷ (accepted + rejections) of a draft that never stops before its first mistake",
+    "accepted ÷ (accepted + rejections) of a draft that never stops before its first mistake. alpha_last is that "
+    "of what served: of draft and table where they draft together, alpha_counted where trees are drafted",
     "alpha_first": f"alpha of the draft that served, over the first {WINDOW} requests; it was learning already",
     "alpha_whole, alpha_frozen_whole, alpha_offline_whole": "the same over the whole segment",
     "alpha_counted": f"accepted ÷ (accepted + rejections) as the engine counted it, over the last {WINDOW} requests; "
@@ -157,13 +158,12 @@ def _examples(circle: Circle, trace: Trace) -> list[Example]:
 
 
 def _example(trace: Trace, served: Served) -> Example:
-    length = max(1, served.emitted)
     return Example(
         segment=served.segment,
         prompt=trace.prompts[served.request_id],
         text=trace.completions[served.request_id].text or "",
-        alpha_online=served.online_hits / length,
-        alpha_frozen=served.frozen_hits / length,
+        alpha_online=served.online_hits / max(1, served.of("online")),
+        alpha_frozen=served.frozen_hits / max(1, served.emitted),
         version=served.version,
     )
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import torch
 
+from osd.drafters.blended import Watched
+from osd.drafters.body import Seat
 from osd.models import Model
+from osd.ngram.guess import sureness_of, trust
 from osd.row import Completion
-from osd.shadow import matches
+from osd.shadow import logits_of, matches, reader_of
 
 
 class Reader:
@@ -25,3 +28,19 @@ class Reader:
         """For every token of the output, whether the draft's likeliest token there is that token."""
         output = completion.tokens
         return matches(self._decoder, [*completion.request.prompt_tokens, *output], len(output)) if output else []
+
+
+def blended_hits(seat: Seat, watched: Watched, completion: Completion) -> list[bool]:
+    """For every token of the output, whether draft and table together would have named it: the table what it guessed
+    there before it was said, whichever of the two is trusted more by now."""
+    output = list(completion.tokens)
+    tokens = [*completion.request.prompt_tokens, *output]
+    reader = reader_of(seat, len(tokens))
+    peaks, said = logits_of(reader, tokens, len(output)).softmax(-1, dtype=torch.float32).max(-1)
+    reader.cache.drop()
+    models = watched.trust.models[int(completion.request.sampling.temperature > 0)]
+    found = zip(output, said.tolist(), peaks.tolist(), watched.guesses, strict=True)
+    return [
+        token == (guess if believed > trust(models[sureness_of(peak)]) else own)
+        for token, own, peak, (guess, believed) in found
+    ]

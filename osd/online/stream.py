@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from osd.drafters.blended import BlendedDrafter
 from osd.engine import Engine
 from osd.online.alone import TargetAlone
 from osd.online.arrival import Arrival
 from osd.online.feed import Feed
 from osd.online.measure import Served, SwapSeen
-from osd.online.scoring import Reader
+from osd.online.scoring import Reader, blended_hits
 from osd.online.source import Segment
 from osd.prompts import encode
 from osd.row import Completion
@@ -76,6 +77,8 @@ class Stream:
         self._max_new_tokens, self._check_every = max_new_tokens, check_every
         self._frozen = Reader(engine.pair.draft, engine.limit)
         self._version = engine.draft_version
+        if isinstance(engine.drafting, BlendedDrafter):
+            engine.drafting.watched = {}
 
     def run(self, segments: Sequence[Segment], trace: Trace, watch: Watch) -> None:
         """Serve everything; ``trace`` fills as it goes. Raises TrainingFailed when training is stuck."""
@@ -111,12 +114,24 @@ class Stream:
             self._version = self._engine.draft_version
             trace.swaps.append(SwapSeen(len(trace.served), self._version, trace.seconds))
 
+    def _online(self, completion: Completion) -> tuple[int, int | None]:
+        """Hits of what served it, and the positions that they are of; see osd.online.measure."""
+        seat, drafting = self._engine.drafter.default, self._engine.drafting
+        if isinstance(drafting, BlendedDrafter) and drafting.watched is not None:
+            watched = drafting.watched.pop(completion.request.id, None)
+            if watched and len(watched.guesses) == len(completion.tokens):  # from the start: the table was there
+                return sum(blended_hits(seat, watched, completion)), None
+        elif self._engine.settings.drafter == "causal":
+            text = [*completion.request.prompt_tokens, *completion.tokens]
+            return sum(hits(seat, text, len(completion.tokens))), None
+        accepted = sum(outcome.accepted for outcome in completion.outcomes)
+        return accepted, accepted + sum(outcome.rejections for outcome in completion.outcomes)
+
     def _finish(self, completion: Completion, seconds: float, name: str, trace: Trace) -> None:
         index = len(trace.served)
         frozen = self._frozen.hits(completion)
-        text = [*completion.request.prompt_tokens, *completion.tokens]
-        online = hits(self._engine.drafter.default, text, len(completion.tokens))
         outcomes = completion.outcomes
+        online, judged = self._online(completion)
         trace.completions[completion.request.id] = completion
         trace.served.append(
             Served(
@@ -126,7 +141,8 @@ class Stream:
                 version=outcomes[-1].draft_version,
                 prompt_tokens=len(completion.request.prompt_tokens),
                 emitted=len(completion.tokens),
-                online_hits=sum(online),
+                online_hits=online,
+                judged=judged,
                 frozen_hits=sum(frozen),
                 rounds=sum(o.rounds for o in outcomes),
                 drafted=sum(o.drafted for o in outcomes),

@@ -1,24 +1,28 @@
-"""The arms: a server that does not speculate, one with fixed drafts, one with goodput; and the engine without HTTP."""
+"""The arms: a server that does not speculate, one with fixed drafts, one with goodput; and the engine without HTTP.
+
+All of them live at the same time and take turns, so that what else the machine does falls on all alike. While one is
+loaded the others have nothing to do.
+"""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import cycle, islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from osd.bench.serve.load import Load, run_load
+from osd.bench.serve.alone import alone_load
+from osd.bench.serve.client import Job
+from osd.bench.serve.load import Load, closed_load
+from osd.bench.serve.process import Server, server, settings_in
+from osd.bench.serve.swaps import Swaps, swaps_of
+from osd.bench.serve.trace import Trace, trace_line
+from osd.engine import Engine
 from osd.models import Pair
-from osd.online.process import PATIENCE, environment, save_settings
-from osd.serving import serving
-from storage.errors import StoreError
-from storage.records import Request
+from osd.serving import in_folder, serving
 from storage.settings import Settings
 from storage.store import open_store
 
@@ -27,100 +31,132 @@ ARMS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 MAIN = "goodput"
 """The arm whose latencies are shown, and that is compared with the engine alone."""
-READY = re.compile(r"Serving (http://\S+)/v1")
-START_SECONDS = 300.0
-WARM_UP = 2
-"""Prompts a row before anything counts."""
-Prompts = Sequence[Sequence[int]]
+SWAPPING = ("fixed", MAIN)
+TURNS = 3
+"""Into so many parts the seconds of an arm are divided."""
+WARM_SECONDS = 2.0
 Report = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be measured."""
+
+    levels: Sequence[int]
+    """Clients at a time."""
+    seconds: float
+    """Of each arm at each level."""
+    swaps: int
+    """New versions in each arm that drafts, over all levels."""
+    max_tokens: int
+    traces: Sequence[Trace] = ()
+
+
+@dataclass(slots=True)
+class Bench:
+    """Everything that is up while it is measured."""
+
+    servers: Mapping[str, Server]
+    engine: Engine
+    swaps: Mapping[str, Swaps]
+    jobs: Iterator[Job]
+    plan: Plan
+    report: Report
+    found: dict[str, dict[int, Load]] = field(default_factory=lambda: {arm: {} for arm in ARMS})
+    alone: Load = field(default_factory=Load)
+    turns: int = 0
+
+    @property
+    def compared_at(self) -> int:
+        """Clients at which the server is compared with the engine alone: the level that is nearest a full batch."""
+        return min(self.plan.levels, key=lambda level: abs(level - self.engine.settings.max_batch))
+
+    def measure(self) -> None:
+        """Every level, arm after arm, several times."""
+        for level in self.plan.levels:
+            for turn in range(TURNS):
+                self.report(f"{level} at a time, turn {turn + 1} of {TURNS}")
+                for arm in turned(list(ARMS), turn):
+                    self._turn(arm, level)
+                self.turns += 1
+
+    def _turn(self, arm: str, level: int) -> None:
+        seconds = self.plan.seconds / TURNS
+        due = self.plan.swaps * (self.turns + 1) // (len(self.plan.levels) * TURNS)
+        beside = self.swaps[arm].beside(due, seconds) if arm in self.swaps else None
+        load = closed_load(self.servers[arm].address, self.jobs, level, seconds, beside)
+        self.found[arm].setdefault(level, Load()).add(load)
+        if arm == MAIN and level == self.compared_at:
+            self.alone.add(alone_load(self.engine, self.jobs, level, seconds))
+
+    def warm_up(self) -> None:
+        """What is compiled, cached and learned of costs is no part of what is measured."""
+        self.report("warming up")
+        rows = self.engine.settings.max_batch
+        for arm in ARMS:
+            closed_load(self.servers[arm].address, self.jobs, rows, WARM_SECONDS)
+        alone_load(self.engine, self.jobs, rows, WARM_SECONDS)
+
+
+def turned(names: Sequence[str], turn: int) -> list[str]:
+    """The same, beginning with another one every turn."""
+    return [*names[turn % len(names) :], *names[: turn % len(names)]]
+
+
 def bench_serve(
-    pair: Pair, prompts: Prompts, settings: Settings, *, levels: Sequence[int], count: int, max_tokens: int,
-    report: Report,
-) -> dict[str, Any]:  # fmt: skip
-    """Each arm at each level of concurrency: ``count`` answers a client, four at least. Raises StoreError when a server
-    does not start."""
-    found: dict[str, dict[int, Load]] = {}
-    for arm in ARMS:
-        with TemporaryDirectory(prefix="osd-bench-serve-") as folder:
-            chosen = of_arm(settings, pair, arm, Path(folder))
-            with server(chosen, Path(folder)) as url:
-                run_load(url, _some(prompts, WARM_UP * chosen.serve.max_batch), chosen.serve.max_batch, max_tokens)
-                found[arm] = {}
-                for level in levels:
-                    report(f"{arm}, {level} at a time")
-                    found[arm][level] = run_load(url, _some(prompts, max(4, count * level)), level, max_tokens)
-    report("the engine alone")
-    offline = offline_rate(pair, prompts, settings, count=count, max_tokens=max_tokens)
-    full = min(levels, key=lambda level: abs(level - settings.serve.max_batch))
+    pair: Pair, prompts: Sequence[Sequence[int]], settings: Settings, plan: Plan, report: Report
+) -> dict[str, Any]:
+    """Measure. Raises StoreError when a server does not start."""
+    jobs = cycle([Job(tuple(prompt), plan.max_tokens) for prompt in prompts])
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-serve-")))
+        report("starting servers")
+        servers = {
+            arm: stack.enter_context(server(settings_in(folder / arm, settings, pair, serve), folder / arm))
+            for arm, serve in ARMS.items()
+        }
+        draft = Path(in_folder(pair.draft).name)
+        swaps = {arm: stack.enter_context(swaps_of(servers[arm].settings, draft, plan.swaps)) for arm in SWAPPING}
+        own = settings_in(folder / "alone", settings, pair, ARMS[MAIN])
+        engine = stack.enter_context(serving(pair, own, stack.enter_context(open_store(own))))
+        bench = Bench(servers, engine, swaps, jobs, plan, report)
+        bench.warm_up()
+        bench.measure()
+        traces = {trace.name: trace_line(bench.servers, trace, plan, report) for trace in plan.traces}
+    return result(bench) | ({"traces": traces} if traces else {})
+
+
+def result(bench: Bench) -> dict[str, Any]:
+    """The line that the command ends with."""
+    lines = {str(level): _line(bench.found, level) for level in bench.plan.levels}
+    served = bench.found[MAIN][bench.compared_at].rate
+    errors = [error for loads in bench.found.values() for load in loads.values() for error in load.errors]
+    tails = [line["tpot_ms_p99"] / line["tpot_ms_p50"] for line in lines.values() if line["tpot_ms_p50"]]
     return {
-        "by_concurrency": {str(level): _line(found, level) for level in levels},
-        "offline_tokens_per_s": offline,
-        "server_over_offline": found[MAIN][full].rate / offline,
-        "compared_at": full,
+        "by_concurrency": lines,
+        "offline_tokens_per_s": bench.alone.rate,
+        "server_over_offline": served / bench.alone.rate if bench.alone.rate else None,
+        "compared_at": bench.compared_at,
+        "goodput_over_best_min": min((line["goodput_over_best"] for line in lines.values()), default=None),
+        "tpot_p99_over_median_max": max(tails, default=None),
+        "failed": len(errors),
+        "errors": sorted(set(errors))[:5],
+        "swaps": _swaps(bench),
+        "seconds": bench.plan.seconds,
+        "turns": TURNS,
     }
 
 
-def _line(found: dict[str, dict[int, Load]], level: int) -> dict[str, Any]:
+def _line(found: Mapping[str, Mapping[int, Load]], level: int) -> dict[str, Any]:
     rates = {arm: loads[level].rate for arm, loads in found.items()}
     failed = sum(loads[level].failed for loads in found.values())
-    return {**rates, **found[MAIN][level].percentiles(), "failed": failed}
+    best = max(rates["off"], rates["fixed"])
+    ratio = {"goodput_over_best": rates[MAIN] / best if best else None}
+    return {**rates, **ratio, **found[MAIN][level].percentiles(), "failed": failed}
 
 
-def _some(prompts: Prompts, count: int) -> list[Sequence[int]]:
-    return list(islice(cycle(prompts), count))
-
-
-def of_arm(settings: Settings, pair: Pair, arm: str, folder: Path) -> Settings:
-    """The settings of an arm's server: its own store, free ports, the pair by name."""
-    serve = {"target": pair.target.name, "draft": pair.draft.name, **ARMS[arm]}
-    server = {"host": "127.0.0.1", "port": 0, "admin_port": 0}
-    return settings.model_copy(update={
-        "serve": settings.serve.model_copy(update=serve), "server": settings.server.model_copy(update=server),
-        "storage": settings.storage.model_copy(update={"directory": folder / "data", "url": None}),
-    })  # fmt: skip
-
-
-@contextmanager
-def server(settings: Settings, folder: Path) -> Iterator[str]:
-    """An `osd serve` with these settings; its address. Raises StoreError when it does not start."""
-    config, log = save_settings(settings, folder / "osd.toml"), folder / "log"
-    command = [sys.executable, "-P", "-m", "osd.cli.main", "--config", str(config), "serve"]
-    with log.open("w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment() | {"COLUMNS": "300"})
-    try:
-        yield _address(process, log)
-    finally:
-        process.terminate()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        if found := READY.search(log.read_text()):
-            return found[1]
-        time.sleep(0.05)
-    raise StoreError(reason="The server did not start: " + " ".join(log.read_text().splitlines()[-3:]))
-
-
-def offline_rate(pair: Pair, prompts: Prompts, settings: Settings, *, count: int, max_tokens: int) -> float:
-    """Tokens a second of the main arm's engine in this process, in the circle, with a full batch."""
-    batch = settings.serve.max_batch
-    with TemporaryDirectory(prefix="osd-bench-serve-") as folder:
-        chosen = of_arm(settings, pair, MAIN, Path(folder))
-        with open_store(chosen) as store, serving(pair, chosen, store) as engine:
-
-            def serve(some: Sequence[Sequence[int]]) -> int:
-                asked = (Request(tuple(prompt), max_new_tokens=max_tokens, ignore_eos=True) for prompt in some)
-                return sum(len(done.tokens) for done in engine.run(asked))
-
-            serve(_some(prompts, WARM_UP * batch))
-            begun = time.perf_counter()
-            tokens = serve(_some(prompts, max(4, count * batch)))
-            return tokens / (time.perf_counter() - begun)
+def _swaps(bench: Bench) -> dict[str, int]:
+    """Versions that the main arm was given, and those of them that its answers name."""
+    made = set(bench.swaps[MAIN].made)
+    named = {reply.version for load in bench.found[MAIN].values() for reply in load.replies}
+    return {"published": len(made), "served": len(made & named)}

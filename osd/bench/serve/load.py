@@ -1,108 +1,168 @@
-"""Closed-loop load: so many clients, each of which asks for its next answer when it has the last one."""
+"""Load in two manners. Closed: so many clients, each of which asks again when it has its answer. Open: requests come
+when they come, whether the earlier ones are answered or not."""
 
 from __future__ import annotations
 
-import http.client
-import json
-import threading
+import asyncio
+import selectors
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from typing import NamedTuple
 
 import numpy as np
 
-PATIENCE = 600.0
+from osd.bench.serve.client import Address, Job, Reply, ask
+
+QUANTILES = (50, 95, 99)
+LATE = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """One streamed answer, as its client saw it."""
+class Arrival(NamedTuple):
+    """A job, and when it comes: seconds from the beginning."""
 
-    first_s: float
-    """From the request to the first chunk with text or an end."""
-    whole_s: float
-    tokens: int
-
-    @property
-    def per_token_ms(self) -> float | None:
-        """Mean milliseconds between its tokens after the first."""
-        return 1000 * (self.whole_s - self.first_s) / (self.tokens - 1) if self.tokens > 1 else None
+    at: float
+    job: Job
 
 
 @dataclass(slots=True)
 class Load:
-    """What came of one load."""
+    """What came of one load, or of several together."""
 
     replies: list[Reply] = field(default_factory=list)
-    failed: int = 0
+    errors: list[str] = field(default_factory=list)
+    tokens: float = 0.0
+    """Those that came while it was measured."""
     seconds: float = 0.0
+    """How long it was measured."""
+    late: int = 0
+    """Arrivals that had to wait because too many were under way."""
+    slim: bool = False
+    """Of an answer's times only the first and the last are kept: for loads of hours."""
+
+    @property
+    def failed(self) -> int:
+        """Requests without a whole answer."""
+        return len(self.errors)
 
     @property
     def rate(self) -> float:
         """Tokens a second of all clients together."""
-        return sum(reply.tokens for reply in self.replies) / self.seconds if self.seconds else 0.0
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def keep(self, reply: Reply) -> None:
+        """Another answer."""
+        if self.slim:
+            reply.times = reply.times[:1] + reply.times[-1:]
+        if reply.error:
+            self.errors.append(reply.error)
+        else:
+            self.replies.append(reply)
+
+    def end(self, begun: float, seconds: float) -> None:
+        """It was measured for so long, from ``begun`` on."""
+        self.seconds = seconds
+        self.tokens = sum(reply.tokens_by(begun + seconds) for reply in self.replies)
+
+    def add(self, other: Load) -> None:
+        """Another turn of the same."""
+        self.replies += other.replies
+        self.errors += other.errors
+        self.tokens, self.seconds = self.tokens + other.tokens, self.seconds + other.seconds
 
     def percentiles(self) -> dict[str, float | None]:
-        """Milliseconds to the first token and between tokens."""
-        first = [1000 * reply.first_s for reply in self.replies]
-        each = [ms for reply in self.replies if (ms := reply.per_token_ms) is not None]
+        """Milliseconds to the first token, mean between an answer's tokens, and between its events."""
+        kinds = {
+            "ttft": [reply.first_ms for reply in self.replies],
+            "tpot": [ms for reply in self.replies if (ms := reply.per_token_ms) is not None],
+            "gap": [ms for reply in self.replies for ms in reply.gaps_ms],
+        }
         return {
             f"{name}_ms_p{q}": float(np.percentile(values, q)) if values else None
-            for name, values in (("ttft", first), ("tpot", each)) for q in (50, 95, 99)
+            for name, values in kinds.items() for q in QUANTILES
         }  # fmt: skip
 
 
-def run_load(url: str, prompts: Sequence[Sequence[int]], clients: int, max_tokens: int) -> Load:
-    """Every prompt once, by so many clients at a time."""
-    load, lock, todo = Load(), threading.Lock(), iter(prompts)
-
-    def client() -> None:
-        while True:
-            with lock:
-                prompt = next(todo, None)
-            if prompt is None:
-                return
-            reply = ask(url, prompt, max_tokens)
-            with lock:
-                load.failed += reply is None
-                load.replies += [reply] if reply else []
-
-    begun = time.perf_counter()
-    with ThreadPoolExecutor(clients) as pool:
-        for done in [pool.submit(client) for _ in range(clients)]:
-            done.result()
-    load.seconds = time.perf_counter() - begun
-    return load
+Beside = Callable[[], Coroutine[None, None, None]]
+"""What happens while a load runs; it is stopped with it."""
 
 
-def ask(url: str, prompt: Sequence[int], max_tokens: int) -> Reply | None:
-    """One greedy answer of exactly ``max_tokens``; None where it failed."""
-    body = {
-        "prompt": list(prompt), "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True,
-        "stream_options": {"include_usage": True},
-    }  # fmt: skip
-    begun, first, tokens = time.perf_counter(), 0.0, 0
+class _Patient(selectors.DefaultSelector):
+    """When something has come it waits for the like of it: a round brings every client something, and to wake for each
+    would take the cores from the server that is measured. Times are right to LATE seconds."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(timeout)
+        if not found:
+            return found
+        time.sleep(LATE)
+        return super().select(0)
+
+
+def _run(load: Coroutine[None, None, Load]) -> Load:
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_Patient())) as runner:
+        return runner.run(load)
+
+
+@asynccontextmanager
+async def _accompanied(beside: Beside | None) -> AsyncIterator[None]:
+    task = asyncio.create_task(beside()) if beside else None
     try:
-        for event in _events(url, body):
-            first = first or time.perf_counter() - begun
-            tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
-    except (OSError, http.client.HTTPException, ValueError):
-        return None
-    return Reply(first, time.perf_counter() - begun, tokens) if tokens else None
-
-
-def _events(url: str, body: object) -> Iterator[dict[str, dict[str, int]]]:
-    """The events of a stream. Raises OSError, HTTPException, ValueError."""
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE)
-    try:
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        if answer.status != http.HTTPStatus.OK:
-            raise http.client.HTTPException(answer.status)
-        for line in answer:
-            if line.startswith(b"data: {"):
-                yield json.loads(line[6:])
+        yield
     finally:
-        connection.close()
+        if task and not task.done():
+            task.cancel()
+    if task and task.done() and not task.cancelled():
+        task.result()
+
+
+def closed_load(
+    address: Address, jobs: Iterator[Job], clients: int, seconds: float, beside: Beside | None = None
+) -> Load:
+    """So many clients until the time is over; what they have begun by then is finished, and not counted as tokens."""
+
+    async def run() -> Load:
+        load, begun = Load(), time.perf_counter()
+
+        async def client() -> None:
+            while time.perf_counter() < begun + seconds and (job := next(jobs, None)):
+                load.keep(await ask(address, job))
+
+        async with _accompanied(beside):
+            await asyncio.gather(*(client() for _ in range(clients)))
+        load.end(begun, min(seconds, time.perf_counter() - begun))
+        return load
+
+    return _run(run())
+
+
+def open_load(
+    address: Address, arrivals: Iterable[Arrival], most: int, seconds: float, load: Load | None = None
+) -> Load:
+    """Every arrival at its time, for so many seconds. Where ``most`` are under way the next waits for one to end: a
+    machine that has become slow is then loaded fully, and not drowned, and the last do not come. ``load`` is what it is
+    kept in; Ctrl-C leaves there what has come."""
+    load = load or Load()
+
+    async def run() -> Load:
+        begun, room = time.perf_counter(), asyncio.Semaphore(most)
+        asked: set[asyncio.Task[None]] = set()
+
+        async def one(job: Job) -> None:
+            load.keep(await ask(address, job))
+            room.release()
+
+        for at, job in arrivals:
+            await asyncio.sleep(max(0.0, begun + at - time.perf_counter()))
+            load.late += room.locked()
+            await room.acquire()
+            if time.perf_counter() > begun + seconds:
+                break
+            asked.add(task := asyncio.create_task(one(job)))
+            task.add_done_callback(asked.discard)
+        await asyncio.gather(*asked)
+        load.end(begun, time.perf_counter() - begun)
+        return load
+
+    return _run(run())

@@ -28,12 +28,12 @@ def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:
     )
     assert result["identical"] is True and result["differing"] == 0
     assert set(result["transformers"]) == {"plain", *ASSISTED}
-    assert set(result["osd"]) == set(result["target_alone"]) == {"1", "2"}
+    assert set(result["osd"]) == set(result["osd_blended"]) == set(result["target_alone"]) == {"1", "2"}
     best = max(result["transformers"][rule]["1"] for rule in ASSISTED)
     assert result["ratio_vs_best_assisted"] == pytest.approx(result["osd"]["1"] / best, abs=2e-3)
     assert result["ratio_batch_2_vs_1"] == pytest.approx(result["osd"]["2"] / result["osd"]["1"], abs=2e-3)
     assert set(result["recorder_share"]) == {"1", "2"} and min(result["recorder_share"].values()) > 0
-    turns = 2 * (4 * 2 + len(ASSISTED))
+    turns = 2 * (5 * 2 + len(ASSISTED))
     assert seen == [(i + 1, turns) for i in range(turns)]
 
 

@@ -84,3 +84,10 @@ def test_rejections_gone() -> None:
 def test_tokens_per_second_counts_time_spent_decoding() -> None:
     assert tokens_per_second([served(0, 0, of=30), served(1, 0, of=10)]) == pytest.approx(40.0)
     assert tokens_per_second([]) is None
+
+
+def test_where_a_table_drafts_too_the_positions_that_were_judged_count() -> None:
+    some = [served(0, 6, of=10, judged=8, frozen=3), served(1, 1, of=10, judged=2, frozen=1)]
+    assert alpha(some, "online") == pytest.approx(7 / 10)
+    assert alpha(some, "frozen") == pytest.approx(4 / 20)
+    assert moving(some, "online", window=1) == pytest.approx([6 / 8, 1 / 2])

@@ -21,7 +21,6 @@ from tests.storage.conftest import (  # noqa: F401
     new_sqlite,
     postgres_url,
     settings,
-    store,
     upgraded_postgres,
 )
 
@@ -32,7 +31,7 @@ BOTH = pytest.mark.parametrize(
 
 
 @BOTH
-def test_every_span_has_the_same_sums(store: Store) -> None:  # noqa: F811
+def test_every_span_has_the_same_sums(store: Store) -> None:
     for day in range(9):
         add_days(store.db, PLAN, day, day + 1)
     add_weeks(store.db)
@@ -46,7 +45,7 @@ def test_every_span_has_the_same_sums(store: Store) -> None:  # noqa: F811
 
 
 @BOTH
-def test_days_have_every_route_version_and_worker_and_sums_that_fit(store: Store) -> None:  # noqa: F811
+def test_days_have_every_route_version_and_worker_and_sums_that_fit(store: Store) -> None:
     add_days(store.db, PLAN, 0, 9)
     add_weeks(store.db)
     rows = store.outcomes.acceptance(["day", "route", "worker"])

@@ -1,0 +1,156 @@
+"""One client's request, as lean as it can be: bytes and when they came; what they say is read when the load is over.
+
+A client that parses every event as it comes takes the server's cores while the server is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import time
+from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import accumulate
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+PATIENCE = 600.0
+DONE = "[DONE]"
+Json = dict[str, Any]
+
+
+class Job(NamedTuple):
+    """What is asked for: a prompt and so many tokens."""
+
+    prompt: tuple[int, ...]
+    tokens: int
+
+
+class Address(NamedTuple):
+    """Where, and what goes into every body."""
+
+    url: str
+    extra: tuple[tuple[str, Any], ...] = ()
+    text: Any = None
+    """What makes a server's own prompt of tokens, where it takes none: a function from tokens to text."""
+
+    def request(self, job: Job) -> bytes:
+        """The whole request."""
+        prompt = list(job.prompt) if self.text is None else self.text(job.prompt)
+        body = json.dumps({
+            "prompt": prompt, "max_tokens": job.tokens, "temperature": 0, "stream": True,
+            "stream_options": {"include_usage": True}, **dict(self.extra),
+        }).encode()  # fmt: skip
+        head = (
+            f"POST /v1/completions HTTP/1.1\r\nHost: {urlsplit(self.url).netloc}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + body
+
+
+@dataclass(slots=True)
+class Reply:
+    """One streamed answer, as its client saw it."""
+
+    begun: float
+    """Seconds of ``time.perf_counter``, as all times here."""
+    times: list[float] = field(default_factory=list)
+    """When data came, from the first event on."""
+    tokens: int = 0
+    version: str | None = None
+    """The draft version that its last event names."""
+    error: str | None = None
+    """Why it is none."""
+
+    @property
+    def first_ms(self) -> float:
+        """To the first event."""
+        return 1000 * (self.times[0] - self.begun)
+
+    @property
+    def per_token_ms(self) -> float | None:
+        """Mean time between its tokens after the first."""
+        return 1000 * (self.times[-1] - self.times[0]) / (self.tokens - 1) if self.tokens > 1 else None
+
+    @property
+    def gaps_ms(self) -> list[float]:
+        """Between events, each of which has the tokens of one round."""
+        return [1000 * (b - a) for a, b in zip(self.times, self.times[1:], strict=False)]
+
+    def tokens_by(self, moment: float) -> float:
+        """Its tokens up to then: as many of all as of its data had come."""
+        return self.tokens * sum(at <= moment for at in self.times) / len(self.times) if self.times else 0.0
+
+
+class _Connection(asyncio.Protocol):
+    """Collects what comes until the other side closes."""
+
+    def __init__(self, ended: asyncio.Future[None]) -> None:
+        self.data: list[bytes] = []
+        self.times: list[float] = []
+        self._ended = ended
+
+    def data_received(self, data: bytes) -> None:
+        self.times.append(time.perf_counter())
+        self.data.append(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+async def ask(address: Address, job: Job) -> Reply:
+    """One answer. A request that fails is a reply with its ``error``."""
+    loop, where = asyncio.get_running_loop(), urlsplit(address.url)
+    host, port = where.hostname or "127.0.0.1", where.port or http.client.HTTP_PORT
+    request, begun, ended = address.request(job), time.perf_counter(), loop.create_future()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            transport, kept = await loop.create_connection(lambda: _Connection(ended), host, port)
+            try:
+                transport.write(request)
+                await ended
+            finally:
+                transport.abort()
+    except OSError as error:  # TimeoutError is one
+        return Reply(begun, error=str(error) or type(error).__name__)
+    return read_reply(begun, kept.times, kept.data)
+
+
+def read_reply(begun: float, times: list[float], data: list[bytes]) -> Reply:
+    """What was collected, understood."""
+    so_far = accumulate(data, bytes.__add__)
+    reply = Reply(begun, times[next((i for i, seen in enumerate(so_far) if b"data: " in seen), 0) :])
+    try:
+        _understand(reply, b"".join(data))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reply.error = f"{type(error).__name__}: {error}"
+    return reply
+
+
+def _understand(reply: Reply, data: bytes) -> None:
+    """Raises HTTPException and ValueError where the answer is not whole."""
+    answer = http.client.HTTPResponse(_Bytes(data))  # type: ignore[arg-type]
+    answer.begin()
+    text = answer.read().decode()
+    if answer.status != http.HTTPStatus.OK:
+        raise ValueError(f"status {answer.status}, {text[:200]}")
+    events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+    said: list[Json] = [json.loads(event) for event in events if event != DONE]
+    if wrong := next((event["error"] for event in said if event.get("error")), None):
+        raise ValueError(str(wrong))
+    reply.tokens = next((event["usage"]["completion_tokens"] for event in reversed(said) if event.get("usage")), 0)
+    reply.version = next((event["system_fingerprint"] for event in said if event.get("system_fingerprint")), None)
+    if not reply.tokens:
+        raise ValueError("no tokens were counted")
+
+
+class _Bytes:
+    """What HTTPResponse takes for a socket."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, mode: str) -> BytesIO:
+        return BytesIO(self._data)

@@ -1,0 +1,109 @@
+"""A real `osd serve` for a bench: a process with a store and free ports of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osd.bench.serve.client import Address
+from osd.models import Pair
+from osd.online.process import PATIENCE, environment, save_settings
+from storage.errors import StoreError
+from storage.settings import Settings
+
+READY = re.compile(r"Serving (http://\S+)/v1")
+START_SECONDS = 300.0
+EXACT = (("ignore_eos", True),)
+"""Every answer has the length that was asked for, whatever the model would say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One that listens."""
+
+    url: str
+    settings: Settings
+    config: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def address(self) -> Address:
+        """For clients."""
+        return Address(self.url, EXACT)
+
+
+def settings_in(folder: Path, settings: Settings, pair: Pair, serve: Mapping[str, Any]) -> Settings:
+    """The settings of a server that works in this folder, with the pair by name and ``serve`` on top."""
+    named = {"target": pair.target.name, "draft": pair.draft.name, **serve}
+    own = {"host": "127.0.0.1", "port": 0, "admin_port": 0}
+    return settings.model_copy(update={
+        "serve": settings.serve.model_copy(update=named), "server": settings.server.model_copy(update=own),
+        "storage": settings.storage.model_copy(update={"directory": folder / "data", "url": None}),
+    })  # fmt: skip
+
+
+@contextmanager
+def server(settings: Settings, folder: Path) -> Iterator[Server]:
+    """An `osd serve` with these settings. Raises StoreError when it does not start."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config, log = save_settings(settings, folder / "osd.toml"), folder / "log"
+    command = [sys.executable, "-P", "-m", "osd.cli.main", "--config", str(config), "serve"]
+    with running(command, log) as process:
+        yield Server(wait_for(process, log, READY), settings, config, process)
+
+
+@contextmanager
+def running(
+    command: list[str], log: Path, variables: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that says everything into ``log``, and is ended with the block. Ctrl-C reaches us alone."""
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
+            env=environment() | {"COLUMNS": "300"} | dict(variables or {}),
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        signal_group(process, signal.SIGCONT)
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)
+        signal_group(process, signal.SIGKILL)
+        process.wait()
+
+
+def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """A signal to it and its children."""
+    with suppress(ProcessLookupError, PermissionError):  # nobody is left
+        os.killpg(process.pid, number)
+
+
+@contextmanager
+def awake(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """It runs in the block only, and is stopped before and after: some servers take a core while they wait."""
+    signal_group(process, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        signal_group(process, signal.SIGSTOP)
+
+
+def wait_for(process: subprocess.Popen[bytes], log: Path, ready: re.Pattern[str]) -> str:
+    """What the pattern's group finds in the log, once it does. Raises StoreError where the process ends first."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end and process.poll() is None:
+        if found := ready.search(log.read_text(errors="replace")):
+            return found[1]
+        time.sleep(0.05)
+    last = " ".join(log.read_text(errors="replace").splitlines()[-3:])
+    raise StoreError(reason=f"The server did not start: {last}")

@@ -1,0 +1,84 @@
+"""`osd bench serve`, `soak` and `servers` as a person calls them: real servers with the pair that ships with osd."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from osd.bench.servers.others import Other, other_server
+from storage.errors import StoreError
+
+pytestmark = pytest.mark.slow
+PATIENCE = 120.0
+
+
+def test_every_server_is_loaded_and_the_line_is_whole(osd, tmp_path, monkeypatch):
+    monkeypatch.setattr("osd.bench.serve.bench.WARM_SECONDS", 0.3)
+    trace = tmp_path / "calls.jsonl"
+    entry = {"context_tokens": 20, "generated_tokens": 5}
+    trace.write_text("".join(json.dumps({"t_s": i / 2, **entry}) + "\n" for i in range(400)))
+    small = ["--concurrency", "1,2", "--seconds", 1.5, "--swaps", 3, "--max-tokens", 6, "--json"]
+    done = osd("bench", "serve", *small, "--trace", trace)
+    assert done.exit_code == 0, done.stderr
+    line = json.loads(done.stdout.splitlines()[-1])
+    assert line["by_concurrency"].keys() == {"1", "2"} and line["failed"] == 0 and line["errors"] == []
+    for level in line["by_concurrency"].values():
+        assert min(level["off"], level["fixed"], level["goodput"]) > 0 and level["failed"] == 0
+        assert level["goodput_over_best"] == pytest.approx(level["goodput"] / max(level["off"], level["fixed"]))
+        assert level["ttft_ms_p50"] > 0 and 0 < level["tpot_ms_p50"] <= level["tpot_ms_p99"]
+    assert line["compared_at"] == 2 and line["swaps"]["published"] == 3
+    served = line["by_concurrency"]["2"]["goodput"]
+    assert line["server_over_offline"] == pytest.approx(served / line["offline_tokens_per_s"])
+    played = line["traces"]["calls"]
+    assert all(played[arm]["requests"] > 0 and played[arm]["failed"] == 0 for arm in ("off", "fixed", "goodput"))
+
+
+def test_a_soak_ends_politely_when_it_is_told_to(tmp_path):
+    command = [sys.executable, "-m", "osd.cli.main", "bench", "soak", "--minutes", "30", "--every", "0.2"]
+    options = ["--measuring", "1", "--max-tokens", "6", "--out", str(tmp_path / "out"), "--json"]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (tmp_path / "err").open("w") as errors:
+        process = subprocess.Popen(
+            [*command, *options], stdout=subprocess.PIPE, stderr=errors, text=True, env=variables, cwd=tmp_path
+        )
+    try:
+        end = time.monotonic() + PATIENCE
+        while "for 30 minutes" not in (tmp_path / "err").read_text():
+            assert process.poll() is None and time.monotonic() < end, (tmp_path / "err").read_text()
+            time.sleep(0.1)
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == 0, (tmp_path / "err").read_text()
+    line = json.loads(said.splitlines()[-1])
+    assert line["interrupted"] is True and line["requests"] > 0 and line["failed"] == 0
+    assert line["processes"].keys() == {"server", "worker"} and line["published"] >= 0
+    assert min(*line["processes"]["server"]["threads"], *line["processes"]["server"]["files"]) > 1
+    assert Path(line["picture"]).stat().st_size > 5_000
+
+
+def test_a_server_that_does_not_start_is_named_with_what_it_said(tmp_path: Path) -> None:
+    broken = Other("broken", [sys.executable, "-c", "raise ValueError('no such device')"], {})
+    said = "broken did not start: ValueError: no such device"
+    with pytest.raises(StoreError, match=said), other_server(broken, tmp_path / "log"):
+        pytest.fail("it listens")
+
+
+@pytest.mark.long
+def test_other_servers_are_asked_the_same(osd):
+    done = osd("bench", "servers", "--concurrency", "1,2", "--seconds", 1, "--max-tokens", 6, "--json")
+    assert done.exit_code == 0, done.stderr
+    line = json.loads(done.stdout.splitlines()[-1])
+    names = {"osd", "osd off", "transformers", "transformers batching", "transformers look-up"}
+    assert line["servers"].keys() | line["not_running"].keys() == names and {"osd", "osd off"} <= line["servers"].keys()
+    for levels in line["servers"].values():
+        assert all(level["failed"] == 0 and level["tokens_per_s"] > 0 for level in levels.values())

@@ -1,0 +1,52 @@
+"""What a soak makes of its samples, and what it sees of a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from osd.bench.soak.picture import draw
+from osd.bench.soak.watch import Sample, Watcher, ends, growth, look
+
+
+def samples(memory: list[float]) -> list[Sample]:
+    """One a second."""
+    return [Sample(float(i), value, 5, 3) for i, value in enumerate(memory)]
+
+
+def test_growth_is_counted_after_settling() -> None:
+    settled = [100.0 * i for i in range(20)] + [2000.0] * 60 + [2040.0] * 21
+    found = growth({"server": samples(settled)})["server"]
+    assert found["growth"] == pytest.approx(0.02) and found["memory_mb"] == [2000.0, 2040.0]
+    assert found["files"] == [5, 5] and found["threads"] == [3, 3]
+
+
+def test_too_few_looks_say_nothing() -> None:
+    assert ends(samples([1.0, 2.0])) is None and growth({"server": []}) == {}
+
+
+def test_a_process_and_its_children_are_seen_until_they_are_gone() -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    seen = psutil.Process(process.pid)
+    while not seen.children():
+        time.sleep(0.01)
+    sample = look(seen, 1.0)
+    assert sample and sample.threads >= 2 and sample.files >= 6 and sample.memory > 5
+    process.communicate(b"\n")
+    assert look(seen, 2.0) is None
+
+
+def test_a_watcher_looks_until_it_is_stopped() -> None:
+    watcher = Watcher({"me": os.getpid()}, 0.01)
+    while len(watcher.curves["me"]) < 5:
+        time.sleep(0.01)
+    watcher.stop()
+    count = len(watcher.curves["me"])
+    assert sorted(watcher.curves["me"]) == watcher.curves["me"]
+    assert len(draw(watcher.curves).axes) == 3 and len(watcher.curves["me"]) == count
