@@ -12,6 +12,8 @@ from osd.cli.bench_replay import replay
 from osd.cli.bench_router import router
 from osd.cli.bench_routes import routes
 from osd.cli.bench_serve import serve
+from osd.cli.bench_servers import servers
+from osd.cli.bench_soak import soak
 from osd.cli.bench_stats import stats
 from osd.cli.bench_topk import topk
 from osd.cli.bench_trees import trees
@@ -26,6 +28,8 @@ app.command()(drafts)
 app.command()(router)
 app.command()(replay)
 app.command()(serve)
+app.command()(servers)
+app.command()(soak)
 app.command()(topk)
 app.command()(stats)
 app.command()(trigram)

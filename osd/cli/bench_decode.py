@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from osd.cli.context import surroundings
-from osd.cli.options import DraftOption, JsonOption, TargetOption, numbers
+from osd.cli.options import DrafterOption, DraftOption, JsonOption, PromptsOption, TargetOption, numbers
 from osd.cli.out import Column, note, print_json, print_table
 from osd.cli.pair import choose_pair
 from osd.prompts import Prompt, encode, read_prompts
@@ -22,9 +22,8 @@ def decode(
     ctx: typer.Context,
     target: TargetOption = None,
     draft: DraftOption = None,
-    prompts: Annotated[
-        list[Path] | None, typer.Option(help="JSONL file with a `prompt` field; may be repeated.")
-    ] = None,
+    drafter: DrafterOption = None,
+    prompts: PromptsOption = None,
     count: Annotated[int, typer.Option(help="Prompts taken from each file.", min=1)] = 32,
     batch: Annotated[str, typer.Option(help="Batch sizes, the first with the assisted modes beside it.")] = "1,8",
     max_tokens: Annotated[int, typer.Option(help="Tokens to generate a prompt.", min=1)] = 64,
@@ -40,8 +39,8 @@ def decode(
 
     from osd.bench.decode import bench_decode
 
-    settings = surroundings(ctx).settings
-    pair = choose_pair(settings.serve, target, draft).load(settings.serve)
+    settings = surroundings(ctx).serving(drafter=drafter)
+    pair = choose_pair(settings.serve, target, draft, alone=True).load(settings.serve)
     if threads:
         torch.set_num_threads(threads)
     tokens = [encode(pair.tokenizer, text) for text in texts_of(prompts or [], count)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -41,6 +41,10 @@ def online(
             metavar="lockstep|paced|free",
         ),
     ] = "lockstep",
+    drafter: Annotated[
+        Literal["blended", "causal"],
+        typer.Option(help="blended: the draft and a table of n-grams, in one chain. causal: the draft alone."),
+    ] = "blended",
     seed: Annotated[int, typer.Option(help="Which prompts of a file are drawn.", metavar="N")] = 0,
     in_order: Annotated[
         bool, typer.Option("--in-order", help="Take the first prompts of a file instead of drawing them.")
@@ -83,7 +87,7 @@ def online(
     results = run_bench_online(
         settings, target=pair.target, draft=pair.draft, segments=segments, out=out or new_folder("bench-online"),
         console=Console(stderr=as_json), max_new_tokens=max_tokens, batch=batch, arrival=arrival, offline=offline,
-        keep=keep, notes=problems,
+        drafter=drafter, keep=keep, notes=problems,
     )  # fmt: skip
     if as_json:
         print_json(last_line(results))

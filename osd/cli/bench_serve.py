@@ -3,59 +3,92 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from osd.cli.bench_decode import texts_of
 from osd.cli.context import surroundings
-from osd.cli.options import DraftOption, JsonOption, TargetOption, numbers
+from osd.cli.options import DraftOption, JsonOption, PromptsOption, TargetOption, numbers
 from osd.cli.out import Column, note, print_json, print_table
 from osd.cli.pair import choose_pair
 from osd.prompts import encode
+from storage.errors import BadRequest
+
+if TYPE_CHECKING:
+    from osd.models import Pair
+
+PROMPTS = 256
+"""Taken from each file; they come again and again."""
+ENTRIES = 20_000
+"""Taken from each trace."""
+SecondsOption = Annotated[float, typer.Option(help="Seconds of each server at each level.", min=0.1)]
+MaxTokensOption = Annotated[int, typer.Option(help="Tokens of every answer; of a trace's, at most.", min=2)]
 
 
 def serve(
     ctx: typer.Context,
     target: TargetOption = None,
     draft: DraftOption = None,
-    prompts: Annotated[
-        list[Path] | None, typer.Option(help="JSONL file with a `prompt` field; may be repeated.")
-    ] = None,
+    prompts: PromptsOption = None,
     concurrency: Annotated[str, typer.Option(help="Clients at a time.", metavar="N,…")] = "1,2,4,8,16,32,64",
-    count: Annotated[int, typer.Option(help="Answers a client.", min=1)] = 4,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of every answer.", min=2)] = 64,
+    seconds: SecondsOption = 6.0,
+    swaps: Annotated[int, typer.Option(help="New draft versions while it measures.", min=0)] = 20,
+    max_tokens: MaxTokensOption = 64,
+    trace: Annotated[
+        list[Path] | None,
+        typer.Option(help="JSONL file with t_s, context_tokens, generated_tokens: arrivals to play; may be repeated."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Load a server with 1 to 64 clients: tokens a second, time to the first token and between tokens, failures.
 
-    Three servers take turns: without drafts, with fixed ones, with goodput. The latter is also compared with the engine
-    alone, which has the same prompts and a full batch. Clients run on this machine and take their part of it.
+    Three servers take turns: without drafts, with fixed ones, with goodput; the two that draft get new versions
+    meanwhile. Goodput's latencies are shown, and it is compared with the engine alone, which has the same prompts and
+    rows. Clients run on this machine and take their part of it.
 
-    Example: `osd bench serve --concurrency 1,8 --json`
+    Example: `osd bench serve --concurrency 1,8 --seconds 3 --json`
     """
-    from osd.bench.serve.bench import bench_serve
+    from osd.bench.serve.bench import Plan, bench_serve
+    from osd.bench.serve.trace import read_trace
+    from osd.models import row_limit
 
     settings = surroundings(ctx).settings
     pair = choose_pair(settings.serve, target, draft).load(settings.serve)
-    tokens = [encode(pair.tokenizer, text) for text in texts_of(prompts or [], 16)]
-    levels = numbers(concurrency, "--concurrency", int, 1)
-    result = bench_serve(pair, tokens, settings, levels=levels, count=count, max_tokens=max_tokens, report=note)
+    limit = row_limit(pair, settings.serve)
+    tokens = tokens_of(pair, prompts, limit, max_tokens)
+    together = [token for prompt in tokens for token in prompt]
+    traces = [read_trace(path, ENTRIES, together, limit, max_tokens) for path in trace or []]
+    plan = Plan(numbers(concurrency, "--concurrency", int, 1), seconds, swaps, max_tokens, traces)
+    result = bench_serve(pair, tokens, settings, plan, note)
     if not json:
         show(result)
     print_json(result)
+
+
+def tokens_of(pair: Pair, files: list[Path] | None, limit: int, max_tokens: int) -> list[tuple[int, ...]]:
+    """Prompts that a row of ``limit`` holds together with their answers; how many it does not is said. Raises
+    BadRequest where none is left."""
+    tokens = [encode(pair.tokenizer, text) for text in texts_of(files or [], PROMPTS)]
+    fitting = [prompt for prompt in tokens if len(prompt) + max_tokens <= limit]
+    if not fitting:
+        raise BadRequest(field="prompts", reason=f"none leaves {max_tokens} of a row's {limit} tokens to its answer")
+    if left := len(tokens) - len(fitting):
+        why = f"with {max_tokens} tokens to come they are longer than {limit}"
+        note(f"{left} of {len(tokens)} prompts are left out: {why}.")
+    return fitting
 
 
 def show(result: dict[str, Any]) -> None:
     """The table."""
     rows = [{"clients": level, **line} for level, line in result["by_concurrency"].items()]
     rates = [Column(arm, f"{arm}, tok/s", _one, right=True) for arm in ("off", "fixed", "goodput")]
-    times = ("ttft_ms_p50", "ttft_ms_p99", "tpot_ms_p50", "tpot_ms_p95", "tpot_ms_p99")
+    times = ("ttft_ms_p50", "ttft_ms_p99", "tpot_ms_p50", "tpot_ms_p95", "tpot_ms_p99", "gap_ms_p99")
     shown = [Column(name, name, _one, right=True) for name in times]
     print_table(rows, [Column("clients", "clients"), *rates, *shown, Column("failed", "failed")])
-    note(f"The engine alone: {result['offline_tokens_per_s']:.1f} tok/s; server ÷ engine at "
-         f"{result['compared_at']} clients: {result['server_over_offline']:.2f}.")  # fmt: skip
+    note(f"The engine alone: {_one(result['offline_tokens_per_s'])} tok/s; server ÷ engine at "
+         f"{result['compared_at']} clients: {result['server_over_offline'] or 0:.2f}.")  # fmt: skip
 
 
-def _one(value: float) -> str:
-    return f"{value:.1f}"
+def _one(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"

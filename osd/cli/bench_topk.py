@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from osd.cli.bench_decode import texts_of
 from osd.cli.context import surroundings
-from osd.cli.options import DraftOption, JsonOption, TargetOption
+from osd.cli.options import DraftOption, JsonOption, PromptsOption, TargetOption
 from osd.cli.out import Column, note, print_json, print_table
 from osd.cli.pair import choose_pair
 from osd.prompts import encode
@@ -33,9 +33,7 @@ def topk(
     ctx: typer.Context,
     target: TargetOption = None,
     draft: DraftOption = None,
-    prompts: Annotated[
-        list[Path] | None, typer.Option(help="JSONL file with a `prompt` field; may be repeated.")
-    ] = None,
+    prompts: PromptsOption = None,
     count: Annotated[int, typer.Option(help="Prompts taken from each file.", min=1)] = 16,
     each: Annotated[int, typer.Option(help="Positions of the answer to each prompt.", min=1)] = 8,
     picture: Annotated[Path | None, typer.Option(help="Draw errors and bounds.", metavar="FILE")] = None,

@@ -191,13 +191,13 @@ def broker(here: Surroundings) -> Iterator[Finding]:
 def pair(here: Surroundings) -> Iterator[Finding]:
     """Whether target and draft load and serve together."""
     try:
-        names = choose_pair(here.settings.serve)
+        names = choose_pair(here.settings.serve, alone=True)
         found = names.load(here.settings.serve)
     except OsdError as error:
         yield Finding("pair", BROKEN, str(error), "set serve.target and serve.draft")
         return
     yield from trees(found, here.settings.serve.drafter)
-    named = "the one that ships with osd" if names.shipped else f"{names.target} with {names.draft}"
+    named = "the one that ships with osd" if names.shipped else f"{names.target} with {names.draft or 'no draft model'}"
     yield Finding("pair", OK, f"{named}: {found.vocab_size} tokens, {found.limit} positions")
 
 

@@ -28,6 +28,13 @@ class Surroundings:
         """The settings. Raises BadSetting."""
         return load_settings(self.config)
 
+    def serving(self, **changed: object) -> Settings:
+        """The settings, from now on with what options of the command line say of ``serve``; None says nothing. Raises
+        BadSetting."""
+        if said := {name: value for name, value in changed.items() if value is not None}:
+            self.settings = load_settings(self.config, serve=said)
+        return self.settings
+
     @contextmanager
     def store(self) -> Iterator[Store]:
         """The store, closed afterwards. Raises DatabaseUnreachable or SchemaOutdated."""

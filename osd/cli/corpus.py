@@ -16,6 +16,7 @@ from rich.progress import SpinnerColumn, TextColumn
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
 from osd.cli.out import Column, count, counted, note, print_facts, print_json, print_table, say, share, size
+from osd.cli.pair import choose_pair
 
 if TYPE_CHECKING:
     from osd.ngram.corpus import Batch
@@ -24,7 +25,11 @@ app = typer.Typer(no_args_is_help=True, help="Build, look at and export the text
 
 FolderArgument = Annotated[Path, typer.Argument(help="A corpus that `osd corpus build` made.", metavar="DIR")]
 TokenizerOption = Annotated[
-    Path, typer.Option(help="tokenizer.json of the target, or the folder with it.", metavar="PATH")
+    Path | None,
+    typer.Option(
+        help="tokenizer.json of the target, or the folder with it. Default: that of the pair that osd serves.",
+        metavar="PATH",
+    ),
 ]
 
 
@@ -38,7 +43,7 @@ COLUMNS = (
 def build(
     ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="A folder that is not there yet.", metavar="DIR")],
-    tokenizer: TokenizerOption,
+    tokenizer: TokenizerOption = None,
     files: Annotated[
         list[Path] | None, typer.Argument(help="Text, .jsonl or .jsonl.gz.", metavar="FILES", show_default=False)
     ] = None,
@@ -46,7 +51,7 @@ def build(
         list[str] | None, typer.Option(help="Of JSON lines: the field with the text; may be repeated.", metavar="NAME")
     ] = None,
     replay: Annotated[bool, typer.Option("--replay", help="The requests that are kept for learning, too.")] = False,
-    order: Annotated[int, typer.Option(help="n of the n-grams: 2, 3 or 4.")] = 3,
+    order: Annotated[int, typer.Option(help="n of the n-grams: 2, 3 or 4.")] = 4,
     memory: Annotated[int, typer.Option(help="Megabytes that the table may take.", min=1)] = 256,
     half_life: Annotated[
         int, typer.Option(help="Served tokens after which a count is halved; 0: never.", min=0, metavar="TOKENS")
@@ -69,6 +74,7 @@ def build(
     sources = [str(path.absolute()) for path in files or []] + [REPLAY] * replay
     if not sources:
         raise BadCorpus(path=out, reason="there is nothing to make it of: give files, or --replay.")
+    tokenizer = tokenizer or Path(choose_pair(surroundings(ctx).settings.serve).target)
     fields, encoder = tuple(field or ["response"]), Encoder(tokenizer)
     if missing := [path for path in files or [] if not path.is_file()]:
         raise BadCorpus(path=missing[0], reason="there is no such file.")

@@ -10,7 +10,7 @@ import typer
 
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm
-from osd.cli.out import Column, note, print_facts, print_json, print_table, say, state, when
+from osd.cli.out import Column, note, print_facts, print_json, print_rows, say, state, when
 from storage.records import DEFAULT_DRAFT, DraftVersion
 
 if TYPE_CHECKING:
@@ -42,12 +42,8 @@ def list_versions(
         if draft is not None:
             store.versions.current(draft)  # raises UnknownDraft
         rows = version_rows(store, store.versions.list(draft))
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(
-            rows, COLUMNS, empty="There are no drafts yet; the first one is registered when osd serves with it."
-        )
+    empty = "There are no drafts yet; the first one is registered when osd serves with it."
+    print_rows(rows, COLUMNS, as_json=as_json, empty=empty)
 
 
 @app.command()

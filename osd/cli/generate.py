@@ -11,7 +11,7 @@ import typer
 
 from osd.cli.context import Surroundings, surroundings
 from osd.cli.generation import Batch, Wish, stream_one
-from osd.cli.options import DraftOption, TargetOption
+from osd.cli.options import DrafterOption, DraftOption, TargetOption
 from osd.cli.out import note
 from osd.cli.pair import PairNames, choose_pair
 from osd.prompts import Prompt, read_prompts
@@ -56,6 +56,7 @@ def generate(
     ] = None,
     target: TargetOption = None,
     draft: DraftOption = None,
+    drafter: DrafterOption = None,
     route: Annotated[str | None, typer.Option(help="Ask for a route by name.", metavar="NAME")] = None,
     tenant: Annotated[
         str, typer.Option(help="Whose request it is, in what is kept.", metavar="NAME", rich_help_panel=KEEPING)
@@ -80,7 +81,7 @@ def generate(
     here = surroundings(ctx)
     if (prompt is None) == (prompts is None):
         raise typer.BadParameter("give either a prompt or --prompts FILE")
-    names = choose_pair(here.settings.serve, target, draft)
+    names = choose_pair(here.serving(drafter=drafter).serve, target, draft, alone=True)
     wish = Wish(Sampling(temperature, top_k, top_p, seed), max_tokens, tuple(stop or ()), raw, route, tenant, learn)
     source = prompts or one(prompt or "")
     with ExitStack() as stack:

@@ -9,7 +9,7 @@ import typer
 
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm, span
-from osd.cli.out import Column, note, print_json, print_table, say, when
+from osd.cli.out import Column, note, print_json, print_rows, say, when
 from storage.keys import DEFAULT_SCOPES, SCOPES
 from storage.records import DEFAULT_TENANT
 
@@ -69,10 +69,7 @@ def list_keys(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """List every key there ever was, oldest first."""
     with surroundings(ctx).store() as store:
         rows = [key.facts() for key in store.keys.list()]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(rows, COLUMNS, empty="There are no keys: `osd serve` listens on this machine only.")
+    print_rows(rows, COLUMNS, as_json=as_json, empty="There are no keys: `osd serve` listens on this machine only.")
 
 
 @app.command()

@@ -35,6 +35,7 @@ from osd.cli import (  # noqa: F401  (some add their commands to replay.app and 
     serve,
     stats,
     worker,
+    workers,
 )
 from osd.cli.context import Surroundings
 from osd.cli.out import note
@@ -92,6 +93,7 @@ def root(
 app.command("serve", rich_help_panel=SERVE)(serve.serve)
 app.command("generate", rich_help_panel=SERVE)(generate.generate)
 app.command("worker", rich_help_panel=SERVE)(worker.worker)
+app.add_typer(workers.app, name="workers", rich_help_panel=LOOK)
 app.add_typer(stats.app, name="stats", rich_help_panel=LOOK)
 app.command("metrics", rich_help_panel=LOOK)(metrics.metrics)
 app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)

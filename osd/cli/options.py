@@ -29,6 +29,16 @@ DraftOption = Annotated[
         metavar="MODEL", help="Draft: a Hugging Face folder or hub name. Default: serve.draft, else the shipped one."
     ),
 ]
+DrafterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Who drafts. With trigram, lookup or suffix a target alone is enough. Default: serve.drafter.",
+    ),
+]
+PromptsOption = Annotated[
+    list[Path] | None, typer.Option("--prompts", help="JSONL file with a `prompt` field; may be repeated.")
+]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 

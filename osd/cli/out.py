@@ -74,6 +74,14 @@ def print_table(rows: Iterable[Row], columns: Sequence[Column], *, title: str | 
     console().print(table)
 
 
+def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, empty: str = "") -> None:
+    """Rows as JSON or as a table."""
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(rows, columns, empty=empty)
+
+
 def print_facts(facts: Row) -> None:
     """One thing as two columns, name and value."""
     table = Table(show_header=False, box=None, pad_edge=False)

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import osd
+from osd.needs import MODELLESS
 from storage.errors import BadSetting
 from storage.settings import ServeSettings
 
 if TYPE_CHECKING:
     from osd.models import Pair
 
+OR_ELSE = f", or set serve.drafter to one that needs no draft model ({', '.join(MODELLESS)})"
 SHIPPED = Path(osd.__file__).parent / "demo" / "pair"
 
 
@@ -22,26 +24,36 @@ class PairNames:
 
     target: str
     draft: str
+    """Empty where drafts need no model."""
     shipped: bool = False
     """Whether it is osd's own small pair because no other was named."""
 
     def load(self, serve: ServeSettings) -> Pair:
         """Both models in memory. Raises PairError."""
+        if not self.draft:
+            from osd.undrafted import load_alone
+
+            return load_alone(self.target, device=serve.device, dtype=serve.dtype)
         from osd.models import load_pair
 
         return load_pair(self.target, self.draft, device=serve.device, dtype=serve.dtype)
 
 
-def choose_pair(serve: ServeSettings, target: str | None = None, draft: str | None = None) -> PairNames:
-    """The pair to serve with. Raises BadSetting when one half is named without the other."""
+def choose_pair(
+    serve: ServeSettings, target: str | None = None, draft: str | None = None, *, alone: bool = False
+) -> PairNames:
+    """The pair to serve with. ``alone``: a target without a draft will do where ``serve.drafter`` needs none. Raises
+    BadSetting when one half is named without the other."""
     target, draft = target or serve.target, draft or serve.draft
     if target and draft:
         return PairNames(target, draft)
+    if target and alone and serve.drafter in MODELLESS:
+        return PairNames(target, "")
     if target or draft:
         given, missing = ("target", "draft") if target else ("draft", "target")
         raise BadSetting(
             source="pair",
             key=f"serve.{missing}",
-            reason=f"a {given} is named without a {missing}; give --{missing} too",
+            reason=f"a {given} is named without a {missing}; give --{missing} too{OR_ELSE * (alone and bool(target))}",
         )
     return PairNames(str(SHIPPED / "target"), str(SHIPPED / "draft"), shipped=True)

@@ -10,7 +10,7 @@ import typer
 
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm, moment
-from osd.cli.out import Column, count, note, print_json, print_table, say, size, when
+from osd.cli.out import Column, count, note, print_json, print_rows, say, size, when
 from storage import admin_log
 
 app = typer.Typer(no_args_is_help=True, help="See, take out and delete what is kept for learning.")
@@ -41,10 +41,7 @@ def stats(ctx: typer.Context, as_json: JsonOption = False) -> None:
     with surroundings(ctx).store() as store:
         rows = [asdict(row) for row in store.samples.stats()]
         aside = store.suspects.list(SHOWN)
-    if as_json:
-        print_json(rows)
-        return
-    print_table(rows, COLUMNS, empty="Nothing has been kept yet.")
+    print_rows(rows, COLUMNS, as_json=as_json, empty="Nothing has been kept yet.")
     for each in aside:
         note(f"Set aside: {each.request_id} ({each.reason})")
 

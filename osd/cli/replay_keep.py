@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ import typer
 
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm
-from osd.cli.out import Column, count, counted, note, print_json, print_table, size, when
+from osd.cli.out import NOTHING, Column, count, counted, note, print_json, print_rows, print_table, size, when
 from osd.cli.replay import app
 from storage import admin_log
 from storage.forget import Forgotten
@@ -21,9 +22,8 @@ DAMAGED = 5
 """Exit status of `osd replay verify` where something is wrong: that of StoreError."""
 CHANGES = (
     Column("at", "at", when), Column("who", "who"), Column("action", "action"), Column("subject", "about"),
-    Column("facts", "what came of it"),
+    Column("facts", "what came of it", lambda facts: "; ".join(told_of(facts))),
 )  # fmt: skip
-
 TENANTS = (Column("name", "tenant"), Column("learn", "kept"), Column("share", "shared"))
 
 
@@ -38,8 +38,8 @@ def forget(
     """Forget requests or a tenant, and name every draft version that was trained on them.
 
     Samples and lines of the log go; sums by minute, which name no request, stay. Weights do not forget: of the versions
-    named, `osd drafts rollback` leaves one that serves. Examples of topics carry no request's id: `osd router forget`
-    takes those.
+    named, `osd drafts rollback` leaves one that serves. What still waits on a server's disk is refused when it comes.
+    Examples of topics carry no request's id: `osd router forget` takes those.
     """
     if bool(request) == (tenant is not None):
         raise typer.BadParameter("say what: --request, which may be repeated, or --tenant alone")
@@ -158,10 +158,20 @@ def tenant(
         if name is not None and (learn is not None or share is not None):
             store.tenants.allow(name, learn=learn, share=share)
         rows = [asdict(one) for one in ([store.tenants.get(name)] if name is not None else store.tenants.list())]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(rows, TENANTS, empty="Nothing was said of any tenant.")
+    print_rows(rows, TENANTS, as_json=as_json, empty="Nothing was said of any tenant.")
+
+
+def told_of(facts: Mapping[str, Any]) -> list[str]:
+    """What a line of the trail holds, without what says nothing."""
+    parts = []
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            parts.append(f"{key}: {', '.join(told_of(value)) or NOTHING}")
+        elif isinstance(value, (list, tuple)) and value:
+            parts.append(f"{key}: {' '.join(map(str, value))}")
+        elif value not in (None, "", [], ()):
+            parts.append(f"{key} {when(value) if key.endswith('_at') else value}")
+    return parts
 
 
 @app.command()
@@ -176,7 +186,4 @@ def log(
     """The trail of what admins did to what is kept: who, when, and what came of it."""
     with surroundings(ctx).store() as store, store.db.session(read_only=True) as session:
         rows: list[dict[str, Any]] = [asdict(change) for change in admin_log.history(session, subject, limit)]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(rows, CHANGES, empty="No admin has changed what is kept.")
+    print_rows(rows, CHANGES, as_json=as_json, empty="No admin has changed what is kept.")

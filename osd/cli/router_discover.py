@@ -18,6 +18,7 @@ from osd.cli.options import JsonOption, YesOption, confirm
 from osd.cli.out import NOTHING, Column, count, counted, note, print_json, print_table, share, when
 from osd.cli.router import RouteArgument, app, tell
 from osd.cli.worker import trainer_command
+from router.clusters import LEAST
 from storage.errors import BadInput
 from storage.proposals import Proposal, ProposalState
 
@@ -53,7 +54,16 @@ def discover(
     wanted = [part for name in route or () for part in ("--route", name)]
     found = ask_trainer(surroundings(ctx), "discover", *wanted, "--requests", str(requests))
     with surroundings(ctx).store() as store:
-        _show([store.proposals.get(one["id"]) for one in found], as_json, "Nothing to propose.")
+        kept = sum(row.requests for row in store.samples.stats() if not route or row.route in route)
+        empty = f"Nothing to propose: {_why(kept)}"
+        _show([store.proposals.get(one["id"]) for one in found], as_json, empty)
+
+
+def _why(kept: int) -> str:
+    """Of so many requests that are kept there is no proposal."""
+    if kept < 2 * LEAST:
+        return f"it takes {2 * LEAST} requests at least, and {kept} of this traffic were kept."
+    return "no kind of the newest requests would win by a draft of its own."
 
 
 @app.command()

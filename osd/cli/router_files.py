@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +16,9 @@ from osd.cli.out import counted, note, print_json, say
 from osd.cli.router import app
 from osd.prompts import open_bytes
 from storage.errors import BadRouteFile
+
+ENOUGH = 8
+"""Examples of a topic from which on it is told from others more often than not."""
 
 
 @app.command()
@@ -51,7 +54,18 @@ def teach(
         print_json({**asdict(taught), "topics": counts})
     else:
         known = f", {taught.known} known already" if taught.known else ""
-        note(f"{counted(taught.new, 'new example')}, {taught.moved} moved{known}; {counted(len(counts), 'topic')}.")
+        note(f"{counted(taught.new, 'new example')}, {taught.moved} moved{known}. {_taught_so_far(counts)}")
+
+
+def _taught_so_far(counts: Mapping[str, int]) -> str:
+    """What is known of topics, and what is still to be taught."""
+    rarest = min(counts, key=lambda topic: counts[topic])
+    found = f"{counted(len(counts), 'topic')}, {counted(sum(counts.values()), 'example')} in all."
+    if counts[rarest] < ENOUGH:
+        return f"{found} {rarest} has {counts[rarest]}: give {ENOUGH} or more."
+    if len(counts) == 1:
+        return f"{found} Beside no other topic, nearly every prompt looks like {rarest}: teach what is not, too."
+    return found
 
 
 @app.command()

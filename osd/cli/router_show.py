@@ -9,7 +9,7 @@ import typer
 
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
-from osd.cli.out import Column, count, print_facts, print_json, print_table, share, when
+from osd.cli.out import Column, count, print_facts, print_json, print_rows, print_table, share, when
 from osd.cli.router import RouteArgument, app
 from storage.records import Route
 
@@ -41,7 +41,7 @@ def list_routes(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """List the routes: who serves what, and how well."""
     with surroundings(ctx).store() as store:
         rows = route_rows(store, store.routes.list())
-    print_json(rows) if as_json else print_table(rows, COLUMNS)
+    print_rows(rows, COLUMNS, as_json=as_json)
 
 
 @app.command()

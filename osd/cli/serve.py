@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from osd.cli.context import surroundings
-from osd.cli.options import DraftOption, TargetOption
+from osd.cli.options import DrafterOption, DraftOption, TargetOption
 from osd.cli.out import note
-from osd.cli.pair import choose_pair
+from osd.cli.pair import PairNames, choose_pair
+from osd.fleet.order import Order
+from osd.fleet.parent import Parent
 from osd.server.listen import Ports, check_address, is_local, listen, url
 from storage.errors import BadSetting
 from storage.settings import Settings, load_settings
@@ -53,6 +56,14 @@ def serve(
     ] = False,
     target: TargetOption = None,
     draft: DraftOption = None,
+    drafter: DrafterOption = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes behind the port, each with an engine of its own. Default: fleet.workers.", metavar="N",
+            min=1, max=256, rich_help_panel=LISTENING,
+        ),
+    ] = None,
     model_name: Annotated[
         str | None,
         typer.Option(
@@ -67,30 +78,52 @@ def serve(
 
     POST /v1/chat/completions and /v1/completions, GET /v1/models, /metrics and more: docs/server.md. Requests that run
     when it is told to stop are finished first; a second Ctrl-C does not wait. Without API keys (`osd keys create`) it
-    listens on this machine only.
+    listens on this machine only. With several processes, one that dies is started anew.
 
     Example: `osd serve --port 8000`
     """
     here = surroundings(ctx)
     given = {"host": host, "port": port, "admin_port": admin_port, "model": model_name, "learn": learn}
-    settings = load_settings(here.config, server={name: value for name, value in given.items() if value is not None})
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("osd").setLevel(logging.INFO)
-    names = choose_pair(settings.serve, target, draft)
+    changes = {"server": {name: value for name, value in given.items() if value is not None}}
+    if drafter is not None:
+        changes["serve"] = {"drafter": drafter}
+    settings = load_settings(here.config, **changes, fleet={} if workers is None else {"workers": workers})
+    tell_log()
+    names = choose_pair(settings.serve, target, draft, alone=True)
     if names.shipped:
         note("No pair is named; serving with the small one that ships with osd.")
     with ExitStack() as stack:
         store = stack.enter_context(here.store())
         ring = key_ring(store, settings, required=not no_keys)
         ports = ports_of(stack, settings, guarded=no_keys or ring.needed)
-        run = server_parts()
-        pair = names.load(settings.serve)
-        from osd.serving import serving
-
-        engine = stack.enter_context(serving(pair, settings, store))
         where = f"{url(ports.api)}/v1, admin routes at {url(ports.admin)}/admin"
-        status = run(engine, settings, store, ring, ports, lambda: note(f"Serving {where}. Ctrl-C stops it."))
+        ready = partial(note, f"Serving {where}. Ctrl-C stops it.")
+        if settings.fleet.workers == 1:
+            status = serve_pair(names, settings, store, ring, ports, ready)
+        else:
+            store.close()
+            order = Order(here.config, changes, target, draft, required=not no_keys)
+            status = Parent(order, ports, settings.fleet.workers, ready).run()
     raise typer.Exit(status)
+
+
+def tell_log() -> None:
+    """Our own sentences on stderr, and what others warn of."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("osd").setLevel(logging.INFO)
+
+
+def serve_pair(
+    names: PairNames, settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[], None],
+    **options: Any,
+) -> int:  # fmt: skip
+    """Load the pair and serve it in this process; the exit status. ``options`` as :func:`osd.server.run.serve`."""
+    run = server_parts()
+    pair = names.load(settings.serve)
+    from osd.serving import serving
+
+    with serving(pair, settings, store) as engine:
+        return run(engine, settings, store, ring, ports, ready, **options)
 
 
 def server_parts() -> Callable[..., int]:

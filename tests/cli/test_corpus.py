@@ -76,8 +76,12 @@ def test_a_corpus_of_lines_is_built_looked_at_and_exported(
     assert body == {"corpus_id": "mine", "documents": [text_of(i) for i in range(700)]}
 
 
+def test_without_a_tokenizer_it_is_that_of_the_pair(osd: Osd, lines: Path, tmp_path: Path) -> None:
+    assert build(osd, lines, "--out", tmp_path / "c")["documents"] == 700
+
+
 def test_coverage_is_counted_as_by_hand(osd: Osd, lines: Path, tokenizer: Path, tmp_path: Path) -> None:
-    build(osd, lines, "--tokenizer", tokenizer, "--out", tmp_path / "c")
+    build(osd, lines, "--tokenizer", tokenizer, "--out", tmp_path / "c", "--order", "3")
     shown = json.loads(osd("corpus", "stats", tmp_path / "c", "--json").stdout)
     counts: dict[tuple[int, int], dict[int, int]] = {}
     texts = [text.tolist() for text in open_corpus(tmp_path / "c").documents()]

@@ -28,6 +28,15 @@ def test_one_prompt_says_what_the_target_alone_says(osd):
     assert "ships with osd" in done.stderr
 
 
+def test_a_target_alone_is_enough_for_drafts_without_a_model(osd):
+    done = osd("generate", PROMPT, "--max-tokens", 24, "--target", SHIPPED / "target", "--drafter", "lookup")
+    assert done.stdout == target_alone(PROMPT, 24) + "\n"
+    assert "ships with osd" not in done.stderr
+    refused = osd("generate", PROMPT, "--target", SHIPPED / "target", "--drafter", "mixed")
+    assert refused.exit_code == 2
+    assert "give --draft too, or set serve.drafter to one that needs no draft model" in refused.stderr
+
+
 def test_one_is_not_called_many(osd):
     assert "1 token in 1 round," in osd("generate", PROMPT, "--max-tokens", 1, "--no-learn").stderr
 

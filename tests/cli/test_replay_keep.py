@@ -23,6 +23,8 @@ def test_forgetting_a_request_names_the_versions(osd, filled):
     assert "Forgot 2 requests" in again.stderr
     (newest, first) = json.loads(osd("replay", "log", "--json").stdout)
     assert (newest["subject"], first["subject"], newest["action"]) == ("odd", "request-3", "forget")
+    told = osd("replay", "log").stdout
+    assert "requests 2" in told and filled.child in told and "{" not in told
 
 
 def test_forgetting_asks_and_needs_to_be_told_what(osd, filled):

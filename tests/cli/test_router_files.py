@@ -57,9 +57,10 @@ def test_teaching_leaves_the_model_that_servers_read(taught):
 def test_teaching_one_text_and_teaching_it_otherwise(osd, taught):
     done = osd("router", "teach", "cooking", SQL[0])
     assert (done.exit_code, done.stdout) == (0, "")
-    assert "0 new examples, 1 moved; 2 topics." in done.stderr
+    assert "0 new examples, 1 moved. 2 topics, " in done.stderr
     newest = taught.store.routes.history()[0]
     assert newest.after == {"topics": ["cooking"], "new": 0, "moved": 1} and SQL[0] not in repr(newest)
+    assert "rare has 1: give 8 or more." in osd("router", "teach", "rare", "What is osmium?").stderr
 
 
 @pytest.mark.parametrize(

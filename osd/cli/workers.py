@@ -1,0 +1,75 @@
+"""`osd workers`: the serving processes of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from osd.cli.context import surroundings
+from osd.cli.options import JsonOption
+from osd.cli.out import Column, note, print_rows, state, when
+
+app = typer.Typer(no_args_is_help=True, help="List the serving processes of a store, and take one out of service.")
+
+SHORT = 8
+"""Digits of a digest that are shown."""
+
+
+def seconds(value: float) -> str:
+    """An age."""
+    return f"{value:.0f} s"
+
+
+def held(drafts: list[Mapping[str, Any]]) -> str:
+    """What a worker drafts with, a line a draft: ✓ is what the ledger serves, ≠ is not, and who tries a new one."""
+    marks = [" canary" if one["canary"] else "" if one["matches"] else " ≠" for one in drafts]
+    return "\n".join(
+        f"{one['version']} {one['digest'][:SHORT]}{mark or ' ✓'}" for one, mark in zip(drafts, marks, strict=True)
+    )
+
+
+COLUMNS = (
+    Column("id", "worker", whole=True),
+    Column("state", "state", state),
+    Column("url", "serves at"),
+    Column("started_at", "since", when, whole=True),
+    Column("age", "heartbeat", seconds, right=True),
+    Column("running", "running", right=True),
+    Column("waiting", "waiting", right=True),
+    Column("rate", "requests/s", "{:.1f}".format, right=True),
+    Column("drafts", "drafts with", held, whole=True),
+    Column("trouble", "trouble"),
+)
+
+
+@app.command("list")
+def list_workers(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """List the serving processes, on whatever machine: which draft versions each has, and whether they are current.
+
+    `✓` is the version that the ledger serves, `≠` another one, `canary` one that this process tries before the others
+    take it. One that was not heard of for `fleet.gone_seconds` is gone; it is listed for another hour.
+    """
+    from storage.answers.roster import roster
+
+    with surroundings(ctx).store() as store:
+        rows = roster(store)
+    print_rows(rows, COLUMNS, as_json=as_json, empty="No server runs on this store; `osd serve` starts one.")
+
+
+@app.command()
+def drain(
+    ctx: typer.Context,
+    worker: Annotated[str, typer.Argument(help="Its name, as `osd workers list` shows it.", metavar="WORKER")],
+    undo: Annotated[bool, typer.Option("--undo", help="Take requests again, if it has not stopped yet.")] = False,
+) -> None:
+    """Let one serving process finish what it has, and stop, on whatever machine it runs.
+
+    It hears of it within `fleet.heartbeat_seconds`. Then `/ready` and new requests get 503; one of several processes
+    behind a port leaves new connections to the others. What runs may finish within `server.drain_seconds`.
+    """
+    with surroundings(ctx).store() as store:
+        store.workers.ask_drain(worker, undo=undo)
+    drains = "is to drain; `osd workers list` shows when it has stopped"
+    note(f"{worker} {'is to serve on' if undo else drains}.")
