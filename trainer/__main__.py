@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,6 +65,8 @@ def worker(
     draft: Draft = None,
 ) -> None:
     """Train whatever falls due, until Ctrl-C or SIGTERM."""
+    # until the worker takes it, Ctrl-C ends the process: Python's own exception could be lost in a library's callback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     settings = load_settings(config)
     if once:
         _take_turn(settings, draft, as_json=False)

@@ -111,7 +111,8 @@ def run_worker(settings: Settings, draft: str | None = None) -> int:
     log.info("waiting for work; broker: %s; Ctrl-C ends", where, extra={"action": "worker_started"})
     worker.start()
     log.info("ended", extra={"action": "worker_ended"})
-    return SchemaOutdated.exit_code if outdated.is_set() else int(worker.exitcode or 0)
+    asked = state.should_stop is not None and state.should_terminate is None  # Celery calls Ctrl-C a failure
+    return SchemaOutdated.exit_code if outdated.is_set() else 0 if asked else int(worker.exitcode or 0)
 
 
 def connect_signals(app: Celery, settings: Settings, stop: Event) -> None:

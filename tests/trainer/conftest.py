@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from storage.records import RequestSamples
 from storage.segment_files import is_held_out
 from storage.settings import Settings, load_settings
-from storage.store import Store, open_store
+from storage.store import Store
 from tests.trainer.models import answers, random_prompts, tiny_llama
 
 HOLDOUT = 0.1
@@ -26,12 +26,6 @@ def settings(tmp_path: Path) -> Settings:
         gate={"requests": 48, "min_requests": 4, "confidence": 0.9},
         worker={"poll_seconds": 0.1, "device": "cpu"},
     )
-
-
-@pytest.fixture
-def store(settings: Settings) -> Iterator[Store]:
-    with open_store(settings) as opened:
-        yield opened
 
 
 @pytest.fixture

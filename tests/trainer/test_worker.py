@@ -50,7 +50,7 @@ def test_a_worker_killed_in_mid_training_leaves_its_claim_to_the_next(
         (run_id,) = wait_for(lambda: published(drafted), process)
         traffic(1, held_out=False)  # too few for another run
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        assert process.wait(60) == 0
     assert drafted.runs.get(lost.id).state is RunState.LOST
     assert set(drafted.runs.get(run_id).request_ids) == set(lost.request_ids) == {s.request_id for s in sent}
     assert [v.state for v in drafted.versions.list("default")] == [VersionState.READY, VersionState.READY]
