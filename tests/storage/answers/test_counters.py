@@ -135,6 +135,14 @@ def test_runs_and_their_totals(store: Store, tmp_path: Path) -> None:
     assert Answers(store).runs(Window(until=1.0)) == Answers(store).run_totals(Window(draft="other")) == []
 
 
+def test_b0_is_not_above_what_rounds_take_drafts_included(store: Store) -> None:
+    """Requests without a draft of a cold start, and many of later: no speed-up follows from that."""
+    store.outcomes.add([outcome(rounds=200, drafted=0, accepted=0, verify_ms=2600.0)], "a")
+    store.outcomes.add([outcome(rounds=800, drafted=80, verify_ms=7400.0)], "a")
+    found = plain_round(store.db)
+    assert found is not None and (found.how, found.ms) == ("measured", 10.0)
+
+
 def test_b0_is_fitted_where_every_round_drafts(store: Store) -> None:
     """verify_ms = 7 a round + 0.5 a drafted token, exactly."""
     lines = [outcome(rounds=n, drafted=n * g, verify_ms=7.0 * n + 0.5 * n * g) for n, g in ((10, 2), (20, 4), (5, 8))]
