@@ -111,7 +111,7 @@ class Prefixes:
         kept = self.cache.kept
         size = BLOCK * sum(each[:1].numel() * each.element_size() for each in kept)
         blocks = self.budget // max(1, size)
-        self._pool = [each.new_empty(blocks, BLOCK, *each.shape[1:]) for each in kept]
+        self._pool = [each.new_zeros(blocks, BLOCK, *each.shape[1:]) for each in kept]
         self._free = list(range(blocks)) if kept else []
 
     def _slots(self, slots: Sequence[int]) -> Tensor:

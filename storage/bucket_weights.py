@@ -29,7 +29,7 @@ from storage.leases import lock_all_drafts
 from storage.records import DraftVersion, new_id
 from storage.sweep import Swept, is_old
 from storage.tables import VersionRow
-from storage.weight_place import LocalWeights, Place
+from storage.weight_place import LocalWeights, Place, delete_folder
 
 CACHE_SECONDS = 7 * 86400.0
 KEY = re.compile(r"[0-9a-f]{32}")
@@ -163,6 +163,16 @@ class BucketWeights:
             return dict(json.loads(self.bucket.get(f"{path}/{weights.PROVENANCE}")))
         except (FileNotFoundError, ValueError):
             return {}
+
+    def remove(self, path: str) -> None:
+        """READY first, so that a reader who comes in between finds nothing that it may load."""
+        self.unmark(path)
+        self._remove_all(path)
+        self.uncache(path)
+
+    def uncache(self, path: str) -> None:
+        """The folder in the cache goes."""
+        delete_folder(self.folder / path)
 
     def show(self, path: str = "") -> str:
         """The URL."""

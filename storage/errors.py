@@ -42,6 +42,7 @@
     │   ├── SegmentDamaged
     │   ├── WeightsDamaged
     │   ├── ModelFileDamaged
+    │   ├── ForgottenSince         a table that may have learned from what was forgotten
     │   └── WrongState
     ├── LeaseError               somebody else is training this draft
     │   ├── LeaseHeld
@@ -259,6 +260,11 @@ class WeightsDamaged(StoreError):
 class ModelFileDamaged(StoreError):
     """{path} is not {what} that this osd can read ({reason}). It was refused and nothing was changed; write it
     anew with what trained it, or take a copy of it that is whole."""
+
+
+class ForgottenSince(StoreError):
+    """{what} began to learn before requests were forgotten, and may hold something of them. It was not kept; what it
+    learned from others is learned anew from the requests that are kept."""
 
 
 class WrongState(StoreError):

@@ -3,7 +3,7 @@
 What goes: the samples (segments are written anew without them), the lines in the log of recent outcomes. What stays:
 sums by minute, which name no request; the ids of requests in the runs that claimed them, by which the versions are
 found; a line in the trail of admins' changes, by which what still comes is refused (:mod:`storage.forgotten`). Weights
-cannot be made to forget: they are named.
+cannot be made to forget: they are named. Stored tables of n-grams are deleted (:mod:`storage.forgotten_tables`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from sqlalchemy import delete, select
 from storage import admin_log
 from storage.database import Database, changed_rows
 from storage.errors import BadInput, ForgottenAhead
-from storage.forgotten import ACTION, REQUEST, TENANT, take_turns
+from storage.forgotten import ACTION, REQUEST, TENANT, News, news_after, take_turns
+from storage.forgotten_tables import drop_tables
 from storage.lineage import Learned, learned_from
 from storage.purge import Purged, Purger
 from storage.sample_index import chunks
 from storage.segment_place import SegmentPlace
 from storage.tables import OutcomeRow, SampleRow
+from storage.weight_place import WeightPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,15 @@ class Forgotten:
     outcomes: int
     """Lines of the log of recent outcomes."""
     learned: Learned
+    tables: int
+    """Versions of n-gram tables that were deleted, because they had begun to learn before."""
 
 
 class Forgetter:
-    """Forgets what is kept in segments of ``place`` and its index."""
+    """Forgets what is kept in segments of ``place`` and its index, and in tables among ``weights``."""
 
-    def __init__(self, db: Database, place: SegmentPlace) -> None:
-        self._db = db
+    def __init__(self, db: Database, place: SegmentPlace, weights: WeightPlace) -> None:
+        self._db, self._weights = db, weights
         self._purger = Purger(db, place)
 
     def forget(
@@ -58,13 +62,25 @@ class Forgetter:
         with self._db.session(read_only=True) as session:
             learned = learned_from(session, ids, tenant)
         outcomes = self._forget_outcomes(ids, tenant)
+        tables = len(self.drop_tables())
         purged = self._purger.purge_requests(ids)
         with self._db.session() as session:
-            admin_log.add_facts(session, line, {**asdict(purged), **asdict(learned)})
+            admin_log.add_facts(session, line, {**asdict(purged), **asdict(learned), "tables": tables})
         self._leave_no_trace()
         if tenant is None and not (purged.requests or outcomes or learned.versions or learned.under_way):
             raise ForgottenAhead(request_id=ids[0])
-        return Forgotten(purged, outcomes, learned)
+        return Forgotten(purged, outcomes, learned, tables)
+
+    def news(self, line: int) -> News:
+        """What was forgotten after a line of the trail; 0 is before all of them."""
+        with self._db.session(read_only=True) as session:
+            return news_after(session, line)
+
+    def drop_tables(self) -> list[str]:
+        """See :func:`storage.forgotten_tables.drop_tables`; what killed processes left of tables goes too."""
+        dropped = drop_tables(self._db, self._weights)
+        self._weights.sweep(self._db)
+        return dropped
 
     def _ids_of(self, tenant: str) -> list[str]:
         with self._db.session(read_only=True) as session:

@@ -3,6 +3,9 @@ refused when they come. The memory is the trail of admins, which is written befo
 
 Whoever keeps something asks in the transaction that keeps it, and the line of the trail waits for such transactions.
 So either the line is seen, or what was kept is seen by the forgetting that follows the line.
+
+Lines are written one after another, so their numbers say what came later. What learned from many requests and names none,
+a table of n-grams, is born after a line, and is not kept once there is a newer one (:mod:`storage.forgotten_tables`).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import NamedTuple
 from sqlalchemy import or_, select, text
 from sqlalchemy.orm import Session
 
+from storage.errors import ForgottenSince
 from storage.sample_index import chunks
 from storage.tables import AdminChangeRow
 
@@ -29,6 +33,15 @@ class Finished(NamedTuple):
     tenant: str
     at: float
     """When it was finished, Unix seconds."""
+
+
+class News(NamedTuple):
+    """What was forgotten after a line of the trail."""
+
+    line: int
+    """The newest line about forgetting; the one that was asked about, if there is none after it."""
+    request_ids: frozenset[str]
+    """Requests forgotten by their ids."""
 
 
 def take_turns(session: Session, *, alone: bool = False) -> None:
@@ -60,3 +73,24 @@ def _lines(session: Session, subjects: set[str]) -> tuple[set[str], dict[str, fl
             else:
                 gone.update(facts.get("request_ids") or [str(subject)])
     return gone, tenants
+
+
+def news_after(session: Session, line: int) -> News:
+    """What was forgotten after a line; 0 is before all of them."""
+    columns = AdminChangeRow.id, AdminChangeRow.subject, AdminChangeRow.facts
+    query = select(*columns).where(AdminChangeRow.id > line, AdminChangeRow.action == ACTION)
+    gone: set[str] = set()
+    for number, subject, facts in session.execute(query.order_by(AdminChangeRow.id)):
+        line = number
+        if facts["what"] == REQUEST:
+            gone.update(facts.get("request_ids") or [str(subject)])
+    return News(line, frozenset(gone))
+
+
+def require_born_after_all(session: Session, what: str, born: int | None) -> int:
+    """The line after which it was born; None is now. For the transaction that keeps it. Raises ForgottenSince."""
+    take_turns(session)
+    newest = news_after(session, born or 0).line
+    if born is not None and newest > born:
+        raise ForgottenSince(what=what)
+    return newest

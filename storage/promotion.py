@@ -10,6 +10,8 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.announce import announce
+from storage.errors import WeightsDamaged
+from storage.forgotten_tables import DROPPED
 from storage.leases import lock_draft
 from storage.ledger import get_row, note
 from storage.records import VersionState
@@ -123,6 +125,8 @@ def _note_released(session: Session, row: VersionRow) -> None:
 
 
 def _make_current(session: Session, draft: DraftRow, row: VersionRow) -> None:
+    if DROPPED in row.evidence:  # after its files were verified
+        raise WeightsDamaged(version=row.id, reason=row.evidence[DROPPED]["reason"])
     if row.state != VersionState.SERVING.value:
         row.state = VersionState.READY.value
     draft.current_version = row.id

@@ -15,6 +15,9 @@ from storage.database import Database
 from storage.drivers import insert_for, plain
 from storage.errors import DatabaseUnreachable, StoreError, WrongState
 from storage.files import Aside
+from storage.forgotten import require_born_after_all
+from storage.forgotten_tables import BORN
+from storage.forgotten_tables import KIND as TABLE
 from storage.leases import lock_draft, require_lease
 from storage.ledger import get_row, next_row, require_same_root, require_state, root_of, to_record
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
@@ -35,11 +38,18 @@ def open_draft(db: Database, draft: str, digest: str) -> DraftVersion | None:
 
 
 def enter(
-    db: Database, place: WeightPlace, draft: str, aside: Aside, facts: Mapping[str, Any], provenance: Mapping[str, Any]
+    db: Database,
+    place: WeightPlace,
+    draft: str,
+    aside: Aside,
+    facts: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    born: int | None = None,
 ) -> DraftVersion:
     """Seal a folder that was written aside and give it its number, its name and its row.
 
-    Without a parent it is the draft's root: READY at once. Raises StoreWriteFailed, StoreError.
+    Without a parent it is the draft's root: READY at once. ``born`` is for tables, see
+    :mod:`storage.forgotten_tables`. Raises StoreWriteFailed, ForgottenSince, StoreError.
     """
     digest = weights.seal(aside.path)
     is_root, key = facts["parent"] is None, records.new_id()
@@ -49,6 +59,8 @@ def enter(
             return require_same_root(root, digest)
         row = next_row(session, draft, digest, VersionState.READY if is_root else VersionState.CANDIDATE, facts)
         row.path = place.path(draft, row.id, key)
+        if row.kind == TABLE:
+            row.evidence = {BORN: require_born_after_all(session, f"The table {draft}", born)}
         session.add(row)
         session.flush()
         _explain(aside.path, row, provenance)

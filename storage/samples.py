@@ -78,10 +78,11 @@ class SampleStore:
             try:
                 return write_segment(self.place, fresh, partial(self._index, batch=fresh))
             except Forgot:
-                fresh = self._without_forgotten(fresh)
+                fresh = self.without_forgotten(fresh)
         return None
 
-    def _without_forgotten(self, batch: list[RequestSamples]) -> list[RequestSamples]:
+    def without_forgotten(self, batch: Sequence[RequestSamples]) -> list[RequestSamples]:
+        """Those of which the trail does not say that they were forgotten: it is written before they are deleted."""
         with self._db.session(read_only=True) as session:
             gone = forgotten(session, map(_finished, batch))
         return [samples for samples in batch if samples.request_id not in gone]

@@ -69,7 +69,7 @@ class Store:
         self.tenants = TenantLedger(db, privacy)
         self.keys = KeyLedger(db)
         self.samples = SampleStore(db, segments, holdout, privacy)
-        self.forgetter = Forgetter(db, segments)
+        self.forgetter = Forgetter(db, segments, weights)
         self.keeper = Keeper(db, segments)
         self.versions = VersionLedger(db, weights)
         self.workers = WorkerRegistry(db)

@@ -128,13 +128,19 @@ class VersionLedger:
     # how a version comes to be
 
     def register_root(
-        self, draft: str, folder: Path, provenance: Mapping[str, Any] | None = None, copy: Copy = weights.copy_files
+        self,
+        draft: str,
+        folder: Path,
+        provenance: Mapping[str, Any] | None = None,
+        copy: Copy = weights.copy_files,
+        *,
+        born: int | None = None,
     ) -> DraftVersion:
         """Number 0 of a draft: a copy of a model folder, READY, and current if the draft has no other.
 
-        The same files again give the same version. ``provenance`` says where they came from. Raises ModelNotLoaded
-        for a folder without safetensors, StoreError when the draft started from other files, BadInput for a name that
-        cannot be a folder's.
+        The same files again give the same version. ``provenance`` says where they came from, ``born`` is as in
+        :meth:`stage`. Raises ModelNotLoaded for a folder without safetensors, StoreError when the draft started from
+        other files, BadInput for a name that cannot be a folder's.
         """
         require_name(draft)
         source = Path(folder)
@@ -146,7 +152,7 @@ class VersionLedger:
                 copy(source, files, aside.path)
             facts = {"kind": weights.kind_of(aside.path), "parent": None, "run_id": None}
             said = provenance or {"registered_from": source.name}
-            return publication.enter(self._db, self.place, draft, aside, facts, said)
+            return publication.enter(self._db, self.place, draft, aside, facts, said, born)
 
     def stage(
         self,
@@ -157,9 +163,12 @@ class VersionLedger:
         *,
         run_id: str | None = None,
         provenance: Mapping[str, Any] | None = None,
+        born: int | None = None,
     ) -> DraftVersion:
         """Enter new weights as CANDIDATE. ``write`` puts a Hugging Face or PEFT folder at the path it is given.
 
+        ``born`` is for tables of n-grams: the newest line about forgetting when they began. Raises ForgottenSince where
+        there is a newer one by now, and keeps nothing.
         Raises StoreWriteFailed, with nothing left on the disk, when ``write`` fails or what it wrote is not whole;
         UnknownVersion or WrongState when ``parent`` is not a version of the draft.
         """
@@ -170,7 +179,7 @@ class VersionLedger:
             with writing(aside.path):
                 write(aside.path)
             facts = {"kind": kind, "parent": parent, "run_id": run_id}
-            return publication.enter(self._db, self.place, draft, aside, facts, provenance or {})
+            return publication.enter(self._db, self.place, draft, aside, facts, provenance or {}, born)
 
     # what the gate decides
 

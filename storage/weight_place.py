@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from storage import sweep, weights
 from storage.database import Database
-from storage.files import Aside, taken_back_on_error
+from storage.files import Aside, remove, taken_back_on_error, writing
 from storage.records import DraftVersion
 
 Place = Callable[[str], None]
@@ -52,6 +52,12 @@ class WeightPlace(Protocol):
 
     def provenance(self, path: str) -> dict[str, Any]:
         """What osd.json says; empty when it is missing or unreadable."""
+
+    def remove(self, path: str) -> None:
+        """Delete a version's files, cached ones too; none there is fine. Raises StoreWriteFailed, PlaceUnreachable."""
+
+    def uncache(self, path: str) -> None:
+        """Delete this machine's copy of what lies elsewhere, if there is one. Raises StoreWriteFailed."""
 
     def sweep(self, db: Database) -> list[sweep.Swept]:
         """Remove what killed processes left behind."""
@@ -100,6 +106,13 @@ class LocalWeights:
         """Of the file."""
         return weights.read_provenance(self.folder / path)
 
+    def remove(self, path: str) -> None:
+        """The folder goes."""
+        delete_folder(self.folder / path)
+
+    def uncache(self, path: str) -> None:
+        """There are no copies."""
+
     def sweep(self, db: Database) -> list[sweep.Swept]:
         """Folders that no live process holds."""
         return sweep.sweep_weights(db, self.folder)
@@ -107,3 +120,10 @@ class LocalWeights:
     def show(self, path: str = "") -> Path:
         """The folder."""
         return self.folder / path
+
+
+def delete_folder(folder: Path) -> None:
+    """Durably; not there is fine. Raises StoreWriteFailed."""
+    with writing(folder):
+        if folder.is_dir():
+            remove(folder)

@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,13 @@ from osd.ngram.lists import Lists
 from osd.ngram.table import Table, TableSettings, table_from
 from storage.errors import BadInput, ModelFileDamaged, UnknownDraft
 from storage.files import Aside, writing
-from storage.records import DraftVersion
+from storage.forgotten_tables import KIND
+from storage.ledger import require_name
+from storage.records import DraftVersion, new_id
 from storage.versions import VersionLedger
 from storage.weights import NGRAM_CONFIG, sync_tree
 
-FORMAT, VERSION, KIND, ARRAYS = "osd-ngram", 1, "ngram", "model.safetensors"
+FORMAT, VERSION, ARRAYS = "osd-ngram", 1, "model.safetensors"
 TYPES = {"keys": np.uint64, "lengths": np.uint8, "entries": np.uint32}
 ROOM_TO_GROW = 7
 """Times its contexts that a table has room for which is to count longer n-grams than it has."""
@@ -69,17 +70,19 @@ def save_table(folder: Path, table: Table, tokenizer: str) -> None:
 def keep_table(versions: VersionLedger, draft: str, table: Table, tokenizer: str) -> DraftVersion:
     """Enter a table as the current version of a draft; the first becomes its number 0.
 
-    No gate judges it: a table that counted more of the same traffic is the same draft, later.
+    No gate judges it: a table that counted more of the same traffic is the same draft, later. Raises ForgottenSince
+    where something was forgotten after it had begun, StoreError, BadInput for a name that cannot be a folder's.
     """
+    facts = {"kind": KIND, "learned": table.learned}
     try:
         parent = versions.current(draft).id
     except UnknownDraft:
-        with TemporaryDirectory(prefix="osd-ngram-") as made:
-            write_table(Path(made), table, tokenizer)
-            return versions.register_root(draft, Path(made), {"kind": KIND, "learned": table.learned})
-    facts = {"kind": KIND, "learned": table.learned}
+        require_name(draft)
+        with Aside(versions.weights_folder / draft, new_id(), folder=True) as made:  # a sweep finds it
+            write_table(made.path, table, tokenizer)
+            return versions.register_root(draft, made.path, facts, born=table.born)
     staged = versions.stage(
-        draft, parent, KIND, lambda folder: write_table(folder, table, tokenizer), provenance=facts
+        draft, parent, KIND, lambda folder: write_table(folder, table, tokenizer), provenance=facts, born=table.born
     )
     return versions.promote(staged.id)
 

@@ -72,6 +72,8 @@ class Table:
         self.lock = Lock()
         self.learned = learned
         """Tokens counted."""
+        self.born = 0
+        """The newest line of the trail about forgetting when it began; see :mod:`storage.forgotten_tables`."""
         self._moved = 0
 
     @property

@@ -1,4 +1,8 @@
-"""Where tables of n-grams come from, and where what they have learned is kept."""
+"""Where tables of n-grams come from, and where what they have learned is kept.
+
+What was forgotten is in none of them: a table that was born before the newest line about forgetting is neither loaded nor
+kept. In its place comes one that begins with the corpus, or with nothing, and learns from the requests that are kept.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,10 @@ from osd.ngram.cells import LARGEST_TOKEN
 from osd.ngram.errors import BadTable
 from osd.ngram.files import KIND, keep_table, load_table, read_facts, require_tokenizer, vocabulary_digest
 from osd.ngram.table import Table, TableSettings
-from storage.errors import OsdError, PairError, UnknownDraft, WeightsDamaged
+from osd.proposing.refill import Refill
+from osd.proposing.trail import Trail
+from storage.errors import ForgottenSince, OsdError, PairError, UnknownDraft, WeightsDamaged
+from storage.forgotten_tables import born_after
 from storage.records import DEFAULT_ROUTE, DraftVersion
 from storage.settings import ServeSettings
 from storage.store import Store
@@ -34,6 +41,7 @@ class Shelf:
         self.name, self.corpus, self.versions = serve.table, serve.corpus, store.versions
         self.settings, self.vocabulary = TableSettings(serve.table_order, serve.table_mb << 20), pair.vocab_size
         self.digest = digest_of(pair.tokenizer, pair.vocab_size)
+        self.trail, self.refill = Trail(store.forgetter), Refill(store.samples, pair.vocab_size)
         self._kept: dict[str, int] = {}
         """By draft, the tokens that its newest version has learned."""
         if self.corpus is not None:
@@ -45,23 +53,47 @@ class Shelf:
 
     def load(self, route: str) -> Table:
         """The newest sound version of the route's table, else of the default route's, else the corpus, else an empty
-        one. What is unsound, or of other tokens, is passed over and logged."""
-        table = self._newest(route) or (self.corpus and self._sound(self.corpus, None)) or Table(self.settings)
+        one. What is unsound, or of other tokens, is passed over and logged. Where a version is older than what was
+        forgotten: see :meth:`anew`. Raises StoreError."""
+        for draft in dict.fromkeys((self.draft(route), self.name)):
+            if (version := self._current(draft)) is None:
+                continue
+            if born_after(version.evidence) < self.trail.line:
+                return self.anew(route)
+            if table := self._sound(self.versions.folder(version), version):
+                break
+        else:
+            table = self.fresh(self.corpus)
+        table.born = self.trail.line
         self._kept[self.draft(route)] = table.learned
         return table
 
-    def _newest(self, route: str) -> Table | None:
-        for draft in dict.fromkeys((self.draft(route), self.name)):
-            if (version := self._current(draft)) and (table := self._sound(self.versions.folder(version), version)):
-                return table
-        return None
+    def anew(self, route: str, instead_of: Table | None = None) -> Table:
+        """A table that has learned from no request yet, and is to, by ``refill``. Raises StoreError."""
+        table = self.fresh(self.corpus)
+        self.refill.begin(table, route)
+        if instead_of is not None:
+            self.refill.forget(instead_of)
+        self._kept[self.draft(route)] = 0
+        return table
+
+    def fresh(self, corpus: Path | None = None) -> Table:
+        """A table of the corpus, or an empty one."""
+        table = (corpus and self._sound(corpus, None)) or Table(self.settings)
+        table.born = self.trail.line
+        return table
 
     def keep(self, route: str, table: Table, *, least: float = GROWN) -> bool:
-        """Enter a version, if the table has learned enough since the last; whether it did. Raises StoreError."""
+        """Enter a version, if the table has learned enough since the last; whether it did. One that was born before
+        something was forgotten, or has still to learn from kept requests, is not entered. Raises StoreError."""
         draft, learned = self.draft(route), table.learned
-        if learned <= least * self._kept.get(draft, 0):
+        if learned <= least * self._kept.get(draft, 0) or table.born < self.trail.line or table in self.refill:
             return False
-        keep_table(self.versions, draft, table, self.digest)
+        try:
+            keep_table(self.versions, draft, table, self.digest)
+        except ForgottenSince as error:  # since the last look at the trail
+            log.info("%s", error, extra={"action": "table_not_kept"})
+            return False
         self._kept[draft] = learned
         return True
 

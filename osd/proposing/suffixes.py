@@ -1,7 +1,9 @@
-"""The proposer of a server that drafts from kept requests: an index over the newest ones, made anew now and then."""
+"""The proposer of a server that drafts from kept requests: an index over the newest ones, made anew now and then, and
+within seconds when something was forgotten."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -10,6 +12,8 @@ from osd.ngram.served import SOME
 from osd.ngram.suffix import DEFAULTS, SuffixIndex
 from osd.ngram.tree import NOTHING, Proposal
 from osd.proposing.chores import Chores
+from osd.proposing.shared import shared_requests
+from osd.proposing.trail import LOOK, Trail
 from osd.row import Row
 from storage.settings import ServeSettings
 from storage.store import Store
@@ -24,7 +28,9 @@ class Suffixes:
         self._store, self._most, self._vocabulary = store, serve.suffix_requests, vocabulary
         self.index: SuffixIndex | None = None
         self._seen: list[str] = []
-        self._chores = Chores("osd-suffixes", self._build, serve.suffix_seconds)
+        self._trail, self._line = Trail(store.forgetter), 0
+        self._every, self._due = serve.suffix_seconds, 0.0
+        self._chores = Chores("osd-suffixes", self._work, min(LOOK, self._every))
 
     def join(self, row: Row) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
@@ -48,20 +54,23 @@ class Suffixes:
         """End the thread."""
         self._chores.close()
 
-    def _build(self) -> None:
+    def _work(self) -> None:
+        self._trail.look()
+        line = self._trail.line
+        if line > self._line or time.monotonic() >= self._due:
+            self._due = time.monotonic() + self._every
+            self._build(anew=line > self._line)
+            self._line = line
+
+    def _build(self, *, anew: bool) -> None:
         ids = self._store.samples.recent(limit=self._most)
-        if self.index is not None and ids == self._seen:
+        if self.index is not None and ids == self._seen and not anew:
             return
         index = SuffixIndex.build(self._texts(ids))
         index.propose([np.zeros(4, np.int64)], [4])  # compiled before the engine asks
         self.index, self._seen = index, ids
 
     def _texts(self, ids: Sequence[str]) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int32]]]:
-        """Texts of tenants that share, without those of another tokenizer."""
-        shares: dict[str, bool] = {}
         for first in range(0, len(ids), SOME):
-            for request in self._store.samples.read(ids[first : first + SOME]):
-                if request.tenant not in shares:
-                    shares[request.tenant] = self._store.samples.tenants.get(request.tenant).share
-                if shares[request.tenant] and request.tokens.max(initial=0) < self._vocabulary:
-                    yield request.tokens
+            for request in shared_requests(self._store.samples, ids[first : first + SOME], self._vocabulary):
+                yield request.tokens

@@ -43,7 +43,7 @@ class Tables:
         self._wanted: dict[Key, None] = {}
         self._gone: list[tuple[Key, Table]] = []
         self._seats: dict[str, tuple[Key, DraftMaker, int, bool]] = {}
-        self._due, self._warm = time.monotonic() + self._every, False
+        self._due, self._warm, self._closing = time.monotonic() + self._every, False, False
         self._chores = Chores("osd-tables", self._work, LOOK)
 
     # the engine's thread
@@ -75,9 +75,11 @@ class Tables:
         return None if seat is None else seat[1:3]
 
     def learn(self, row: Row, start: int) -> None:
-        """See :class:`osd.drafters.tree.Proposer`. What a tenant does not let be kept, the table does not count."""
+        """See :class:`osd.drafters.tree.Proposer`. What a tenant does not let be kept, the table does not count, nor
+        what was forgotten while it runs, or before."""
         if seat := self._seats.get(row.request.id):
-            teach(seat[1], seat[2], row, start, shared=seat[3])
+            allowed = seat[3] and row.request.id not in self._shelf.trail.request_ids
+            teach(seat[1], seat[2], row, start, shared=allowed)
 
     def recall(self, row: Row, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
@@ -127,6 +129,8 @@ class Tables:
     # the thread's
 
     def _work(self) -> None:
+        self._shelf.trail.look()
+        self._renew()
         self._consent.refresh()
         if not self._warm:
             warm_up()
@@ -135,13 +139,23 @@ class Tables:
             self._keep(*self._gone.pop(), least=1.0)
         for key in list(self._wanted):
             if len(self._arrived) < self._most:
-                table = self._shelf.load(key[0]) if not key[1] else Table(self._shelf.settings)
+                table = self._shelf.load(key[0]) if not key[1] else self._shelf.fresh()
                 self._arrived[key] = DraftMaker(table, self._settings)
             self._wanted.pop(key, None)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self._every
             for key, maker in list(self._makers.items()):
                 self._keep(key, maker.table)
+        self._shelf.trail.drop_tables()
+        self._shelf.refill.run(lambda: self._closing)
+
+    def _renew(self) -> None:
+        """Other tables for those that were born before something was forgotten. Rows keep their places, what their own
+        texts said, and the trust in the table; the engine's thread sees either table, both are whole."""
+        for key, maker in [*list(self._makers.items()), *list(self._arrived.items())]:
+            old = maker.table
+            if old.born < self._shelf.trail.line:
+                maker.table = self._shelf.fresh() if key[1] else self._shelf.anew(key[0], old)
 
     def _keep(self, key: Key, table: Table, **how: float) -> None:
         """Keep what a route's table has learned. A tenant's own is never written."""
@@ -150,6 +164,7 @@ class Tables:
 
     def close(self) -> None:
         """End the thread, and keep every table that has learned."""
+        self._closing = True
         self._chores.close()
         for key, table in [*self._gone, *((key, maker.table) for key, maker in self._makers.items())]:
             try:
