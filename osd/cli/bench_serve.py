@@ -12,6 +12,7 @@ from osd.cli.context import surroundings
 from osd.cli.options import DraftOption, JsonOption, PromptsOption, TargetOption, numbers
 from osd.cli.out import Column, note, print_json, print_table
 from osd.cli.pair import choose_pair
+from osd.cli.serve import leave_a_core
 from osd.prompts import encode
 from storage.errors import BadRequest
 
@@ -39,6 +40,10 @@ def serve(
         list[Path] | None,
         typer.Option(help="JSONL file with t_s, context_tokens, generated_tokens: arrivals to play; may be repeated."),
     ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Torch threads of servers and engine. Default: as `osd serve`, a core is left over.", min=1),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Load a server with 1 to 64 clients: tokens a second, time to the first token and between tokens, failures.
@@ -49,18 +54,23 @@ def serve(
 
     Example: `osd bench serve --concurrency 1,8 --seconds 3 --json`
     """
+    import torch
+
     from osd.bench.serve.bench import Plan, bench_serve
     from osd.bench.serve.trace import read_trace
     from osd.models import row_limit
 
     settings = surroundings(ctx).settings
+    if threads:
+        settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"threads": threads})})
+    settings = leave_a_core(settings)
     pair = choose_pair(settings.serve, target, draft).load(settings.serve)
     limit = row_limit(pair, settings.serve)
     tokens = tokens_of(pair, prompts, limit, max_tokens)
     together = [token for prompt in tokens for token in prompt]
     traces = [read_trace(path, ENTRIES, together, limit, max_tokens) for path in trace or []]
     plan = Plan(numbers(concurrency, "--concurrency", int, 1), seconds, swaps, max_tokens, traces)
-    result = bench_serve(pair, tokens, settings, plan, note)
+    result = bench_serve(pair, tokens, settings, plan, note) | {"threads": torch.get_num_threads()}
     if not json:
         show(result)
     print_json(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -99,7 +100,7 @@ def serve(
         where = f"{url(ports.api)}/v1, admin routes at {url(ports.admin)}/admin"
         ready = partial(note, f"Serving {where}. Ctrl-C stops it.")
         if settings.fleet.workers == 1:
-            status = serve_pair(names, settings, store, ring, ports, ready)
+            status = serve_pair(names, leave_a_core(settings), store, ring, ports, ready)
         else:
             store.close()
             order = Order(here.config, changes, target, draft, required=not no_keys)
@@ -111,6 +112,20 @@ def tell_log() -> None:
     """Our own sentences on stderr, and what others warn of."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("osd").setLevel(logging.INFO)
+
+
+def leave_a_core(settings: Settings, processes: int = 1) -> Settings:
+    """One core for HTTP and recording, the others shared out among the processes, where nobody has said how many torch
+    threads each may have: threads that wait for one that has no core are slower than one thread less."""
+    if settings.serve.threads or "OMP_NUM_THREADS" in os.environ:
+        return settings
+    threads = max(1, (_cores() - 1) // processes)
+    return settings.model_copy(update={"serve": settings.serve.model_copy(update={"threads": threads})})
+
+
+def _cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def serve_pair(

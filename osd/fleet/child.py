@@ -13,7 +13,7 @@ from types import FrameType
 
 from osd.cli.out import note
 from osd.cli.pair import choose_pair
-from osd.cli.serve import key_ring, serve_pair, tell_log
+from osd.cli.serve import key_ring, leave_a_core, serve_pair, tell_log
 from osd.fleet.order import Order, Posting, unpacked
 from osd.fleet.seat import Seat
 from osd.server.listen import Ports
@@ -29,7 +29,7 @@ def main(text: str) -> int:
     try:
         tell_log()
         changes = {name: dict(each) for name, each in order.changes.items()}
-        return _serve(order, posting, with_threads(load_settings(order.config, **changes), posting.seats))
+        return _serve(order, posting, leave_a_core(load_settings(order.config, **changes), posting.seats))
     except OsdError as error:
         note(f"osd: {error}")
         return error.exit_code
@@ -44,14 +44,6 @@ def _serve(order: Order, posting: Posting, settings: Settings) -> int:
         return serve_pair(
             names, settings, store, ring, ports, lambda: None, seat=seat, replaces=posting.replaces, parted=_parted
         )
-
-
-def with_threads(settings: Settings, seats: int) -> Settings:
-    """The cores shared out among the processes, where nobody has said how many threads each may have."""
-    if settings.serve.threads or "OMP_NUM_THREADS" in os.environ:
-        return settings
-    threads = max(1, (os.cpu_count() or 1) // seats)
-    return settings.model_copy(update={"serve": settings.serve.model_copy(update={"threads": threads})})
 
 
 def _parted(drain: Callable[[], None]) -> None:

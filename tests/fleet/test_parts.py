@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from osd.cli.serve import leave_a_core
 from osd.fleet.accepting import SharedSocket
 from osd.fleet.board import Board, Line, Phase
 from osd.fleet.order import Order, Posting, packed, unpacked
 from osd.fleet.seat import Seat
 from osd.server.exposition import together
+from storage.settings import load_settings
 
 
 @pytest.fixture
@@ -100,3 +102,15 @@ def test_an_order_comes_back_as_it_was() -> None:
     order = Order(Path("/etc/osd.toml"), {"server": {"port": 1}}, "target", None, required=True)
     posting = Posting(1, 2, "/tmp/x", 5, 6, "host:7")
     assert unpacked(packed(order, posting)) == (order, posting)
+
+
+def test_a_core_is_left_over_unless_somebody_said_how_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    found = []
+    for cores, processes in ((1, 1), (2, 1), (16, 1), (16, 3), (4, 8)):
+        monkeypatch.setattr("osd.cli.serve._cores", lambda cores=cores: cores)
+        found.append(leave_a_core(load_settings(), processes).serve.threads)
+    assert found == [1, 1, 15, 5, 1]
+    assert leave_a_core(load_settings(serve={"threads": 4})).serve.threads == 4
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert leave_a_core(load_settings()).serve.threads is None, "torch does as it says"

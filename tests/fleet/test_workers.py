@@ -111,7 +111,7 @@ def test_a_killed_worker_costs_its_own_clients_their_answers_and_nothing_else(se
     assert all(isinstance(error, httpx.TransportError) for error in errors), errors
 
     def replaced() -> bool:
-        rows = {row["id"]: row["state"] for row in listed(server)}  # one look: the dead one's time may run out between two
+        rows = {row["id"]: row["state"] for row in listed(server)}  # one look: between two the dead one may turn gone
         return victim["id"] not in rows and list(rows.values()) == ["serving", "serving"]
 
     until(replaced, "another stands in the dead one's place, whose row is gone")
