@@ -77,10 +77,8 @@ class Forgetter:
             return news_after(session, line)
 
     def drop_tables(self) -> list[str]:
-        """See :func:`storage.forgotten_tables.drop_tables`; what killed processes left of tables goes too."""
-        dropped = drop_tables(self._db, self._weights)
-        self._weights.sweep(self._db)
-        return dropped
+        """See :func:`storage.forgotten_tables.drop_tables`."""
+        return drop_tables(self._db, self._weights)
 
     def _ids_of(self, tenant: str) -> list[str]:
         with self._db.session(read_only=True) as session:

@@ -4,8 +4,8 @@ refused when they come. The memory is the trail of admins, which is written befo
 Whoever keeps something asks in the transaction that keeps it, and the line of the trail waits for such transactions.
 So either the line is seen, or what was kept is seen by the forgetting that follows the line.
 
-Lines are written one after another, so their numbers say what came later. What learned from many requests and names none,
-a table of n-grams, is born after a line, and is not kept once there is a newer one (:mod:`storage.forgotten_tables`).
+Lines are written one after another, so their numbers say what came later. A table of n-grams learned from many requests
+and names none: it is born after a line, and is not kept once there is a newer one (:mod:`storage.forgotten_tables`).
 """
 
 from __future__ import annotations
