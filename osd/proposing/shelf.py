@@ -1,7 +1,7 @@
 """Where tables of n-grams come from, and where what they have learned is kept.
 
-What was forgotten is in none of them: a table that was born before the newest line about forgetting is neither loaded nor
-kept. In its place comes one that begins with the corpus, or with nothing, and learns from the requests that are kept.
+What was forgotten is in none of them: a table that was born before the newest line about forgetting is neither loaded
+nor kept. In its place comes one that begins with the corpus, or with nothing, and learns from requests that are kept.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from osd.models import Pair
 from osd.ngram.cells import LARGEST_TOKEN
 from osd.ngram.errors import BadTable
-from osd.ngram.files import KIND, keep_table, load_table, read_facts, require_tokenizer, vocabulary_digest
+from osd.ngram.files import keep_table, load_table, read_facts, require_tokenizer, vocabulary_digest
 from osd.ngram.table import Table, TableSettings
 from osd.proposing.refill import Refill
 from osd.proposing.trail import Trail
 from storage.errors import ForgottenSince, OsdError, PairError, UnknownDraft, WeightsDamaged
-from storage.forgotten_tables import born_after
+from storage.forgotten_tables import KIND, born_after
 from storage.records import DEFAULT_ROUTE, DraftVersion
 from storage.settings import ServeSettings
 from storage.store import Store
@@ -69,7 +69,7 @@ class Shelf:
         return table
 
     def anew(self, route: str, instead_of: Table | None = None) -> Table:
-        """A table that has learned from no request yet, and is to, by ``refill``. Raises StoreError."""
+        """A table that has learned from no request yet, and is to, by ``refill``."""
         table = self.fresh(self.corpus)
         self.refill.begin(table, route)
         if instead_of is not None:
