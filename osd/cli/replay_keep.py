@@ -38,8 +38,9 @@ def forget(
     """Forget requests or a tenant, and name every draft version that was trained on them.
 
     Samples and lines of the log go; sums by minute, which name no request, stay. Weights do not forget: of the versions
-    named, `osd drafts rollback` leaves one that serves. What still waits on a server's disk is refused when it comes.
-    Examples of topics carry no request's id: `osd router forget` takes those.
+    named, `osd drafts rollback` leaves one that serves. Every stored table of n-grams is deleted; servers make theirs
+    anew from the requests that are kept, running ones within seconds. What still waits on a server's disk is refused
+    when it comes. Examples of topics carry no request's id: `osd router forget` takes those.
     """
     if bool(request) == (tenant is not None):
         raise typer.BadParameter("say what: --request, which may be repeated, or --tenant alone")
@@ -48,7 +49,8 @@ def forget(
     with surroundings(ctx).store() as store:
         forgotten = store.forgetter.forget(request or [], tenant=tenant)
     if as_json:
-        print_json({**asdict(forgotten.purged), "outcomes": forgotten.outcomes, **asdict(forgotten.learned)})
+        counts = {"outcomes": forgotten.outcomes, "tables": forgotten.tables}
+        print_json({**asdict(forgotten.purged), **counts, **asdict(forgotten.learned)})
     else:
         tell(forgotten)
 
@@ -61,6 +63,9 @@ def tell(forgotten: Forgotten) -> None:
         [{"version": version} for version in learned.versions], (Column("version", "trained on them"),),
         empty="No draft version was trained on them.",
     )  # fmt: skip
+    if forgotten.tables:
+        versions = counted(forgotten.tables, "version")
+        note(f"Deleted {versions} of n-gram tables; servers make them anew from the requests that are kept.")
     for topic in learned.topics:
         note(f"Examples of the topic {topic} were taken from them: `osd router forget {topic}` deletes their text.")
     if learned.under_way:

@@ -2,9 +2,12 @@
 
 import json
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from osd.ngram.files import keep_table
+from osd.ngram.table import Table, TableSettings
 from storage.segments import FORMAT_KEY
 from tests.cli.conftest import samples
 
@@ -25,6 +28,21 @@ def test_forgetting_a_request_names_the_versions(osd, filled):
     assert (newest["subject"], first["subject"], newest["action"]) == ("odd", "request-3", "forget")
     told = osd("replay", "log").stdout
     assert "requests 2" in told and filled.child in told and "{" not in told
+
+
+def test_forgetting_deletes_tables_of_n_grams(osd, filled, tmp_path):
+    """Also where nothing is known of the request any more."""
+    table, ids = Table(TableSettings(memory=1 << 20)), ("request-3", "request-1", "gone-long-ago")
+    answers = []
+    for number, request in enumerate(ids):
+        table.learn(np.arange(100 * number, 100 * number + 50))
+        table.born = filled.store.forgetter.news(0).line
+        kept = keep_table(filled.store.versions, "ngram", table, "digest")
+        answers.append(osd("replay", "forget", "--request", request, "--yes", *(["--json"] if number == 0 else [])))
+        assert not filled.store.versions.folder(kept).exists()
+    assert json.loads(answers[0].stdout)["tables"] == 1
+    assert "Deleted 1 version of n-gram tables" in answers[1].stderr
+    assert answers[2].exit_code == 3
 
 
 def test_forgetting_asks_and_needs_to_be_told_what(osd, filled):
