@@ -25,8 +25,8 @@ MOST = 20_000
 """Newest requests of a route that a table learns from."""
 LOST = 0.01
 """A table is full when so large a part of its contexts has had to make room."""
-PIECE = 256
-"""Tokens that are counted in one go."""
+PIECE = 64
+"""Tokens that are counted in one go, while the decoding thread may have to wait."""
 
 
 @dataclass(slots=True)
@@ -34,6 +34,8 @@ class Left:
     """What a table has still to learn from."""
 
     route: str
+    full: float
+    """Contexts that have made room when it is full."""
     ids: list[str] | None = None
     """Newest first; None while the store was not asked."""
 
@@ -47,7 +49,7 @@ class Refill:
 
     def begin(self, table: Table, route: str) -> None:
         """A table is to learn from a route's requests."""
-        self._todo[table] = Left(route)
+        self._todo[table] = Left(route, table.evicted + LOST * len(table.cells.keys))
 
     def __contains__(self, table: Table) -> bool:
         """Whether it has still to learn."""
@@ -58,13 +60,12 @@ class Refill:
         self._todo.pop(table, None)
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Learn what is left, or until ``stop``. After an error the next call goes on where this one was. Raises
+        """Learn what is left, or until ``stop``; the next call goes on from there, after an error too. Raises
         StoreError."""
         for table, left in list(self._todo.items()):
             if left.ids is None:
                 left.ids = self._samples.recent(routes=[left.route], limit=MOST)
-            full = table.evicted + LOST * len(table.cells.keys)
-            while left.ids and table.evicted <= full:
+            while left.ids and table.evicted <= left.full:
                 if stop():
                     return
                 self._learn(table, left.ids[:SOME])

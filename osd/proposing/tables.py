@@ -25,6 +25,8 @@ Key = tuple[str, str]
 """A route, and the tenant where its requests are not to be mixed with others'."""
 LOOK = 1.0
 """Seconds after which the thread looks what is to do."""
+REFILL = 1.0
+"""Seconds of a look that go to tables which learn from kept requests, about: the rest must not wait for them."""
 
 
 class Tables:
@@ -147,7 +149,8 @@ class Tables:
             for key, maker in list(self._makers.items()):
                 self._keep(key, maker.table)
         self._shelf.trail.drop_tables()
-        self._shelf.refill.run(lambda: self._closing)
+        until = time.monotonic() + REFILL
+        self._shelf.refill.run(lambda: self._closing or time.monotonic() > until)
 
     def _renew(self) -> None:
         """Other tables for those that were born before something was forgotten. Rows keep their places, what their own

@@ -17,7 +17,7 @@ from osd.models import Pair, load_pair
 from osd.ngram.cells import TOKEN_MASK, entries_of, find, key_of
 from osd.ngram.files import load_table
 from osd.ngram.table import Table, TableSettings
-from osd.proposing import trail
+from osd.proposing import refill, trail
 from osd.proposing.refill import Refill, learn
 from osd.proposing.suffixes import Suffixes
 from osd.proposing.tables import Tables
@@ -248,16 +248,32 @@ def test_a_table_learns_anew_from_whom_it_may(store: Store) -> None:
     asked = [samples(number, **{"prompt_len": 2, **facts}) for number, facts in enumerate(changes)]
     store.samples.add(asked)
     store.forgetter._note(["r4"], None, "ada")
-    refill, table, plain = Refill(store.samples, 60_000), *(Table(TableSettings(memory=1 << 20)) for _ in range(2))
-    refill.begin(table, "default")
-    refill.run(lambda: True)
-    assert table in refill and table.learned == 0, "told to stop"
-    refill.run(lambda: False)
-    assert table not in refill
+    learning, table, plain = Refill(store.samples, 60_000), *(Table(TableSettings(memory=1 << 20)) for _ in range(2))
+    learning.begin(table, "default")
+    learning.run(lambda: True)
+    assert table in learning and table.learned == 0, "told to stop"
+    learning.run(lambda: False)
+    assert table not in learning
     for number in (5, 0):
         learn(plain, asked[number])
     assert all((one == other).all() for one, other in zip(table.snapshot(), plain.snapshot(), strict=True))
     assert table.learned == plain.learned == sum(len(asked[number].tokens) - 2 for number in (5, 0))
+
+
+def test_a_table_learns_the_newest_until_it_is_full(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it is called away after every few requests."""
+    monkeypatch.setattr(refill, "SOME", 4)
+    everybody = [samples(number, tokens=np.arange(100) + 100 * number, prompt_len=2) for number in range(60)]
+    store.samples.add(everybody)
+    table, learning = Table(TableSettings(memory=1 << 17)), Refill(store.samples, 60_000)
+    learning.begin(table, "default")
+    turns = 0
+    while table in learning:
+        learning.run(iter([False, True]).__next__)
+        turns += 1
+    assert 1 < turns < 60 / 4 and table.evicted > 0
+    newest = {tuple(range(5_990 + i, 5_994 + i)) for i in range(3)}
+    assert known(table, newest) == newest and not known(table, {tuple(range(50, 54))})
 
 
 def test_a_long_text_is_learned_in_pieces_as_it_would_be_in_one(store: Store) -> None:
