@@ -25,6 +25,8 @@ Key = tuple[str, str]
 """A route, and the tenant where its requests are not to be mixed with others'."""
 LOOK = 1.0
 """Seconds after which the thread looks what is to do."""
+NEVER = -1
+"""Of a table that is older than everything that was forgotten."""
 REFILL = 1.0
 """Seconds of a look that go to tables which learn from kept requests, about: the rest must not wait for them."""
 
@@ -82,6 +84,8 @@ class Tables:
         if seat := self._seats.get(row.request.id):
             allowed = seat[3] and row.request.id not in self._shelf.trail.request_ids
             teach(seat[1], seat[2], row, start, shared=allowed)
+            if allowed and row.request.id in self._shelf.trail.request_ids:
+                seat[1].table.born = NEVER  # forgotten in between: this may have been the new table already
 
     def recall(self, row: Row, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""

@@ -18,6 +18,7 @@ from osd.ngram.cells import TOKEN_MASK, entries_of, find, key_of
 from osd.ngram.files import load_table
 from osd.ngram.table import Table, TableSettings
 from osd.proposing import refill, trail
+from osd.proposing import tables as tables_module
 from osd.proposing.refill import Refill, learn
 from osd.proposing.suffixes import Suffixes
 from osd.proposing.tables import Tables
@@ -202,6 +203,29 @@ def test_a_request_that_runs_while_it_is_forgotten_teaches_nobody(pair: Pair, st
         until(lambda: store.samples.kept([second.id]))
     (version,) = stored(store)
     assert known(load_table(store.versions.folder(version)), gone) == set()
+
+
+def test_a_request_that_is_forgotten_between_the_look_and_the_count_teaches_nobody(
+    pair: Pair, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's thread has looked at what was forgotten, and counts into the table that came just then."""
+    with pytest.raises(ForgottenAhead):
+        forget(store, "nobody")
+    with serving(pair, settings_in(tmp_path), store) as engine:
+        tables = tables_of(engine)
+        until(lambda: tables._shelf.trail.line)
+        old, first = table_in(tables), requests(pair)[0]
+        teach = tables_module.teach
+
+        def late(*given: Any, **how: Any) -> None:
+            tables._shelf.trail.request_ids |= {first.id}
+            teach(*given, **how)
+
+        monkeypatch.setattr(tables_module, "teach", late)
+        (done,) = engine.run([first])
+        assert known(old, grams(done)), "some of it was counted"
+        until(lambda: table_in(tables) is not old)
+        assert old.born == tables_module.NEVER
 
 
 def iterate(engine: Engine) -> Iterator[Any]:
