@@ -40,7 +40,7 @@ def test_the_command_measures_compares_draws_and_goes_on(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = [
-        "--prompts", files[0], "--corpus", files[1], "--count", 4, "--turns", 2, "--max-tokens", 6, "--answers", 1,
+        "--prompts", files[0], "--corpus", files[1], "--count", 2, "--turns", 2, "--max-tokens", 6, "--answers", 1,
         "--no-sensitivity", "--out", tmp_path / "out", "--json",
     ]  # fmt: skip
     done = run(*asked)
