@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from osd.drafters.making import proposer_name
 from osd.engine import Engine
 from osd.models import Pair, load_pair
 from osd.online.alone import TargetAlone
@@ -98,6 +99,10 @@ class Circle:
         """Decode one prompt with an engine that keeps nothing, so that first times are not taken for the method's."""
         request = Request(encode(self.pair.tokenizer, "warm up"), 8)
         serve = self.plan.settings.serve.model_copy(update={"max_batch": 1})
+        if proposer_name(serve) == "trigram":  # until the tables' code is compiled nothing learns into them
+            from osd.proposing.tables import warm_up
+
+            warm_up()
         for completion in Engine(self.pair, serve).run([request]):
             TargetAlone(self.pair, serve).hold(completion, 0.0)
 
