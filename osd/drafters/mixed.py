@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
 from osd.drafters.base import Draft, Steer
-from osd.drafters.tree import TreeDrafter, plant
+from osd.drafters.tree import CALM, TreeDrafter, plant
+from osd.drafters.worth import Side, Worth, brought
 from osd.gamma.pace import Read
 from osd.row import Row
-from osd.trees.tree import chain
+from osd.trees.breadth import pruned
+from osd.trees.chances import gains, likeliest
+from osd.trees.tree import Tree, chain, graft
 from osd.warp import Warp
+
+LATE = 16
+"""Unread tokens of a row from which on a draft's first pass is not like its others."""
 
 
 class MixedDrafter(TreeDrafter):
@@ -21,24 +29,74 @@ class MixedDrafter(TreeDrafter):
 
     reads = True
 
+    def __init__(self, *parts: Any, **how: Any) -> None:
+        """See :class:`osd.drafters.tree.TreeDrafter`. ``sized``: the draft is asked only where that pays, too."""
+        super().__init__(*parts, **how)
+        self.worth = Worth()
+        self._chains: dict[str, list[int]] = {}
+        self._asked = False
+        self._pass_ms: float | None = None
+        """A pass of the draft, of late, where it had little to read first."""
+        self._draft_ms = 0.0
+        """All that the draft took in the newest round; what it had to catch up with left out."""
+        self._alone: dict[str, Tree] = {}
+        """By request, the tree that the newest round's proposals make without the draft."""
+        self._tokens = self._tokens_alone = self._fed_alone = 0
+
     def propose(
         self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
     ) -> Draft:
         """See :meth:`osd.drafters.base.Drafting.propose`. Brings the chains to the host, which is a sync of its own.
 
         A chain ends with the first token that is less likely to be kept than what was left out of trees lately. That
-        hangs on how sure the draft was up to that token, on nothing that is drawn after it."""
+        hangs on how sure the draft was up to that token, on nothing that is drawn after it; and whether the draft is
+        asked at all, on earlier rounds."""
+        self._asked = not self.sized or self.worth.asks(len(rows))
+        if not self._asked:
+            self._chains = {row.request.id: [] for row in rows}
+            return super().propose(rows, gammas, warp, chance, steer)
+        begun, late = time.perf_counter(), max(row.unread() for row in rows) > LATE
         self._peaks: dict[str, list[float]] = {row.request.id: [] for row in rows}
         self._gains = dict.fromkeys(self._peaks, 1.0)
         draft = self.pool.propose(rows, gammas, warp, chance, self._steered(steer))
         chains = [line[:length] for line, length in zip(draft.tokens.tolist(), draft.lengths, strict=True)]
+        self._time(1000 * (time.perf_counter() - begun), draft.passes, late=late)
         self._chains = {row.request.id: own for row, own in zip(rows, chains, strict=True)}
         pairs = zip(chains, self._peaks.values(), strict=True)
         trees = [chain(own, drawn=warp is not None, peaks=peaks) for own, peaks in pairs]
         self.grow(trees, rows, gammas)
+        if self.sized and draft.passes:
+            self._leave_out_the_draft(rows, gammas)
         if all(tree.is_chain and tree.tokens == own for tree, own in zip(trees, chains, strict=True)):
             return draft
         return plant(trees, draft.q, draft.passes, draft.tokens.device, sampled=warp is not None)
+
+    def _time(self, ms: float, passes: int, *, late: bool) -> None:
+        """What asking took. A draft that rested has much to read first, which is no part of what it costs to go on."""
+        if late and self._pass_ms is not None:
+            ms = min(ms, passes * self._pass_ms)
+        elif passes:
+            each = ms / passes
+            self._pass_ms = each if self._pass_ms is None else self._pass_ms + CALM * (each - self._pass_ms)
+        self._draft_ms = ms
+
+    def _leave_out_the_draft(self, rows: Sequence[Row], gammas: Sequence[int]) -> None:
+        """What would have been in the trees without it."""
+        self._alone = {row.request.id: Tree() for row in rows}
+        for i, proposal in self.proposed.items():
+            tree = graft(Tree(), proposal, gammas[i], self.nodes, self.pool.vocabulary)
+            own = gains(tree, self.chances.of(tree, 0))
+            stay = [n for n in likeliest(own, 0, self.nodes) if own[n - 1] >= self.bar]
+            self._alone[rows[i].request.id] = pruned(tree, stay)
+        self._tokens = self._tokens_alone = 0
+        self._fed_alone = self._fed([len(tree) for tree in self._alone.values()])
+
+    def hear(self, row: Row, length_before: int, accepted: int) -> None:
+        """See :meth:`osd.drafters.tree.TreeDrafter.hear`."""
+        if (tree := self._alone.pop(row.request.id, None)) is not None:
+            self._tokens += row.length - length_before
+            self._tokens_alone += brought(tree, row.tokens[length_before:])
+        super().hear(row, length_before, accepted)
 
     def _steered(self, steer: Steer) -> Steer:
         """The controller's steering, and the end of chains that have become unlikely."""
@@ -66,8 +124,19 @@ class MixedDrafter(TreeDrafter):
 
     def measure(self, whole_ms: float) -> None:
         """See :meth:`osd.drafters.base.Drafting.measure`."""
+        if not self._asked:
+            super().measure(whole_ms)
+            return
         self._first_ms = whole_ms
         self.pool.measure(whole_ms + self.breadth_ms())
+        rows = len(self._sizes)
+        both, alone = (self.pool.costs.verify_ms(rows, fed) for fed in (self._fed(self._sizes), self._fed_alone))
+        if self._fed_alone and both is not None and alone is not None:
+            rest = max(0.0, whole_ms - self._draft_ms)
+            self.worth.saw(
+                rows, Side(self._tokens, rest + self._draft_ms + both), Side(self._tokens_alone, rest + alone)
+            )
+        self._fed_alone = 0
 
     def version(self, row: Row) -> str:
         """The version of the row's draft."""

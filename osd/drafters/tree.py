@@ -65,6 +65,8 @@ class TreeDrafter:
         self._planted: dict[str, tuple[Tree, list[Belief]]] = {}
         """Of the newest round, all that could have been in each request's tree, and what was thought of it."""
         self._rounds, self._first_ms = 0, 0.0
+        self.proposed: dict[int, Proposal] = {}
+        """Of the newest round, what was named for which row."""
         self.bar = 0.0
         """The chance that a node had to have to stay in a tree, of late; 0 where there was room for all."""
         self._depths: list[int] = []
@@ -124,7 +126,8 @@ class TreeDrafter:
         chains = [len(tree) for tree in trees]
         who = [i for i, gamma in enumerate(gammas) if gamma and trees[i].drawn < nodes]
         proposals = self.proposer.propose([rows[i] for i in who], [gammas[i] for i in who], [nodes] * len(who))
-        for i, proposal in zip(who, proposals, strict=True):
+        self.proposed = dict(zip(who, proposals, strict=True))
+        for i, proposal in self.proposed.items():
             graft(trees[i], proposal, gammas[i], chains[i] + nodes, self.pool.vocabulary)
         self._rounds += 1
         beliefs = [self.chances.of(tree, own) for tree, own in zip(trees, chains, strict=True)]

@@ -1,0 +1,87 @@
+"""Whether it pays to ask the draft, where a proposer names tokens anyway.
+
+Of a round in which the draft was asked both sides are known: what its tree brought and took, and what the tree of the
+proposals alone would have brought, for the target has said how the text goes on. So two sums of tokens and
+milliseconds are kept for each size of batch, and the side with more tokens a millisecond is taken. What is found to be
+not worth its time is asked again now and then: drafts learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from osd.trees.tree import Tree
+
+FIRST = 8
+"""Rounds in which the draft is asked before anything is concluded."""
+AGAIN = 32
+"""One round in so many it is asked all the same."""
+MOST = 64
+"""Judged rounds after which those before count half."""
+
+
+class Side(NamedTuple):
+    """What a batch's trees bring."""
+
+    tokens: float
+    """Of all rows together, the target's own among them."""
+    ms: float
+
+
+NOTHING = Side(0.0, 0.0)
+
+
+@dataclass(slots=True)
+class Account:
+    """Batches of one size."""
+
+    asked: float = 0.0
+    """Judged rounds, the older ones for less."""
+    rounds: int = 0
+    both: Side = NOTHING
+    """The draft and the proposals."""
+    alone: Side = NOTHING
+
+    @property
+    def pays(self) -> bool:
+        """Whether the draft brings more tokens a millisecond."""
+        return self.both.tokens * self.alone.ms >= self.alone.tokens * self.both.ms
+
+    def saw(self, both: Side, alone: Side) -> None:
+        """A round more."""
+        keep = 0.5 if self.asked >= MOST else 1.0
+        self.asked = keep * self.asked + 1
+        self.both = Side(*(keep * old + new for old, new in zip(self.both, both, strict=True)))
+        self.alone = Side(*(keep * old + new for old, new in zip(self.alone, alone, strict=True)))
+
+
+@dataclass(slots=True)
+class Worth:
+    """The accounts, by size of batch: 1, 2 to 3, 4 to 7 rows, and so on."""
+
+    accounts: dict[int, Account] = field(default_factory=dict)
+
+    def asks(self, rows: int) -> bool:
+        """Whether to ask the draft in the round that begins."""
+        account = self._of(rows)
+        account.rounds += 1
+        return account.asked < FIRST or account.rounds % AGAIN == 0 or account.pays
+
+    def saw(self, rows: int, both: Side, alone: Side) -> None:
+        """What a round brought in which it was asked, and what it would have brought."""
+        self._of(rows).saw(both, alone)
+
+    def _of(self, rows: int) -> Account:
+        return self.accounts.setdefault(rows.bit_length(), Account())
+
+
+def brought(tree: Tree, tokens: Sequence[int]) -> int:
+    """Tokens that a tree would have brought where the text went on like this; no more than are known of it."""
+    node, count = 0, 0
+    for token in tokens:
+        count += 1
+        if (node := tree.places.get((node, token), -1)) < 0:
+            break
+    return count
