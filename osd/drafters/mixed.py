@@ -123,19 +123,21 @@ class MixedDrafter(TreeDrafter):
         self.hear(row, length_before, accepted)
 
     def measure(self, whole_ms: float) -> None:
-        """See :meth:`osd.drafters.base.Drafting.measure`."""
+        """See :meth:`osd.drafters.base.Drafting.measure`. A round in which the draft is asked though that does not pay
+        is no measure of what drafting costs in the others."""
+        rows = len(self._sizes)
         if not self._asked:
             super().measure(whole_ms)
             return
         self._first_ms = whole_ms
-        self.pool.measure(whole_ms + self.breadth_ms())
-        rows = len(self._sizes)
+        if not self.sized or self.worth.pays(rows):
+            self.pool.measure(whole_ms + self.breadth_ms())
         both, alone = (self.pool.costs.verify_ms(rows, fed) for fed in (self._fed(self._sizes), self._fed_alone))
         if self._fed_alone and both is not None and alone is not None:
             rest = max(0.0, whole_ms - self._draft_ms)
-            self.worth.saw(
-                rows, Side(self._tokens, rest + self._draft_ms + both), Side(self._tokens_alone, rest + alone)
-            )
+            sides = Side(self._tokens, rest + self._draft_ms + both), Side(self._tokens_alone, rest + alone)
+            if self.worth.saw(rows, *sides):
+                self.pool.costs.forget_drafts()
         self._fed_alone = 0
 
     def version(self, row: Row) -> str:

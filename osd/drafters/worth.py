@@ -67,11 +67,18 @@ class Worth:
         """Whether to ask the draft in the round that begins."""
         account = self._of(rows)
         account.rounds += 1
-        return account.asked < FIRST or account.rounds % AGAIN == 0 or account.pays
+        return account.rounds % AGAIN == 0 or self.pays(rows)
 
-    def saw(self, rows: int, both: Side, alone: Side) -> None:
-        """What a round brought in which it was asked, and what it would have brought."""
+    def pays(self, rows: int) -> bool:
+        """Whether it is asked in most rounds."""
+        account = self._of(rows)
+        return account.asked < FIRST or account.pays
+
+    def saw(self, rows: int, both: Side, alone: Side) -> bool:
+        """What a round brought in which it was asked, and what it would have brought; whether :meth:`pays` changed."""
+        before = self.pays(rows)
         self._of(rows).saw(both, alone)
+        return self.pays(rows) is not before
 
     def _of(self, rows: int) -> Account:
         return self.accounts.setdefault(rows.bit_length(), Account())

@@ -80,11 +80,7 @@ class CostModel:
         """Rows of the batch that this draft drafts for, while others draft for the rest; None where it is alone."""
         self.unread = 0
         """Tokens that the drafter reads before its next draft, whose timing is then no draft step's."""
-        self._draft = Surface(lambda batch, steps: batch)  # a cell holds milliseconds a step
-        self._late_draft = Surface(lambda batch, steps: batch)
-        self._late_drafts = 0
-        self._extras: deque[float] = deque([0.0], maxlen=WINDOW)
-        self._a_token: deque[float] = deque([0.0], maxlen=WINDOW)
+        self.forget_drafts()
 
     def of(self, draft: str) -> CostModel:
         """The cost model of further draft weights, which are known by this name; nothing of it is forgotten."""
@@ -127,6 +123,14 @@ class CostModel:
             self._observe_late(batch, steps, ms)
         else:
             self._observe("draft", self._draft, batch, _doubled(steps), ms, steps)
+
+    def forget_drafts(self) -> None:
+        """From now on something else drafts, and what it costs is to be learned anew."""
+        self._draft = Surface(lambda batch, steps: batch)  # a cell holds milliseconds a step
+        self._late_draft = Surface(lambda batch, steps: batch)
+        self._late_drafts = 0
+        self._extras: deque[float] = deque([0.0], maxlen=WINDOW)
+        self._a_token: deque[float] = deque([0.0], maxlen=WINDOW)
 
     def _observe_late(self, batch: int, steps: int, ms: float) -> None:
         self._common.spent_ms += ms

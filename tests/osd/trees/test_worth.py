@@ -63,7 +63,7 @@ def test_a_draft_that_rests_now_and_then_reads_what_it_missed(batch: int, monkey
     turns, taken = cycle([True, False, False, True, False]), []
     monkeypatch.setattr(Worth, "asks", lambda self, rows: taken.append(next(turns)) or taken[-1])
     judged: list[tuple[Side, Side]] = []
-    monkeypatch.setattr(Worth, "saw", lambda self, rows, *sides: judged.append(sides))
+    monkeypatch.setattr(Worth, "saw", lambda self, rows, *sides: bool(judged.append(sides)))
     assert serve(engine, asked) == list(expected.values())
     assert {True, False} <= set(taken) and 0 < len(judged) <= sum(taken)
     assert all(both.tokens >= 1 and both.ms > alone.ms * 0.2 and alone.tokens >= 1 for both, alone in judged)
