@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -35,6 +35,10 @@ def demo(
             metavar="free|paced|lockstep",
         ),
     ] = "paced",
+    drafter: Annotated[
+        Literal["blended", "causal"],
+        typer.Option(help="blended: the draft and a table of n-grams, in one chain. causal: the draft alone."),
+    ] = "blended",
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.", metavar="N")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="New folder for report, picture and summary. Default: out/demo-…", metavar="DIR")
@@ -69,8 +73,9 @@ def demo(
         server_parts()
     results = run_demo(
         settings, out=out or new_folder("demo"), console=console, requests=requests,
-        domains=domain or tuple(DOMAINS), max_new_tokens=max_tokens, batch=batch, arrival=arrival, seed=seed, keep=keep,
-        port=dashboard_port(settings, serve, port), stay=serve and console.is_terminal and not as_json,
+        domains=domain or tuple(DOMAINS), max_new_tokens=max_tokens, batch=batch, arrival=arrival, drafter=drafter,
+        seed=seed, keep=keep, port=dashboard_port(settings, serve, port),
+        stay=serve and console.is_terminal and not as_json,
     )  # fmt: skip
     if as_json:
         print_json(last_line(results))

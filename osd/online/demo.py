@@ -32,6 +32,7 @@ def run_demo(
     max_new_tokens: int = 64,
     batch: int = 4,
     arrival: str = "paced",
+    drafter: str = "blended",
     check_every: int = 16,
     seed: int = 0,
     keep: bool = False,
@@ -40,13 +41,14 @@ def run_demo(
 ) -> Results:
     """Serve the demo's domains one after another while a worker process trains the draft.
 
-    ``requests``: prompts of each domain. ``console``: where panel and table go. ``keep``: leave the run's store in the
-    folder. ``out`` must be new. Writes summary.json, report.html, acceptance.svg and .png there. Ctrl-C ends everything
-    that was started and reports what was served until then (``facts["interrupted"]``). ``port``: where the dashboard is
+    ``requests``: prompts of each domain. ``drafter``: as in the settings. ``console``: where panel and table go.
+    ``keep``: leave the run's store in the folder. ``out`` must be new. Writes summary.json, report.html, acceptance.svg
+    and .png there. Ctrl-C ends everything that was started and reports what was served until then (``facts["interrupted"]``). ``port``: where the dashboard is
     meanwhile; None for none. With ``stay`` it is open until Ctrl-C.
     Raises BadSetting, StoreWriteFailed, TrainingFailed.
     """
-    changes = {"learn": LEARN, "serve": {"max_batch": batch, "target": str(TARGET), "draft": str(DRAFT)}}
+    serve = {"max_batch": batch, "target": str(TARGET), "draft": str(DRAFT), "drafter": drafter}
+    changes = {"learn": LEARN, "serve": serve}
     own = own_settings(settings, out / "data", **changes)
     plan = Plan(
         str(TARGET), str(DRAFT), demo_segments(requests, seed, domains), out, own, arrival, max_new_tokens, check_every,
