@@ -43,8 +43,9 @@ def run_demo(
 
     ``requests``: prompts of each domain. ``drafter``: as in the settings. ``console``: where panel and table go.
     ``keep``: leave the run's store in the folder. ``out`` must be new. Writes summary.json, report.html, acceptance.svg
-    and .png there. Ctrl-C ends everything that was started and reports what was served until then (``facts["interrupted"]``). ``port``: where the dashboard is
-    meanwhile; None for none. With ``stay`` it is open until Ctrl-C.
+    and .png there. Ctrl-C ends everything that was started and reports what was served until then
+    (``facts["interrupted"]``). ``port``: where the dashboard is meanwhile; None for none. With ``stay`` it is open
+    until Ctrl-C.
     Raises BadSetting, StoreWriteFailed, TrainingFailed.
     """
     serve = {"max_batch": batch, "target": str(TARGET), "draft": str(DRAFT), "drafter": drafter}
