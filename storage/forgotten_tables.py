@@ -42,7 +42,7 @@ def drop_tables(db: Database, place: WeightPlace) -> list[str]:
     columns = VersionRow.id, VersionRow.path, VersionRow.evidence
     with db.session(read_only=True) as session:
         line = news_after(session, 0).line
-        tables = session.execute(select(*columns).where(VersionRow.kind == KIND)).all()
+        tables = session.execute(select(*columns).where(VersionRow.kind == KIND).order_by(VersionRow.id)).all()
     dropped = []
     for version_id, path, evidence in tables:
         if DROPPED in evidence:
