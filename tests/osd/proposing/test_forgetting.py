@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osd.cli.pair import SHIPPED
 from osd.engine import Engine
-from osd.models import Pair, load_pair
+from osd.models import Pair
 from osd.ngram.cells import TOKEN_MASK, entries_of, find, key_of
 from osd.ngram.files import load_table
 from osd.ngram.table import Table, TableSettings
@@ -27,23 +26,13 @@ from osd.serving import serving
 from storage.errors import ForgottenAhead
 from storage.records import DraftVersion, Request, VersionState
 from storage.store import Store, open_store
-from tests.osd.proposing.test_serving import requests, settings_in, tables_of, until
+from tests.osd.proposing.conftest import settings_in
+from tests.osd.proposing.test_serving import requests, tables_of, until
 from tests.storage.make import samples
 
 Gram = tuple[int, ...]
 SECONDS = 10.0
 """In which a server must have noticed, with a machine that does other things besides."""
-
-
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    return load_pair(SHIPPED / "target", SHIPPED / "draft")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(settings_in(tmp_path)) as store:
-        yield store
 
 
 def grams(done: Completion, order: int = 4) -> set[Gram]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from osd.cli.pair import SHIPPED
-from osd.models import Pair, load_pair
+from osd.models import Pair
 from osd.ngram.errors import OtherTokenizer
 from osd.ngram.files import ARRAYS, load_table, save_table
 from osd.ngram.table import Table, TableSettings
@@ -23,28 +22,10 @@ from osd.proposing.tables import Tables
 from osd.row import Completion
 from osd.serving import serving
 from storage.records import Request
-from storage.settings import Settings, load_settings
-from storage.store import Store, open_store
+from storage.store import Store
+from tests.osd.proposing.conftest import settings_in
 
 ASKED = ("How many days has a leap year?", "SELECT all users", "def add(a, b):")
-
-
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    return load_pair(SHIPPED / "target", SHIPPED / "draft")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(settings_in(tmp_path)) as store:
-        yield store
-
-
-def settings_in(folder: Path, **serve: Any) -> Settings:
-    serve = {"max_batch": 2, "drafter": "trigram", "gamma": "fixed", "gamma_initial": 6, "table_mb": 4} | serve
-    return load_settings(
-        storage={"directory": folder / "data", "holdout": 0.0, "flush_requests": 1}, serve=serve
-    )
 
 
 def requests(pair: Pair, **facts: Any) -> list[Request]:
