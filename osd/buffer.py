@@ -46,7 +46,7 @@ class Buffer:
 
     def put(self, parcel: Parcel) -> bool:
         """Add a parcel; False when only its completions found room."""
-        size, logits = parcel.bytes, parcel.unreduced
+        size, logits = parcel.bytes, parcel.positions
         with self._wake:
             if fits := self._held + size <= self.limit:
                 self._held, self._logits = self._held + size, self._logits + logits

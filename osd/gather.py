@@ -1,7 +1,7 @@
-"""Rounds that wait, in the decode loop, until there are enough of them to be looked at and reduced in one go.
+"""Rounds that wait, in the decode loop, until there are enough of them to be looked at and handed over in one go.
 
-A call of the compiled pass, the arrays that it fills and handing them over cost several times what one round's few
-positions do, and Python that runs once a round runs cold. Waiting costs only memory: logits are kept, not copied.
+Handing over, and the compiled pass that reduces them, cost several times what one round's few positions do, and Python
+that runs once a round runs cold. Waiting costs only memory: logits are kept, not copied.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from osd.parcels import Parcel, Span
-from osd.reduce import Reducer, Rows
+from osd.reduce import Rows
 from osd.row import Completion
 from osd.verdict import Verdict
 from storage.records import Request
 
-ROUNDS = 8
+ROUNDS = 32
 """More of them gain little and push other things out of the processor's caches."""
 BYTES = 8 << 20
 """Of logits that are kept."""
@@ -42,8 +42,7 @@ class Taken(NamedTuple):
 class Gathering:
     """Of one decode loop, in order."""
 
-    def __init__(self, reducer: Reducer) -> None:
-        self._reducer = reducer
+    def __init__(self) -> None:
         self._begin()
 
     def _begin(self) -> None:
@@ -63,10 +62,10 @@ class Gathering:
             self._chances.append(chances)
 
     def parcel(self, completions: list[Completion]) -> Parcel | None:
-        """Everything, reduced, and the requests that ended with it; None where there is nothing."""
+        """Everything, and the requests that ended with it; None where there is nothing."""
         if not self._rows:
             return Parcel([], None, None, completions) if completions else None
         chances = torch.cat(self._chances) if self._chances else None
-        parcel = Parcel(self._spans, self._reducer.reduce(self._rows), chances, completions)
+        parcel = Parcel(self._spans, self._rows, chances, completions)
         self._begin()
         return parcel

@@ -1,9 +1,9 @@
 """Keeps what can be learned from decoding: a bounded buffer between the decode loop and the store.
 
-What the target says at the positions worth keeping is reduced to top-k log-probabilities, a few rounds at a time
-(:mod:`osd.gather`, :mod:`osd.reduce`), and handed to a thread of the recorder's own, which writes it, with the totals
-of finished requests, to storage (:mod:`osd.handover`). When the buffer is full, positions are dropped and counted;
-decoding never waits.
+Where the target's logits at the positions worth keeping lie is noted, a few rounds at a time (:mod:`osd.gather`), and
+handed to a thread of the recorder's own. It reduces them to top-k log-probabilities (:mod:`osd.reduce`) and writes
+those, with the totals of finished requests, to storage (:mod:`osd.handover`). When the buffer is full, positions are
+dropped and counted; decoding never waits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from osd.buffer import Buffer
 from osd.drafters.base import Draft
 from osd.gather import BYTES, ROUNDS, Gathering, Taken
 from osd.handover import Handover
-from osd.parcels import Parcel, Part, Span, bundle
+from osd.parcels import Parcel, Part, Span, bundle, by_request
 from osd.redaction import Redactor, load_hook
 from osd.reduce import Kept, Reducer
 from osd.row import Completion, Progress, Row
@@ -33,7 +33,7 @@ from storage.records import Outcome, RequestSamples, TokenKind
 from storage.settings import Settings
 from storage.store import Store
 
-SWITCH_SECONDS = 5e-4
+SWITCH_SECONDS = 2e-5
 """How soon a thread of this process must let another have the interpreter."""
 ACCEPTED, REJECTED, UNDRAFTED = TokenKind.ACCEPTED, TokenKind.REJECTED, TokenKind.UNDRAFTED
 
@@ -54,14 +54,15 @@ class Recorder:
         self.buffer = Buffer(
             settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
         )
-        self._gathered = Gathering(self.reducer)
+        self._gathered = Gathering()
         self._taken: list[Taken] = []
         self._held = 0
         """Bytes of their logits."""
         self._open: dict[str, list[Part]] = {}
         self._samples: list[RequestSamples] = []
         self._outcomes: list[Outcome] = []
-        # decoding gives up the interpreter at every product, and by default waits 5 ms for this thread to give it back
+        # decoding gives up the interpreter at every product, and by default waits 5 ms for this thread, or one that
+        # serves HTTP, to give it back
         sys.setswitchinterval(min(SWITCH_SECONDS, sys.getswitchinterval()))
         self._on_the_spot = self._aside = 0.0
         self._thread = threading.Thread(target=self._work, name="osd-recorder", daemon=True)
@@ -74,8 +75,13 @@ class Recorder:
 
     @property
     def seconds(self) -> float:
-        """What recording has taken so far: seconds of the decode loop, and CPU seconds of the recorder's own thread."""
-        return self._on_the_spot + self._aside
+        """What recording has taken so far of the decode loop."""
+        return self._on_the_spot
+
+    @property
+    def seconds_beside(self) -> float:
+        """CPU seconds of the recorder's own thread so far."""
+        return self._aside
 
     def take(
         self,
@@ -123,7 +129,7 @@ class Recorder:
         return None
 
     def _gather(self, spans: list[Span], index: list[int], logits: Tensor, chances: Tensor | None) -> None:
-        """Keep these places for the next parcel; where they must be reduced later, they are one of their own."""
+        """Keep these places for the next parcel; where only PyTorch can reduce them, they are one of their own."""
         known = None if chances is None else _at(F.pad(chances, (0, 1)), index)
         rows = self.reducer.rows(logits, index)
         if rows is None or not self._gathered.fits(known):
@@ -181,13 +187,8 @@ class Recorder:
     def _sort(self, parcels: list[Parcel]) -> None:
         """Every span to its request, and of the finished ones samples."""
         for parcel, kept, begin in self._reduced([parcel for parcel in parcels if parcel.content is not None]):
-            chances = None if parcel.chances is None else parcel.chances.cpu().numpy()
-            at = 0
-            for span in parcel.spans:
-                end = at + span.length
-                part = Part(span, kept, begin + at, None if chances is None else chances[at:end])
-                self._open.setdefault(span.request_id, []).append(part)
-                at = end
+            for part in by_request(parcel, kept, begin):
+                self._open.setdefault(part.spans[0].request_id, []).append(part)
         for completion in (completion for parcel in parcels for completion in parcel.completions):
             self._outcomes += completion.outcomes
             if self.tracing:
@@ -197,16 +198,16 @@ class Recorder:
                 self._samples.append(bundle(completion, parts))
 
     def _reduced(self, parcels: list[Parcel]) -> Iterator[tuple[Parcel, Kept, int]]:
-        """Each with what is kept of it, and the place in that where it begins: logits are reduced all in one go."""
+        """Each with what is kept of it, and the place in that where it begins: plain logits are reduced in one go."""
         logits = [parcel.content for parcel in parcels if isinstance(parcel.content, Tensor)]
         together = self.reducer(torch.cat(logits)) if logits else None
         begin = 0
         for parcel in parcels:
-            if isinstance(parcel.content, Kept):
-                yield parcel, parcel.content, 0
+            if isinstance(parcel.content, list):
+                yield parcel, self.reducer.reduce(parcel.content), 0
             elif together is not None:
                 yield parcel, together, begin
-                begin += parcel.unreduced
+                begin += parcel.positions
 
     def _flush(self) -> None:
         samples, outcomes, self._samples, self._outcomes = self._samples, self._outcomes, [], []

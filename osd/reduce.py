@@ -1,8 +1,8 @@
 """The target's logits, reduced to what is kept of them: the k likeliest tokens and the mass outside.
 
-A compiled pass does it where it can (CPU, see :mod:`osd.topk`): at 4 µs a position it is done by the decode loop, a few
-rounds at a time, which costs decoding less than copying the logits for another thread that then needs a core of its
-own. Until that pass is compiled, and where logits lie on a GPU, PyTorch does it later, on the recorder's thread.
+The recorder's thread does it. On a CPU by a compiled pass (:mod:`osd.topk`), 4 µs a position, without the interpreter,
+which decoding needs, and of logits where they lie: nothing is copied. Until that pass is compiled, and where logits lie
+on a GPU, by PyTorch.
 """
 
 from __future__ import annotations

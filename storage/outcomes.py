@@ -25,7 +25,7 @@ from storage.outcome_window import Window, grouped
 from storage.records import Outcome, ratio
 from storage.route_names import under_present_names
 from storage.spans import KEPT, SPANS, floor_to
-from storage.tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow, VersionRow
+from storage.tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow, VersionRow, table_of
 
 LOG_ROWS = 20_000
 """Outcomes kept one by one."""
@@ -121,7 +121,7 @@ class OutcomeStore:
             session.execute(_upsert(self._db.dialect), _sums(outcomes, worker))
             PositionSums(session).add(outcomes)
             if lines := [_line(outcome, worker) for outcome in outcomes if outcome.request_id not in gone]:
-                session.execute(insert(OutcomeRow), lines)
+                session.execute(insert(table_of(OutcomeRow)), lines)
             newest = select(func.max(OutcomeRow.id)).scalar_subquery()
             session.execute(delete(OutcomeRow).where(OutcomeRow.id <= newest - self._log_rows))
 

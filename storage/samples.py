@@ -29,7 +29,7 @@ from storage.sample_index import ReplayStats, Waiting, chunks, of_draft
 from storage.segment_files import NewSegment, is_held_out, prompt_hash, read_segment, write_segment
 from storage.segment_place import LocalSegments, SegmentPlace
 from storage.sweep import Swept, sweep_segments
-from storage.tables import SampleRow, SegmentRow
+from storage.tables import SampleRow, SegmentRow, table_of
 from storage.tenants import TenantLedger, usable_for
 
 
@@ -94,7 +94,7 @@ class SampleStore:
                 raise Forgot(reason="some of it was forgotten")
             named = under_present_names(session, batch)
             new.enter(session)
-            session.execute(insert(SampleRow), list(map(self._row, new.requests, named)))
+            session.execute(insert(table_of(SampleRow)), list(map(self._row, new.requests, named)))
 
     def _row(self, place: Mapping[str, Any], samples: RequestSamples) -> dict[str, Any]:
         return {

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import JSON, BigInteger, Double, ForeignKey, Index, Integer, MetaData, UniqueConstraint, false, text
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    UniqueConstraint,
+    false,
+    text,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.sql import true
 
@@ -31,6 +43,11 @@ class Base(DeclarativeBase):
         Facts: JSON(),
         Ids: JSON(),
     }
+
+
+def table_of(row: type[Base]) -> Table:
+    """For many rows at once: without objects an insert takes half the time."""
+    return Base.metadata.tables[row.__tablename__]
 
 
 class DraftRow(Base):

@@ -13,7 +13,6 @@ from transformers.utils import logging
 
 from osd.engine import Engine
 from osd.models import Pair
-from osd.recorder import Recorder
 from storage.records import Request
 from storage.settings import ServeSettings
 
@@ -36,28 +35,18 @@ class Contender:
     batch: int
     decode: Decode
     """Prompts in, generated tokens out, in order."""
-    recording: Callable[[], float] = lambda: 0.0
-    """Seconds that recording has taken so far; see :attr:`osd.recorder.Recorder.seconds`."""
 
 
-def osd_contender(
-    name: str, pair: Pair, settings: ServeSettings, new_tokens: int, recorder: Recorder | None = None
-) -> Contender:
+def osd_contender(name: str, pair: Pair, settings: ServeSettings, new_tokens: int) -> Contender:
     """osd's engine; it lives on between calls, as a server's does, so what it learned of costs stays."""
-    engine = Engine(pair, settings, recorder=recorder)
+    engine = Engine(pair, settings)
 
     def decode(prompts: Sequence[Tokens]) -> list[list[int]]:
         asked = [Request(prompt, max_new_tokens=new_tokens) for prompt in prompts]
         done = {completion.request.id: list(completion.tokens) for completion in engine.run(asked)}
         return [done[request.id] for request in asked]
 
-    def recording() -> float:
-        if recorder is None:
-            return 0.0
-        recorder.wait()
-        return recorder.seconds
-
-    return Contender(name, settings.max_batch, decode, recording)
+    return Contender(name, settings.max_batch, decode)
 
 
 def plain_contender(pair: Pair, batch: int, new_tokens: int) -> Contender:

@@ -11,16 +11,14 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import partial
 from typing import Any
 
 from osd.bench.contenders import ASSISTED, Contender, Tokens, assisted_contender, osd_contender, plain_contender
+from osd.bench.recording import RecordingCost, recording_cost
 from osd.models import Pair
-from osd.recorder import Recorder
 from osd.undrafted import has_draft
 from storage.settings import Settings
-from storage.store import open_store
 
 Report = Callable[[int, int, str], None]
 """Turns done, turns in all, and what was just measured."""
@@ -33,20 +31,14 @@ class Measured:
     batch: int
     rates: list[float] = field(default_factory=list)
     """Tokens a second, a turn."""
-    seconds: float = 0.0
-    """Spent decoding, all turns."""
-    recording: float = 0.0
-    """Of it spent recording, with the CPU seconds of the recorder's own thread, which may run beside."""
     texts: dict[Tokens, list[int]] = field(default_factory=dict)
 
     def take_turn(self, contender: Contender, chunk: Sequence[Tokens]) -> None:
         """Decode a chunk of the prompts, timed."""
-        recorded, begun = contender.recording(), time.perf_counter()
+        begun = time.perf_counter()
         texts = contender.decode(chunk)
-        seconds = time.perf_counter() - begun
-        self.rates.append(sum(map(len, texts)) / seconds)
+        self.rates.append(sum(map(len, texts)) / (time.perf_counter() - begun))
         self.texts |= dict(zip(chunk, texts, strict=True))
-        self.seconds, self.recording = self.seconds + seconds, self.recording + contender.recording() - recorded
 
     @property
     def rate(self) -> float:
@@ -62,39 +54,44 @@ def bench_decode(
     batches: Sequence[int] = (1, 8),
     new_tokens: int = 64,
     turns: int = 3,
+    recorded: int = 300,
     report: Report = lambda done, total, name: None,
 ) -> dict[str, Any]:
     """Measure, and return the dictionary that the command prints as its last line.
 
-    ``turns`` chunks of the prompts are each decoded by every contender; more turns, less noise.
+    ``turns`` chunks of the prompts are each decoded by every contender; more turns, less noise. What recording costs is
+    measured by itself, in so many pairs of shorter turns (0: not at all).
     """
-    with TemporaryDirectory(prefix="osd-bench-") as folder:
-        store = open_store(_in(settings, Path(folder)))
-        recorders = [Recorder(store, _in(settings, Path(folder)), "bench") for _ in batches]
-        for recorder in recorders:
-            recorder.reducer.wait()  # what is compiled once is no part of what decoding costs
-        contenders = _contenders(pair, settings, batches, new_tokens, recorders)
-        measured = _measure(contenders, prompts, turns, report)
-        for recorder in recorders:
-            recorder.close()
-        store.close()
-    return _summary(measured, batches) | {"prompts": len(prompts), "new_tokens": new_tokens, "turns": turns}
+    measured = _measure(_contenders(pair, settings, batches, new_tokens), prompts, turns, report)
+    costs = {}
+    for batch in batches if recorded else ():
+        told = partial(_told, report, f"recording or not, batch {batch}")
+        costs[str(batch)] = recording_cost(
+            pair, prompts, settings, batch=batch, new_tokens=new_tokens, pairs=recorded, told=told
+        )
+    facts = {"prompts": len(prompts), "new_tokens": new_tokens, "turns": turns, "recorded": recorded}
+    return _summary(measured, batches) | _recording(costs) | facts
 
 
-def _in(settings: Settings, folder: Path) -> Settings:
-    storage = settings.storage.model_copy(update={"directory": folder, "url": None})
-    return settings.model_copy(update={"storage": storage})
+def _told(report: Report, name: str, done: int, total: int) -> None:
+    report(done, total, name)
 
 
-def _contenders(
-    pair: Pair, settings: Settings, batches: Sequence[int], new_tokens: int, recorders: Sequence[Recorder]
-) -> dict[str, Contender]:
+def _recording(costs: dict[str, RecordingCost]) -> dict[str, Any]:
+    return {
+        "recording_cost": {batch: round(cost.cost, 4) for batch, cost in costs.items()},
+        "recording_cost_error": {batch: round(cost.error, 4) for batch, cost in costs.items()},
+        "recorder_share": {batch: round(cost.share, 4) for batch, cost in costs.items()},
+        "recorder_share_beside": {batch: round(cost.share_beside, 4) for batch, cost in costs.items()},
+    }
+
+
+def _contenders(pair: Pair, settings: Settings, batches: Sequence[int], new_tokens: int) -> dict[str, Contender]:
     found: dict[str, Contender] = {}
-    for batch, recorder in zip(batches, recorders, strict=True):
+    for batch in batches:
         serve = settings.serve.model_copy(update={"max_batch": batch})
         alone = serve.model_copy(update={"gamma": "fixed", "gamma_initial": 0})
         found[f"osd@{batch}"] = osd_contender("osd", pair, serve, new_tokens)
-        found[f"osd_recording@{batch}"] = osd_contender("osd_recording", pair, serve, new_tokens, recorder)
         found[f"target_alone@{batch}"] = osd_contender("target_alone", pair, alone, new_tokens)
         if has_draft(pair) and serve.drafter == "causal":
             blended = serve.model_copy(update={"drafter": "blended"})
@@ -151,17 +148,5 @@ def _summary(measured: dict[str, Measured], batches: Sequence[int]) -> dict[str,
         "ratio_vs_target_alone": {str(b): round(rates[f"osd@{b}"] / rates[f"target_alone@{b}"], 3) for b in batches},
         "ratio_blended_vs_osd": {b: round(rate / by_batch("osd")[b], 3) for b, rate in by_batch("osd_blended").items()},
         f"ratio_batch_{last}_vs_{first}": round(rates[f"osd@{last}"] / rates[f"osd@{first}"], 3),
-        "recording_cost": {
-            str(b): round(_cost(measured[f"osd@{b}"], measured[f"osd_recording@{b}"]), 4) for b in batches
-        },
-        "recorder_share": {
-            str(b): round(measured[f"osd_recording@{b}"].recording / measured[f"osd_recording@{b}"].seconds, 4)
-            for b in batches
-        },
         "spread": {name: [round(min(m.rates), 1), round(max(m.rates), 1)] for name, m in measured.items()},
     }
-
-
-def _cost(off: Measured, on: Measured) -> float:
-    """Share of throughput lost: one minus the median of the turn-by-turn ratios."""
-    return 1 - statistics.median(b / a for a, b in zip(off.rates, on.rates, strict=True))

@@ -137,30 +137,22 @@ def _purge(store: Store, count: int) -> dict[str, Any]:
     }
 
 
-def recorder_share(settings: Settings, target: str, draft: str, prompts: int, tokens: int) -> dict[str, Any]:
-    """Share of decode time that recording takes, by the recorder's own clock, at batch 1."""
-    from osd.bench.contenders import osd_contender
+def recorder_share(settings: Settings, target: str, draft: str, pairs: int) -> dict[str, Any]:
+    """Share of decode time that recording takes at batch 1, by the recorder's own clock: of the decode loop, and CPU
+    of its thread beside; and throughput lost, by so many pairs of turns. See :mod:`osd.bench.recording`."""
+    from osd.bench.recording import recording_cost
     from osd.demo.prompts import DOMAINS
     from osd.demo.prompts import prompts as shipped
     from osd.models import load_pair
     from osd.prompts import encode
-    from osd.recorder import Recorder
 
     pair = load_pair(target, draft, device=settings.serve.device, dtype=settings.serve.dtype)
-    texts = [encode(pair.tokenizer, text) for domain in DOMAINS for text in shipped(domain, prompts)][: prompts + 1]
-    with TemporaryDirectory(prefix="osd-bench-") as made:
-        storage = settings.storage.model_copy(update={"directory": Path(made), "url": None})
-        own = settings.model_copy(update={"storage": storage})
-        with open_store(own) as store:
-            recorder = Recorder(store, own, "bench")
-            recorder.reducer.wait()
-            contender = osd_contender("osd", pair, own.serve.model_copy(update={"max_batch": 1}), tokens, recorder)
-            contender.decode(texts[:1])
-            recorder.wait()
-            before, watch = recorder.seconds, Stopwatch()
-            with watch.running():
-                contender.decode(texts[1:])
-                recorder.wait()
-            share = (recorder.seconds - before) / watch.wall
-            recorder.close()
-    return {"recorder_share": round(share, 4), "recorder_pair": f"{Path(target).parent.name}/{Path(target).name}"}
+    texts = [encode(pair.tokenizer, text) for domain in DOMAINS for text in shipped(domain, 8)]
+    found = recording_cost(pair, texts, settings, batch=1, new_tokens=64, pairs=pairs)
+    return {
+        "recorder_share": round(found.share, 4),
+        "recorder_share_beside": round(found.share_beside, 4),
+        "recording_cost": round(found.cost, 4),
+        "recording_cost_error": round(found.error, 4),
+        "recorder_pair": f"{Path(target).parent.name}/{Path(target).name}",
+    }

@@ -28,6 +28,7 @@ def decode(
     batch: Annotated[str, typer.Option(help="Batch sizes, the first with the assisted modes beside it.")] = "1,8",
     max_tokens: Annotated[int, typer.Option(help="Tokens to generate a prompt.", min=1)] = 64,
     turns: Annotated[int, typer.Option(help="Turns each contender takes.", min=1)] = 5,
+    recorded: Annotated[int, typer.Option(help="Pairs of turns to tell what recording costs; 0: none.", min=0)] = 300,
     threads: Annotated[int | None, typer.Option(help="Torch threads, for every contender alike.", min=1)] = None,
     json: JsonOption = False,
 ) -> None:
@@ -48,7 +49,7 @@ def decode(
     with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
         task = bar.add_task("warming up", total=None)
         result = bench_decode(
-            pair, tokens, settings, batches=numbers(batch, "--batch", int, 1), new_tokens=max_tokens, turns=turns,
+            pair, tokens, settings, batches=numbers(batch, "--batch", int, 1), new_tokens=max_tokens, turns=turns, recorded=recorded,
             report=lambda done, total, name: bar.update(task, completed=done, total=total, description=name),
         )  # fmt: skip
     result["threads"] = torch.get_num_threads()

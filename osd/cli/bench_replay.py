@@ -53,7 +53,7 @@ def replay(
             lambda done, total: bar.update(task, completed=done, total=total),
         )  # fmt: skip
         bar.update(task, description="decoding", total=None)
-        result |= recorder_share(settings, pair.target, pair.draft, 1 if small else 8, 16 if small else 128)
+        result |= recorder_share(settings, pair.target, pair.draft, 4 if small else 300)
     if not json:
         print_facts(result)
     print_json(result)

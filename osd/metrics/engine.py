@@ -30,7 +30,7 @@ class EngineCollector:
         sheet.add(m.DROPPED, recorder.dropped if recorder else 0)
         sheet.add(m.SPILLED, recorder.handover.spilled if recorder else 0)
         sheet.add(m.SPILL_BYTES, recorder.handover.spill.bytes if recorder else 0)
-        sheet.add(m.RECORDER_SECONDS, recorder.seconds if recorder else 0)
+        sheet.add(m.RECORDER_SECONDS, recorder.seconds + recorder.seconds_beside if recorder else 0)
         sheet.add(m.STEPS, stats.steps)
         sheet.add(m.STOOD_IN, stats.stood_in)
         sheet.add(m.READ, stats.read_tokens)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import replace
 
 import pytest
 
 from osd.bench import decode as bench
 from osd.bench.contenders import ASSISTED, Contender
-from osd.bench.decode import Measured, bench_decode
+from osd.bench.decode import bench_decode
 from storage.settings import load_settings
 from tests.osd.models import prompts, random_pair
 
@@ -24,6 +23,7 @@ def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:
         batches=(1, 2),
         new_tokens=9,
         turns=2,
+        recorded=6,
         report=lambda done, total, _: seen.append((done, total)),
     )
     assert result["identical"] is True and result["differing"] == 0
@@ -32,9 +32,10 @@ def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:
     best = max(result["transformers"][rule]["1"] for rule in ASSISTED)
     assert result["ratio_vs_best_assisted"] == pytest.approx(result["osd"]["1"] / best, abs=2e-3)
     assert result["ratio_batch_2_vs_1"] == pytest.approx(result["osd"]["2"] / result["osd"]["1"], abs=2e-3)
-    assert set(result["recorder_share"]) == {"1", "2"} and min(result["recorder_share"].values()) > 0
-    turns = 2 * (5 * 2 + len(ASSISTED))
-    assert seen == [(i + 1, turns) for i in range(turns)]
+    assert set(result["recording_cost"]) == set(result["recorder_share"]) == {"1", "2"}
+    assert min(result["recorder_share"].values()) > 0
+    turns = 2 * (4 * 2 + len(ASSISTED))
+    assert seen == [(i + 1, turns) for i in range(turns)] + 2 * [(i + 1, 6) for i in range(6)]
 
 
 def test_a_text_that_differs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,10 +50,5 @@ def test_a_text_that_differs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None
         return found
 
     monkeypatch.setattr(bench, "_contenders", lying)
-    result = bench_decode(pair, asked, load_settings(serve={"max_length": 64}), batches=(1,), new_tokens=5, turns=1)
+    result = bench_decode(pair, asked, load_settings(serve={"max_length": 64}), batches=(1,), new_tokens=5, turns=1, recorded=0)
     assert result["identical"] is False and result["differing"] == 4
-
-
-def test_the_cost_of_recording_is_the_median_of_paired_ratios() -> None:
-    off, on = Measured(1, [100.0, 10.0, 50.0]), Measured(1, [99.0, 9.8, 40.0])
-    assert bench._cost(off, on) == pytest.approx(1 - statistics.median([0.99, 0.98, 0.8]))

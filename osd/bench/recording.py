@@ -1,0 +1,169 @@
+"""What recording costs a decode loop: one engine, its recorder there and not there by turns of a tenth of a second.
+
+A machine's speed changes from second to second by more than recording costs, so a turn is a few rounds, is compared
+with the one next to it, and which of the two comes first alternates. One engine takes both, in the middle of its
+requests, so that texts, measured costs and what a controller makes of them are the same for both. The recorder's
+thread writes as often as in a server, while it is recorded, and never while it is not; those turns are few and dear,
+so they have a median of their own, and count as often as they come.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from osd.engine import Engine
+from osd.models import Pair
+from osd.recorder import Recorder
+from osd.row import Completion
+from storage.records import Request
+from storage.settings import Settings
+from storage.store import open_store
+
+Tokens = tuple[int, ...]
+Told = Callable[[int, int], None]
+
+ROUNDS = 24
+"""Of a turn."""
+WARM = 8
+"""Pairs of turns that are not counted: caches and cost tables."""
+ONLY_WHEN_ASKED = {"flush_requests": 1 << 30, "flush_seconds": 1e9}
+
+
+@dataclass(slots=True)
+class RecordingCost:
+    """Turns decoded with and without recording, in pairs."""
+
+    quiet: list[float] = field(default_factory=list)
+    """Seconds without ÷ seconds with recording, a pair."""
+    writing: list[float] = field(default_factory=list)
+    """The same where the recorder's thread was asked to write."""
+    seconds: float = 0.0
+    """Decoding with it, in all."""
+    loop: float = 0.0
+    """Of it spent recording, in the decode loop."""
+    beside: float = 0.0
+    """CPU seconds of the recorder's own thread meanwhile."""
+
+    @property
+    def cost(self) -> float:
+        """Share of throughput lost: one minus the medians' mean, weighed by how many pairs there are of each."""
+        return 1 - sum(weight * statistics.median(ratios) for weight, ratios in self._kinds())
+
+    @property
+    def error(self) -> float:
+        """Its standard error."""
+        return math.sqrt(sum((weight * _error(ratios)) ** 2 for weight, ratios in self._kinds()))
+
+    @property
+    def share(self) -> float:
+        """Of decode time, by the recorder's own clock."""
+        return self.loop / self.seconds
+
+    @property
+    def share_beside(self) -> float:
+        """CPU of the recorder's own thread, which another core may have, by decode time."""
+        return self.beside / self.seconds
+
+    def _kinds(self) -> list[tuple[float, list[float]]]:
+        pairs = len(self.quiet) + len(self.writing)
+        return [(len(ratios) / pairs, ratios) for ratios in (self.quiet, self.writing) if ratios]
+
+
+def _error(ratios: Sequence[float]) -> float:
+    """Standard error of the median, by what lies √n/2 places beside it: a few wild turns do not move it."""
+    ordered, n = sorted(ratios), len(ratios)
+    low, high = math.floor((n - math.sqrt(n)) / 2), math.ceil((n + math.sqrt(n)) / 2) - 1
+    return (ordered[min(n - 1, high)] - ordered[max(0, low)]) / 2
+
+
+def recording_cost(
+    pair: Pair,
+    prompts: Sequence[Tokens],
+    settings: Settings,
+    *,
+    batch: int,
+    new_tokens: int,
+    pairs: int,
+    told: Told = lambda *_: None,
+) -> RecordingCost:
+    """Decode so many pairs of turns; prompts come round again when they are all used."""
+    with TemporaryDirectory(prefix="osd-bench-") as folder:
+        keep = settings.storage.model_copy(update={"directory": Path(folder), "url": None, **ONLY_WHEN_ASKED})
+        store = open_store(changed := settings.model_copy(update={"storage": keep}))
+        recorder = Recorder(store, changed, "bench")
+        recorder.reducer.wait()  # what is compiled once is no part of what decoding costs
+        engine = Engine(pair, settings.serve.model_copy(update={"max_batch": batch}))
+        turns = _Turns(engine, recorder, settings, (Request(p, max_new_tokens=new_tokens) for p in cycle(prompts)))
+        turns.take(WARM)
+        begun = recorder.seconds, recorder.seconds_beside
+        found = turns.take(pairs, told)
+        found.loop, found.beside = recorder.seconds - begun[0], recorder.seconds_beside - begun[1]
+        recorder.close()
+        store.close()
+    return found
+
+
+class _Turns:
+    """One engine's, without end."""
+
+    def __init__(self, engine: Engine, recorder: Recorder, settings: Settings, requests: Iterator[Request]) -> None:
+        self._engine, self._recorder, self._requests = engine, recorder, requests
+        self._storage = settings.storage
+        self._missed: list[Completion] = []
+        """What ended while nothing was recorded: what is kept of it would wait for its end for ever."""
+        self._unwritten, self._since = 0, 0.0
+        """Requests that ended while recorded, and seconds recorded, since the recorder was last asked to write."""
+
+    def take(self, pairs: int, told: Told = lambda *_: None) -> RecordingCost:
+        """The next ones."""
+        found = RecordingCost()
+        for index in range(pairs):
+            if index % 2:
+                recorded, wrote = self._recorded()
+                without = self._rounds()
+            else:
+                without = self._rounds()
+                recorded, wrote = self._recorded()
+            (found.writing if wrote else found.quiet).append(without / recorded)
+            found.seconds += recorded
+            told(index + 1, pairs)
+        return found
+
+    def _recorded(self) -> tuple[float, bool]:
+        due = self._unwritten >= self._storage.flush_requests or self._since >= self._storage.flush_seconds
+        self._engine.recorder = self._recorder
+        begun = time.perf_counter()
+        for completion in self._missed:
+            self._recorder.finish(completion)
+        if due:
+            self._recorder.wait(0)
+            self._unwritten, self._since = 0, 0.0
+        seconds = time.perf_counter() - begun + self._rounds()
+        self._missed = []
+        self._engine.recorder = None
+        self._since += seconds
+        return seconds, due
+
+    def _rounds(self) -> float:
+        """Seconds that a turn's rounds took: those that read no prompt, for prompts are of all lengths."""
+        seconds, rounds = 0.0, 0
+        while rounds < ROUNDS:
+            while self._engine.room > 0:
+                self._engine.submit(next(self._requests))
+            reads = bool(self._engine.reading.rows)
+            begun = time.perf_counter()
+            ended = [progress.completion for progress in self._engine.step() if progress.completion]
+            if not reads:
+                seconds, rounds = seconds + time.perf_counter() - begun, rounds + 1
+            if self._engine.recorder:
+                self._unwritten += len(ended)
+            else:
+                self._missed += ended
+        return seconds

@@ -1,0 +1,50 @@
+"""What recording costs: estimators on made ratios, and turns on a real engine and store."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from osd.bench import recording
+from osd.bench.recording import RecordingCost, recording_cost
+from osd.engine import Engine
+from osd.recorder import Recorder
+from storage.settings import load_settings
+from tests.osd.models import prompts, random_pair
+
+
+def test_turns_that_write_count_as_often_as_they_come() -> None:
+    found = RecordingCost(quiet=[0.98, 0.99, 0.97, 0.0001], writing=[0.5])
+    assert found.cost == pytest.approx(1 - (0.8 * 0.975 + 0.2 * 0.5))
+    assert RecordingCost(quiet=[0.9, 1.0, 1.1]).cost == pytest.approx(0.0)
+
+
+def test_the_error_is_that_of_a_median() -> None:
+    """Of 400 medians of 101 draws each; wild ones among them change nothing."""
+    chance = random.Random(7)
+    draws = [[chance.gauss(1, 0.1) if chance.random() < 0.95 else 50.0 for _ in range(101)] for _ in range(400)]
+    told = statistics.mean(RecordingCost(quiet=ratios).error for ratios in draws)
+    assert told == pytest.approx(statistics.stdev(statistics.median(ratios) for ratios in draws), rel=0.15)
+
+
+def test_everything_that_ends_is_kept_and_written_while_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorder hears of every request's end, also of those that end while nothing is recorded."""
+    ended: list[str] = []
+    heard: list[str] = []
+    step, send = Engine.step, Recorder._send
+    monkeypatch.setattr(
+        Engine, "step", lambda self: [p for p in step(self) if not p.completion or not ended.append(p.request_id)]
+    )
+    monkeypatch.setattr(
+        Recorder, "_send", lambda self, done: (heard.extend(each.request.id for each in done), send(self, done))[1]
+    )
+    monkeypatch.setattr(recording, "WARM", 1)
+    settings = load_settings(serve={"max_length": 64}, storage={"flush_requests": 2})
+    asked = prompts(5, seed=3, longest=8)
+    found = recording_cost(random_pair("llama"), asked, settings, batch=2, new_tokens=6, pairs=8)
+    assert len(found.quiet) + len(found.writing) == 8 and found.writing, "requests ended, so it was asked to write"
+    assert found.seconds > found.loop > 0 and found.beside > 0
+    assert len(heard) == len(set(heard)) and set(heard) <= set(ended)
+    assert len(set(ended) - set(heard)) <= 6 * recording.ROUNDS, "at most what ended in the last turn"
