@@ -49,7 +49,8 @@ def decode(
     with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
         task = bar.add_task("warming up", total=None)
         result = bench_decode(
-            pair, tokens, settings, batches=numbers(batch, "--batch", int, 1), new_tokens=max_tokens, turns=turns, recorded=recorded,
+            pair, tokens, settings, batches=numbers(batch, "--batch", int, 1), new_tokens=max_tokens, turns=turns,
+            recorded=recorded,
             report=lambda done, total, name: bar.update(task, completed=done, total=total, description=name),
         )  # fmt: skip
     result["threads"] = torch.get_num_threads()

@@ -50,5 +50,6 @@ def test_a_text_that_differs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None
         return found
 
     monkeypatch.setattr(bench, "_contenders", lying)
-    result = bench_decode(pair, asked, load_settings(serve={"max_length": 64}), batches=(1,), new_tokens=5, turns=1, recorded=0)
+    settings = load_settings(serve={"max_length": 64})
+    result = bench_decode(pair, asked, settings, batches=(1,), new_tokens=5, turns=1, recorded=0)
     assert result["identical"] is False and result["differing"] == 4
