@@ -30,7 +30,10 @@ Tokens = tuple[int, ...]
 Told = Callable[[int, int], None]
 
 ROUNDS = 24
-"""Of a turn."""
+"""Of a turn without recording."""
+RECORDED = 3 * ROUNDS
+"""Of one with it: of what ends, three quarters are then recorded to the end, and what is written is nearly as whole as
+in a server. Requests that are written in part cost nearly as much as whole ones."""
 WARM = 8
 """Pairs of turns that are not counted: caches and cost tables."""
 ONLY_WHEN_ASKED = {"flush_requests": 1 << 30, "flush_seconds": 1e9}
@@ -41,7 +44,7 @@ class RecordingCost:
     """Turns decoded with and without recording, in pairs."""
 
     quiet: list[float] = field(default_factory=list)
-    """Seconds without ÷ seconds with recording, a pair."""
+    """A round's seconds without ÷ with recording, a pair."""
     writing: list[float] = field(default_factory=list)
     """The same where the recorder's thread was asked to write."""
     seconds: float = 0.0
@@ -127,11 +130,11 @@ class _Turns:
         for index in range(pairs):
             if index % 2:
                 recorded, wrote = self._recorded()
-                without = self._rounds()
+                without = self._rounds(ROUNDS)
             else:
-                without = self._rounds()
+                without = self._rounds(ROUNDS)
                 recorded, wrote = self._recorded()
-            (found.writing if wrote else found.quiet).append(without / recorded)
+            (found.writing if wrote else found.quiet).append(without / ROUNDS / (recorded / RECORDED))
             found.seconds += recorded
             told(index + 1, pairs)
         return found
@@ -145,16 +148,16 @@ class _Turns:
         if due:
             self._recorder.wait(0)
             self._unwritten, self._since = 0, 0.0
-        seconds = time.perf_counter() - begun + self._rounds()
+        seconds = time.perf_counter() - begun + self._rounds(RECORDED)
         self._missed = []
         self._engine.recorder = None
         self._since += seconds
         return seconds, due
 
-    def _rounds(self) -> float:
-        """Seconds that a turn's rounds took: those that read no prompt, for prompts are of all lengths."""
+    def _rounds(self, count: int) -> float:
+        """Seconds that so many rounds took, not counting rounds that read a prompt, which are of all lengths."""
         seconds, rounds = 0.0, 0
-        while rounds < ROUNDS:
+        while rounds < count:
             while self._engine.room > 0:
                 self._engine.submit(next(self._requests))
             reads = bool(self._engine.reading.rows)

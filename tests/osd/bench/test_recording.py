@@ -47,4 +47,4 @@ def test_everything_that_ends_is_kept_and_written_while_it_is_recorded(monkeypat
     assert len(found.quiet) + len(found.writing) == 8 and found.writing, "requests ended, so it was asked to write"
     assert found.seconds > found.loop > 0 and found.beside > 0
     assert len(heard) == len(set(heard)) and set(heard) <= set(ended)
-    assert len(set(ended) - set(heard)) <= 6 * recording.ROUNDS, "at most what ended in the last turn"
+    assert len(set(ended) - set(heard)) <= 2 * recording.RECORDED, "at most what ended in the last turn"
