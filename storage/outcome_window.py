@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import add
+from operator import add, itemgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Float, cast, func, select, text
+from sqlalchemy import BigInteger, ColumnElement, Double, Float, String, cast, func, select, text
 from sqlalchemy.orm import Session
 
 from storage.spans import SPANS, WEEK, Piece, cover
@@ -54,25 +54,34 @@ def grouped(
     finest, split = min((SPANS[name] for name in columns if name in SPANS), default=WEEK), len(columns)
     found: dict[Key, Sequence[Any]] = {}
     hurry(session)
+    connection = session.connection()  # a session would look for objects in each of thousands of rows
     for piece in cover(window.since, window.until, finest):
-        for row in session.execute(_sums(table, window, piece, columns, counts)).all():
+        for row in connection.execute(_sums(table, window, piece, columns, counts, connection.dialect.name)).all():
             key, sums = row[:split], row[split:]
             if sums[0] is None:  # without groups SQL answers with a row of nothing
                 continue
             if (so_far := found.get(key)) is not None:
                 sums = tuple(map(add, so_far, sums))
             found[key] = sums
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items(), key=itemgetter(0)))
 
 
-def _sums(table: Table, window: Window, piece: Piece, columns: Mapping[str, Any], counts: Sequence[str]) -> Any:
+def _sums(
+    table: Table, window: Window, piece: Piece, columns: Mapping[str, Any], counts: Sequence[str], dialect: str
+) -> Any:
     groups = {
         name: column if name not in SPANS else _start(table, SPANS[name], piece) for name, column in columns.items()
     }
     order = sorted(groups, key=lambda name: name not in SPANS)  # as the primary key has it: time first
-    sums = [_sum(getattr(table, name)) for name in counts]
+    sums = [_sum(getattr(table, name), dialect) for name in counts]
     query = select(*groups.values(), *sums).where(*_within(table, piece), *window.conditions(table))
-    return query.group_by(*(groups[name] for name in order))
+    ordered = (_by_bytes(column) if dialect == "postgresql" else column for column in groups.values())
+    return query.group_by(*(groups[name] for name in order)).order_by(*ordered)  # sorting again then costs nothing
+
+
+def _by_bytes(column: Any) -> Any:
+    """As Python sorts: PostgreSQL would sort words by the rules of a language."""
+    return column.collate("C") if isinstance(column.type, String) else column
 
 
 def hurry(session: Session) -> None:
@@ -81,9 +90,12 @@ def hurry(session: Session) -> None:
         session.execute(text("SELECT set_config('jit', 'off', true), set_config('work_mem', '64MB', true)"))
 
 
-def _sum(column: Any) -> Any:
-    """A sum of whole numbers as one: PostgreSQL makes decimals, which cost more than the question."""
-    return func.sum(column) if isinstance(column.type, Float) else cast(func.sum(column), BigInteger)
+def _sum(column: Any, dialect: str) -> Any:
+    """A sum of whole numbers as one. PostgreSQL makes decimals of them, which cost more than the question; in doubles,
+    which it adds in half the time, counts are exact to 2⁵³."""
+    if isinstance(column.type, Float) or dialect != "postgresql":
+        return func.sum(column)
+    return cast(func.sum(cast(column, Double)), BigInteger)
 
 
 def _start(table: Table, span: int, piece: Piece) -> ColumnElement[int]:

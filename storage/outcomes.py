@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Insert, delete, func, insert, select
 from sqlalchemy.orm import Session
@@ -42,8 +41,7 @@ COLUMNS: dict[str, Any] = {
 """What acceptance can be told apart by; a time is the Unix second at which it starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptanceRow:
+class AcceptanceRow(NamedTuple):
     """Sums of one group of outcomes, in the order of COUNTS, and the measures that follow from them."""
 
     by: Mapping[str, Any]
@@ -85,7 +83,7 @@ class AcceptanceRow:
 
     def as_dict(self) -> dict[str, Any]:
         """One flat dictionary: the group, the measures, the sums."""
-        sums = asdict(self)
+        sums = self._asdict()
         return {**sums.pop("by"), **{name: getattr(self, name) for name in MEASURES}, **sums}
 
 
