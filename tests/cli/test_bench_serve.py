@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 PATIENCE = 120.0
 
 
+@pytest.mark.long
 def test_every_server_is_loaded_and_the_line_is_whole(osd, tmp_path, monkeypatch):
     monkeypatch.setattr("osd.bench.serve.bench.WARM_SECONDS", 0.3)
     trace = tmp_path / "calls.jsonl"
@@ -40,6 +41,7 @@ def test_every_server_is_loaded_and_the_line_is_whole(osd, tmp_path, monkeypatch
     assert all(played[arm]["requests"] > 0 and played[arm]["failed"] == 0 for arm in ("off", "fixed", "goodput"))
 
 
+@pytest.mark.long
 def test_a_soak_ends_politely_when_it_is_told_to(tmp_path):
     command = [sys.executable, "-m", "osd.cli.main", "bench", "soak", "--minutes", "30", "--every", "0.2"]
     options = ["--measuring", "1", "--max-tokens", "6", "--out", str(tmp_path / "out"), "--json"]
