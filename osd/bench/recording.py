@@ -13,6 +13,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -97,10 +98,12 @@ def recording_cost(
     told: Told = lambda *_: None,
 ) -> RecordingCost:
     """Decode so many pairs of turns; prompts come round again when they are all used."""
-    with TemporaryDirectory(prefix="osd-bench-") as folder:
-        keep = settings.storage.model_copy(update={"directory": Path(folder), "url": None, **ONLY_WHEN_ASKED})
-        store = open_store(changed := settings.model_copy(update={"storage": keep}))
-        recorder = Recorder(store, changed, "bench")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-")))
+        keep = settings.storage.model_copy(update={"directory": folder, "url": None, **ONLY_WHEN_ASKED})
+        changed = settings.model_copy(update={"storage": keep})
+        store = stack.enter_context(open_store(changed))
+        recorder = stack.enter_context(closing(Recorder(store, changed, "bench")))
         recorder.reducer.wait()  # what is compiled once is no part of what decoding costs
         engine = Engine(pair, settings.serve.model_copy(update={"max_batch": batch}))
         turns = _Turns(engine, recorder, settings, (Request(p, max_new_tokens=new_tokens) for p in cycle(prompts)))
@@ -108,8 +111,6 @@ def recording_cost(
         begun = recorder.seconds, recorder.seconds_beside
         found = turns.take(pairs, told)
         found.loop, found.beside = recorder.seconds - begun[0], recorder.seconds_beside - begun[1]
-        recorder.close()
-        store.close()
     return found
 
 
