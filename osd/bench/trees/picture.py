@@ -94,7 +94,7 @@ def _curves(axes: Axes, curves: Mapping[str, Sequence[tuple[float, float]]]) -> 
         axes.plot(
             [x for x, _ in curve], [y for _, y in curve], marker=mark, color=colour, lw=1.6, ms=5.5, label=SHOWN[name]
         )  # fmt: skip
-    highest = max((y for curve in curves.values() for _, y in curve), default=1.0)
+    highest = max((y for curve in curves.values() for _, y in curve), default=2.0)
     axes.set_ylim(1.0, max(axes.get_ylim()[1], highest + 0.05 * (highest - 1)))  # panels that share it only raise it
     axes.grid(color=FAINT, lw=0.6, alpha=0.6)
     dress(axes)
