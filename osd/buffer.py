@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from osd.parcels import Parcel
 
-ENOUGH_LOGITS = 64
-"""Positions whose logits may wait to be reduced: fewer cost more a position, and more are a heap of memory."""
+ENOUGH_LOGITS, ENOUGH_BYTES = 256, 16 << 20
+"""Positions whose logits may wait to be reduced, and how large those may be: fewer cost more a position."""
 
 
 class Work(NamedTuple):
@@ -107,4 +107,5 @@ class Buffer:
         return old or self._finished >= self._requests or self._asked or self._closing
 
     def _crowded(self) -> bool:
-        return self._logits >= ENOUGH_LOGITS or 2 * (self._held - self._taken) > self.limit
+        held = self._held - self._taken
+        return self._logits >= ENOUGH_LOGITS or held >= ENOUGH_BYTES or 2 * held > self.limit

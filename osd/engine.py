@@ -212,7 +212,7 @@ class Engine:
             row.rounds.append(Round(gammas[index], draft.lengths[index], accepted, len(tokens), *times, by, depth))
             progress.append(Progress(row.request.id, tuple(tokens), self._finish(row, reason) if reason else None))
         if self.recorder:
-            self.recorder.take(self.rows, progress, draft, verdict, logits)
+            self.recorder.take(self.rows, progress, verdict, logits)
         if self.listener:
             self.listener(self.rows, progress, verdict, logits)
         for index in reversed([i for i, p in enumerate(progress) if p.completion]):

@@ -1,71 +1,137 @@
-"""Rounds that wait, in the decode loop, until there are enough of them to be looked at and handed over in one go.
+"""What is kept of rounds: every verified position, or those where a draft was corrected. Many rounds in one go.
 
-Handing over, and the compiled pass that reduces them, cost several times what one round's few positions do, and Python
-that runs once a round runs cold. Waiting costs only memory: logits are kept, not copied.
+    spans_of(taken, mode)            which positions, as arrays
+    gather(taken, mode, reducer)     those, with what is kept of the target's distribution there
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
+import torch.nn.functional as F
 
-from osd.parcels import Parcel, Span
-from osd.reduce import Rows
-from osd.row import Completion
+from osd.parcels import Taken
+from osd.reduce import Kept, Reducer
 from osd.verdict import Verdict
-from storage.records import Request
+from storage.records import TokenKind
 
-ROUNDS = 32
-"""More of them gain little and push other things out of the processor's caches."""
-BYTES = 8 << 20
-"""Of logits that are kept."""
-
-
-class Taken(NamedTuple):
-    """A round of B rows, as it was."""
-
-    requests: list[Request]
-    lengths: list[int]
-    """(B,) of the rows' texts, what the round brought included."""
-    counts: list[int]
-    """(B,) tokens that it brought."""
-    width: int
-    """G + 1."""
-    verdict: Verdict
-    logits: Tensor
-    """(B, G + 1, V)"""
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+ACCEPTED, REJECTED, UNDRAFTED = (int(kind) for kind in (TokenKind.ACCEPTED, TokenKind.REJECTED, TokenKind.UNDRAFTED))
 
 
-class Gathering:
-    """Of one decode loop, in order."""
+class Spans(NamedTuple):
+    """n runs of consecutive positions, each of one request and one round; all but their last ones were accepted."""
 
-    def __init__(self) -> None:
-        self._begin()
+    owners: list[str]
+    """(n,) the requests' ids."""
+    begins: Ints
+    """(n,) the first position; see storage.records.Sample.position."""
+    lengths: Ints
+    """(n,) each at least 1."""
+    lasts: Ints
+    """(n,) what became of the last one, a TokenKind."""
+    refused: Ints
+    """(n,) the token that was drafted there, where it was rejected; else 0."""
 
-    def _begin(self) -> None:
-        self._rows: list[Rows] = []
-        self._spans: list[Span] = []
-        self._chances: list[Tensor] = []
 
-    def fits(self, chances: Tensor | None) -> bool:
-        """Whether a round with, or without, known chances may follow those that are here."""
-        return not self._rows or bool(self._chances) == (chances is not None)
+class Origins(NamedTuple):
+    """Where n spans come from."""
 
-    def add(self, spans: Sequence[Span], rows: Rows, chances: Tensor | None) -> None:
-        """One round's positions, see :class:`osd.parcels.Parcel`."""
-        self._spans += spans
-        self._rows.append(rows)
-        if chances is not None:
-            self._chances.append(chances)
+    rounds: Ints
+    """(n,) which of the rounds, ascending."""
+    rows: Ints
+    """(n,) which row of it."""
+    firsts: Ints
+    """(n,) which of the tokens that the round brought the row is the first one."""
 
-    def parcel(self, completions: list[Completion]) -> Parcel | None:
-        """Everything, and the requests that ended with it; None where there is nothing."""
-        if not self._rows:
-            return Parcel([], None, None, completions) if completions else None
-        chances = torch.cat(self._chances) if self._chances else None
-        parcel = Parcel(self._spans, self._rows, chances, completions)
-        self._begin()
-        return parcel
+
+class Block(NamedTuple):
+    """n spans, and what is kept of their m positions, one after another."""
+
+    spans: Spans
+    kept: Kept
+    chances: Floats
+    """(m,) min(1, p/q) there; NaN where it follows from the kinds: in a greedy batch."""
+
+
+def gather(taken: Sequence[Taken], mode: str, reducer: Reducer) -> Block | None:
+    """What is kept of these rounds; None where that is nothing."""
+    spans, origins = spans_of(taken, mode)
+    if not spans.owners:
+        return None
+    index = _index(taken, spans, origins)
+    positions = np.bincount(origins.rounds, spans.lengths, len(taken)).astype(np.int64)
+    edges = np.cumsum(positions)[:-1]
+    parts = [(one, some) for one, some in zip(taken, np.split(index, edges), strict=True) if len(some)]
+    kept = reducer([(one.logits, some) for one, some in parts])
+    return Block(spans, kept, np.concatenate([_chances(one.verdict, some) for one, some in parts]))
+
+
+def spans_of(taken: Sequence[Taken], mode: str) -> tuple[Spans, Origins]:
+    """All that each round brought a row that may be learned from (``verified``), or its corrected token
+    (``rejected``)."""
+    ends, counts = _column(one.lengths for one in taken), _column(one.counts for one in taken)
+    accepted, depths = _column(one.verdict.accepted for one in taken), _column(one.verdict.depths for one in taken)
+    corrected = accepted < np.minimum(depths, counts)
+    requests = [request for one in taken for request in one.requests]
+    chosen = np.array([request.learn for request in requests], bool)
+    if mode == "rejected":
+        chosen &= corrected
+    sizes = [len(one.requests) for one in taken]
+    origins = Origins(
+        np.repeat(np.arange(len(taken)), sizes)[chosen],
+        _column(map(range, sizes))[chosen],
+        (accepted if mode == "rejected" else np.zeros_like(accepted))[chosen],
+    )
+    spans = Spans(
+        [requests[i].id for i in np.flatnonzero(chosen).tolist()],
+        (ends - counts)[chosen] + origins.firsts,
+        (np.ones_like(counts) if mode == "rejected" else counts)[chosen],
+        np.where(corrected, REJECTED, np.where(counts <= accepted, ACCEPTED, UNDRAFTED))[chosen],
+        np.where(corrected[chosen], _drafted(taken, origins, accepted[chosen]), 0),
+    )
+    return spans, origins
+
+
+def _column(lists: Iterable[Iterable[int]]) -> Ints:
+    return np.array(list(chain.from_iterable(lists)), np.int64)
+
+
+def _drafted(taken: Sequence[Taken], origins: Origins, accepted: Ints) -> Ints:
+    """(n,) the token that was drafted after the accepted ones; 0 where none was."""
+    places = zip(origins.rounds.tolist(), origins.rows.tolist(), accepted.tolist(), strict=True)
+    drafted = ((taken[number].verdict.drafted[row], place) for number, row, place in places)
+    return np.array([tokens[place] if place < len(tokens) else 0 for tokens, place in drafted], np.int64)
+
+
+def _index(taken: Sequence[Taken], spans: Spans, origins: Origins) -> Ints:
+    """(m,) where, among its round's B · (G + 1) logits, each position was decided."""
+    widths = np.array([one.logits.shape[1] for one in taken])
+    within = runs(origins.firsts, spans.lengths)
+    ends = np.cumsum(spans.lengths)
+    trees = np.array([one.verdict.paths is not None for one in taken])
+    for i in np.flatnonzero(trees[origins.rounds]).tolist():
+        number, row, first = (int(column[i]) for column in origins)
+        length = int(spans.lengths[i])
+        within[ends[i] - length : ends[i]] = taken[number].verdict.places(row, first, first + length)
+    row_begins: Ints = np.repeat(origins.rows * widths[origins.rounds], spans.lengths)
+    return within + row_begins
+
+
+def runs(firsts: Ints, lengths: Ints) -> Ints:
+    """(m,) first, first + 1, … of each run, one run after another."""
+    ends = np.cumsum(lengths)
+    starts: Ints = np.repeat(firsts - ends + lengths, lengths)
+    return np.arange(len(starts)) + starts
+
+
+def _chances(verdict: Verdict, places: Ints) -> Floats:
+    if verdict.chances is None:
+        return np.full(len(places), np.nan, np.float32)
+    whole: Floats = F.pad(verdict.chances, (0, 1)).flatten().float().cpu().numpy()
+    return whole[places]

@@ -19,6 +19,7 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
+Index = npt.NDArray[np.int64]
 Compiled = Callable[..., None]
 """See :func:`osd.topk.reduce_rows`."""
 
@@ -33,10 +34,6 @@ class Kept(NamedTuple):
     outside: npt.NDArray[np.float32]
     """(m,) probability of all other tokens."""
 
-    @property
-    def bytes(self) -> int:
-        """Memory that it takes."""
-        return self.ids.nbytes + self.logprobs.nbytes + self.outside.nbytes
 
 
 def reduce_plain(logits: Tensor, k: int) -> Kept:
@@ -45,15 +42,6 @@ def reduce_plain(logits: Tensor, k: int) -> Kept:
     logprobs, ids = logits.log_softmax(-1, dtype=torch.float32).topk(min(k, logits.shape[1]), dim=-1)
     outside = (1 - logprobs.exp().sum(-1)).clamp_(min=0)
     return Kept(ids.to(torch.int32).cpu().numpy(), logprobs.cpu().numpy(), outside.cpu().numpy())
-
-
-class Rows(NamedTuple):
-    """Rows of logits that wait to be reduced."""
-
-    logits: Tensor
-    """Keeps the memory: float32 (n, V), dense."""
-    addresses: list[int]
-    """(m,) where in it they begin."""
 
 
 class Reducer:
@@ -73,30 +61,17 @@ class Reducer:
             self._loading.join()
         return self._compiled is not None
 
-    def rows(self, logits: Tensor, index: Sequence[int]) -> Rows | None:
-        """The rows ``index`` of logits (…, V), for the compiled pass; None where only PyTorch can reduce them.
+    def __call__(self, passes: Sequence[tuple[Tensor, Index]]) -> Kept:
+        """Of each pass's logits (…, V) the rows at its index (n,), one after another: at least one, of one model.
 
-        Nothing is copied, so they must stay as they are until they are reduced.
+        Nothing is copied where the compiled pass can read logits as they are, so they must stay as they are.
         """
-        if self._compiled is None or logits.device.type != "cpu":
-            return None
-        if logits.dtype != torch.float32:
-            logits, index = logits.flatten(0, -2)[list(index)].float(), range(len(index))
-        logits = logits.contiguous()
-        begin, size = logits.data_ptr(), 4 * logits.shape[-1]
-        return Rows(logits, [begin + size * i for i in index])
-
-    def reduce(self, rows: Sequence[Rows]) -> Kept:
-        """All of these, one after another: one call for several passes of one model."""
-        addresses = [address for some in rows for address in some.addresses]
-        width = rows[0].logits.shape[-1]
-        assert self._compiled is not None
-        return _run(self._compiled, np.array(addresses, np.int64), width, min(self.k, width))
-
-    def __call__(self, logits: Tensor) -> Kept:
-        """All rows of logits (m, V)."""
-        rows = self.rows(logits, range(len(logits)))
-        return reduce_plain(logits, self.k) if rows is None else self.reduce([rows])
+        if self._compiled is None or any(logits.device.type != "cpu" for logits, _ in passes):
+            return reduce_plain(torch.cat([_rows(logits, index) for logits, index in passes]), self.k)
+        dense = [_dense(logits, index) for logits, index in passes]
+        width = dense[0][0].shape[-1]
+        addresses = np.concatenate([logits.data_ptr() + 4 * width * index for logits, index in dense])
+        return _run(self._compiled, addresses, width, min(self.k, width))
 
     def _load(self) -> None:
         """Import and compile, or read what an earlier process compiled, and try it once."""
@@ -113,6 +88,17 @@ class Reducer:
             )
         else:
             self._compiled = reduce_rows
+
+
+def _rows(logits: Tensor, index: Index) -> Tensor:
+    return logits.flatten(0, -2)[torch.from_numpy(index).to(logits.device)]
+
+
+def _dense(logits: Tensor, index: Index) -> tuple[Tensor, Index]:
+    """The same rows of float32 logits, one after another in memory; a copy where that is not how they are."""
+    if logits.dtype != torch.float32:
+        return _rows(logits, index).float(), np.arange(len(index))
+    return logits.contiguous(), index
 
 
 def _run(compiled: Compiled, addresses: npt.NDArray[np.int64], width: int, k: int) -> Kept:

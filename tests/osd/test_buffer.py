@@ -6,20 +6,23 @@ import threading
 
 import torch
 
-from osd.buffer import ENOUGH_LOGITS, Buffer, Work
-from osd.parcels import Parcel, Span
+from osd.buffer import ENOUGH_BYTES, ENOUGH_LOGITS, Buffer, Work
+from osd.parcels import Parcel, Taken
 from osd.row import Completion
-from storage.records import Request, TokenKind
+from osd.verdict import Verdict
+from storage.records import Request
 
 DONE = Completion(Request((1,)), "default", (2,), None, "stop", (), (), 0.0)
 
 
-def logits(positions: int) -> Parcel:
-    return Parcel([Span("r", 1, positions, TokenKind.ACCEPTED, 0)], torch.zeros(positions, 10), None, [])
+def logits(positions: int, width: int = 10) -> Parcel:
+    """Of one round of one row, all of whose tokens were accepted."""
+    verdict = Verdict([positions], [[0] * positions], [0], [positions])
+    return Parcel([Taken([DONE.request], [positions], [positions], verdict, torch.zeros(1, positions, width))], [])
 
 
 def finished() -> Parcel:
-    return Parcel([], None, None, [DONE])
+    return Parcel([], [DONE])
 
 
 class Reader:
@@ -55,6 +58,14 @@ def test_logits_wait_until_there_are_enough_of_them() -> None:
     assert not work.flush and not work.last
 
 
+def test_logits_wait_until_they_are_large_enough() -> None:
+    buffer = Buffer(1 << 30, requests=2, seconds=3600)
+    reader = Reader(buffer)
+    assert buffer.put(logits(2, ENOUGH_BYTES // 16)) and reader.sleeps()
+    buffer.put(logits(2, ENOUGH_BYTES // 16))
+    assert len(reader.wakes().parcels) == 2
+
+
 def test_finished_requests_wait_until_a_batch_of_them_is_due() -> None:
     buffer = Buffer(1 << 20, requests=3, seconds=3600)
     reader = Reader(buffer)
@@ -83,7 +94,7 @@ def test_the_oldest_finished_request_sets_the_clock() -> None:
 def test_memory_bounds_what_waits_and_comes_back_when_the_work_is_done() -> None:
     buffer = Buffer(limit=10 * 10 * 4, requests=100, seconds=3600)
     assert buffer.put(logits(5))
-    both = Parcel(logits(6).spans, torch.zeros(6, 10), None, [DONE])
+    both = Parcel(logits(6).taken, [DONE])
     assert not buffer.put(both)  # six more do not fit; the completion does
     assert buffer.put(logits(5))
     work = buffer.get()  # more than half full

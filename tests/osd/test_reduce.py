@@ -28,9 +28,7 @@ def reduce_fast(reducer: Reducer, logits: Tensor, k: int) -> Kept:
 
 
 def reduce_some(reducer: Reducer, logits: Tensor, index: Sequence[int]) -> Kept:
-    rows = reducer.rows(logits, index)
-    assert rows is not None
-    return reducer.reduce([rows])
+    return reducer([(logits, np.array(index, np.int64))])
 
 
 def require_same(fast: Kept, logits: Tensor) -> None:
@@ -115,17 +113,18 @@ def test_other_types_and_layouts_are_read_as_they_are(compiled: Reducer, dtype: 
 
 def test_rows_of_several_passes_are_reduced_in_one_call(compiled: Reducer) -> None:
     compiled.k = 16
-    passes = [(torch.randn(2, n, 777), index) for n, index in ((3, [5, 0]), (1, [1]), (4, [2, 3, 7]))]
-    rows = [compiled.rows(logits, index) for logits, index in passes]
-    kept = compiled.reduce([some for some in rows if some])
+    passes = [(torch.randn(2, n, 777), np.array(index)) for n, index in ((3, [5, 0]), (1, [1]), (4, [2, 3, 7]))]
+    kept = compiled(passes)
     require_same(kept, torch.cat([logits.flatten(0, 1)[index] for logits, index in passes]))
+    plain = Reducer(16, compiled=False)(passes)
+    np.testing.assert_allclose(kept.logprobs, plain.logprobs, atol=5e-6)
 
 
 def test_without_a_compiler_pytorch_does_it() -> None:
     reducer = Reducer(6, compiled=False)
     logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)) * 4
-    assert not reducer.wait() and reducer.rows(logits, [0]) is None
-    kept = reducer(logits)
+    assert not reducer.wait()
+    kept = reduce_some(reducer, logits, range(5))
     require_same(kept, logits)
     full = logits.double().softmax(-1)
     np.testing.assert_allclose(kept.outside, full.sort(-1).values[:, :-6].sum(-1), atol=1e-6)
@@ -141,4 +140,4 @@ def test_a_compiler_that_fails_is_named_and_done_without(
     reducer = Reducer(6)
     assert not reducer.wait()
     assert "no room for the cache" in caplog.text and "and more" not in caplog.text
-    assert reducer(torch.zeros(2, 9)).ids.shape == (2, 6)
+    assert reduce_some(reducer, torch.zeros(2, 9), [0, 1]).ids.shape == (2, 6)
