@@ -7,18 +7,26 @@ sampling that the request itself asked for. A greedy request's is the share of i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 
 from storage.records import RequestSamples, TokenKind
 
 
-def of_request(samples: RequestSamples) -> float | None:
-    """In [0, 1]; None where nothing was drafted and judged."""
-    judged = samples.kinds != TokenKind.UNDRAFTED
-    if not judged.any():
-        return None
-    refused = (samples.kinds[judged] == TokenKind.REJECTED).astype(np.float64)
-    if samples.acceptance is None:
-        return float(refused.mean())
-    chances = samples.acceptance[judged].astype(np.float64)
-    return float(np.where(np.isnan(chances), refused, 1 - chances).mean())
+def of_requests(batch: Sequence[RequestSamples]) -> list[float | None]:
+    """Each in [0, 1]; None where nothing was drafted and judged."""
+    kinds = np.concatenate([samples.kinds for samples in batch])
+    chances = np.concatenate([_chances(samples) for samples in batch])
+    distances = np.where(np.isnan(chances), kinds == TokenKind.REJECTED, 1 - chances)
+    judged = kinds != TokenKind.UNDRAFTED
+    number = np.repeat(np.arange(len(batch)), [len(samples) for samples in batch])[judged]
+    counts = np.bincount(number, minlength=len(batch))
+    sums = np.bincount(number, distances[judged], len(batch))
+    return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]
+
+
+def _chances(samples: RequestSamples) -> npt.NDArray[np.float64]:
+    known = np.full(len(samples), np.nan) if samples.acceptance is None else samples.acceptance
+    return known.astype(np.float64)

@@ -13,17 +13,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sqlalchemy import or_, select, text
+from sqlalchemy import bindparam, or_, select, text
 from sqlalchemy.orm import Session
 
 from storage.errors import ForgottenSince
 from storage.sample_index import chunks
-from storage.tables import AdminChangeRow
+from storage.tables import AdminChangeRow, table_of
 
 ACTION, REQUEST, TENANT = "forget", "request", "tenant"
 """Of a line of the trail, and what it is about."""
 LOCK = 0x6F73645F666F7267
 """PostgreSQL's lock for both sides; SQLite has one writer at a time in any case."""
+
+
+TRAIL = table_of(AdminChangeRow).c
+ABOUT = select(TRAIL.at, TRAIL.subject, TRAIL.facts).where(
+    TRAIL.action == ACTION, or_(TRAIL.subject.in_(bindparam("some", expanding=True)), TRAIL.subject.is_(None))
+)
 
 
 class Finished(NamedTuple):
@@ -63,11 +69,8 @@ def _lines(session: Session, subjects: set[str]) -> tuple[set[str], dict[str, fl
     """What the trail says of them: requests, and tenants with the newest time."""
     gone: set[str] = set()
     tenants: dict[str, float] = {}
-    columns = AdminChangeRow.at, AdminChangeRow.subject, AdminChangeRow.facts
-    query = select(*columns).where(AdminChangeRow.action == ACTION)
     for some in chunks(sorted(subjects)):
-        about = or_(AdminChangeRow.subject.in_(some), AdminChangeRow.subject.is_(None))
-        for at, subject, facts in session.execute(query.where(about)):
+        for at, subject, facts in session.execute(ABOUT, {"some": some}):
             if facts["what"] == TENANT:
                 tenants[str(subject)] = max(at, tenants.get(str(subject), at))
             else:

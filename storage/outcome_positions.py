@@ -6,7 +6,6 @@ Servers therefore add to the same rows; they do so in one order, so that none wa
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -16,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from storage.drivers import insert_for
 from storage.records import Outcome
-from storage.spans import KEPT, floor_to
+from storage.spans import by_span
 from storage.tables import PositionRow
 
 KEYS = ("span", "start", "route", "draft_version", "position")
@@ -45,16 +44,13 @@ class PositionSums:
 
 def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """Rows to add, one a key, always in the same order."""
-    sums: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0] * len(POSITION_COUNTS))
-    for outcome in outcomes:
-        for position, counts in enumerate(outcome.positions):
-            for span in KEPT:
-                start = floor_to(outcome.finished_at, span)
-                total = sums[(span, start, outcome.route, outcome.draft_version, position)]
-                for i, count in enumerate(counts):
-                    total[i] += count
+    added = (
+        ((outcome.finished_at, outcome.route, outcome.draft_version, position), counts)
+        for outcome in outcomes
+        for position, counts in enumerate(outcome.positions)
+    )
     names = (*KEYS, *POSITION_COUNTS)
-    return [dict(zip(names, (*key, *counts), strict=True)) for key, counts in sorted(sums.items())]
+    return [dict(zip(names, (*key, *sums), strict=True)) for key, sums in by_span(added)]
 
 
 @cache

@@ -6,9 +6,9 @@ Servers write rows of their own (``worker`` is part of the key), so they seldom 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import Insert, delete, func, insert, select
@@ -23,14 +23,16 @@ from storage.outcome_positions import PositionSums
 from storage.outcome_window import Window, grouped
 from storage.records import Outcome, ratio
 from storage.route_names import under_present_names
-from storage.spans import KEPT, SPANS, floor_to
+from storage.spans import SPANS, by_span
 from storage.tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow, VersionRow, table_of
 
 LOG_ROWS = 20_000
 """Outcomes kept one by one."""
 
 KEYS = ("route", "draft_version", "controller", "tenant")
+_key, _counts = attrgetter(*KEYS), attrgetter(*COUNTS)
 LOGGED = ("request_id", "finished_at", *KEYS, *COUNTS)
+_logged = attrgetter(*LOGGED)
 COLUMNS: dict[str, Any] = {
     "route": CounterRow.route,
     "version": CounterRow.draft_version,
@@ -184,18 +186,13 @@ def _newest(session: Session, version: str, limit: int) -> list[Outcome]:
 
 def _sums(outcomes: Sequence[Outcome], worker: str) -> list[dict[str, Any]]:
     """Rows to add, one a key, always in the same order so that two writers cannot wait for each other in a circle."""
-    sums: dict[tuple[Any, ...], dict[str, float]] = defaultdict(lambda: dict.fromkeys(COUNTS, 0))
-    for outcome in outcomes:
-        for span in KEPT:
-            key = (span, floor_to(outcome.finished_at, span), *(getattr(outcome, name) for name in KEYS))
-            for name in COUNTS:
-                sums[key][name] += getattr(outcome, name)
-    names = ("span", "start", *KEYS)
-    return [{**dict(zip(names, key, strict=True)), "worker": worker, **counts} for key, counts in sorted(sums.items())]
+    added = (((outcome.finished_at, *_key(outcome)), _counts(outcome)) for outcome in outcomes)
+    names = ("span", "start", *KEYS, *COUNTS)
+    return [{**dict(zip(names, (*key, *sums), strict=True)), "worker": worker} for key, sums in by_span(added)]
 
 
 def _line(outcome: Outcome, worker: str) -> dict[str, Any]:
-    return {"worker": worker, **{name: getattr(outcome, name) for name in LOGGED}}
+    return {"worker": worker, **dict(zip(LOGGED, _logged(outcome), strict=True))}
 
 
 @cache

@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, insert, select
+from sqlalchemy import ColumnElement, bindparam, insert, select
 
 from storage import divergence, sample_index
 from storage.database import Database
@@ -31,6 +31,11 @@ from storage.segment_place import LocalSegments, SegmentPlace
 from storage.sweep import Swept, sweep_segments
 from storage.tables import SampleRow, SegmentRow, table_of
 from storage.tenants import TenantLedger, usable_for
+
+INDEX = table_of(SampleRow)
+SEGMENTS_OF = select(INDEX.c.request_id, INDEX.c.segment_id).where(
+    INDEX.c.request_id.in_(bindparam("ids", expanding=True))
+)
 
 
 class Forgot(StoreError):
@@ -94,9 +99,9 @@ class SampleStore:
                 raise Forgot(reason="some of it was forgotten")
             named = under_present_names(session, batch)
             new.enter(session)
-            session.execute(insert(table_of(SampleRow)), list(map(self._row, new.requests, named)))
+            session.execute(insert(INDEX), list(map(self._row, new.requests, named, divergence.of_requests(named))))
 
-    def _row(self, place: Mapping[str, Any], samples: RequestSamples) -> dict[str, Any]:
+    def _row(self, place: Mapping[str, Any], samples: RequestSamples, apart: float | None) -> dict[str, Any]:
         return {
             **place,
             "route": samples.route,
@@ -108,7 +113,7 @@ class SampleStore:
             "positions": len(samples),
             "holdout": is_held_out(samples, self._holdout),
             "prompt_hash": prompt_hash(samples),
-            "divergence": divergence.of_request(samples),
+            "divergence": apart,
         }
 
     def read(self, request_ids: Sequence[str]) -> list[RequestSamples]:
@@ -163,8 +168,7 @@ class SampleStore:
         found: dict[str, str] = {}
         with self._db.session(read_only=True) as session:
             for ids in chunks(request_ids):
-                query = select(SampleRow.request_id, SampleRow.segment_id).where(SampleRow.request_id.in_(ids))
-                found.update({row[0]: row[1] for row in session.execute(query)})
+                found.update({row[0]: row[1] for row in session.execute(SEGMENTS_OF, {"ids": ids})})
         return found
 
     def recent(

@@ -111,22 +111,20 @@ def table(batch: Sequence[RequestSamples]) -> Any:
     columns: list[Any] = [[getattr(samples, name) for samples in batch] for name in SCALARS]
     columns.append([samples.topk_ids.shape[1] for samples in batch])
     for name, dtype in LISTS.items():
-        columns.append(_list_column([_flat(getattr(samples, name), dtype) for samples in batch]))
+        columns.append(_list_column([getattr(samples, name) for samples in batch], dtype))
     fields = schema()
     arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
     return pa.table(arrays, schema=fields)
 
 
-def _flat(array: Array | None, dtype: type[np.generic]) -> Array:
-    return np.zeros(0, dtype) if array is None else np.asarray(array, dtype).ravel()
-
-
-def _list_column(arrays: list[Array]) -> Any:
+def _list_column(arrays: Sequence[Array | None], dtype: type[np.generic]) -> Any:
     import pyarrow as pa
 
     offsets = np.zeros(len(arrays) + 1, np.int32)
-    np.cumsum([len(array) for array in arrays], out=offsets[1:])
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(arrays)))
+    np.cumsum([0 if array is None else array.size for array in arrays], out=offsets[1:])
+    there = [array.ravel() for array in arrays if array is not None]
+    whole = np.concatenate(there) if there else np.zeros(0)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(whole.astype(dtype, copy=False)))
 
 
 def require_shapes(samples: RequestSamples) -> None:

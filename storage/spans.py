@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import add
+from typing import Any
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 WEEK = 7 * DAY
@@ -30,6 +33,24 @@ def floor_to(seconds: float, span: int) -> int:
 def ceil_to(seconds: float, span: int) -> int:
     """The first start of a span that is not before ``seconds``."""
     return -floor_to(-seconds, span)
+
+
+def by_span(added: Iterable[tuple[tuple[Any, ...], Sequence[float]]]) -> list[tuple[tuple[Any, ...], list[float]]]:
+    """Counts of (seconds, …) summed by (span, start, …) for every span that is kept, in order. Minutes are summed
+    first, and what is wider from those: there are far fewer of them."""
+    minutes: dict[tuple[Any, ...], list[float]] = {}
+    for (seconds, *key), counts in added:
+        _add(minutes, (floor_to(seconds, MINUTE), *key), counts)
+    sums: dict[tuple[Any, ...], list[float]] = {}
+    for (start, *key), counts in minutes.items():
+        for span in KEPT:
+            _add(sums, (span, floor_to(start, span), *key), counts)
+    return sorted(sums.items())
+
+
+def _add(sums: dict[tuple[Any, ...], list[float]], key: tuple[Any, ...], counts: Sequence[float]) -> None:
+    total = sums.get(key)
+    sums[key] = list(counts) if total is None else [*map(add, total, counts)]
 
 
 def cover(since: float | None, until: float | None, coarsest: int = WEEK) -> list[Piece]:

@@ -254,7 +254,7 @@ class SampleRow(Base):
     prompt_hash: Mapped[int | None]
     """Equal for equal prompts; None where a release before 0003 kept the request."""
     divergence: Mapped[float | None]
-    """How far the draft was from the target; see :func:`storage.divergence.of_request`."""
+    """How far the draft was from the target; see :func:`storage.divergence.of_requests`."""
     failures: Mapped[int] = mapped_column(server_default=text("0"))
     """Training runs with it that failed."""
     failed_in: Mapped[str | None]

@@ -13,7 +13,10 @@ from storage.database import Database
 from storage.errors import BadInput
 from storage.privacy_settings import PrivacySettings
 from storage.records import EVERYBODY
-from storage.tables import RoutePinRow, RouteRow, SampleRow, TenantRow
+from storage.tables import RoutePinRow, RouteRow, SampleRow, TenantRow, table_of
+
+_TENANTS = table_of(TenantRow).c
+SAID = select(_TENANTS.name, _TENANTS.learn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class TenantLedger:
         """Those whose requests may be kept."""
         asked = set(tenants)
         with self._db.session(read_only=True) as session:
-            self._said = {row.name: row.learn for row in session.scalars(select(TenantRow))}
+            self._said = {row.name: row.learn for row in session.execute(SAID)}
         return {tenant for tenant in asked if self._said.get(tenant, self._privacy.learn)}
 
     def last_known(self, tenants: Iterable[str]) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from storage.errors import BadInput
 from storage.outcomes import OutcomeStore
 from storage.settings import Settings
-from storage.spans import DAY, HOUR, MINUTE, cover
+from storage.spans import DAY, HOUR, KEPT, MINUTE, by_span, cover
 from storage.store import Store, open_store
 from tests.storage.child import join, start_child
 from tests.storage.make import add_root, outcome
@@ -134,3 +136,16 @@ def test_writers_at_once_lose_nothing(settings: Settings) -> None:
         for by in ((), ("minute",), ("hour",), ("worker",)):
             assert sum(row.requests for row in store.outcomes.acceptance(by)) == 560
         assert len(store.outcomes.recent(limit=999)) == 560
+
+
+def test_sums_by_span_are_those_of_each_span_by_itself() -> None:
+    chance = random.Random(3)
+    added = [
+        ((chance.uniform(0, 30 * DAY), chance.choice("ab")), (chance.randint(0, 9), 1.0)) for _ in range(500)
+    ]  # fmt: skip
+    plain: dict[tuple[int, int, str], list[float]] = defaultdict(lambda: [0, 0])
+    for (seconds, key), counts in added:
+        for span in KEPT:
+            total = plain[span, int(seconds // span) * span, key]
+            total[:] = [total[0] + counts[0], total[1] + counts[1]]
+    assert by_span(added) == sorted(plain.items())
