@@ -30,9 +30,8 @@ def trees(
     ],
     target: TargetOption = None,
     draft: DraftOption = None,
-    count: Annotated[int, typer.Option(help="Prompts taken from each file, evenly.", min=1)] = 16,
+    count: Annotated[int, typer.Option(help="Prompts taken from each file, evenly.", min=2)] = 16,
     max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)] = 128,
-    turns: Annotated[int, typer.Option(help="Turns that every method takes.", min=1)] = 4,
     answers: Annotated[
         int, typer.Option(help="Of each corpus file so many prompts are answered by the target, for the corpus.", min=0)
     ] = 64,
@@ -66,8 +65,8 @@ def trees(
     with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
         task = bar.add_task("reading", total=None)
         line, files = bench_trees(
-            pair, serve, data_sets, corpus, out, new_tokens=max_tokens, turns=turns, answers=answers, nodes=nodes,
-            depth=depth, sensitivity=sensitivity,
+            pair, serve, data_sets, corpus, out, new_tokens=max_tokens, answers=answers, nodes=nodes, depth=depth,
+            sensitivity=sensitivity,
             told=lambda done, total, name: bar.update(task, completed=done, total=total, description=name),
         )  # fmt: skip
     for what, path in files.items():

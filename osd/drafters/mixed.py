@@ -51,6 +51,7 @@ class MixedDrafter(TreeDrafter):
         A chain ends with the first token that is less likely to be kept than what was left out of trees lately. That
         hangs on how sure the draft was up to that token, on nothing that is drawn after it; and whether the draft is
         asked at all, on earlier rounds."""
+        self.worth.meet({row.seat.version for row in rows})
         self._asked = not self.sized or self.worth.asks(len(rows))
         if not self._asked:
             self._chains = {row.request.id: [] for row in rows}

@@ -2,13 +2,14 @@
 
 Of a round in which the draft was asked both sides are known: what its tree brought and took, and what the tree of the
 proposals alone would have brought, for the target has said how the text goes on. So two sums of tokens and
-milliseconds are kept for each size of batch, and the side with more tokens a millisecond is taken. What is found to be
-not worth its time is asked again now and then: drafts learn.
+milliseconds are kept for each size of batch, and the side with more tokens a millisecond is taken. A draft that is
+found to be not worth its time is asked again now and then, the more seldom the oftener that is confirmed; and a new
+version of it, as if nothing were known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,8 +17,9 @@ from osd.trees.tree import Tree
 
 FIRST = 8
 """Rounds in which the draft is asked before anything is concluded."""
-AGAIN = 32
-"""One round in so many it is asked all the same."""
+AGAIN, SELDOM = 32, 512
+"""After so many rounds it is asked all the same; after twice as many where that round says once more that it does not
+pay, up to the latter."""
 MOST = 64
 """Judged rounds after which those before count half."""
 
@@ -39,7 +41,10 @@ class Account:
 
     asked: float = 0.0
     """Judged rounds, the older ones for less."""
-    rounds: int = 0
+    rested: int = 0
+    """Rounds since it was last asked."""
+    rest: int = AGAIN
+    """After so many it is asked though it does not pay."""
     both: Side = NOTHING
     """The draft and the proposals."""
     alone: Side = NOTHING
@@ -47,14 +52,28 @@ class Account:
     @property
     def pays(self) -> bool:
         """Whether the draft brings more tokens a millisecond."""
-        return self.both.tokens * self.alone.ms >= self.alone.tokens * self.both.ms
+        return _at_least(self.both, self.alone)
+
+    def asks(self) -> bool:
+        """Whether to ask in the round that begins."""
+        self.rested += 1
+        if self.asked >= FIRST and not self.pays and self.rested < self.rest:
+            return False
+        self.rested = 0
+        return True
 
     def saw(self, both: Side, alone: Side) -> None:
         """A round more."""
+        confirmed = self.asked >= FIRST and not self.pays and not _at_least(both, alone)
+        self.rest = min(2 * self.rest, SELDOM) if confirmed else AGAIN
         keep = 0.5 if self.asked >= MOST else 1.0
         self.asked = keep * self.asked + 1
         self.both = Side(*(keep * old + new for old, new in zip(self.both, both, strict=True)))
         self.alone = Side(*(keep * old + new for old, new in zip(self.alone, alone, strict=True)))
+
+
+def _at_least(one: Side, other: Side) -> bool:
+    return one.tokens * other.ms >= other.tokens * one.ms
 
 
 @dataclass(slots=True)
@@ -62,12 +81,18 @@ class Worth:
     """The accounts, by size of batch: 1, 2 to 3, 4 to 7 rows, and so on."""
 
     accounts: dict[int, Account] = field(default_factory=dict)
+    versions: frozenset[str] = frozenset()
+    """Of drafts that the accounts are about."""
+
+    def meet(self, versions: Set[str]) -> None:
+        """Which versions are there to be asked in the round that begins."""
+        if not versions <= self.versions:
+            self.versions = frozenset(versions)
+            self.accounts.clear()
 
     def asks(self, rows: int) -> bool:
         """Whether to ask the draft in the round that begins."""
-        account = self._of(rows)
-        account.rounds += 1
-        return account.rounds % AGAIN == 0 or self.pays(rows)
+        return self._of(rows).asks()
 
     def pays(self, rows: int) -> bool:
         """Whether it is asked in most rounds."""

@@ -32,7 +32,6 @@ def bench_trees(
     out: Path,
     *,
     new_tokens: int = 128,
-    turns: int = 4,
     answers: int = 64,
     nodes: int = 32,
     depth: int = 16,
@@ -47,7 +46,7 @@ def bench_trees(
         "target": pair.target.name, "draft": pair.draft.name, "corpus": [path.name for path in corpus],
         "answers": answers, "threads": serve.threads,
     }  # fmt: skip
-    plan = Plan(data_sets, new_tokens, turns, nodes, depth, serve.gamma, sensitivity, facts)
+    plan = Plan(data_sets, new_tokens, nodes, depth, serve.gamma, sensitivity, facts)
     known = Knowledge(read_texts(pair, corpus) + _answers(pair, serve, corpus, answers, out, told))
     if known.tokens < 8 * END:
         raise BadCorpus(path=corpus[0], reason=f"{8 * END} tokens are the least; give more --corpus.")

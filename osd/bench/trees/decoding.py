@@ -38,7 +38,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Some prompts decoded, timed."""
+    """Prompts decoded, timed."""
 
     texts: list[Text]
     seconds: float

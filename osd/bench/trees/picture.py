@@ -23,7 +23,7 @@ BASES = (ALONE.name, THEIRS.name, DRAFT.name)
 
 
 def draw_methods(line: Mapping[str, Any]) -> Figure:
-    """A panel a set: bars of accept length above, of tokens a second below, with the range over turns."""
+    """A panel a set: bars of accept length above, of tokens a second below, with the middle half of prompts."""
     sets = line["sets"]
     figure = Figure(figsize=(2.6 * len(sets) + 2.4, 9.6), layout="constrained")
     halves: Any = figure.subfigures(2, 1)

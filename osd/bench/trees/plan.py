@@ -1,8 +1,9 @@
 """What ``osd bench trees`` measures, and in which order.
 
-A :class:`Unit` is one set of prompts under one condition. In it method after method decodes the same few prompts, A B
-C …, then all of them the next few: a turn. No method sees a prompt twice, or what it has learned would be the answer.
-Every unit begins with fresh tables.
+A :class:`Unit` is one set of prompts under one condition. In it all methods decode the same prompt, one after another
+in a random order, then all of them the next: machines change their speed from second to second, and a method compares
+with others at the same prompt. No method sees a prompt twice, or what it has learned would be the answer. Every unit
+begins with fresh tables.
 """
 
 from __future__ import annotations
@@ -58,7 +59,6 @@ class Plan:
 
     data_sets: Mapping[str, list[Tokens]]
     new_tokens: int
-    turns: int
     nodes: int
     depth: int
     gamma: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -27,12 +28,12 @@ def accept_length(figures: dict[str, Any]) -> float:
 
 def summary(lines: Sequence[Line], draft_us: dict[str, float], bytes_per_trigram: float) -> dict[str, Any]:
     """The command's last line."""
-    sets = by_set(lines)
+    sets, speed = by_set(lines), of_part(lines, "speed")
     greedy = [line for line in lines if line["unit"]["temperature"] == 0]
     texts = sum(each["differing"] for line in greedy for each in line["methods"].values())
     return {
-        "sets": sets, "draft_us": draft_us, "bytes_per_trigram": round(bytes_per_trigram, 2), "overall": overall(sets),
-        "differing": texts, "identical": texts == 0,
+        "sets": sets, "draft_us": draft_us, "bytes_per_trigram": round(bytes_per_trigram, 2),
+        "overall": overall(sets, speed), "differing": texts, "identical": texts == 0,
         "by_context": by_context(lines),
         "by_temperature": sampled(lines, "temperature"), "by_top_p": sampled(lines, "top_p"),
         "by_corpus": by_corpus(lines),
@@ -41,34 +42,50 @@ def summary(lines: Sequence[Line], draft_us: dict[str, float], bytes_per_trigram
 
 def by_set(lines: Sequence[Line]) -> dict[str, Any]:
     """``accept_length`` where every tree is as deep as it may be, ``tokens_per_s`` where the controller chooses, each
-    with its other beside it, and the spread over turns."""
+    with its other beside it, and the middle half of prompts."""
     sets: dict[str, Any] = {}
     for line in of_part(lines, "shape"):
         sets[line["unit"]["data_set"]] = {
-            name: {"accept_length": round(accept_length(own), 3), "lengths": _ends(own["lengths"])}
+            name: {"accept_length": round(accept_length(own), 3), "lengths": _middle(own["lengths"])}
             for name, own in line["methods"].items()
         }
     for line in of_part(lines, "speed"):
         for name, own in line["methods"].items():
             sets[line["unit"]["data_set"]][name] |= {
-                "tokens_per_s": round(statistics.median(own["rates"]), 1), "rates": _ends(own["rates"]),
+                "tokens_per_s": round(statistics.median(own["rates"]), 1), "rates": _middle(own["rates"]),
                 "accept_length_paced": round(accept_length(own), 3),
             }  # fmt: skip
     return sets
 
 
-def _ends(numbers: Sequence[float]) -> list[float]:
-    return [round(min(numbers), 3), round(max(numbers), 3)]
+def _middle(numbers: Sequence[float]) -> list[float]:
+    low, _, high = statistics.quantiles(numbers, n=4, method="inclusive")
+    return [round(low, 3), round(high, 3)]
 
 
-def overall(sets: dict[str, Any]) -> dict[str, Any]:
-    """Geometric means over sets, and what the goals ask for."""
+def faster(line: Line, one: str, others: Sequence[str]) -> list[float]:
+    """Tokens a second of a method ÷ those of the fastest of the others on this set: the median over prompts of the
+    ratio at the same prompt, and its standard error as if ratios were normal."""
+    rates = {name: line["methods"][name]["rates"] for name in (one, *others)}
+    best = max(others, key=lambda name: statistics.median(rates[name]))
+    ratios = [math.log(a / b) for a, b in zip(rates[one], rates[best], strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    ratio = math.exp(middle)
+    return [ratio, ratio * 1.253 * (high - low) / 1.349 / math.sqrt(len(ratios))]
+
+
+def overall(sets: dict[str, Any], speed: Sequence[Line]) -> dict[str, Any]:
+    """Geometric means over sets, and what the goals ask for; what is compared in tokens a second, set by set with its
+    standard error."""
 
     def mean(name: str, what: str) -> float:
         return statistics.geometric_mean(own[name][what] for own in sets.values())
 
     def least(one: str, others: Sequence[str], what: str) -> float:
         return min(float(own[one][what] / max(own[other][what] for other in others)) for own in sets.values())
+
+    def by_prompt(one: str, *others: str) -> dict[str, list[float]]:
+        return {line["unit"]["data_set"]: faster(line, one, others) for line in speed}
 
     lengths = {name: mean(name, "accept_length") for name in BY_NAME}
     rates = {name: mean(name, "tokens_per_s") for name in BY_NAME}
@@ -82,17 +99,18 @@ def overall(sets: dict[str, Any]) -> dict[str, Any]:
         "tri_gram_vs_bi_gram_backoff": lengths[MCTS.name] / lengths["bi_gram_backoff"],
         "tri_gram_vs_four_gram_backoff": lengths[MCTS.name] / lengths["four_gram_backoff"],
         "mixed_vs_best_part_least": least(MIXED.name, parts, "accept_length"),
-        "mixed_vs_best_part_tokens_per_s_least": least(MIXED.name, parts, "tokens_per_s"),
-        "vs_target_alone": {name: rates[name] / rates[ALONE.name] for name in trees},
-        "vs_transformers_lookup": {name: rates[name] / rates[THEIRS.name] for name in trees},
-        "vs_transformers_lookup_least": {name: least(name, [THEIRS.name], "tokens_per_s") for name in trees},
+        "mixed_vs_best_part_tokens_per_s": by_prompt(MIXED.name, *parts),
+        "vs_target_alone": {name: by_prompt(name, ALONE.name) for name in trees},
+        "vs_transformers_lookup": {name: by_prompt(name, THEIRS.name) for name in trees},
     }
     rounded: dict[str, Any] = _rounded(found)
     return rounded | {"accept_length": _rounded(lengths), "tokens_per_s": _rounded(rates)}
 
 
 def _rounded(found: Any) -> Any:
-    return {key: _rounded(each) for key, each in found.items()} if isinstance(found, dict) else round(found, 3)
+    if isinstance(found, dict):
+        return {key: _rounded(each) for key, each in found.items()}
+    return [_rounded(each) for each in found] if isinstance(found, list) else round(found, 3)
 
 
 def by_context(lines: Sequence[Line]) -> dict[str, Curve]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from osd.bench.trees.corpora import Knowledge, Report
-from osd.bench.trees.decoding import Decode, Turn, decoder_of
+from osd.bench.trees.decoding import Turn, decoder_of
 from osd.bench.trees.methods import ALONE
 from osd.bench.trees.plan import Plan, Unit
 from osd.models import Pair
@@ -31,9 +32,9 @@ class Figures:
     """What one method did in one unit."""
 
     rates: list[float] = field(default_factory=list)
-    """Tokens a second, a turn."""
+    """Tokens a second, a prompt."""
     lengths: list[float] = field(default_factory=list)
-    """Tokens a target pass, a turn."""
+    """Tokens a target pass, a prompt."""
     tokens: int = 0
     passes: int = 0
     differing: int = 0
@@ -42,7 +43,7 @@ class Figures:
     """By length of context ÷ BIN: tokens, passes."""
 
     def add(self, turn: Turn) -> None:
-        """A turn more."""
+        """A prompt more."""
         tokens = sum(len(text.tokens) for text in turn.texts)
         passes = sum(len(text.passes) for text in turn.texts)
         self.rates.append(round(tokens / turn.seconds, 2))
@@ -68,18 +69,21 @@ class Runner:
         self.lines = self._resumed()
 
     def run(self, told: Report) -> list[Line]:
-        """All units, those that were measured before among them. Work is counted in turns of methods."""
+        """All units, those that were measured before among them. Work is counted in texts."""
         units = list(self.plan.units())
-        total, done = sum(len(unit.methods) for unit in units) * self.plan.turns, 0
+        total, done = sum(self._texts(unit) for unit in units), 0
         for unit in units:
             key = json.dumps(asdict(unit), sort_keys=True)
             if key not in self.lines:
                 self.lines[key] = self._measure(unit, partial(_further, told, done, total, str(unit)))
                 with writing(self.folder), (self.folder / MEASURED).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(self.lines[key]) + "\n")
-            done += len(unit.methods) * self.plan.turns
+            done += self._texts(unit)
             told(done, total, str(unit))
         return [self.lines[json.dumps(asdict(unit), sort_keys=True)] for unit in units]
+
+    def _texts(self, unit: Unit) -> int:
+        return len(unit.methods) * len(self.plan.data_sets[unit.data_set])
 
     def _resumed(self) -> dict[str, Line]:
         wanted, path = json.loads(json.dumps(self.plan.as_json())), self.folder / PLAN
@@ -101,21 +105,19 @@ class Runner:
         serve = self.serve if unit.paced else self.serve.model_copy(update={"gamma": "fixed"})
         ways = {m.name: decoder_of(m, self.pair, serve, known, self.plan.new_tokens) for m in unit.chosen}
         figures = {name: Figures() for name in ways}
-        for turn in range(self.plan.turns):
-            self._turn(unit, turn, ways, figures)
-            told((turn + 1) * len(ways))
+        chance = random.Random(0)
+        for number, prompt in enumerate(self.plan.data_sets[unit.data_set]):
+            order = chance.sample(list(ways), len(ways))
+            found = {name: ways[name]([prompt], unit.sampling(number)) for name in order}
+            self._add(found, figures)
+            told((number + 1) * len(ways))
         return {"unit": asdict(unit), "methods": {name: vars(own) for name, own in figures.items()}}
 
-    def _turn(self, unit: Unit, turn: int, ways: dict[str, Decode], figures: dict[str, Figures]) -> None:
-        prompts = self.plan.data_sets[unit.data_set][turn :: self.plan.turns]
-        own: list[tuple[int, ...]] = []
-        for name, decode in ways.items():
-            found = decode(prompts, unit.sampling(turn))
-            figures[name].add(found)
-            texts = [text.tokens for text in found.texts]
-            if name == ALONE.name:
-                own = texts
-            figures[name].differing += sum(a != b for a, b in zip(texts, own, strict=True)) if own else 0
+    def _add(self, found: dict[str, Turn], figures: dict[str, Figures]) -> None:
+        own = found.get(ALONE.name)
+        for name, turn in found.items():
+            figures[name].add(turn)
+            figures[name].differing += own is not None and turn.texts[0].tokens != own.texts[0].tokens
 
 
 def _further(told: Report, done: int, total: int, name: str, more: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from osd.bench.trees.corpora import Knowledge
 from osd.bench.trees.methods import FROZEN, GREEDY, MCTS, METHODS
 from osd.bench.trees.plan import SHARES, Plan
-from osd.bench.trees.result import accept_length, by_context, by_corpus, sampled
+from osd.bench.trees.result import accept_length, by_context, by_corpus, faster, sampled
 from osd.bench.trees.run import BIN, Runner
 from osd.cli.main import app
 
@@ -40,7 +41,7 @@ def test_the_command_measures_compares_draws_and_goes_on(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = [
-        "--prompts", files[0], "--corpus", files[1], "--count", 2, "--turns", 2, "--max-tokens", 6, "--answers", 1,
+        "--prompts", files[0], "--corpus", files[1], "--count", 2, "--max-tokens", 6, "--answers", 1,
         "--no-sensitivity", "--out", tmp_path / "out", "--json",
     ]  # fmt: skip
     done = run(*asked)
@@ -91,8 +92,22 @@ def test_by_context_passes_of_all_sets_count_alike_and_few_are_left_out() -> Non
     assert by_context(lines)[MCTS.name] == [(1.5 * BIN, 3.0)]
 
 
+def test_methods_compare_at_the_same_prompt() -> None:
+    """Of a hundred prompts of very different speed; the machine is slow at every third of them, for both alike."""
+    chance = random.Random(1)
+    base = [chance.uniform(50, 500) / (3 if i % 3 == 0 else 1) for i in range(100)]
+    rates = {
+        "one": [1.2 * each * chance.gauss(1, 0.05) for each in base],
+        "slow": [0.5 * each for each in base],
+        "quick": [each * chance.gauss(1, 0.05) for each in base],
+    }
+    line = line_of("speed", "a") | {"methods": {name: {"rates": own} for name, own in rates.items()}}
+    ratio, error = faster(line, "one", ["slow", "quick"])
+    assert ratio == pytest.approx(1.2, abs=0.03) and 0.004 < error < 0.02
+
+
 def test_every_set_has_every_method_and_part_of_the_corpus() -> None:
-    plan = Plan({"a": [(1,)], "b": [(2,)]}, 8, 1, 8, 4, "fixed", True, {})
+    plan = Plan({"a": [(1,)], "b": [(2,)]}, 8, 8, 4, "fixed", True, {})
     units = list(plan.units())
     assert {(u.part, u.data_set) for u in units} == {
         (part, name) for part in ("shape", "speed", "sampling", "corpus") for name in "ab"

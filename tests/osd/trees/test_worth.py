@@ -7,7 +7,7 @@ from itertools import cycle
 import pytest
 
 from osd.drafters.mixed import MixedDrafter
-from osd.drafters.worth import AGAIN, FIRST, MOST, Side, Worth, brought
+from osd.drafters.worth import AGAIN, FIRST, MOST, SELDOM, Side, Worth, brought
 from osd.trees.tree import Tree
 from storage.records import Request
 from tests.osd.models import alone, prompts, random_pair
@@ -30,9 +30,23 @@ def run(worth: Worth, rounds: int, rows: int, found: tuple[Side, Side]) -> int:
 def test_a_draft_that_does_not_pay_is_asked_now_and_then() -> None:
     worth = Worth()
     assert run(worth, FIRST, 1, BAD) == FIRST
-    assert run(worth, 10 * AGAIN, 1, BAD) == 10
+    assert run(worth, AGAIN + 2 * AGAIN + 4 * AGAIN, 1, BAD) == 3, "more seldom each time"
     assert run(worth, 2 * AGAIN, 5, GOOD) == 2 * AGAIN, "another size of batch is judged by itself"
-    assert run(worth, 2 * AGAIN, 1, BAD) == 2
+    run(worth, 2 * SELDOM, 1, BAD)
+    assert run(worth, 8 * SELDOM, 1, BAD) == 8
+    assert run(worth, SELDOM + 2 * AGAIN, 1, GOOD) >= 3, "and soon again where a round contradicts"
+
+
+def test_a_new_version_is_asked_as_if_nothing_were_known() -> None:
+    worth = Worth()
+    worth.meet({"v1"})
+    run(worth, 4 * SELDOM, 1, BAD)
+    worth.meet({"v1"})
+    assert run(worth, AGAIN, 1, BAD) <= 1
+    worth.meet({"v1", "v2"})
+    assert run(worth, AGAIN // 2, 1, BAD) == FIRST
+    worth.meet({"v2"})
+    assert run(worth, AGAIN // 2, 1, BAD) == 0, "it is one of those that are known"
 
 
 def test_a_draft_that_has_learned_is_asked_again() -> None:
