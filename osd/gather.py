@@ -2,6 +2,7 @@
 
     spans_of(taken, mode)            which positions, as arrays
     gather(taken, mode, reducer)     those, with what is kept of the target's distribution there
+    launch(taken, mode, k)           the same of one round, on the device where its logits are
 """
 
 from __future__ import annotations
@@ -13,15 +14,28 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch.nn.functional as F
+from torch import Tensor
 
-from osd.parcels import Taken
-from osd.reduce import Kept, Reducer
+from osd.reduce import Kept, Reducer, launched, on_host, rows_at
 from osd.verdict import Verdict
-from storage.records import TokenKind
+from storage.records import Request, TokenKind
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 ACCEPTED, REJECTED, UNDRAFTED = (int(kind) for kind in (TokenKind.ACCEPTED, TokenKind.REJECTED, TokenKind.UNDRAFTED))
+
+
+class Taken(NamedTuple):
+    """A round of B rows, as it was."""
+
+    requests: list[Request]
+    lengths: list[int]
+    """(B,) of the rows' texts, what the round brought included."""
+    counts: list[int]
+    """(B,) tokens that it brought."""
+    verdict: Verdict
+    logits: Tensor
+    """(B, G + 1, V), which must stay as they are."""
 
 
 class Spans(NamedTuple):
@@ -59,6 +73,29 @@ class Block(NamedTuple):
     """(m,) min(1, p/q) there; NaN where it follows from the kinds: in a greedy batch."""
 
 
+class Launched(NamedTuple):
+    """A block that a device may be at still."""
+
+    spans: Spans
+    kept: tuple[Tensor, Tensor, Tensor]
+    """See :func:`osd.reduce.launched`."""
+    chances: Tensor | None
+    """(m,); None: NaN."""
+
+    def block(self) -> Block:
+        """When it is there."""
+        return Block(self.spans, on_host(*self.kept), _known(self.chances, int(self.spans.lengths.sum())))
+
+
+def launch(taken: Taken, mode: str, k: int) -> Launched | None:
+    """What is kept of a round, without waiting for its device. A GPU's memory is not for logits that wait."""
+    spans, origins = spans_of([taken], mode)
+    if not spans.owners:
+        return None
+    index = _index([taken], spans, origins)
+    return Launched(spans, launched(rows_at(taken.logits, index), k), _chances(taken.verdict, index))
+
+
 def gather(taken: Sequence[Taken], mode: str, reducer: Reducer) -> Block | None:
     """What is kept of these rounds; None where that is nothing."""
     spans, origins = spans_of(taken, mode)
@@ -69,7 +106,8 @@ def gather(taken: Sequence[Taken], mode: str, reducer: Reducer) -> Block | None:
     edges = np.cumsum(positions)[:-1]
     parts = [(one, some) for one, some in zip(taken, np.split(index, edges), strict=True) if len(some)]
     kept = reducer([(one.logits, some) for one, some in parts])
-    return Block(spans, kept, np.concatenate([_chances(one.verdict, some) for one, some in parts]))
+    chances = [_known(_chances(one.verdict, some), len(some)) for one, some in parts]
+    return Block(spans, kept, np.concatenate(chances))
 
 
 def spans_of(taken: Sequence[Taken], mode: str) -> tuple[Spans, Origins]:
@@ -130,8 +168,12 @@ def runs(firsts: Ints, lengths: Ints) -> Ints:
     return np.arange(len(starts)) + starts
 
 
-def _chances(verdict: Verdict, places: Ints) -> Floats:
-    if verdict.chances is None:
-        return np.full(len(places), np.nan, np.float32)
-    whole: Floats = F.pad(verdict.chances, (0, 1)).flatten().float().cpu().numpy()
-    return whole[places]
+def _chances(verdict: Verdict, places: Ints) -> Tensor | None:
+    return None if verdict.chances is None else rows_at(F.pad(verdict.chances, (0, 1)), places)
+
+
+def _known(chances: Tensor | None, count: int) -> Floats:
+    if chances is None:
+        return np.full(count, np.nan, np.float32)
+    known: Floats = chances.float().cpu().numpy()
+    return known

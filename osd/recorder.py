@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from osd.buffer import Buffer
-from osd.gather import gather, spans_of
+from osd.gather import Launched, Taken, gather, launch
 from osd.handover import Handover
-from osd.parcels import BYTES, ROUNDS, Parcel, Taken
+from osd.parcels import BYTES, ROUNDS, Parcel
 from osd.redaction import Redactor, load_hook
 from osd.reduce import Reducer
 from osd.row import Completion, Progress, Row
@@ -54,6 +54,7 @@ class Recorder:
             settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
         )
         self._taken: list[Taken] = []
+        self._launched: list[Launched] = []
         self._held = 0
         """Bytes of their logits."""
         self._sheaf = Sheaf()
@@ -92,12 +93,18 @@ class Recorder:
         if self.mode != "off":
             requests, lengths = [row.request for row in rows], [row.length for row in rows]
             counts = [len(step.tokens) for step in progress]
-            self._taken.append(Taken(requests, lengths, counts, verdict, logits))
-            self._held += logits.nbytes
+            self._note(Taken(requests, lengths, counts, verdict, logits))
         completions = [step.completion for step in progress if step.completion]
-        if completions or len(self._taken) >= ROUNDS or self._held >= BYTES:
+        if completions or max(len(self._taken), len(self._launched)) >= ROUNDS or self._held >= BYTES:
             self._send(completions)
         self._on_the_spot += time.perf_counter() - begun
+
+    def _note(self, taken: Taken) -> None:
+        if stays(taken.logits):
+            self._taken.append(taken)
+            self._held += taken.logits.nbytes
+        elif launched := launch(taken, self.mode, self.reducer.k):
+            self._launched.append(launched)
 
     def finish(self, completion: Completion) -> None:
         """A request that ended outside a round: its totals count, its positions are forgotten if it was cancelled."""
@@ -105,10 +112,10 @@ class Recorder:
 
     def _send(self, completions: list[Completion]) -> None:
         """Hand over the rounds that were taken, and the requests that ended with them."""
-        parcel = Parcel(self._taken, completions)
-        self._taken, self._held = [], 0
+        parcel = Parcel(self._taken, self._launched, completions)
+        self._taken, self._launched, self._held = [], [], 0
         if not self.buffer.put(parcel):
-            self._overflowed += int(spans_of(parcel.taken, self.mode)[0].lengths.sum())
+            self._overflowed += parcel.kept(self.mode)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Write everything handed over so far, now, and wait until it is in the store, or on this machine's disk where
@@ -139,6 +146,8 @@ class Recorder:
     def _sort(self, parcels: list[Parcel]) -> None:
         """Reduce what came, and note which requests ended."""
         self._sheaf.add(gather([taken for parcel in parcels for taken in parcel.taken], self.mode, self.reducer))
+        for launched in (launched for parcel in parcels for launched in parcel.launched):
+            self._sheaf.add(launched.block())
         for completion in (completion for parcel in parcels for completion in parcel.completions):
             self._ended.append(completion)
             if self.tracing:
@@ -148,3 +157,8 @@ class Recorder:
         ended, self._ended = self._ended, []
         outcomes: list[Outcome] = [outcome for completion in ended for outcome in completion.outcomes]
         self.handover.keep(self.redactor(self._sheaf.take(ended)), outcomes)
+
+
+def stays(logits: Tensor) -> bool:
+    """Whether they may wait where they are."""
+    return logits.device.type == "cpu"

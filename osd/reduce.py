@@ -1,8 +1,8 @@
 """The target's logits, reduced to what is kept of them: the k likeliest tokens and the mass outside.
 
-The recorder's thread does it. On a CPU by a compiled pass (:mod:`osd.topk`), 4 µs a position, without the interpreter,
-which decoding needs, and of logits where they lie: nothing is copied. Until that pass is compiled, and where logits lie
-on a GPU, by PyTorch.
+On a CPU the recorder's thread does it, by a compiled pass (:mod:`osd.topk`), 4 µs a position, without the interpreter,
+which decoding needs, and of logits where they lie: nothing is copied. Until that pass is compiled, by PyTorch; and by
+PyTorch on a GPU, where the decode loop only launches it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,26 @@ class Kept(NamedTuple):
     """(m,) probability of all other tokens."""
 
 
-
 def reduce_plain(logits: Tensor, k: int) -> Kept:
     """Logits (m, V) of any type and device → what is kept of them, k at most V. A row with NaN comes out as NaN."""
+    return on_host(*launched(logits, k))
+
+
+def launched(logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The same on the logits' own device, which may be at it still: ids, log-probabilities, mass outside."""
     # on the CPU log_softmax takes a third of logsumexp's time
     logprobs, ids = logits.log_softmax(-1, dtype=torch.float32).topk(min(k, logits.shape[1]), dim=-1)
-    outside = (1 - logprobs.exp().sum(-1)).clamp_(min=0)
-    return Kept(ids.to(torch.int32).cpu().numpy(), logprobs.cpu().numpy(), outside.cpu().numpy())
+    return ids.to(torch.int32), logprobs, (1 - logprobs.exp().sum(-1)).clamp_(min=0)
+
+
+def on_host(ids: Tensor, logprobs: Tensor, outside: Tensor) -> Kept:
+    """What was launched, when it is there."""
+    return Kept(ids.cpu().numpy(), logprobs.cpu().numpy(), outside.cpu().numpy())
+
+
+def rows_at(table: Tensor, index: Index) -> Tensor:
+    """(B, n, …) → (m, …): these places of the B · n, on the table's device."""
+    return table.flatten(0, 1)[torch.from_numpy(index).to(table.device)]
 
 
 class Reducer:
@@ -62,12 +75,13 @@ class Reducer:
         return self._compiled is not None
 
     def __call__(self, passes: Sequence[tuple[Tensor, Index]]) -> Kept:
-        """Of each pass's logits (…, V) the rows at its index (n,), one after another: at least one, of one model.
+        """Of each pass's logits (B, n, V), on a CPU, the rows at its index (m,), one after another: at least one, of
+        one model.
 
         Nothing is copied where the compiled pass can read logits as they are, so they must stay as they are.
         """
-        if self._compiled is None or any(logits.device.type != "cpu" for logits, _ in passes):
-            return reduce_plain(torch.cat([_rows(logits, index) for logits, index in passes]), self.k)
+        if self._compiled is None:
+            return reduce_plain(torch.cat([rows_at(logits, index) for logits, index in passes]), self.k)
         dense = [_dense(logits, index) for logits, index in passes]
         width = dense[0][0].shape[-1]
         addresses = np.concatenate([logits.data_ptr() + 4 * width * index for logits, index in dense])
@@ -90,14 +104,10 @@ class Reducer:
             self._compiled = reduce_rows
 
 
-def _rows(logits: Tensor, index: Index) -> Tensor:
-    return logits.flatten(0, -2)[torch.from_numpy(index).to(logits.device)]
-
-
 def _dense(logits: Tensor, index: Index) -> tuple[Tensor, Index]:
     """The same rows of float32 logits, one after another in memory; a copy where that is not how they are."""
     if logits.dtype != torch.float32:
-        return _rows(logits, index).float(), np.arange(len(index))
+        return rows_at(logits, index).float(), np.arange(len(index))
     return logits.contiguous(), index
 
 

@@ -7,7 +7,8 @@ import threading
 import torch
 
 from osd.buffer import ENOUGH_BYTES, ENOUGH_LOGITS, Buffer, Work
-from osd.parcels import Parcel, Taken
+from osd.gather import Taken
+from osd.parcels import Parcel
 from osd.row import Completion
 from osd.verdict import Verdict
 from storage.records import Request
@@ -18,11 +19,11 @@ DONE = Completion(Request((1,)), "default", (2,), None, "stop", (), (), 0.0)
 def logits(positions: int, width: int = 10) -> Parcel:
     """Of one round of one row, all of whose tokens were accepted."""
     verdict = Verdict([positions], [[0] * positions], [0], [positions])
-    return Parcel([Taken([DONE.request], [positions], [positions], verdict, torch.zeros(1, positions, width))], [])
+    return Parcel([Taken([DONE.request], [positions], [positions], verdict, torch.zeros(1, positions, width))], [], [])
 
 
 def finished() -> Parcel:
-    return Parcel([], [DONE])
+    return Parcel([], [], [DONE])
 
 
 class Reader:
@@ -94,7 +95,7 @@ def test_the_oldest_finished_request_sets_the_clock() -> None:
 def test_memory_bounds_what_waits_and_comes_back_when_the_work_is_done() -> None:
     buffer = Buffer(limit=10 * 10 * 4, requests=100, seconds=3600)
     assert buffer.put(logits(5))
-    both = Parcel(logits(6).taken, [DONE])
+    both = Parcel(logits(6).taken, [], [DONE])
     assert not buffer.put(both)  # six more do not fit; the completion does
     assert buffer.put(logits(5))
     work = buffer.get()  # more than half full

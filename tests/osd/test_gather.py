@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from osd.gather import gather, spans_of
-from osd.parcels import Taken
+from osd.gather import Taken, gather, launch
+from osd.parcels import Parcel
 from osd.reduce import Reducer, reduce_plain
 from osd.row import Completion
 from osd.sheaf import Sheaf
@@ -108,8 +108,9 @@ def require_same(samples: RequestSamples, expected: list[Position], ended: Compl
 
 
 @pytest.mark.parametrize("mode", ["verified", "rejected"])
+@pytest.mark.parametrize("device", ["cpu", "other"])
 @pytest.mark.parametrize("seed", range(20))
-def test_many_rounds_at_once_are_one_position_after_another(mode: str, seed: int) -> None:
+def test_many_rounds_at_once_are_one_position_after_another(mode: str, seed: int, device: str) -> None:
     """Rounds of chains and trees come a few at a time; requests end, or are cancelled, at any moment; what ended is
     taken now and then, and nothing stays behind."""
     chance = random.Random(seed)
@@ -125,8 +126,12 @@ def test_many_rounds_at_once_are_one_position_after_another(mode: str, seed: int
             expected[position.owner].append(position)
         if step == 59 or chance.random() < 0.3:
             counted = sum(len(list(plain_positions(taken, mode))) for taken in waiting)
-            assert spans_of(waiting, mode)[0].lengths.sum() == counted
-            sheaf.add(gather(waiting, mode, REDUCER))
+            launched = [each for taken in waiting if (each := launch(taken, mode, K))]
+            assert Parcel(waiting, [], []).kept(mode) == Parcel([], launched, []).kept(mode) == counted
+            if device == "cpu":
+                sheaf.add(gather(waiting, mode, REDUCER))
+            for one in launched if device == "other" else ():
+                sheaf.add(one.block())
             waiting = []
             for i in range(len(texts)):
                 if step == 59 or chance.random() < 0.2:

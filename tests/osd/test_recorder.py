@@ -29,10 +29,11 @@ def recorder_that(compiles: bool, store: Store, settings: Settings) -> Recorder:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("compiled", "stays"), [(True, True), (False, True), (True, False)])
 def test_every_verified_position_carries_the_targets_distribution(
-    pair: Pair, store: Store, settings: Settings, compiled: bool
+    pair: Pair, store: Store, settings: Settings, compiled: bool, stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("osd.recorder.stays", lambda logits: stays)
     asked = [Request(p, max_new_tokens=17) for p in prompts(7, seed=20)]
     recorder = recorder_that(compiled, store, settings)
     done = Engine(pair, settings.serve, recorder=recorder).run(asked)

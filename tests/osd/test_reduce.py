@@ -28,7 +28,7 @@ def reduce_fast(reducer: Reducer, logits: Tensor, k: int) -> Kept:
 
 
 def reduce_some(reducer: Reducer, logits: Tensor, index: Sequence[int]) -> Kept:
-    return reducer([(logits, np.array(index, np.int64))])
+    return reducer([(logits if logits.ndim == 3 else logits.unsqueeze(0), np.array(index, np.int64))])
 
 
 def require_same(fast: Kept, logits: Tensor) -> None:
