@@ -78,12 +78,9 @@ def _told(report: Report, name: str, done: int, total: int) -> None:
 
 
 def _recording(costs: dict[str, RecordingCost]) -> dict[str, Any]:
-    return {
-        "recording_cost": {batch: round(cost.cost, 4) for batch, cost in costs.items()},
-        "recording_cost_error": {batch: round(cost.error, 4) for batch, cost in costs.items()},
-        "recorder_share": {batch: round(cost.share, 4) for batch, cost in costs.items()},
-        "recorder_share_beside": {batch: round(cost.share_beside, 4) for batch, cost in costs.items()},
-    }
+    by_batch = {batch: cost.as_dict() for batch, cost in costs.items()}
+    names = next(iter(by_batch.values()), {})
+    return {name: {batch: figures[name] for batch, figures in by_batch.items()} for name in names}
 
 
 def _contenders(pair: Pair, settings: Settings, batches: Sequence[int], new_tokens: int) -> dict[str, Contender]:

@@ -5,6 +5,10 @@ with the one next to it, and which of the two comes first alternates. One engine
 requests, so that texts, measured costs and what a controller makes of them are the same for both. The recorder's
 thread writes as often as in a server, while it is recorded, and never while it is not; those turns are few and dear,
 so they have a median of their own, and count as often as they come.
+
+On a noisy machine that takes thousands of pairs to tell a percent. Hundreds do for two parts of it: what the decode
+loop itself spends on recording, and what it waits while the recorder's thread has the interpreter, which is the
+difference between its clock and its CPU time. What two busy cores take from each other is in neither.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from osd.engine import Engine
 from osd.models import Pair
@@ -40,14 +45,29 @@ WARM = 8
 ONLY_WHEN_ASKED = {"flush_requests": 1 << 30, "flush_seconds": 1e9}
 
 
+class Figure(NamedTuple):
+    """What was measured, and its standard error."""
+
+    value: float
+    error: float
+
+
+class Compared(NamedTuple):
+    """A pair of turns."""
+
+    ratio: float
+    """A round's seconds without ÷ with recording."""
+    wait: float
+    """Share of its time that the decode loop waited with recording, less that without."""
+
+
 @dataclass(slots=True)
 class RecordingCost:
     """Turns decoded with and without recording, in pairs."""
 
-    quiet: list[float] = field(default_factory=list)
-    """A round's seconds without ÷ with recording, a pair."""
-    writing: list[float] = field(default_factory=list)
-    """The same where the recorder's thread was asked to write."""
+    quiet: list[Compared] = field(default_factory=list)
+    writing: list[Compared] = field(default_factory=list)
+    """Those in which the recorder's thread was asked to write."""
     seconds: float = 0.0
     """Decoding with it, in all."""
     loop: float = 0.0
@@ -56,14 +76,15 @@ class RecordingCost:
     """CPU seconds of the recorder's own thread meanwhile."""
 
     @property
-    def cost(self) -> float:
-        """Share of throughput lost: one minus the medians' mean, weighed by how many pairs there are of each."""
-        return 1 - sum(weight * statistics.median(ratios) for weight, ratios in self._kinds())
+    def cost(self) -> Figure:
+        """Share of throughput lost."""
+        ratio = self._figure([[pair.ratio for pair in pairs] for pairs in (self.quiet, self.writing)])
+        return Figure(1 - ratio.value, ratio.error)
 
     @property
-    def error(self) -> float:
-        """Its standard error."""
-        return math.sqrt(sum((weight * _error(ratios)) ** 2 for weight, ratios in self._kinds()))
+    def wait(self) -> Figure:
+        """Share of decode time in which the decode loop waited for the recorder's thread."""
+        return self._figure([[pair.wait for pair in pairs] for pairs in (self.quiet, self.writing)])
 
     @property
     def share(self) -> float:
@@ -75,9 +96,21 @@ class RecordingCost:
         """CPU of the recorder's own thread, which another core may have, by decode time."""
         return self.beside / self.seconds
 
-    def _kinds(self) -> list[tuple[float, list[float]]]:
-        pairs = len(self.quiet) + len(self.writing)
-        return [(len(ratios) / pairs, ratios) for ratios in (self.quiet, self.writing) if ratios]
+    def as_dict(self) -> dict[str, float]:
+        """By the names that benchmarks print."""
+        figures = {
+            "recording_cost": self.cost.value, "recording_cost_error": self.cost.error, "recorder_share": self.share,
+            "recorder_wait": self.wait.value, "recorder_wait_error": self.wait.error,
+            "recorder_share_beside": self.share_beside,
+        }  # fmt: skip
+        return {name: round(figure, 4) for name, figure in figures.items()}
+
+    def _figure(self, kinds: list[list[float]]) -> Figure:
+        """The medians' mean, weighed by how many pairs there are of each kind."""
+        pairs = sum(map(len, kinds))
+        found = [(len(values) / pairs, values) for values in kinds if values]
+        value = sum(weight * statistics.median(values) for weight, values in found)
+        return Figure(value, math.sqrt(sum((weight * _error(values)) ** 2 for weight, values in found)))
 
 
 def _error(ratios: Sequence[float]) -> float:
@@ -114,6 +147,17 @@ def recording_cost(
     return found
 
 
+class Turn(NamedTuple):
+    """Some rounds."""
+
+    seconds: float = 0.0
+    idle: float = 0.0
+    """Of them, in which this thread had no processor."""
+
+
+NOTHING: Turn = Turn()
+
+
 class _Turns:
     """One engine's, without end."""
 
@@ -135,12 +179,14 @@ class _Turns:
             else:
                 without = self._rounds(ROUNDS)
                 recorded, wrote = self._recorded()
-            (found.writing if wrote else found.quiet).append(without / ROUNDS / (recorded / RECORDED))
-            found.seconds += recorded
+            ratio = without.seconds / ROUNDS / (recorded.seconds / RECORDED)
+            pair = Compared(ratio, recorded.idle / recorded.seconds - without.idle / without.seconds)
+            (found.writing if wrote else found.quiet).append(pair)
+            found.seconds += recorded.seconds
             told(index + 1, pairs)
         return found
 
-    def _recorded(self) -> tuple[float, bool]:
+    def _recorded(self) -> tuple[Turn, bool]:
         due = self._unwritten >= self._storage.flush_requests or self._since >= self._storage.flush_seconds
         self._engine.recorder = self._recorder
         begun = time.perf_counter()
@@ -149,25 +195,26 @@ class _Turns:
         if due:
             self._recorder.wait(0)
             self._unwritten, self._since = 0, 0.0
-        seconds = time.perf_counter() - begun + self._rounds(RECORDED)
+        turn = self._rounds(RECORDED, Turn(time.perf_counter() - begun))
         self._missed = []
         self._engine.recorder = None
-        self._since += seconds
-        return seconds, due
+        self._since += turn.seconds
+        return turn, due
 
-    def _rounds(self, count: int) -> float:
-        """Seconds that so many rounds took, not counting rounds that read a prompt, which are of all lengths."""
-        seconds, rounds = 0.0, 0
+    def _rounds(self, count: int, turn: Turn = NOTHING) -> Turn:
+        """So many rounds, added to the turn, not counting rounds that read a prompt, which are of all lengths."""
+        rounds = 0
         while rounds < count:
             while self._engine.room > 0:
                 self._engine.submit(next(self._requests))
             reads = bool(self._engine.reading.rows)
-            begun = time.perf_counter()
+            begun, worked = time.perf_counter(), time.thread_time()
             ended = [progress.completion for progress in self._engine.step() if progress.completion]
             if not reads:
-                seconds, rounds = seconds + time.perf_counter() - begun, rounds + 1
+                took, at_work = time.perf_counter() - begun, time.thread_time() - worked
+                turn, rounds = Turn(turn.seconds + took, turn.idle + took - at_work), rounds + 1
             if self._engine.recorder:
                 self._unwritten += len(ended)
             else:
                 self._missed += ended
-        return seconds
+        return turn

@@ -149,10 +149,4 @@ def recorder_share(settings: Settings, target: str, draft: str, pairs: int) -> d
     pair = load_pair(target, draft, device=settings.serve.device, dtype=settings.serve.dtype)
     texts = [encode(pair.tokenizer, text) for domain in DOMAINS for text in shipped(domain, 8)]
     found = recording_cost(pair, texts, settings, batch=1, new_tokens=64, pairs=pairs)
-    return {
-        "recorder_share": round(found.share, 4),
-        "recorder_share_beside": round(found.share_beside, 4),
-        "recording_cost": round(found.cost, 4),
-        "recording_cost_error": round(found.error, 4),
-        "recorder_pair": f"{Path(target).parent.name}/{Path(target).name}",
-    }
+    return found.as_dict() | {"recorder_pair": f"{Path(target).parent.name}/{Path(target).name}"}
