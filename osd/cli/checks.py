@@ -20,6 +20,7 @@ from osd.cli.out import counted
 from osd.cli.pair import choose_pair
 from osd.cli.place_checks import notify, places
 from osd.cli.worker import trainer_command
+from osd.cores import usable_cores
 from storage.errors import OsdError, WeightsDamaged
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ EXTRAS = ("postgres", "redis", "s3")
 def python(here: Surroundings) -> Iterator[Finding]:
     """The interpreter and the machine."""
     yield Finding(
-        "python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+        "python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}, {usable_cores()} cores"
     )
 
 

@@ -15,6 +15,7 @@ from osd.cli.context import surroundings
 from osd.cli.options import DrafterOption, DraftOption, TargetOption
 from osd.cli.out import note
 from osd.cli.pair import PairNames, choose_pair
+from osd.cores import usable_cores
 from osd.fleet.order import Order
 from osd.fleet.parent import Parent
 from osd.server.listen import Ports, check_address, is_local, listen, url
@@ -119,13 +120,8 @@ def leave_a_core(settings: Settings, processes: int = 1) -> Settings:
     threads each may have: threads that wait for one that has no core are slower than one thread less."""
     if settings.serve.threads or "OMP_NUM_THREADS" in os.environ:
         return settings
-    threads = max(1, (_cores() - 1) // processes)
+    threads = max(1, (usable_cores() - 1) // processes)
     return settings.model_copy(update={"serve": settings.serve.model_copy(update={"threads": threads})})
-
-
-def _cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def serve_pair(

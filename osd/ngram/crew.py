@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+from osd.cores import usable_cores
+
 MOST = 8
 """Threads at most: a batch's trees are a matter of a millisecond."""
 
@@ -20,11 +22,7 @@ Part = Callable[[int, slice], None]
 
 def cores() -> int:
     """Cores that this process may use, as far as they help."""
-    try:
-        count = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
-        count = os.cpu_count() or 1
-    return min(MOST, count)
+    return min(MOST, usable_cores())
 
 
 class Crew:

@@ -7,13 +7,13 @@ beside).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from osd.cores import usable_cores
 from osd.drafters.making import proposer_name
 from osd.engine import Engine
 from osd.models import Pair, load_pair
@@ -132,7 +132,7 @@ def own_settings(given: Settings, data: Path, **changes: dict[str, Any]) -> Sett
 
 def _spare_cores(given: Settings) -> int:
     """Cores that the worker leaves: two pools of threads on one core wait for each other at every product."""
-    return max(1, (os.cpu_count() or 1) - given.worker.threads)
+    return max(1, usable_cores() - given.worker.threads)
 
 
 def _recording(given: Settings) -> str:

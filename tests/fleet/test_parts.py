@@ -108,7 +108,7 @@ def test_a_core_is_left_over_unless_somebody_said_how_many_threads(monkeypatch: 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     found = []
     for cores, processes in ((1, 1), (2, 1), (16, 1), (16, 3), (4, 8)):
-        monkeypatch.setattr("osd.cli.serve._cores", lambda cores=cores: cores)
+        monkeypatch.setattr("osd.cli.serve.usable_cores", lambda cores=cores: cores)
         found.append(leave_a_core(load_settings(), processes).serve.threads)
     assert found == [1, 1, 15, 5, 1]
     assert leave_a_core(load_settings(serve={"threads": 4})).serve.threads == 4
