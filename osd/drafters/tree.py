@@ -106,6 +106,7 @@ class TreeDrafter:
     def measure(self, whole_ms: float) -> None:
         """Proposing counts as a pass for each level of the deepest tree: controllers think in such passes."""
         self._first_ms = whole_ms
+        self.pool.costs.unread = 0  # what a draft had to read when it was last asked is no part of this
         self.pool.costs.observe_draft(len(self._depths), max(self._depths), whole_ms + self.breadth_ms())
 
     def breadth_ms(self) -> float:

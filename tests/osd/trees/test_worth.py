@@ -8,6 +8,7 @@ import pytest
 
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.worth import AGAIN, FIRST, MOST, SELDOM, Side, Worth, brought
+from osd.gamma import CostModel
 from osd.trees.tree import Tree
 from storage.records import Request
 from tests.osd.models import alone, prompts, random_pair
@@ -76,9 +77,18 @@ def test_a_draft_that_rests_now_and_then_reads_what_it_missed(batch: int, monkey
     drafting.sized = True
     turns, taken = cycle([True, False, False, True, False]), []
     monkeypatch.setattr(Worth, "asks", lambda self, rows: taken.append(next(turns)) or taken[-1])
+    observe, unread = CostModel.observe_draft, []
+
+    def observed(self: CostModel, *timing: float) -> None:
+        if not taken[-1]:
+            unread.append(self.unread)
+        observe(self, *timing)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CostModel, "observe_draft", observed)
     judged: list[tuple[Side, Side]] = []
     monkeypatch.setattr(Worth, "saw", lambda self, rows, *sides: bool(judged.append(sides)))
     assert serve(engine, asked) == list(expected.values())
     assert {True, False} <= set(taken) and 0 < len(judged) <= sum(taken)
     assert all(both.tokens >= 1 <= alone.tokens and both.ms > 0 < alone.ms for both, alone in judged)
     assert engine.stats.steps > len(judged)
+    assert unread and not any(unread), "a proposer alone never begins late"
