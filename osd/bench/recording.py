@@ -24,6 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from osd.bench.medians import median_error
 from osd.engine import Engine
 from osd.models import Pair
 from osd.recorder import Recorder
@@ -110,14 +111,7 @@ class RecordingCost:
         pairs = sum(map(len, kinds))
         found = [(len(values) / pairs, values) for values in kinds if values]
         value = sum(weight * statistics.median(values) for weight, values in found)
-        return Figure(value, math.sqrt(sum((weight * _error(values)) ** 2 for weight, values in found)))
-
-
-def _error(ratios: Sequence[float]) -> float:
-    """Standard error of the median, by what lies √n/2 places beside it: a few wild turns do not move it."""
-    ordered, n = sorted(ratios), len(ratios)
-    low, high = math.floor((n - math.sqrt(n)) / 2), math.ceil((n + math.sqrt(n)) / 2) - 1
-    return (ordered[min(n - 1, high)] - ordered[max(0, low)]) / 2
+        return Figure(value, math.sqrt(sum((weight * median_error(values)) ** 2 for weight, values in found)))
 
 
 def recording_cost(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from osd.bench.medians import median_error
 from osd.bench.trees.methods import ALONE, BY_NAME, DRAFT, FROZEN, GREEDY, LOOKUP, MCTS, MIXED, THEIRS
 from osd.bench.trees.run import BIN, Line
 
@@ -65,13 +65,11 @@ def _middle(numbers: Sequence[float]) -> list[float]:
 
 def faster(line: Line, one: str, others: Sequence[str]) -> list[float]:
     """Tokens a second of a method ÷ those of the fastest of the others on this set: the median over prompts of the
-    ratio at the same prompt, and its standard error as if ratios were normal."""
+    ratio at the same prompt, and its standard error."""
     rates = {name: line["methods"][name]["rates"] for name in (one, *others)}
     best = max(others, key=lambda name: statistics.median(rates[name]))
-    ratios = [math.log(a / b) for a, b in zip(rates[one], rates[best], strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    ratio = math.exp(middle)
-    return [ratio, ratio * 1.253 * (high - low) / 1.349 / math.sqrt(len(ratios))]
+    ratios = [a / b for a, b in zip(rates[one], rates[best], strict=True)]
+    return [statistics.median(ratios), median_error(ratios)]
 
 
 def overall(sets: dict[str, Any], speed: Sequence[Line]) -> dict[str, Any]:
