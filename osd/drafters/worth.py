@@ -51,20 +51,20 @@ class Account:
 
     @property
     def pays(self) -> bool:
-        """Whether the draft brings more tokens a millisecond."""
-        return _at_least(self.both, self.alone)
+        """Whether the draft brings more tokens a millisecond, as far as is known."""
+        return self.asked < FIRST or _at_least(self.both, self.alone)
 
     def asks(self) -> bool:
         """Whether to ask in the round that begins."""
         self.rested += 1
-        if self.asked >= FIRST and not self.pays and self.rested < self.rest:
+        if not self.pays and self.rested < self.rest:
             return False
         self.rested = 0
         return True
 
     def saw(self, both: Side, alone: Side) -> None:
         """A round more."""
-        confirmed = self.asked >= FIRST and not self.pays and not _at_least(both, alone)
+        confirmed = not self.pays and not _at_least(both, alone)
         self.rest = min(2 * self.rest, SELDOM) if confirmed else AGAIN
         keep = 0.5 if self.asked >= MOST else 1.0
         self.asked = keep * self.asked + 1
@@ -96,8 +96,7 @@ class Worth:
 
     def pays(self, rows: int) -> bool:
         """Whether it is asked in most rounds."""
-        account = self._of(rows)
-        return account.asked < FIRST or account.pays
+        return self._of(rows).pays
 
     def saw(self, rows: int, both: Side, alone: Side) -> bool:
         """What a round brought in which it was asked, and what it would have brought; whether :meth:`pays` changed."""
