@@ -206,6 +206,11 @@ def ping(config: Config = None) -> None:
 
 
 def _take_turn(settings: Settings, draft: str | None, as_json: bool) -> None:
+    from storage.store import open_store
+
+    if draft is not None:
+        with open_store(settings) as store:
+            store.versions.current(draft)  # a name that is not there is told before seconds of loading
     from trainer.priority import lower_priority
     from trainer.tasks import open_turns
     from trainer.turns import told

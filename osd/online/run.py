@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from osd.heed import heeding_ctrl_c
 from osd.online.circle import Circle, Plan, turning
 from osd.online.finish import leave, show, tidy
 from osd.online.offline import read_offline
@@ -59,8 +60,13 @@ def _go(circle: Circle, title: str, console: Console, trace: Trace, offline: boo
     try:
         circle.warm_up()
         trace.begin()
-        with watching(circle, title, console) as watch:
-            circle.stream(trace, watch)
+        with heeding_ctrl_c() as heed, watching(circle, title, console) as watch:
+
+            def look(trace: Trace, segment: str) -> None:
+                heed()
+                watch(trace, segment)
+
+            circle.stream(trace, look)
         trace.end()
         if offline:
             circle.worker.stop()

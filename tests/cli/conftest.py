@@ -19,6 +19,7 @@ from osd.cli.main import app
 from storage.records import Outcome, RequestSamples, RunState
 from storage.settings import load_settings
 from storage.store import Store, open_store
+from tests import launch
 
 Done = Result | subprocess.CompletedProcess[str]
 Osd = Callable[..., Done]
@@ -52,16 +53,7 @@ def osd_process(data: Path, tmp_path: Path) -> Osd:
     def run(*arguments: object, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
         surroundings = {**os.environ, "OSD_STORAGE__DIRECTORY": str(data), "OMP_NUM_THREADS": "1", **variables}
         command = [sys.executable, "-m", "osd.cli.main", *map(str, arguments)]
-        return subprocess.run(
-            command,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            env=surroundings,
-            cwd=tmp_path,
-            timeout=120,
-            check=False,
-        )
+        return launch.run(command, stdin=stdin, env=surroundings, cwd=tmp_path)
 
     return run
 

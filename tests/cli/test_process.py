@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import samples
+from tests.launch import Process
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = '{"prompt": "Name a planet."}\n' * 4000
@@ -19,7 +20,7 @@ def start(tmp_path: Path, *arguments: str, **options) -> subprocess.Popen[str]:
     surroundings = {**os.environ, "OSD_STORAGE__DIRECTORY": str(tmp_path / "data"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "osd.cli.main", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.Popen(command, cwd=tmp_path, env=surroundings, text=True, **pipes)
+    return Process(command, cwd=tmp_path, env=surroundings, text=True, **pipes)
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -19,6 +19,7 @@ from storage.store import Store, open_store
 from storage.tables import OutcomeBatchRow
 from tests.faults.make import ALL, keep
 from tests.faults.proxy import Proxy
+from tests.launch import Process
 from tests.storage.make import assert_same, samples
 from tests.trainer.processes import ROOT, environment, wait_for
 
@@ -121,7 +122,7 @@ def test_the_next_process_takes_up_what_a_killed_one_left(
     (tmp_path / "settings.json").write_text(settings.model_dump_json())
     command = [sys.executable, "-m", "tests.faults.child", str(tmp_path / "settings.json"), point]
     with open_store(settings) as store:
-        with subprocess.Popen(
+        with Process(
             command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as child:
             assert child.stdin and child.stdout

@@ -21,6 +21,7 @@ from osd.demo import DRAFT, TARGET
 from osd.models import Pair, load_pair
 from storage.settings import load_settings
 from storage.store import Store, open_store
+from tests.launch import Process
 
 READY = re.compile(r"Serving (http://\S+)/v1, admin routes at (http://\S+)/admin")
 PATIENCE = 120.0
@@ -94,7 +95,7 @@ def start(folder: Path, *options: str, **variables: str) -> Server:
     }  # fmt: skip
     command = [sys.executable, "-m", "osd.cli.main", "serve", "--port", "0", "--admin-port", "0", *options]
     with errors.open("w") as log:
-        process = subprocess.Popen(command, cwd=folder, env=surroundings, stderr=log, text=True)
+        process = Process(command, cwd=folder, env=surroundings, stderr=log, text=True)
     return Server(process, "", "", data, errors)
 
 

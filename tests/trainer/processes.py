@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.settings import Settings
+from tests import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
@@ -49,10 +50,12 @@ def run_trainer(*arguments: object, file_limit: int | None = None) -> subprocess
     """`python -m trainer …` to its end; ``file_limit`` is the size in bytes at which its disk is full."""
 
     def limit() -> None:
-        if file_limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+        assert file_limit is not None
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
 
     command = [sys.executable, "-m", "trainer", *map(str, arguments)]
+    if file_limit is None:
+        return launch.run(command, cwd=ROOT, env=environment(), timeout=PATIENCE)
     return subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=PATIENCE, preexec_fn=limit
     )
@@ -63,7 +66,7 @@ def worker(config: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]
     """`python -m trainer worker` in a process group of its own; whatever is left of it is killed at the end."""
     command = [sys.executable, "-m", "trainer", "worker", "--config", str(config), *map(str, arguments)]
     with (config.parent / "worker.log").open("ab") as log:
-        process = subprocess.Popen(
+        process = launch.Process(
             command, cwd=ROOT, env=environment(), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:

@@ -3,7 +3,6 @@ and caches are their own, and only the database and the bucket are shared."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections import Counter
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from storage.records import RequestSamples, RunState, new_id, now
 from storage.segment_files import is_held_out
 from storage.settings import load_settings
 from storage.store import open_store
+from tests.launch import Process
 from tests.storage.conftest import postgres_url, s3, s3_endpoint, upgraded_postgres  # noqa: F401, fixtures
 from tests.trainer.conftest import HOLDOUT
 from tests.trainer.processes import PATIENCE, ROOT, environment, wait_for, worker, write_config
@@ -54,7 +54,7 @@ def test_each_request_is_claimed_exactly_once(
         trainers = [stack.enter_context(worker(machine(f"trainer-{n}"))) for n in range(TRAINERS)]
         command = [sys.executable, "-m", "tests.trainer.recorder"]
         recorders = [
-            subprocess.Popen(
+            Process(
                 [*command, str(machine(f"recorder-{n}")), str(tmp_path / "all.parquet"), str(n), str(RECORDERS)],
                 cwd=ROOT, env=environment(),
             )

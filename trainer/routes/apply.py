@@ -14,7 +14,7 @@ from storage.errors import BadInput, DuplicateRoute, WrongState
 from storage.proposals import Proposal, ProposalKind, ProposalState
 from storage.records import Route
 from storage.store import Store
-from trainer.routes.discover import candidates, prompts_of, settle
+from trainer.routes.settling import candidates, settle
 
 
 def apply(store: Store, number: int, *, name: str | None = None, who: str | None = None) -> Proposal:
@@ -52,7 +52,7 @@ def _split(store: Store, proposal: Proposal, name: str | None, who: str | None) 
     route = name or str(facts["name"])
     if any(known.name == route for known in store.routes.list()):
         raise DuplicateRoute(route=route)
-    topics = {topic: prompts_of(store, facts["draft"], ids) for topic, ids in facts["examples"].items()}
+    topics = {topic: _prompts(store, facts["draft"], ids) for topic, ids in facts["examples"].items()}
     if not topics.get(facts["name"]):
         reason = f"The requests that proposal {proposal.id} rests on are no longer kept; look for routes again."
         raise BadInput(reason=reason)
@@ -75,3 +75,15 @@ def _merge(store: Store, proposal: Proposal, who: str | None) -> dict[str, Any]:
             store.routes.change(Route(name, keep, route.matches, route.candidates), who)
             moved.append(name)
     return {"moved": moved}
+
+
+def _prompts(store: Store, draft: str, request_ids: Sequence[str]) -> list[str]:
+    """The prompts of kept requests as text; purged ones are left out. Raises BadInput without a tokenizer."""
+    from osd.models import load_tokenizer  # takes seconds, and only a split reads prompts
+
+    tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft)))
+    if tokenizer is None:
+        raise BadInput(reason=f"The draft {draft} has no tokenizer, so prompts cannot be read as text.")
+    samples = store.samples.read(request_ids)
+    texts = [str(tokenizer.decode(s.tokens[: s.prompt_len].tolist(), skip_special_tokens=True)) for s in samples]
+    return [text.strip() for text in texts if text.strip()]

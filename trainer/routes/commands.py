@@ -34,7 +34,8 @@ def discover(config: Config = None, route: Route = None, requests: Requests = 80
     from trainer.routes.discover import Search
     from trainer.routes.discover import discover as find
 
-    settings = _ready(config)
+    settings = load_settings(config)
+    _set_threads(settings)
     with stop_on_signals() as stop, _store(settings) as store:
         search = Search(route or None, requests, seed, _say, _between(stop))
         try:
@@ -49,14 +50,15 @@ def discover(config: Config = None, route: Route = None, requests: Requests = 80
 @app.command()
 def nearest(config: Config = None, route: Route = None, requests: Requests = 64) -> None:
     """Which draft guesses best on the newest requests (of the routes named), best first."""
-    from osd.models import choose_device
-    from trainer.routes.nearest import rank_drafts
-
-    settings = _ready(config)
+    settings = load_settings(config)
     with _store(settings) as store:
         ids = store.samples.recent(limit=requests, routes=route or None)
         if not ids:
             raise BadInput(reason=f"There are no samples{f' of {route[0]}' if route else ''} to compare drafts on.")
+        from osd.models import choose_device  # takes seconds, which a refusal need not
+        from trainer.routes.nearest import rank_drafts
+
+        _set_threads(settings)
         fits = rank_drafts(store, store.samples.read(ids), choose_device(settings.worker.device))
     _print([asdict(fit) for fit in fits])
 
@@ -71,7 +73,7 @@ def apply(
     """Do what a proposal says."""
     from trainer.routes.apply import apply as do
 
-    with _store(_ready(config)) as store:
+    with _store(load_settings(config)) as store:
         _print([_facts(do(store, number, name=name, who=who))])
 
 
@@ -80,17 +82,14 @@ def decline(number: Number, config: Config = None) -> None:
     """Settle a proposal without doing anything."""
     from trainer.routes.apply import decline as settle
 
-    with _store(_ready(config)) as store:
+    with _store(load_settings(config)) as store:
         _print([_facts(settle(store, number))])
 
 
-def _ready(config: Path | None) -> Settings:
-    """The settings, with torch told how many threads it has."""
-    settings = load_settings(config)
+def _set_threads(settings: Settings) -> None:
     import torch
 
     torch.set_num_threads(settings.worker.threads)
-    return settings
 
 
 def _store(settings: Settings) -> Any:

@@ -12,17 +12,15 @@ lets them apply themselves. The candidate that was trained for a split is kept, 
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from osd.models import choose_device, load_tokenizer
-from storage.errors import BadInput, UnknownDraft
+from storage.errors import UnknownDraft
 from storage.files import Aside, writing
 from storage.proposals import Proposal, ProposalKind, ProposalState
 from storage.records import RequestSamples, Route
@@ -31,14 +29,13 @@ from storage.store import Store
 from trainer.routes.drift import find_drift
 from trainer.routes.offers import Bidder, Offer, Say, Traffic, look
 from trainer.routes.sameness import compare_routes
+from trainer.routes.settling import candidates, settle
 from trainer.weights import write_full
 
 log = logging.getLogger("osd.trainer")
 
 EXAMPLES = 64
 """Requests of a cluster that a new route's topic is learned from."""
-FOLDER = "proposals"
-"""Below the data directory: candidates of open proposals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +113,6 @@ def _propose(
     return proposal
 
 
-def candidates(store: Store) -> Path:
-    """The folder in which each open split has the draft that was trained for it."""
-    folder = store.directory / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def settle(store: Store, proposal: Proposal, state: ProposalState, facts: dict[str, Any] | None = None) -> Proposal:
-    """Mark a proposal applied or declined; its candidate goes. Raises WrongState, UnknownProposal."""
-    settled = store.proposals.set_state(proposal.id, state, facts)
-    shutil.rmtree(candidates(store) / str(proposal.id), ignore_errors=True)
-    return settled
-
-
 def _withdraw(store: Store, kind: ProposalKind, routes: Sequence[str]) -> None:
     """Decline what was proposed before for the same routes: what is found now is newer."""
     for proposal in store.proposals.list(ProposalState.OPEN):
@@ -171,13 +154,3 @@ def _drift(store: Store, search: Search, route: Route) -> list[Proposal]:
         return []
     _withdraw(store, ProposalKind.DRIFT, [route.name])
     return [store.proposals.add(ProposalKind.DRIFT, {"routes": [route.name], **asdict(drift)})]
-
-
-def prompts_of(store: Store, draft: str, request_ids: Sequence[str]) -> list[str]:
-    """The prompts of kept requests as text; purged ones are left out. Raises BadInput without a tokenizer."""
-    tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft)))
-    if tokenizer is None:
-        raise BadInput(reason=f"The draft {draft} has no tokenizer, so prompts cannot be read as text.")
-    samples = store.samples.read(request_ids)
-    texts = [str(tokenizer.decode(s.tokens[: s.prompt_len].tolist(), skip_special_tokens=True)) for s in samples]
-    return [text.strip() for text in texts if text.strip()]

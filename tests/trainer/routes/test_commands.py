@@ -12,6 +12,7 @@ from typing import Any
 
 from storage.settings import Settings
 from storage.store import Store
+from tests import launch
 
 
 def routes(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -19,7 +20,7 @@ def routes(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[s
 
 
 def osd(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(settings, "-c", "from osd.cli.main import main; main()", *arguments)
+    return run(settings, "-m", "osd.cli.main", *arguments)
 
 
 def run(settings: Settings, *command: str) -> subprocess.CompletedProcess[str]:
@@ -28,10 +29,8 @@ def run(settings: Settings, *command: str) -> subprocess.CompletedProcess[str]:
         "OSD_STORAGE__DIRECTORY": str(folder), "OSD_LEARN__EPOCHS": "6", "OSD_LEARN__LEARNING_RATE": "0.005",
         "OSD_WORKER__DEVICE": "cpu", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    return subprocess.run(
-        [sys.executable, *command], env={**os.environ, **own}, capture_output=True,
-        text=True, check=False, timeout=300, cwd=Path(__file__).parents[3],
-    )  # fmt: skip
+    where = Path(__file__).parents[3]
+    return launch.run([sys.executable, *command], env={**os.environ, **own}, timeout=300, cwd=where)
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> Sequence[dict[str, Any]]:

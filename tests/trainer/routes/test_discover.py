@@ -18,8 +18,9 @@ from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep
 from trainer.routes.apply import apply, decline
-from trainer.routes.discover import Search, candidates, discover
+from trainer.routes.discover import Search, discover
 from trainer.routes.scout import Scout
+from trainer.routes.settling import candidates
 
 
 def splits(found: Sequence[Proposal]) -> list[Proposal]:

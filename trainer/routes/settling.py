@@ -1,0 +1,27 @@
+"""An open proposal's candidate on the disk, and what becomes of both: for commands that load no model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from storage.proposals import Proposal, ProposalState
+from storage.store import Store
+
+FOLDER = "proposals"
+"""Below the data directory: candidates of open proposals."""
+
+
+def candidates(store: Store) -> Path:
+    """The folder in which each open split has the draft that was trained for it."""
+    folder = store.directory / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def settle(store: Store, proposal: Proposal, state: ProposalState, facts: dict[str, Any] | None = None) -> Proposal:
+    """Mark a proposal applied or declined; its candidate goes. Raises WrongState, UnknownProposal."""
+    settled = store.proposals.set_state(proposal.id, state, facts)
+    shutil.rmtree(candidates(store) / str(proposal.id), ignore_errors=True)
+    return settled
