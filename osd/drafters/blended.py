@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from torch import Tensor
 
 from osd.drafters.base import Draft, Steer
@@ -90,6 +91,7 @@ class BlendedDrafter:
             self.put_in, self.put_in_right = self.put_in + put_in, self.put_in_right + right
         if self.watched is not None:
             self._watch(row, length_before)
+        self._hear(row, length_before)
         teach(self.memory, row, length_before)
 
     def measure(self, whole_ms: float) -> None:
@@ -119,6 +121,14 @@ class BlendedDrafter:
     def _group(self, maker: DraftMaker, places: Sequence[int], rows: Sequence[Row], most: int) -> Group:
         sampled = [row.request.sampling.temperature > 0 for row in rows]
         return Group(maker, self.trust_in(maker), places, [row.tokens for row in rows], sampled, most)
+
+    def _hear(self, row: Row, start: int) -> None:
+        """Was the table right where the target spoke, whoever drafted there? Told before the table learns it."""
+        if there := self.memory.place_of(row):
+            maker, place = there
+            before = max(0, start - TAIL)
+            text, sampled = np.array(row.tokens[before:], np.int64), row.request.sampling.temperature > 0
+            self.trust_in(maker).hear(maker, place, text, start - before, sampled=sampled)
 
     def _watch(self, row: Row, length_before: int) -> None:
         assert self.watched is not None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from osd.drafters.second import Reads
 from osd.gamma import Signal
-from osd.ngram.guess import GUESSES, NO_GUESS, SURENESS, choose, hear_row, look_up
+from osd.ngram.guess import GUESSES, NO_GUESS, SURENESS, choose, hear_row, hear_text, look_up
 from osd.ngram.maker import DraftMaker
 
 
@@ -22,6 +22,14 @@ class Trust:
 
     models: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, SURENESS, 3)))
     guesses: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, GUESSES, 2)))
+
+    def hear(self, maker: DraftMaker, place: int, tokens: npt.NDArray[np.int64], start: int, *, sampled: bool) -> None:
+        """The target said ``tokens[start:]`` of a row, of which its table does not know yet: was the table right?"""
+        with maker.table.lock:
+            hear_text(
+                maker.table.cells, maker.overlays.arena, place, tokens, start, maker.order - 1, maker.settings.weight,
+                sampled, self.guesses,
+            )  # fmt: skip
 
 
 class Group:
@@ -35,7 +43,7 @@ class Group:
         count = len(places)
         self._places, self._sampled = np.array(places, np.int64), np.array(sampled, np.bool_)
         self._tails = np.array([[*[-1] * (reach - len(text)), *text[-reach:]] for text in texts], np.int64)
-        self._said, self._found, self._kinds, self._drafted = np.full((4, most, count), NO_GUESS, np.int64)
+        self._said, self._found, self._drafted = np.full((3, most, count), NO_GUESS, np.int64)
         self._peaks, self._believed = np.zeros((2, most, count))
         self._certain = np.zeros(count, np.bool_)
 
@@ -44,9 +52,8 @@ class Group:
         maker, trust = self._maker, self._trust
         with maker.table.lock:
             look_up(
-                maker.table.cells, maker.overlays.arena, self._places, self._tails, maker.order, maker.settings.weight,
-                self._sampled, trust.models, trust.guesses, self._found[step], self._kinds[step], self._believed[step],
-                self._certain,
+                maker.table.cells, maker.overlays.arena, self._places, self._tails, maker.settings.weight,
+                self._sampled, trust.models, trust.guesses, self._found[step], self._believed[step], self._certain,
             )  # fmt: skip
         certain: list[bool] = self._certain.tolist()
         return certain
@@ -72,10 +79,8 @@ class Group:
         """What the target said where the row's tokens were drafted: how many of them were the table's, and right."""
         count = len(emitted)
         said = np.array(emitted, np.int64)
-        hear_row(
-            said, row, self._said, self._peaks, bool(self._sampled[row]), self._trust.models, self._trust.guesses,
-            self._found, self._kinds, self._believed,
-        )  # fmt: skip
+        models, sampled = self._trust.models, bool(self._sampled[row])
+        hear_row(said, row, self._said, self._peaks, sampled, models, self._believed)
         ours = self._believed[:count, row] >= 0
         return int(ours.sum()), int((ours & (said == self._found[:count, row])).sum())
 

@@ -4,6 +4,9 @@ A guess comes from the longest context that was seen. How often guesses were rig
 the context was, how often it was seen, what share of that the token had, and whether the request itself had said it.
 How often the model was right is kept by how sure it was. The more trusted of the two is drafted; where
 the model could hardly be trusted more, it is not even asked.
+
+What a table would have guessed is known at every token that the target says, drafted or not, and is counted there:
+where drafting does not pay for a while, trust does not stand still. Of the model only what it drafted is known.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ MEMORY, SLOWLY = 0.995, 0.999
 """What an older observation weighs beside the next newer one: of the same kind, and in how often kinds come."""
 LEAST = 32.0
 """Observations of the model before it may go unasked."""
+CLAIM, CLAIMED = 0.8, 4.0
+"""Share of the probability that a model gives its token which is believed before it was judged, and how many
+observations that belief weighs. It is too sure of itself where traffic is new."""
 MARGIN = 0.03
 """Chance to be right for which the model is not asked."""
 Flags = npt.NDArray[np.bool_]
@@ -79,6 +85,13 @@ def trust(counts: Floats) -> np.float64:
 
 
 @njit
+def trust_in_model(counts: Floats, kind: int) -> np.float64:
+    """The same of a kind of the model's tokens, beginning with a share of what their probability claims."""
+    claim = 0.1 * kind + 0.05 if kind < 5 else 1.0 - 0.75 * 0.5 ** (kind - 4)
+    return np.float64((counts[RIGHT] + CLAIMED * CLAIM * claim) / (counts[SEEN] + CLAIMED))
+
+
+@njit
 def note(counts: Floats, right: bool) -> None:
     """One more was right, or was not."""
     counts[RIGHT] = MEMORY * counts[RIGHT] + right
@@ -92,35 +105,59 @@ def gain_of_asking(models: Floats, believed: float) -> float:
     often, gain = 0.0, 0.0
     for kind in range(SURENESS):
         often += models[kind, OFTEN]
-        gain += models[kind, OFTEN] * max(0.0, trust(models[kind]) - believed)
+        gain += models[kind, OFTEN] * max(0.0, trust_in_model(models[kind], kind) - believed)
     return gain / often if often >= LEAST else 1.0
+
+
+@njit
+def guess(
+    shared: Cells, own: Cells, tokens: Index, end: int, longest: int, weight: float
+) -> tuple[int, int]:
+    """The token that the table expects after ``tokens[:end]``, and the kind of that guess; NO_GUESS where it knows
+    none of the contexts."""
+    for length in range(min(longest, end), 0, -1):
+        if tokens[end - length] < 0:
+            continue
+        token, count, total, mine = ask(shared, own, key_of(tokens, end, length), weight)
+        if token != NO_GUESS:
+            return token, kind_of(length, count, total, mine)
+    return NO_GUESS, 0
 
 
 @kept
 def look_up(
-    shared: Cells, arena: Cells, places: Index, tails: Index, order: int, weight: float, sampled: Flags,
-    models: Floats, guesses: Floats, found: Index, kinds: Index, believed: Floats, certain: Flags,
+    shared: Cells, arena: Cells, places: Index, tails: Index, weight: float, sampled: Flags, models: Floats,
+    guesses: Floats, found: Index, believed: Floats, certain: Flags,
 ) -> None:  # fmt: skip
     """What the table guesses for each of B rows, without asking the model.
 
     ``tails`` (B, order − 1) end the rows' texts, filled up in front with −1. ``models`` (2, SURENESS, 3) and
     ``guesses`` (2, GUESSES, 2) say what was right so far, of greedy and of sampled rows. Fills (B,): ``found`` the
-    tokens or NO_GUESS, ``kinds`` their kinds, ``believed`` the trust in them, and ``certain`` where asking the model
-    would gain less than MARGIN.
+    tokens or NO_GUESS, ``believed`` the trust in them, and ``certain`` where asking the model would gain less than
+    MARGIN.
     """
+    reach = tails.shape[1]
     for r in range(len(places)):
-        own, tail = table_of(arena, places[r]), tails[r]
-        found[r], believed[r], certain[r] = NO_GUESS, -1.0, False
-        for length in range(order - 1, 0, -1):
-            if tail[order - 1 - length] < 0:
-                continue
-            token, count, total, mine = ask(shared, own, key_of(tail, order - 1, length), weight)
-            if token != NO_GUESS:
-                one = np.int64(sampled[r])
-                found[r], kinds[r] = token, kind_of(length, count, total, mine)
-                believed[r] = trust(guesses[one, kinds[r]])
-                certain[r] = gain_of_asking(models[one], believed[r]) < MARGIN
-                break
+        found[r], kind = guess(shared, table_of(arena, places[r]), tails[r], reach, reach, weight)
+        believed[r], certain[r] = -1.0, False
+        if found[r] != NO_GUESS:
+            one = np.int64(sampled[r])
+            believed[r] = trust(guesses[one, kind])
+            certain[r] = gain_of_asking(models[one], believed[r]) < MARGIN
+
+
+@kept
+def hear_text(
+    shared: Cells, arena: Cells, place: int, tokens: Index, start: int, longest: int, weight: float, sampled: bool,
+    guesses: Floats,
+) -> None:  # fmt: skip
+    """The target said ``tokens[start:]`` of a row's text, of which the table does not know yet: what would its guesses
+    have been?"""
+    own, one = table_of(arena, place), np.int64(sampled)
+    for end in range(start, len(tokens)):
+        token, kind = guess(shared, own, tokens, end, longest, weight)
+        if token != NO_GUESS:
+            note(guesses[one, kind], tokens[end] == token)
 
 
 @kept
@@ -133,7 +170,8 @@ def choose(
     ``believed`` to −1 where the model's stand. Whether a row is overruled does not hang on the token that was drawn."""
     for r in range(len(tails)):
         asked = said[r] != NO_GUESS
-        if asked and believed[r] <= trust(models[np.int64(sampled[r]), sureness_of(peaks[r])]):
+        kind = sureness_of(peaks[r])
+        if asked and believed[r] <= trust_in_model(models[np.int64(sampled[r]), kind], kind):
             believed[r] = -1.0
         drafted[r] = said[r] if asked and believed[r] < 0 else found[r]
         tails[r, :-1] = tails[r, 1:]
@@ -142,15 +180,13 @@ def choose(
 
 @kept
 def hear_row(
-    emitted: Index, row: int, said: Index, peaks: Floats, sampled: bool, models: Floats, guesses: Floats, found: Index,
-    kinds: Index, believed: Floats,
-) -> None:  # fmt: skip
+    emitted: Index, row: int, said: Index, peaks: Floats, sampled: bool, models: Floats, believed: Floats
+) -> None:
     """What the target said at n drafted positions of one row, after n steps of :func:`choose`, whose arrays are
-    (G, B), G ≥ n. Of a sampled row a token of the model that was not drafted says nothing: it was not judged."""
+    (G, B), G ≥ n: was the model right? Of a sampled row a token of it that was not drafted says nothing: it was not
+    judged."""
     one = np.int64(sampled)
     for i in range(len(emitted)):
-        if found[i, row] != NO_GUESS:
-            note(guesses[one, kinds[i, row]], emitted[i] == found[i, row])
         if said[i, row] != NO_GUESS and (not sampled or believed[i, row] < 0):
             kind = sureness_of(peaks[i, row])
             models[one, :, OFTEN] *= SLOWLY

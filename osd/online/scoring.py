@@ -11,7 +11,7 @@ import torch
 from osd.drafters.blended import Watched
 from osd.drafters.body import Seat
 from osd.models import Model
-from osd.ngram.guess import sureness_of, trust
+from osd.ngram.guess import sureness_of, trust_in_model
 from osd.row import Completion
 from osd.shadow import logits_of, matches, reader_of
 
@@ -40,7 +40,8 @@ def blended_hits(seat: Seat, watched: Watched, completion: Completion) -> list[b
     reader.cache.drop()
     models = watched.trust.models[int(completion.request.sampling.temperature > 0)]
     found = zip(output, said.tolist(), peaks.tolist(), watched.guesses, strict=True)
-    return [
-        token == (guess if believed > trust(models[sureness_of(peak)]) else own)
-        for token, own, peak, (guess, believed) in found
-    ]
+    hits = []
+    for token, own, peak, (guess, believed) in found:
+        kind = sureness_of(peak)
+        hits.append(token == (guess if believed > trust_in_model(models[kind], kind) else own))
+    return hits

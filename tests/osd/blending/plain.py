@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from osd.ngram.guess import COUNTS, LEAST, MEMORY, SHARES, SLOWLY, SURENESS
+from osd.ngram.guess import CLAIM, CLAIMED, COUNTS, LEAST, MEMORY, SHARES, SLOWLY, SURENESS
 from tests.osd.ngram.plain import PlainTable
 
 Kind = tuple[int, bool, int, int]
@@ -43,13 +43,19 @@ class PlainTrust:
     def trust(counts: Sequence[float]) -> float:
         return (counts[0] + 1) / (counts[1] + 2)
 
+    def trust_in_model(self, sureness: int) -> float:
+        claim = 0.1 * sureness + 0.05 if sureness < 5 else 1 - 0.75 / 2 ** (sureness - 4)
+        right, seen, _ = self.models[sureness]
+        return (right + CLAIMED * CLAIM * claim) / (seen + CLAIMED)
+
     @staticmethod
     def note(counts: list[float], right: bool) -> None:
         counts[0], counts[1] = MEMORY * counts[0] + right, MEMORY * counts[1] + 1
 
     def gain(self, believed: float) -> float:
         often = sum(counts[2] for counts in self.models.values())
-        gain = sum(counts[2] * max(0.0, self.trust(counts) - believed) for counts in self.models.values())
+        kinds = list(self.models)
+        gain = sum(self.models[kind][2] * max(0.0, self.trust_in_model(kind) - believed) for kind in kinds)
         return gain / often if often >= LEAST else 1.0
 
     def hear_model(self, sureness: int, right: bool) -> None:

@@ -17,7 +17,7 @@ from osd.drafters.chain import Chain
 from osd.engine import Engine
 from osd.gamma import CONTROLLERS
 from osd.models import Pair
-from osd.ngram.guess import GUESSES, NO_GUESS
+from osd.ngram.guess import GUESSES, NO_GUESS, SEEN
 from osd.online.scoring import blended_hits
 from osd.row import Row
 from storage.records import Request, Sampling
@@ -154,3 +154,18 @@ def test_what_the_two_would_have_said_at_every_position_is_known_afterwards() ->
         counted = [bool(done.accepted) for done in completion.rounds if done.drafted]
         assert sum(one != other for one, other in zip(told, counted, strict=True)) <= 3  # trust moved in between
     assert sum(counted) > 3
+
+
+def test_the_table_is_judged_wherever_the_target_speaks() -> None:
+    """With gamma 1 every second token at most is drafted; trust in the table counts every token that it had a guess
+    for."""
+    engine, drafter = engine_of(random_pair("llama", noise=0.6), max_batch=1, gamma_initial=1)
+    drafter.watched, guessed, drafted = {}, 0, 0
+    for turn in range(6):
+        request = Request(prompts(3, seed=2)[turn % 3], max_new_tokens=COUNT)
+        (completion,) = engine.run([request])
+        watched = drafter.watched.pop(request.id)
+        guessed += sum(token != NO_GUESS for token, _ in watched.guesses)
+        drafted += sum(done.drafted for done in completion.rounds)
+    seen = watched.trust.guesses[0, :, SEEN].sum()
+    assert seen == pytest.approx(guessed, rel=0.2) and seen > 1.2 * drafted  # older ones weigh less

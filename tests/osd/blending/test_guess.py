@@ -45,6 +45,7 @@ class Both:
             self.step(step)
         for row in range(3):
             self.hear(row)
+            self.hear_text(row)
 
     def step(self, step: int) -> None:
         texts = [text + chain for text, chain in zip(self.texts, self.chains, strict=True)]
@@ -57,20 +58,30 @@ class Both:
         tokens, sure = self.group.choose(step, said if asked else None, peaks if asked else None)
         for r, guess in enumerate(guesses):
             kind = plain_sureness(peaks[r])
-            wins = guess is not None and (not asked or trusted[r] > self.plain.trust(self.plain.models[kind]))
+            wins = guess is not None and (not asked or trusted[r] > self.plain.trust_in_model(kind))
             assert (tokens[r], sure[r]) == (guess[0] if wins and guess else said[r], trusted[r] if wins else -1.0)
             self.chains[r].append(tokens[r])
             self.notes[r].append((*(guess[::-1] if guess else (None, NO_GUESS)), said[r] if asked else NO_GUESS, kind))
             self.put_in += wins
         self.unasked += not asked
 
+    def hear_text(self, row: int) -> None:
+        """The target goes on with the text, beyond what was drafted, if anything was."""
+        before = self.texts[row][-self.maker.order :]
+        told = list(before)
+        for _ in range(int(self.random.integers(1, 4))):
+            guess = plain_guess(self.shared, self.owns[row], told, self.weight)
+            right = guess is not None and self.random.random() < 0.7
+            told.append(guess[0] if guess and right else int(self.random.integers(40, 45)))
+            if guess:
+                self.plain.note(self.plain.guesses[guess[1]], told[-1] == guess[0])
+        self.trust.hear(self.maker, self.places[row], np.array(told), len(before), sampled=False)
+
     def hear(self, row: int) -> None:
         judged = self.notes[row][: int(self.random.integers(0, STEPS + 1))]
         emitted = [max(0, note[int(self.random.choice([1, 1, 1, 2]))]) for note in judged]
         self.group.hear(row, emitted)
-        for token, (kind, guessed, said, sureness) in zip(emitted, judged, strict=True):
-            if kind:
-                self.plain.note(self.plain.guesses[kind], token == guessed)
+        for token, (_, _, said, sureness) in zip(emitted, judged, strict=True):
             if said != NO_GUESS:
                 self.plain.hear_model(sureness, token == said)
 
