@@ -76,9 +76,9 @@ class Draining(ApiError):
 
 
 class DeadlineExceeded(ApiError):
-    """The request was not finished before its deadline."""
+    """The request was not finished before its deadline, which it had set itself: no fault of the server's."""
 
-    status, type, code = 504, "timeout_error", "deadline_exceeded"
+    status, type, code = 408, "timeout_error", "deadline_exceeded"
 
 
 class Stopped(ApiError):

@@ -93,7 +93,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorReply, "description": what}
     for status, what in {
         400: "The request cannot be served as it is", 401: "No valid key", 403: "The key may not do this",
-        404: "No such thing", 405: "No such method", 413: "The body is too large", 429: "Too much at a time",
-        500: "Decoding failed", 503: "Draining", 504: "Not finished before the deadline",
+        404: "No such thing", 405: "No such method", 408: "Not finished before the request's own deadline",
+        413: "The body is too large", 429: "Too much at a time", 500: "Decoding failed", 503: "Draining",
     }.items()
 }  # fmt: skip

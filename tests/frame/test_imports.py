@@ -19,7 +19,13 @@ def test_the_contracts_of_the_import_direction_hold() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("module", ["storage.store", "router.fixed", "osd.cli.main", "osd.cli.stats", "osd.prompts"])
+LIGHT = (
+    "storage.store", "router.fixed", "osd.cli.main", "osd.cli.stats", "osd.prompts", "trainer.__main__",
+    "trainer.routes.apply",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("module", LIGHT)
 def test_it_loads_without_the_heavy_libraries(module: str) -> None:
     code = f"import {module}, sys; print(*sorted({HEAVY} & sys.modules.keys()))".replace(str(HEAVY), str(set(HEAVY)))
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

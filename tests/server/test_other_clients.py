@@ -23,13 +23,15 @@ def test_langchain(server: Server, plain: Plain, pair, stream: bool) -> None:
     assert "".join(made) == plain(framed(pair, QUESTION), 16)
 
 
-def test_litellm(server: Server, plain: Plain, pair) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_litellm(server: Server, plain: Plain, pair, stream: bool) -> None:
     litellm = pytest.importorskip("litellm", reason="heavy; install it by hand")
     made = litellm.completion(
         model="openai/target", api_base=f"{server.url}/v1", api_key="none", temperature=0, max_tokens=16,
-        messages=[{"role": "user", "content": QUESTION}],
+        messages=[{"role": "user", "content": QUESTION}], stream=stream,
     )  # fmt: skip
-    assert made.choices[0].message.content == plain(framed(pair, QUESTION), 16)
+    parts = [part.choices[0].delta.content or "" for part in made] if stream else [made.choices[0].message.content]
+    assert "".join(parts) == plain(framed(pair, QUESTION), 16)
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
