@@ -14,17 +14,19 @@ ONLINE, FROZEN, OFFLINE, SWAP, INK, FAINT = "#0072B2", "#D55E00", "#000000", "#0
 """Okabe and Ito's colours, which people with any colour vision tell apart."""
 SIZE = (10.0, 4.6)
 """Inches."""
+FEWEST = 10
+"""Requests after which a curve begins: an average over one or two says nothing."""
 
 
 def draw(results: Results) -> Figure:
     """The picture. Each curve is the average over the last WINDOW requests, whatever their domain."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.add_subplot()
-    requests = range(1, len(results.served) + 1)
-    axes.plot(requests, moving(results.served, "online"), color=ONLINE, lw=2.2, label="draft that learns", zorder=4)
-    axes.plot(
-        requests, moving(results.served, "frozen"), color=FROZEN, lw=1.8, ls=(0, (4, 2)), label="frozen draft", zorder=3
-    )
+    begin = FEWEST if len(results.served) > FEWEST else 1
+    requests = range(begin, len(results.served) + 1)
+    online, frozen = (moving(results.served, whose)[begin - 1 :] for whose in ("online", "frozen"))
+    axes.plot(requests, online, color=ONLINE, lw=2.2, label="draft that learns", zorder=4)
+    axes.plot(requests, frozen, color=FROZEN, lw=1.8, ls=(0, (4, 2)), label="frozen draft", zorder=3)
     _mark_segments(axes, results)
     _mark_swaps(axes, results)
     _dress(axes, results)
