@@ -6,7 +6,6 @@ one, with a pid, a session, signals and an end of its own; only its imports were
 
 from __future__ import annotations
 
-import array
 import atexit
 import gc
 import json
@@ -56,11 +55,8 @@ def main(control: socket.socket) -> None:
 
 def receive(control: socket.socket) -> tuple[dict[str, object], list[int]]:
     """A request and its files; nothing at the end."""
-    data, ancillary, _, _ = control.recvmsg(1 << 20, socket.CMSG_SPACE(FDS * 4))
-    fds = array.array("i")
-    for _, _, payload in ancillary:
-        fds.frombytes(payload)
-    return (json.loads(data) if data else {}), list(fds)
+    data, fds, _, _ = socket.recv_fds(control, 1 << 20, FDS)
+    return (json.loads(data) if data else {}), fds
 
 
 def reap(waiting: dict[int, int]) -> None:

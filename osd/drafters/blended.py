@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-import numpy as np
 from torch import Tensor
 
 from osd.drafters.base import Draft, Steer
 from osd.drafters.blending import Blending, Group, Trust
 from osd.drafters.pool import DraftPool
-from osd.drafters.proposers import TAIL
+from osd.drafters.proposers import TAIL, text_from
 from osd.drafters.tree import Proposer, teach
 from osd.ngram.maker import DraftMaker
 from osd.row import Row
@@ -126,9 +125,8 @@ class BlendedDrafter:
         """Was the table right where the target spoke, whoever drafted there? Told before the table learns it."""
         if there := self.memory.place_of(row):
             maker, place = there
-            before = max(0, start - TAIL)
-            text, sampled = np.array(row.tokens[before:], np.int64), row.request.sampling.temperature > 0
-            self.trust_in(maker).hear(maker, place, text, start - before, sampled=sampled)
+            sampled = row.request.sampling.temperature > 0
+            self.trust_in(maker).hear(maker, place, *text_from(row, start), sampled=sampled)
 
     def _watch(self, row: Row, length_before: int) -> None:
         assert self.watched is not None

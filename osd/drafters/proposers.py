@@ -105,5 +105,10 @@ class Keeping:
 
 def teach(keeper: Keeper, place: int, row: Row, start: int, *, shared: bool) -> None:
     """Tell a keeper of the row's tokens from ``start`` on, with as many before as it may need."""
+    keeper.learn(place, *text_from(row, start), shared=shared)
+
+
+def text_from(row: Row, start: int) -> tuple[Index, int]:
+    """The row's tokens from ``start`` on, behind up to TAIL of those before; and where in that they begin."""
     before = max(0, start - TAIL)
-    keeper.learn(place, np.array(row.tokens[before:], np.int64), start - before, shared=shared)
+    return np.array(row.tokens[before:], np.int64), start - before
