@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from osd.parcels import Parcel
 
-ENOUGH_LOGITS, ENOUGH_BYTES = 256, 16 << 20
-"""Positions whose logits may wait to be reduced, and how large those may be: fewer cost more a position."""
+ENOUGH_ROWS, ENOUGH_BYTES = 160, 16 << 20
+"""Rows of rounds that may wait to be looked at, and how large their logits may be: fewer cost more a position."""
 
 
 class Work(NamedTuple):
@@ -38,7 +38,7 @@ class Buffer:
         self._wake = threading.Condition()
         self._held = self._taken = 0
         """Bytes: of everything here, and of it what the thread is working on."""
-        self._logits = self._finished = 0
+        self._rows = self._finished = 0
         self._oldest: float | None = None
         """When the first of the finished requests came, by a clock that nobody sets."""
         self._asked = self._closing = False
@@ -46,11 +46,10 @@ class Buffer:
 
     def put(self, parcel: Parcel) -> bool:
         """Add a parcel; False when only its completions found room."""
-        size, logits = parcel.bytes, parcel.positions
         with self._wake:
-            if fits := self._held + size <= self.limit:
-                self._held, self._logits = self._held + size, self._logits + logits
-            self._parcels.append(parcel if fits else parcel.without_positions())
+            if fits := self._held + parcel.bytes <= self.limit:
+                self._held, self._rows = self._held + parcel.bytes, self._rows + parcel.rows
+            self._parcels.append(parcel if fits else Parcel(completions=parcel.completions))
             self._idle = False
             if parcel.completions:
                 self._finish(len(parcel.completions))
@@ -64,7 +63,7 @@ class Buffer:
             while not (due := self._due()) and not self._crowded() and (left := self._left(until)) != 0:
                 self._wake.wait(left)
             parcels, self._parcels = self._parcels, []
-            self._taken, self._logits = self._held, 0
+            self._taken, self._rows = self._held, 0
             if due:
                 self._finished, self._oldest, self._asked = 0, None, False
             return Work(parcels, due, self._closing)
@@ -108,4 +107,4 @@ class Buffer:
 
     def _crowded(self) -> bool:
         held = self._held - self._taken
-        return self._logits >= ENOUGH_LOGITS or held >= ENOUGH_BYTES or 2 * held > self.limit
+        return self._rows >= ENOUGH_ROWS or held >= ENOUGH_BYTES or 2 * held > self.limit

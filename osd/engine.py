@@ -135,7 +135,7 @@ class Engine:
         else:
             self.reading.drop(row, len(self.rows))
         completion = self._finish(row, "cancelled")
-        self._ended.append(Progress(request_id, (), completion))
+        self._ended.append(Progress(row.request, (), row.length, completion))
         if self.recorder:
             self.recorder.finish(completion)
         return True
@@ -210,9 +210,10 @@ class Engine:
             row.gamma.observe(Observation(gammas[index], depth, accepted, row.tokens))
             times, by = (clock.first_ms * share, clock.second_ms * share), self.drafting.version(row)
             row.rounds.append(Round(gammas[index], draft.lengths[index], accepted, len(tokens), *times, by, depth))
-            progress.append(Progress(row.request.id, tuple(tokens), self._finish(row, reason) if reason else None))
+            ended = self._finish(row, reason) if reason else None
+            progress.append(Progress(row.request, tuple(tokens), row.length, ended))
         if self.recorder:
-            self.recorder.take(self.rows, progress, verdict, logits)
+            self.recorder.take(progress, verdict, logits)
         if self.listener:
             self.listener(self.rows, progress, verdict, logits)
         for index in reversed([i for i, p in enumerate(progress) if p.completion]):

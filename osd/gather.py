@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osd.reduce import Kept, Reducer, launched, on_host, rows_at
+from osd.row import Progress
 from osd.verdict import Verdict
-from storage.records import Request, TokenKind
+from storage.records import TokenKind
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -28,11 +29,8 @@ ACCEPTED, REJECTED, UNDRAFTED = (int(kind) for kind in (TokenKind.ACCEPTED, Toke
 class Taken(NamedTuple):
     """A round of B rows, as it was."""
 
-    requests: list[Request]
-    lengths: list[int]
-    """(B,) of the rows' texts, what the round brought included."""
-    counts: list[int]
-    """(B,) tokens that it brought."""
+    progress: Sequence[Progress]
+    """(B,) what it brought each row."""
     verdict: Verdict
     logits: Tensor
     """(B, G + 1, V), which must stay as they are."""
@@ -101,50 +99,49 @@ def gather(taken: Sequence[Taken], mode: str, reducer: Reducer) -> Block | None:
     spans, origins = spans_of(taken, mode)
     if not spans.owners:
         return None
-    index = _index(taken, spans, origins)
-    positions = np.bincount(origins.rounds, spans.lengths, len(taken)).astype(np.int64)
-    edges = np.cumsum(positions)[:-1]
-    parts = [(one, some) for one, some in zip(taken, np.split(index, edges), strict=True) if len(some)]
-    kept = reducer([(one.logits, some) for one, some in parts])
-    chances = [_known(_chances(one.verdict, some), len(some)) for one, some in parts]
-    return Block(spans, kept, np.concatenate(chances))
+    numbers, places = np.repeat(origins.rounds, spans.lengths), _index(taken, spans, origins)
+    kept = reducer([one.logits for one in taken], numbers, places)
+    return Block(spans, kept, _known_of(taken, numbers, places))
 
 
 def spans_of(taken: Sequence[Taken], mode: str) -> tuple[Spans, Origins]:
     """All that each round brought a row that may be learned from (``verified``), or its corrected token
     (``rejected``)."""
-    ends, counts = _column(one.lengths for one in taken), _column(one.counts for one in taken)
-    accepted, depths = _column(one.verdict.accepted for one in taken), _column(one.verdict.depths for one in taken)
+    steps = [step for one in taken for step in one.progress]
+    ends, counts = _ints(step.length for step in steps), _ints(len(step.tokens) for step in steps)
+    accepted = _ints(chain.from_iterable(one.verdict.accepted for one in taken))
+    depths = _ints(chain.from_iterable(one.verdict.depths for one in taken))
     corrected = accepted < np.minimum(depths, counts)
-    requests = [request for one in taken for request in one.requests]
-    chosen = np.array([request.learn for request in requests], bool)
+    chosen = np.array([step.request.learn for step in steps], bool)
     if mode == "rejected":
         chosen &= corrected
-    sizes = [len(one.requests) for one in taken]
+    sizes = _ints(len(one.progress) for one in taken)
+    rounds, begins = np.repeat(np.arange(len(taken)), sizes), np.cumsum(sizes) - sizes
     origins = Origins(
-        np.repeat(np.arange(len(taken)), sizes)[chosen],
-        _column(map(range, sizes))[chosen],
+        rounds[chosen],
+        (np.arange(len(steps)) - begins[rounds])[chosen],
         (accepted if mode == "rejected" else np.zeros_like(accepted))[chosen],
     )
     spans = Spans(
-        [requests[i].id for i in np.flatnonzero(chosen).tolist()],
+        [steps[i].request.id for i in np.flatnonzero(chosen).tolist()],
         (ends - counts)[chosen] + origins.firsts,
         (np.ones_like(counts) if mode == "rejected" else counts)[chosen],
         np.where(corrected, REJECTED, np.where(counts <= accepted, ACCEPTED, UNDRAFTED))[chosen],
-        np.where(corrected[chosen], _drafted(taken, origins, accepted[chosen]), 0),
+        _refused(taken, origins, accepted[chosen], corrected[chosen]),
     )
     return spans, origins
 
 
-def _column(lists: Iterable[Iterable[int]]) -> Ints:
-    return np.array(list(chain.from_iterable(lists)), np.int64)
+def _ints(numbers: Iterable[int]) -> Ints:
+    return np.array(list(numbers), np.int64)
 
 
-def _drafted(taken: Sequence[Taken], origins: Origins, accepted: Ints) -> Ints:
-    """(n,) the token that was drafted after the accepted ones; 0 where none was."""
-    places = zip(origins.rounds.tolist(), origins.rows.tolist(), accepted.tolist(), strict=True)
-    drafted = ((taken[number].verdict.drafted[row], place) for number, row, place in places)
-    return np.array([tokens[place] if place < len(tokens) else 0 for tokens, place in drafted], np.int64)
+def _refused(taken: Sequence[Taken], origins: Origins, accepted: Ints, corrected: npt.NDArray[np.bool_]) -> Ints:
+    """(n,) the token that was drafted after the accepted ones, where one was refused; else 0."""
+    found = np.zeros_like(accepted)
+    places = zip(*(column[corrected].tolist() for column in (origins.rounds, origins.rows, accepted)), strict=True)
+    found[corrected] = [taken[number].verdict.drafted[row][place] for number, row, place in places]
+    return found
 
 
 def _index(taken: Sequence[Taken], spans: Spans, origins: Origins) -> Ints:
@@ -170,6 +167,16 @@ def runs(firsts: Ints, lengths: Ints) -> Ints:
 
 def _chances(verdict: Verdict, places: Ints) -> Tensor | None:
     return None if verdict.chances is None else rows_at(F.pad(verdict.chances, (0, 1)), places)
+
+
+def _known_of(taken: Sequence[Taken], numbers: Ints, places: Ints) -> Floats:
+    """(m,) of many rounds: whose, ascending, and where in it."""
+    known = np.full(len(places), np.nan, np.float32)
+    sampled = [number for number, one in enumerate(taken) if one.verdict.chances is not None]
+    begins, ends = np.searchsorted(numbers, sampled), np.searchsorted(numbers, sampled, side="right")
+    for number, begin, end in zip(sampled, begins.tolist(), ends.tolist(), strict=True):
+        known[begin:end] = _known(_chances(taken[number].verdict, places[begin:end]), end - begin)
+    return known
 
 
 def _known(chances: Tensor | None, count: int) -> Floats:

@@ -7,7 +7,7 @@ a GPU do not wait: what is kept of them is found there, and that waits.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from osd.gather import Launched, Spans, Taken, spans_of
 from osd.row import Completion
@@ -18,32 +18,43 @@ BYTES = 8 << 20
 """Of logits that wait to be handed over."""
 
 
-class Parcel(NamedTuple):
+class Parcel:
     """Some rounds in order, and requests that ended with the last of them."""
 
-    taken: list[Taken]
-    launched: list[Launched]
-    """Of rounds on a GPU."""
-    completions: list[Completion]
+    __slots__ = ("bytes", "completions", "launched", "rows", "taken")
 
-    @property
-    def positions(self) -> int:
-        """Tokens that the rounds brought; what is kept of them is no more."""
-        return sum(sum(taken.counts) for taken in self.taken)
-
-    @property
-    def bytes(self) -> int:
+    def __init__(self, taken: Iterable[Taken] = (), completions: Iterable[Completion] = ()) -> None:
+        self.taken: list[Taken] = []
+        self.launched: list[Launched] = []
+        """Of rounds on a GPU."""
+        self.completions = list(completions)
+        self.bytes = 0
         """Memory that the parcel holds while it waits."""
-        small = sum(tensor.nbytes for launched in self.launched for tensor in launched.kept)
-        return small + sum(taken.logits.nbytes for taken in self.taken)
+        self.rows = 0
+        """Of all its rounds: each brought its request a position at least."""
+        for one in taken:
+            self.add(one)
+
+    @property
+    def full(self) -> bool:
+        """No more rounds should be added."""
+        return self.bytes >= BYTES or max(len(self.taken), len(self.launched)) >= ROUNDS
+
+    def add(self, taken: Taken) -> None:
+        """A round whose logits wait where they are."""
+        self.taken.append(taken)
+        self.bytes += taken.logits.nbytes
+        self.rows += len(taken.progress)
+
+    def add_launched(self, launched: Launched) -> None:
+        """What is kept of a round."""
+        self.launched.append(launched)
+        self.bytes += sum(tensor.nbytes for tensor in launched.kept)
+        self.rows += len(launched.spans.owners)
 
     def kept(self, mode: str) -> int:
         """Positions that would be kept of it."""
         return sum(int(spans.lengths.sum()) for spans in self._spans(mode))
-
-    def without_positions(self) -> Parcel:
-        """The completions alone."""
-        return Parcel([], [], self.completions)
 
     def _spans(self, mode: str) -> list[Spans]:
         return [spans_of(self.taken, mode)[0], *(launched.spans for launched in self.launched)]

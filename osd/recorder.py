@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from osd.buffer import Buffer
-from osd.gather import Launched, Taken, gather, launch
+from osd.gather import Taken, gather, launch
 from osd.handover import Handover
-from osd.parcels import BYTES, ROUNDS, Parcel
+from osd.parcels import Parcel
 from osd.redaction import Redactor, load_hook
 from osd.reduce import Reducer
-from osd.row import Completion, Progress, Row
+from osd.row import Completion, Progress
 from osd.sheaf import Sheaf
 from osd.tracing import make_tracing
 from osd.verdict import Verdict
@@ -53,10 +53,7 @@ class Recorder:
         self.buffer = Buffer(
             settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
         )
-        self._taken: list[Taken] = []
-        self._launched: list[Launched] = []
-        self._held = 0
-        """Bytes of their logits."""
+        self._parcel = Parcel()
         self._sheaf = Sheaf()
         self._ended: list[Completion] = []
         # decoding gives up the interpreter at every product, and by default waits 5 ms for this thread, or one that
@@ -81,30 +78,21 @@ class Recorder:
         """CPU seconds of the recorder's own thread so far."""
         return self._aside
 
-    def take(
-        self,
-        rows: Sequence[Row],
-        progress: Sequence[Progress],
-        verdict: Verdict,
-        logits: Tensor,
-    ) -> None:
-        """What one round brought, from the decode loop: logits (B, G + 1, V), which must stay as they are."""
+    def take(self, progress: Sequence[Progress], verdict: Verdict, logits: Tensor) -> None:
+        """What one round brought, from the decode loop: it and its logits (B, G + 1, V) must stay as they are."""
         begun = time.perf_counter()
         if self.mode != "off":
-            requests, lengths = [row.request for row in rows], [row.length for row in rows]
-            counts = [len(step.tokens) for step in progress]
-            self._note(Taken(requests, lengths, counts, verdict, logits))
+            self._note(Taken(progress, verdict, logits))
         completions = [step.completion for step in progress if step.completion]
-        if completions or max(len(self._taken), len(self._launched)) >= ROUNDS or self._held >= BYTES:
+        if completions or self._parcel.full:
             self._send(completions)
         self._on_the_spot += time.perf_counter() - begun
 
     def _note(self, taken: Taken) -> None:
-        if stays(taken.logits):
-            self._taken.append(taken)
-            self._held += taken.logits.nbytes
+        if self._parcel.taken or stays(taken.logits):  # a target has one device
+            self._parcel.add(taken)
         elif launched := launch(taken, self.mode, self.reducer.k):
-            self._launched.append(launched)
+            self._parcel.add_launched(launched)
 
     def finish(self, completion: Completion) -> None:
         """A request that ended outside a round: its totals count, its positions are forgotten if it was cancelled."""
@@ -112,8 +100,8 @@ class Recorder:
 
     def _send(self, completions: list[Completion]) -> None:
         """Hand over the rounds that were taken, and the requests that ended with them."""
-        parcel = Parcel(self._taken, self._launched, completions)
-        self._taken, self._launched, self._held = [], [], 0
+        parcel, self._parcel = self._parcel, Parcel()
+        parcel.completions = completions
         if not self.buffer.put(parcel):
             self._overflowed += parcel.kept(self.mode)
 

@@ -74,18 +74,20 @@ class Reducer:
             self._loading.join()
         return self._compiled is not None
 
-    def __call__(self, passes: Sequence[tuple[Tensor, Index]]) -> Kept:
-        """Of each pass's logits (B, n, V), on a CPU, the rows at its index (m,), one after another: at least one, of
-        one model.
+    def __call__(self, passes: Sequence[Tensor], numbers: Index, places: Index) -> Kept:
+        """Of m positions, at least one: the logits (B, n, V), on a CPU, that are ``numbers`` (m,) among the passes,
+        ascending, and their row ``places`` (m,) among B · n. All of one model.
 
         Nothing is copied where the compiled pass can read logits as they are, so they must stay as they are.
         """
         if self._compiled is None:
-            return reduce_plain(torch.cat([rows_at(logits, index) for logits, index in passes]), self.k)
-        dense = [_dense(logits, index) for logits, index in passes]
-        width = dense[0][0].shape[-1]
-        addresses = np.concatenate([logits.data_ptr() + 4 * width * index for logits, index in dense])
-        return _run(self._compiled, addresses, width, min(self.k, width))
+            return reduce_plain(_copied(passes, numbers, places), self.k)
+        if not all(logits.dtype == torch.float32 and logits.is_contiguous() for logits in passes):
+            passes = [_copied(passes, numbers, places).float()]
+            numbers, places = np.zeros_like(numbers), np.arange(len(numbers))
+        width = passes[0].shape[-1]
+        begins = np.array([logits.data_ptr() for logits in passes])
+        return _run(self._compiled, begins[numbers] + 4 * width * places, width, min(self.k, width))
 
     def _load(self) -> None:
         """Import and compile, or read what an earlier process compiled, and try it once."""
@@ -104,11 +106,10 @@ class Reducer:
             self._compiled = reduce_rows
 
 
-def _dense(logits: Tensor, index: Index) -> tuple[Tensor, Index]:
-    """The same rows of float32 logits, one after another in memory; a copy where that is not how they are."""
-    if logits.dtype != torch.float32:
-        return rows_at(logits, index).float(), np.arange(len(index))
-    return logits.contiguous(), index
+def _copied(passes: Sequence[Tensor], numbers: Index, places: Index) -> Tensor:
+    """(m, V) the rows at these places, one after another."""
+    some = np.split(places, np.searchsorted(numbers, np.arange(1, len(passes))))
+    return torch.cat([rows_at(logits, index) for logits, index in zip(passes, some, strict=True)])
 
 
 def _run(compiled: Compiled, addresses: npt.NDArray[np.int64], width: int, k: int) -> Kept:

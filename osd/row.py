@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -39,15 +39,21 @@ class Completion:
     """From admission to the last token."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """What a step brought one request."""
 
-    request_id: str
+    request: Request
     tokens: tuple[int, ...]
     """New tokens; empty when a request is cancelled."""
+    length: int
+    """Tokens of its text now, prompt included."""
     completion: Completion | None = None
     """Set when it is finished."""
+
+    @property
+    def request_id(self) -> str:
+        """Of the request."""
+        return self.request.id
 
 
 class Row:

@@ -45,7 +45,7 @@ class StorageSettings(Section):
     """Key ring that encrypts samples and exports, as env:VARIABLE or file:PATH; None encrypts nothing."""
     top_k: int = Field(default=64, ge=1, le=4096)
     """How many of the target's log-probabilities are kept at a position."""
-    flush_requests: int = Field(default=64, ge=1)
+    flush_requests: int = Field(default=256, ge=1)
     """Finished requests that make a segment."""
     flush_seconds: float = Field(default=5.0, gt=0)
     """A segment is written at the latest after so many seconds, however few requests it holds."""

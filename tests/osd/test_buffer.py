@@ -6,24 +6,24 @@ import threading
 
 import torch
 
-from osd.buffer import ENOUGH_BYTES, ENOUGH_LOGITS, Buffer, Work
+from osd.buffer import ENOUGH_BYTES, ENOUGH_ROWS, Buffer, Work
 from osd.gather import Taken
 from osd.parcels import Parcel
-from osd.row import Completion
+from osd.row import Completion, Progress
 from osd.verdict import Verdict
 from storage.records import Request
 
 DONE = Completion(Request((1,)), "default", (2,), None, "stop", (), (), 0.0)
 
 
-def logits(positions: int, width: int = 10) -> Parcel:
-    """Of one round of one row, all of whose tokens were accepted."""
-    verdict = Verdict([positions], [[0] * positions], [0], [positions])
-    return Parcel([Taken([DONE.request], [positions], [positions], verdict, torch.zeros(1, positions, width))], [], [])
+def logits(rows: int, width: int = 10) -> Parcel:
+    """Of one round, which brought each row the target's own token."""
+    verdict = Verdict([0] * rows, [[]] * rows, [0] * rows, [0] * rows)
+    return Parcel([Taken([Progress(DONE.request, (0,), 1)] * rows, verdict, torch.zeros(rows, 1, width))])
 
 
 def finished() -> Parcel:
-    return Parcel([], [], [DONE])
+    return Parcel(completions=[DONE])
 
 
 class Reader:
@@ -52,10 +52,10 @@ class Reader:
 def test_logits_wait_until_there_are_enough_of_them() -> None:
     buffer = Buffer(1 << 20, requests=2, seconds=3600)
     reader = Reader(buffer)
-    assert buffer.put(logits(ENOUGH_LOGITS - 1)) and reader.sleeps()
+    assert buffer.put(logits(ENOUGH_ROWS - 1)) and reader.sleeps()
     buffer.put(logits(1))
     work = reader.wakes()
-    assert [parcel.positions for parcel in work.parcels] == [ENOUGH_LOGITS - 1, 1]
+    assert [parcel.rows for parcel in work.parcels] == [ENOUGH_ROWS - 1, 1]
     assert not work.flush and not work.last
 
 
@@ -95,11 +95,11 @@ def test_the_oldest_finished_request_sets_the_clock() -> None:
 def test_memory_bounds_what_waits_and_comes_back_when_the_work_is_done() -> None:
     buffer = Buffer(limit=10 * 10 * 4, requests=100, seconds=3600)
     assert buffer.put(logits(5))
-    both = Parcel(logits(6).taken, [], [DONE])
+    both = Parcel(logits(6).taken, [DONE])
     assert not buffer.put(both)  # six more do not fit; the completion does
     assert buffer.put(logits(5))
     work = buffer.get()  # more than half full
-    assert [parcel.positions for parcel in work.parcels] == [5, 0, 5] and work.parcels[1].completions == [DONE]
+    assert [parcel.rows for parcel in work.parcels] == [5, 0, 5] and work.parcels[1].completions == [DONE]
     assert not buffer.put(logits(1))  # the work still holds its memory
     buffer.done()
     assert buffer.put(logits(10))

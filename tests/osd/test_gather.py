@@ -14,7 +14,7 @@ import torch
 from osd.gather import Taken, gather, launch
 from osd.parcels import Parcel
 from osd.reduce import Reducer, reduce_plain
-from osd.row import Completion
+from osd.row import Completion, Progress
 from osd.sheaf import Sheaf
 from osd.verdict import Verdict
 from storage.records import Outcome, Request, RequestSamples, Round, TokenKind
@@ -47,15 +47,16 @@ def take_round(chance: random.Random, texts: list[Text]) -> Taken:
     accepted = [chance.randint(0, depth) for depth in depths]
     follows = chance.choices(range(VOCABULARY), k=len(texts))
     paths = None if nodes == size + 1 else [[0, *sorted(chance.sample(range(1, nodes), size))] for _ in texts]
-    counts = []
+    progress = []
     for text, drafted, many, last in zip(texts, rows, accepted, follows, strict=True):
-        counts.append(chance.randint(1, many + 1))
-        text.tokens += [*drafted[:many], last][: counts[-1]]
+        brought = [*drafted[:many], last][: chance.randint(1, many + 1)]
+        text.tokens += brought
+        length = len(text.request.prompt_tokens) + len(text.tokens)
+        progress.append(Progress(text.request, tuple(brought), length))
     chances = torch.rand(len(texts), nodes - 1) if chance.random() < 0.5 else None
-    lengths = [len(text.request.prompt_tokens) + len(text.tokens) for text in texts]
     logits = 3 * torch.randn(len(texts), nodes, VOCABULARY)
     verdict = Verdict(accepted, rows, follows, depths, chances, paths)
-    return Taken([text.request for text in texts], lengths, counts, verdict, logits)
+    return Taken(progress, verdict, logits)
 
 
 class Position(NamedTuple):
@@ -72,7 +73,8 @@ class Position(NamedTuple):
 def plain_positions(taken: Taken, mode: str) -> Iterator[Position]:
     """A round's, one after another."""
     verdict = taken.verdict
-    for row, (request, length, count) in enumerate(zip(taken.requests, taken.lengths, taken.counts, strict=True)):
+    for row, step in enumerate(taken.progress):
+        request, length, count = step.request, step.length, len(step.tokens)
         if not request.learn:
             continue
         accepted, depth, drafted = verdict.accepted[row], verdict.depths[row], verdict.drafted[row]
@@ -127,7 +129,10 @@ def test_many_rounds_at_once_are_one_position_after_another(mode: str, seed: int
         if step == 59 or chance.random() < 0.3:
             counted = sum(len(list(plain_positions(taken, mode))) for taken in waiting)
             launched = [each for taken in waiting if (each := launch(taken, mode, K))]
-            assert Parcel(waiting, [], []).kept(mode) == Parcel([], launched, []).kept(mode) == counted
+            beside = Parcel()
+            for each in launched:
+                beside.add_launched(each)
+            assert Parcel(waiting).kept(mode) == beside.kept(mode) == counted
             if device == "cpu":
                 sheaf.add(gather(waiting, mode, REDUCER))
             for one in launched if device == "other" else ():

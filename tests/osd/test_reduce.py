@@ -28,7 +28,8 @@ def reduce_fast(reducer: Reducer, logits: Tensor, k: int) -> Kept:
 
 
 def reduce_some(reducer: Reducer, logits: Tensor, index: Sequence[int]) -> Kept:
-    return reducer([(logits if logits.ndim == 3 else logits.unsqueeze(0), np.array(index, np.int64))])
+    places = np.array(index, np.int64)
+    return reducer([logits if logits.ndim == 3 else logits.unsqueeze(0)], np.zeros_like(places), places)
 
 
 def require_same(fast: Kept, logits: Tensor) -> None:
@@ -113,11 +114,17 @@ def test_other_types_and_layouts_are_read_as_they_are(compiled: Reducer, dtype: 
 
 def test_rows_of_several_passes_are_reduced_in_one_call(compiled: Reducer) -> None:
     compiled.k = 16
-    passes = [(torch.randn(2, n, 777), np.array(index)) for n, index in ((3, [5, 0]), (1, [1]), (4, [2, 3, 7]))]
-    kept = compiled(passes)
-    require_same(kept, torch.cat([logits.flatten(0, 1)[index] for logits, index in passes]))
-    plain = Reducer(16, compiled=False)(passes)
-    np.testing.assert_allclose(kept.logprobs, plain.logprobs, atol=5e-6)
+    passes = [torch.randn(2, n, 777) for n in (3, 2, 1, 4)]
+    numbers, places = np.array([0, 0, 2, 3, 3, 3]), np.array([5, 0, 1, 2, 3, 7])
+    rows = torch.stack([passes[i].flatten(0, 1)[at] for i, at in zip(numbers, places, strict=True)])
+    plain = Reducer(16, compiled=False)(passes, numbers, places)
+    turned = passes[0].transpose(0, 1).contiguous().transpose(0, 1)
+    for first in (passes[0], turned):
+        kept = compiled([first, *passes[1:]], numbers, places)
+        require_same(kept, rows)
+        np.testing.assert_allclose(kept.logprobs, plain.logprobs, atol=5e-6)
+    halves = [logits.bfloat16() for logits in passes]
+    require_same(compiled(halves, numbers, places), rows.bfloat16().float())
 
 
 def test_without_a_compiler_pytorch_does_it() -> None:
