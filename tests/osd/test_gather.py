@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from osd.gather import Taken, gather, launch
+from osd.gather import Launched, Taken, gather, launch
 from osd.parcels import Parcel
 from osd.reduce import Reducer, reduce_plain
 from osd.row import Completion, Progress
@@ -109,6 +109,13 @@ def require_same(samples: RequestSamples, expected: list[Position], ended: Compl
     assert samples.prompt_len == len(ended.request.prompt_tokens) and samples.draft_version == "v1"
 
 
+def parcel_of(launched: list[Launched]) -> Parcel:
+    parcel = Parcel()
+    for each in launched:
+        parcel.add_launched(each)
+    return parcel
+
+
 @pytest.mark.parametrize("mode", ["verified", "rejected"])
 @pytest.mark.parametrize("device", ["cpu", "other"])
 @pytest.mark.parametrize("seed", range(20))
@@ -129,10 +136,7 @@ def test_many_rounds_at_once_are_one_position_after_another(mode: str, seed: int
         if step == 59 or chance.random() < 0.3:
             counted = sum(len(list(plain_positions(taken, mode))) for taken in waiting)
             launched = [each for taken in waiting if (each := launch(taken, mode, K))]
-            beside = Parcel()
-            for each in launched:
-                beside.add_launched(each)
-            assert Parcel(waiting).kept(mode) == beside.kept(mode) == counted
+            assert Parcel(waiting).kept(mode) == parcel_of(launched).kept(mode) == counted
             if device == "cpu":
                 sheaf.add(gather(waiting, mode, REDUCER))
             for one in launched if device == "other" else ():
