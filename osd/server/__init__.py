@@ -5,5 +5,5 @@ run ──> app, admin          two FastAPI applications, on two ports; dashboar
           │ wire, chat      bodies, and prompts of chats
           │ flight          the requests of one call
           v
-        engine_thread ──>   the one thread that steps the engine; line: who is next
+        engine_thread ──>   the one thread that steps the engine; line: who is next; outbox: what waits for a tick
 """

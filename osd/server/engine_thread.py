@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from osd.engine import Engine
 from osd.row import Completion, Progress, Row
 from osd.server.errors import ApiError, Busy, Draining, EngineFailed, Stopped, as_api_error
 from osd.server.line import Line
+from osd.server.outbox import Outbox
 from osd.server.scores import Scores, score
 from osd.verdict import Verdict
 from storage.errors import OsdError
@@ -52,6 +54,10 @@ class Job:
     request: Request
     deliver: Callable[[Piece], None]
     """Called on the event loop."""
+    pause: float = 0.0
+    """Seconds between two portions of what comes."""
+    begun: bool = False
+    """Whether a piece has come."""
     top: int | None = None
     """How many of the likeliest tokens' log-probabilities come with each token; None for none at all."""
     why: ApiError | None = field(default=None)
@@ -71,6 +77,7 @@ class EngineThread:
         self._line: Line[Job] = Line(queue)
         self._to_end: list[Job] = []
         self._active: dict[str, Job] = {}
+        self._outbox: Outbox[Job, Piece] = Outbox()
         self._notes: dict[str, tuple[Scores | None, str, str]] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="osd-decode", daemon=True)
@@ -200,14 +207,18 @@ class EngineThread:
                 self._notes[step.request_id] = scores, row.rounds[-1].draft_version, row.route
 
     def _hand_out(self, pieces: list[tuple[Job, Piece]]) -> None:
-        """To the event loop, all of them in one call."""
-        if pieces:
-            self._loop.call_soon_threadsafe(_deliver, pieces)
+        """To the event loop, all that is due in one call."""
+        now = time.monotonic()
+        for job, piece in pieces:
+            self._outbox.put(job, piece, now, urgent=bool(piece.completion or piece.error))
+        if due := self._outbox.take(now):
+            self._loop.call_soon_threadsafe(_deliver, due)
 
 
-def _deliver(pieces: list[tuple[Job, Piece]]) -> None:
-    for job, piece in pieces:
-        job.deliver(piece)
+def _deliver(due: Sequence[tuple[Job, list[Piece]]]) -> None:
+    for job, pieces in due:
+        for piece in pieces:
+            job.deliver(piece)
 
 
 def _full() -> Busy:

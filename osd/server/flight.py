@@ -23,9 +23,9 @@ class Flight:
 
     def __init__(self, thread: EngineThread, requests: Sequence[Request], top: int | None, pause: float) -> None:
         self._thread = thread
-        self._inbox: Inbox[Arrived | None] = Inbox(pause)
+        self._inbox: Inbox[Arrived | None] = Inbox()
         self._open = set(range(len(requests)))
-        self.jobs = [Job(request, self._receiver(i), top) for i, request in enumerate(requests)]
+        self.jobs = [Job(request, self._receiver(i), pause, top=top) for i, request in enumerate(requests)]
         self.begun = time.perf_counter()
         self.first: float | None = None
         """Seconds to the first token."""
@@ -34,14 +34,10 @@ class Flight:
         self.emitted = 0
 
     def _receiver(self, index: int) -> Callable[[Piece], None]:
-        return lambda piece: self._put((index, piece))
-
-    def _put(self, arrived: Arrived | None) -> None:
-        last = arrived is None or arrived[1].completion is not None or arrived[1].error is not None
-        self._inbox.put(arrived, urgent=last)
+        return lambda piece: self._inbox.put((index, piece))
 
     async def pieces(self, caller: Caller, ring: KeyRing) -> AsyncIterator[list[Arrived]]:
-        """What comes, until everything is there: the first of it at once, then what has come in a pause. Raises
+        """What comes, until everything is there: the first of it at once, then in portions. Raises
         ApiError; ends early when the client has gone."""
         while self._open:
             good: list[Arrived] = []
@@ -69,7 +65,7 @@ class Flight:
 
     def abandon(self) -> None:
         """The client has gone: nobody reads what would come."""
-        self._put(None)
+        self._inbox.put(None)
 
     def end(self, why: ApiError | None = None) -> None:
         """Give back the rows, or the places in line, of what is still open."""

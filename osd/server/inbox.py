@@ -1,4 +1,4 @@
-"""What comes for one call, in portions: every chunk of a stream costs the time of the cores that decode."""
+"""What comes for one call: put one by one, taken together."""
 
 from __future__ import annotations
 
@@ -9,32 +9,20 @@ T = TypeVar("T")
 
 
 class Inbox(Generic[T]):
-    """Things that come one by one and are taken together, at ticks ``pause`` seconds apart that all inboxes share: the
-    event loop then wakes once for all streams, and decoding is disturbed once. Belongs to one event loop."""
+    """Belongs to one event loop."""
 
-    def __init__(self, pause: float) -> None:
-        self.pause = pause
-        self._loop = asyncio.get_running_loop()
+    def __init__(self) -> None:
         self._things: list[T] = []
         self._ready = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._begun = False
 
-    def put(self, thing: T, *, urgent: bool) -> None:
-        """One more: taken at once where it is urgent or the first of all, else at the next tick."""
+    def put(self, thing: T) -> None:
+        """One more."""
         self._things.append(thing)
-        if urgent or not self._begun or not self.pause:
-            self._ready.set()
-        elif self._timer is None:
-            tick = (self._loop.time() // self.pause + 1) * self.pause
-            self._timer = self._loop.call_at(tick, self._ready.set)
+        self._ready.set()
 
     async def take(self) -> list[T]:
-        """Everything that has come, once it is time."""
+        """Everything that has come, once there is something."""
         await self._ready.wait()
         self._ready.clear()
-        if self._timer:
-            self._timer.cancel()
-        self._timer, self._begun = None, True
         things, self._things = self._things, []
         return things

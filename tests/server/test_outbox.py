@@ -1,0 +1,71 @@
+"""The outbox of the thread that decodes: what waits for a tick, and what does not."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+
+from osd.server.outbox import Outbox
+
+
+@dataclass(eq=False)
+class Somebody:
+    name: str
+    pause: float = 10.0
+    begun: bool = False
+
+
+def test_the_first_goes_at_once_and_the_next_wait_for_each_other() -> None:
+    outbox: Outbox[Somebody, int] = Outbox()
+    one = Somebody("one")
+    outbox.put(one, 1, 3.0, urgent=False)
+    assert outbox.take(3.0) == [(one, [1])]
+    for piece, now in ((2, 4.0), (3, 9.0)):
+        outbox.put(one, piece, now, urgent=False)
+        assert outbox.take(now) == []
+    assert outbox.take(10.0) == [(one, [2, 3])], "the tick"
+    assert outbox.take(20.0) == [] and len(outbox) == 0
+
+
+def test_the_last_takes_along_what_waits() -> None:
+    outbox: Outbox[Somebody, int] = Outbox()
+    one, other = Somebody("one", begun=True), Somebody("other", begun=True)
+    outbox.put(one, 1, 3.0, urgent=False)
+    outbox.put(other, 1, 3.0, urgent=False)
+    outbox.put(one, 2, 4.0, urgent=True)
+    assert outbox.take(4.0) == [(one, [1, 2])]
+    assert len(outbox) == 1
+
+
+def test_all_of_one_pause_are_told_together_and_others_when_it_is_their_time() -> None:
+    outbox: Outbox[Somebody, int] = Outbox()
+    streams = [Somebody(str(i), begun=True) for i in range(3)]
+    whole = Somebody("whole", pause=1000.0, begun=True)
+    for now, somebody in enumerate([*streams, whole]):
+        outbox.put(somebody, now, float(now), urgent=False)
+    assert outbox.take(9.9) == []
+    assert [somebody for somebody, _ in outbox.take(10.0)] == streams
+    assert outbox.take(1000.0) == [(whole, [3])]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_everything_goes_out_once_in_order_and_no_later_than_a_pause_after_it_came(seed: int) -> None:
+    chance = random.Random(seed)
+    outbox: Outbox[Somebody, tuple[int, float]] = Outbox()
+    them = [Somebody(str(i), chance.choice([0.0, 0.5, 3.0])) for i in range(4)]
+    put: dict[Somebody, list[int]] = {somebody: [] for somebody in them}
+    got: dict[Somebody, list[int]] = {somebody: [] for somebody in them}
+    now = 0.0
+    for number in range(400):
+        now += chance.random() / 10
+        somebody = chance.choice(them)
+        put[somebody].append(number)
+        outbox.put(somebody, (number, now), now, urgent=chance.random() < 0.05)
+        for one, pieces in outbox.take(now):
+            got[one] += [number for number, _ in pieces]
+            assert all(now - came <= one.pause + 0.1 for _, came in pieces)
+    for one, pieces in outbox.take(now + 3.0):
+        got[one] += [number for number, _ in pieces]
+    assert got == put and len(outbox) == 0
