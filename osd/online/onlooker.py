@@ -64,7 +64,7 @@ def looking_on(circle: Circle, console: Console) -> Iterator[None]:
     with listen(HOST, port, "osd demo --port") as bound:
         config = uvicorn.Config(
             make_admin(service, registry, Snapshots(service)), log_config=None, access_log=False, lifespan="off",
-            ws="none", http="h11", timeout_graceful_shutdown=END_SECONDS,
+            ws="none", http="auto", timeout_graceful_shutdown=END_SECONDS,
         )  # fmt: skip
         server = uvicorn.Server(config)
         serving = threading.Thread(target=server.run, args=([bound],), name="osd-dashboard", daemon=True)

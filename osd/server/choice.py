@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from osd.row import Completion
-from osd.server.engine_thread import Piece
+from osd.server.piece import Piece
 from osd.server.scores import Scores
 from osd.stream import TextStream
 

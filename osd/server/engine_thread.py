@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from osd.engine import Engine
-from osd.row import Completion, Progress, Row
+from osd.row import Progress, Row
 from osd.server.errors import ApiError, Busy, Draining, EngineFailed, Stopped, as_api_error
 from osd.server.line import Line
 from osd.server.outbox import Outbox
+from osd.server.piece import Piece, joined
 from osd.server.scores import Scores, score
 from osd.verdict import Verdict
 from storage.errors import OsdError
@@ -30,21 +31,6 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.05
 """Without requests the engine is stepped so often: it has swaps to make, and routers to tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What a step brought one job."""
-
-    tokens: tuple[int, ...] = ()
-    scores: Scores | None = None
-    version: str | None = None
-    """The draft version that drafted."""
-    route: str | None = None
-    completion: Completion | None = None
-    """Set when it is finished."""
-    error: ApiError | None = None
-    """Why it ended before its end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -217,7 +203,7 @@ class EngineThread:
 
 def _deliver(due: Sequence[tuple[Job, list[Piece]]]) -> None:
     for job, pieces in due:
-        for piece in pieces:
+        for piece in joined(pieces):
             job.deliver(piece)
 
 

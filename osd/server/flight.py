@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import Request as HttpRequest
 
-from osd.server.engine_thread import EngineThread, Job, Piece
+from osd.server.engine_thread import EngineThread, Job
 from osd.server.errors import ApiError, DeadlineExceeded
 from osd.server.inbox import Inbox
+from osd.server.piece import Piece
 from osd.server.ring import Caller, KeyRing
 from storage.records import Request
 

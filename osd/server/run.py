@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from osd.engine import Engine
 from osd.fleet.board import Phase
@@ -222,7 +223,7 @@ class Running:
 
 def _listener(app: FastAPI) -> Listener:
     return Listener(uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none", http="h11",
+        app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none", http=HttpToolsProtocol,
         timeout_graceful_shutdown=int(LAST_SECONDS),
     ))  # fmt: skip
 

@@ -12,7 +12,8 @@ from osd.engine import Engine
 from osd.fleet.presence import Presence
 from osd.models import Pair
 from osd.recorder import Recorder
-from osd.server.engine_thread import EngineThread, Job, Piece
+from osd.server.engine_thread import EngineThread, Job
+from osd.server.piece import Piece
 from osd.swap import Swap
 from storage.records import Request
 from storage.settings import Settings, load_settings

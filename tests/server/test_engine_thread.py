@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from osd.engine import Engine
-from osd.server.engine_thread import EngineThread, Job, Piece
+from osd.server.engine_thread import EngineThread, Job
 from osd.server.errors import Busy, Draining, EngineFailed, Stopped
+from osd.server.piece import Piece
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import alone, random_pair

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from osd.server.errors import Stopped
 from osd.server.outbox import Outbox
+from osd.server.piece import Piece, joined
+from osd.server.scores import Scores
 
 
 @dataclass(eq=False)
@@ -69,3 +72,13 @@ def test_everything_goes_out_once_in_order_and_no_later_than_a_pause_after_it_ca
     for one, pieces in outbox.take(now + 3.0):
         got[one] += [number for number, _ in pieces]
     assert got == put and len(outbox) == 0
+
+
+def test_pieces_are_joined_unless_each_has_something_of_its_own_to_say() -> None:
+    one, two = Piece((1, 2), None, "v1", "sql"), Piece((3,), None, "v2", "sql")
+    assert joined([one]) == [one]
+    assert joined([one, two, Piece()]) == [Piece((1, 2, 3), None, "v2", "sql")], "the last names nobody"
+    scored = Piece((4,), Scores([0.0], [[4]], [[0.0]]), "v2", "sql")
+    assert joined([one, scored]) == [one, scored]
+    failed = Piece(error=Stopped())
+    assert joined([one, failed]) == [one, failed], "what came before an error is still shown"

@@ -1,0 +1,36 @@
+"""What the decode thread tells of a job, a piece at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from osd.row import Completion
+from osd.server.errors import ApiError
+from osd.server.scores import Scores
+
+
+class Piece(NamedTuple):
+    """What a step brought one job."""
+
+    tokens: tuple[int, ...] = ()
+    scores: Scores | None = None
+    version: str | None = None
+    """The draft version that drafted."""
+    route: str | None = None
+    completion: Completion | None = None
+    """Set when it is finished."""
+    error: ApiError | None = None
+    """Why it ended before its end."""
+
+
+def joined(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """A job's pieces as one, so that text is made of them once; as they are where they have scores, or an error."""
+    if len(pieces) == 1 or any(piece.scores or piece.error for piece in pieces):
+        return pieces
+    tokens: list[int] = []
+    version = route = None
+    for piece in pieces:  # one that was cancelled ends with a piece that names nobody
+        tokens += piece.tokens
+        version, route = piece.version or version, piece.route or route
+    return [Piece(tuple(tokens), None, version, route, pieces[-1].completion)]
