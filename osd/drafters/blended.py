@@ -77,6 +77,8 @@ class BlendedDrafter:
         """See :meth:`osd.drafters.base.Drafting.propose`."""
         self._drafting.clear()
         self._rounds += 1
+        for row in rows:
+            self.memory.place_of(row)  # a table that has come since counts the text so far, before the round adds to it
         return self.pool.propose(rows, gammas, warp, chance, steer)
 
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
@@ -86,7 +88,7 @@ class BlendedDrafter:
         if drafting and newest:
             blending, at = drafting
             judged = min(accepted + 1, newest.lengths[at])
-            put_in, right = blending.hear(at, row.tokens[length_before : length_before + judged])
+            put_in, right = blending.hear_drafted(at, row.tokens[length_before : length_before + judged])
             self.put_in, self.put_in_right = self.put_in + put_in, self.put_in_right + right
         if self.watched is not None:
             self._watch(row, length_before)

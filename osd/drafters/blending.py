@@ -75,7 +75,7 @@ class Group:
         """What was found for each row, and the trust in it; before :meth:`choose`."""
         return list(zip(self._found[step].tolist(), self._believed[step].tolist(), strict=True))
 
-    def hear(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
+    def hear_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
         """What the target said where the row's tokens were drafted: how many of them were the table's, and right."""
         count = len(emitted)
         said = np.array(emitted, np.int64)
@@ -130,10 +130,10 @@ class Blending:
         sure_of = {i: sure for i, (_, sure) in others.items()}
         return chosen.index_put((where,), which), Sure(signals, sure_of, self._rows)
 
-    def hear(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
-        """See :meth:`Group.hear`; ``row`` is one of the draft's."""
+    def hear_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
+        """See :meth:`Group.hear_drafted`; ``row`` is one of the draft's."""
         group, at = self._where.get(row, (None, 0))
-        return group.hear(at, emitted) if group else (0, 0)
+        return group.hear_drafted(at, emitted) if group else (0, 0)
 
 
 class Sure:

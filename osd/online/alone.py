@@ -1,11 +1,13 @@
 """The target without a draft: is the text the same, and how long does it take?
 
 Twice: by transformers' own ``generate``, and by osd's own loop with a gamma of 0. The second tells what drafting itself
-wins, the first what somebody wins who has been using transformers.
+wins, the first what somebody wins who has been using transformers. Both decode as many at a time as were in flight when
+osd served the same requests: more at a time take less each, and a stream that waits for its trainer has few.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +17,17 @@ import torch
 
 from osd.engine import Engine
 from osd.models import Pair
+from osd.online.arrival import Free
+from osd.online.feed import Feed, Spent
 from osd.row import Completion
+from storage.errors import BadRequest
 from storage.records import Request, ratio
 from storage.settings import ServeSettings
+
+
+def _never(error: BadRequest) -> None:
+    """They were served before."""
+    raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,42 +47,46 @@ class Check:
 
 
 class TargetAlone:
-    """Decodes requests again, greedily, in the same dtype, as many at a time as osd serves together."""
+    """Decodes requests again, greedily, in the same dtype, as many at a time as osd served together."""
 
     def __init__(self, pair: Pair, serve: ServeSettings) -> None:
-        self._pair, self._together = pair, serve.max_batch
+        self._pair, self._most = pair, serve.max_batch
         self._plain = Engine(pair, serve.model_copy(update={"gamma": "fixed", "gamma_initial": 0, "drafter": "causal"}))
-        self._held: list[tuple[Completion, float]] = []
-        self._checked: list[Request] = []
+        self._held: list[tuple[Completion, Spent]] = []
+        self._checked: list[tuple[Request, Spent]] = []
         self.checks: list[Check] = []
 
-    def hold(self, completion: Completion, seconds: float) -> None:
-        """Take a finished greedy request, for which osd needed so long; decode when enough are held."""
-        self._held.append((completion, seconds))
-        self._checked.append(replace(completion.request, route=None))
-        if len(self._held) == self._together:
+    def hold(self, completion: Completion, spent: Spent) -> None:
+        """Take a finished greedy request, and what osd needed for it; decode when enough are held."""
+        self._held.append((completion, spent))
+        self._checked.append((replace(completion.request, route=None), spent))
+        if len(self._held) >= self._together([spent for _, spent in self._held]):
             self._check()
 
     def finish(self) -> None:
         """Decode what is still held, and by osd's own loop all that was checked since the last time."""
         if self._held:
             self._check()
-        requests, self._checked = self._checked, []
-        begun = time.perf_counter()
-        tokens = sum(len(completion.tokens) for completion in self._plain.run(requests))
-        seconds = time.perf_counter() - begun
-        for index in range(len(self.checks) - len(requests), len(self.checks)):
+        checked, self._checked = self._checked, []
+        feed = Feed(self._plain, Free(), "(none)", self._together([spent for _, spent in checked]))
+        served = feed.serve((request for request, _ in checked), refused=_never)
+        seconds = {completion.request.id: spent.seconds for finished in served for completion, spent in finished}
+        for index in range(len(self.checks) - len(checked), len(self.checks)):
             check = self.checks[index]
-            self.checks[index] = replace(check, plain_seconds=seconds * check.tokens / max(1, tokens))
+            self.checks[index] = replace(check, plain_seconds=seconds[check.request_id])
+
+    def _together(self, spent: Sequence[Spent]) -> int:
+        """As many at a time as these had company."""
+        return min(self._most, max(1, round(statistics.fmean(each.company for each in spent)))) if spent else 1
 
     def _check(self) -> None:
         held, self._held = self._held, []
         texts, seconds = self._generate([completion for completion, _ in held])
-        for (completion, osd_seconds), text in zip(held, texts, strict=True):
+        for (completion, spent), text in zip(held, texts, strict=True):
             # Padding changes rounding; what differs in company must differ alone too before it counts.
             same = text == completion.tokens or (len(held) > 1 and self._differs_not_alone(completion))
             share = seconds * len(completion.tokens) / sum(len(c.tokens) for c, _ in held)
-            self.checks.append(Check(completion.request.id, same, len(completion.tokens), share, osd_seconds))
+            self.checks.append(Check(completion.request.id, same, len(completion.tokens), share, spent.seconds))
 
     @property
     def failed(self) -> int:

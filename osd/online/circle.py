@@ -19,6 +19,7 @@ from osd.engine import Engine
 from osd.models import Pair, load_pair
 from osd.online.alone import TargetAlone
 from osd.online.arrival import make_arrival
+from osd.online.feed import Spent
 from osd.online.process import Worker, save_settings, worker_beside
 from osd.online.source import Segment
 from osd.online.stream import Stream, Trace, Watch
@@ -104,7 +105,7 @@ class Circle:
 
             warm_up()
         for completion in Engine(self.pair, serve).run([request]):
-            TargetAlone(self.pair, serve).hold(completion, 0.0)
+            TargetAlone(self.pair, serve).hold(completion, Spent(0.0, 1.0))
 
 
 def own_settings(given: Settings, data: Path, **changes: dict[str, Any]) -> Settings:

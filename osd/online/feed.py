@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from osd.engine import Engine
 from osd.online.arrival import Arrival
@@ -19,8 +20,17 @@ IDLE_SECONDS = 0.02
 STALLED_SECONDS = 300.0
 """After so long without a request starting, training is taken for stuck."""
 
-Finished = list[tuple[Completion, float]]
-"""Requests and the seconds of each."""
+
+class Spent(NamedTuple):
+    """What one request took."""
+
+    seconds: float
+    """Its share of the steps in which it was in flight."""
+    company: float
+    """Requests in flight meanwhile, itself included, on average over time."""
+
+
+Finished = list[tuple[Completion, Spent]]
 Refused = Callable[[BadRequest], None]
 """Told of a request that cannot be served."""
 
@@ -28,10 +38,16 @@ Refused = Callable[[BadRequest], None]
 class Feed:
     """One engine's. ``started`` and ``finished`` count over all that it served."""
 
-    def __init__(self, engine: Engine, arrival: Arrival, draft: str) -> None:
-        """``draft`` names what is trained, for the message when nothing may start any more."""
+    def __init__(self, engine: Engine, arrival: Arrival, draft: str, rows: int | None = None) -> None:
+        """``draft`` names what is trained, for the message when nothing may start any more; ``rows`` requests at a
+        time, or as many as the engine has room for."""
         self._engine, self._arrival, self._draft = engine, arrival, draft
+        self._rows = rows or engine.settings.max_batch
         self._share: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        """What the clock below was when each request started."""
+        self._stepped = 0.0
+        """Seconds of all steps."""
         self.started = self.finished = 0
 
     def serve(self, requests: Iterator[Request], refused: Refused) -> Iterator[Finished]:
@@ -51,7 +67,7 @@ class Feed:
             yield self._step()
 
     def _has_room(self) -> bool:
-        return len(self._share) < self._engine.settings.max_batch
+        return len(self._share) < self._rows
 
     def _start(self, request: Request, refused: Refused) -> None:
         try:
@@ -59,15 +75,21 @@ class Feed:
         except BadRequest as error:
             refused(error)
         else:
-            self._share[request.id] = 0.0
+            self._share[request.id], self._since[request.id] = 0.0, self._stepped
             self.started += 1
 
     def _step(self) -> Finished:
         begun = time.perf_counter()
         progress = self._engine.step()
-        share = (time.perf_counter() - begun) / max(1, len(self._share))
+        took = time.perf_counter() - begun
+        self._stepped += took
+        share = took / max(1, len(self._share))
         for request_id in self._share:
             self._share[request_id] += share
         ended = [step.completion for step in progress if step.completion]
         self.finished += len(ended)
-        return [(completion, self._share.pop(completion.request.id)) for completion in ended]
+        return [(completion, self._spent(completion.request.id)) for completion in ended]
+
+    def _spent(self, request_id: str) -> Spent:
+        share = self._share.pop(request_id)
+        return Spent(share, (self._stepped - self._since.pop(request_id)) / share)

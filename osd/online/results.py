@@ -41,7 +41,7 @@ DEFINITIONS = {
     f"{WINDOW // 2} at least) first reaches {RECOVERED:.0%} of its last value",
     "settled_after": "requests after which it never again falls below that",
     "speedup_vs_target": "seconds of transformers' greedy generate ÷ seconds of osd, over the requests that were "
-    "decoded again; both while the trainer runs beside",
+    "decoded again, as many at a time as osd had in flight; both while the trainer runs beside",
     "speedup_vs_plain": "the same against osd's own loop without drafting: what drafting itself wins",
     "swap_pause_ms_max, round_ms_median": "longest time for which decoding stood still to take new weights, and the "
     "median time of a draft-then-verify round",

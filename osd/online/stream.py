@@ -16,7 +16,7 @@ from osd.drafters.blended import BlendedDrafter
 from osd.engine import Engine
 from osd.online.alone import TargetAlone
 from osd.online.arrival import Arrival
-from osd.online.feed import Feed
+from osd.online.feed import Feed, Spent
 from osd.online.measure import Served, SwapSeen
 from osd.online.scoring import Reader, blended_hits
 from osd.online.source import Segment
@@ -105,8 +105,8 @@ class Stream:
 
         for finished in self._feed.serve(requests, refused):
             self._note_swap(trace)
-            for completion, seconds in finished:
-                self._finish(completion, seconds, name, trace)
+            for completion, spent in finished:
+                self._finish(completion, spent, name, trace)
             watch(trace, name)
 
     def _note_swap(self, trace: Trace) -> None:
@@ -127,7 +127,7 @@ class Stream:
         accepted = sum(outcome.accepted for outcome in completion.outcomes)
         return accepted, accepted + sum(outcome.rejections for outcome in completion.outcomes)
 
-    def _finish(self, completion: Completion, seconds: float, name: str, trace: Trace) -> None:
+    def _finish(self, completion: Completion, spent: Spent, name: str, trace: Trace) -> None:
         index = len(trace.served)
         frozen = self._frozen.hits(completion)
         outcomes = completion.outcomes
@@ -148,9 +148,9 @@ class Stream:
                 drafted=sum(o.drafted for o in outcomes),
                 accepted=sum(o.accepted for o in outcomes),
                 rejections=sum(o.rejections for o in outcomes),
-                seconds=seconds,
+                seconds=spent.seconds,
                 at=trace.seconds,
             )
         )
         if self._check_every and index % self._check_every == 0:
-            self._alone.hold(completion, seconds)
+            self._alone.hold(completion, spent)

@@ -191,4 +191,4 @@ def warm_up() -> None:
     group = Group(maker, trust, [place], [[1, 2]], [False], 1)
     group.look(0)
     group.choose(0, [3], [0.5])
-    group.hear(0, [3])
+    group.hear_drafted(0, [3])

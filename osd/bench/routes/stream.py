@@ -18,7 +18,7 @@ from osd.models import Pair
 from osd.online.alone import TargetAlone
 from osd.online.arrival import Arrival, make_arrival
 from osd.online.circle import make_new_folder
-from osd.online.feed import Feed
+from osd.online.feed import Feed, Spent
 from osd.online.process import Worker, save_settings, worker_beside
 from osd.online.scoring import Reader
 from osd.prompts import encode
@@ -65,8 +65,8 @@ class ArmStream:
         """Serve everything. Raises TrainingFailed when training is gone or stuck."""
         for finished in self._feed.serve(self._requests(), self._refused):
             self._worker.require_alive()
-            for completion, seconds in finished:
-                self._finish(completion, seconds)
+            for completion, spent in finished:
+                self._finish(completion, spent)
         self._alone.finish()
         self.result.checked, self.result.differing = len(self._alone.checks), self._alone.failed
         self.result.forgotten = self._forgotten()
@@ -87,7 +87,7 @@ class ArmStream:
     def _refused(self, error: BadRequest) -> None:
         self.result.failed += 1
 
-    def _finish(self, completion: Completion, seconds: float) -> None:
+    def _finish(self, completion: Completion, spent: Spent) -> None:
         item = self._items.pop(completion.request.id)
         version = completion.outcomes[-1].draft_version
         seats = self._engine.drafter.seats
@@ -97,10 +97,10 @@ class ArmStream:
         frozen = sum(self._frozen.hits(completion))
         mine = sum(hits(serving, text, judged))
         self.result.seen.append(
-            Seen(item.domain, completion.route, serving.draft, version, judged, mine, frozen, seconds)
+            Seen(item.domain, completion.route, serving.draft, version, judged, mine, frozen, spent.seconds)
         )
         if self._setting.check_every and len(self.result.seen) % self._setting.check_every == 0:
-            self._alone.hold(completion, seconds)
+            self._alone.hold(completion, spent)
         self._watch(len(self.result.seen), len(self._setting.items), alpha(self.result.seen[-LAST:]))
 
     def _forgotten(self) -> float | None:

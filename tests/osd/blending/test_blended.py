@@ -169,3 +169,20 @@ def test_the_table_is_judged_wherever_the_target_speaks() -> None:
         drafted += sum(done.drafted for done in completion.rounds)
     seen = watched.trust.guesses[0, :, SEEN].sum()
     assert seen == pytest.approx(guessed, rel=0.2) and seen > 1.2 * drafted  # older ones weigh less
+
+
+def test_a_table_that_comes_later_is_asked_before_the_round_adds_to_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sits down then counts the text so far, and hears of the round afterwards: nothing is counted twice."""
+    engine, drafter = engine_of(random_pair(), gamma_initial=0)
+    place_of, lengths = drafter.memory.place_of, list[int]()
+
+    def noted(row: Row) -> object:
+        lengths.append(row.length)
+        return place_of(row)
+
+    monkeypatch.setattr(drafter.memory, "place_of", noted)
+    prompt = prompts(1, seed=5)[0]
+    engine.submit(Request(prompt, max_new_tokens=2))
+    while not lengths:
+        engine.step()
+    assert lengths[0] == len(prompt)

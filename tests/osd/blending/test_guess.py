@@ -80,7 +80,7 @@ class Both:
     def hear(self, row: int) -> None:
         judged = self.notes[row][: int(self.random.integers(0, STEPS + 1))]
         emitted = [max(0, note[int(self.random.choice([1, 1, 1, 2]))]) for note in judged]
-        self.group.hear(row, emitted)
+        self.group.hear_drafted(row, emitted)
         for token, (_, _, said, sureness) in zip(emitted, judged, strict=True):
             if said != NO_GUESS:
                 self.plain.hear_model(sureness, token == said)
@@ -122,6 +122,6 @@ def test_a_sampled_row_is_judged_by_what_was_drafted_of_it() -> None:
     group.look(1)
     assert group.choose(1, [4], [0.9])[0] == [4]
     before = trust.models[1].copy()
-    group.hear(0, [9, 4])
+    group.hear_drafted(0, [9, 4])
     assert (trust.models[1, sureness_of(0.3), :2] == before[sureness_of(0.3), :2]).all()
     assert trust.models[1, sureness_of(0.9), 0] == pytest.approx(80 * 0.995 + 1)

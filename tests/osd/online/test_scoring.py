@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
 import torch
 
 from osd.engine import Engine
 from osd.models import Pair
 from osd.online.alone import TargetAlone
+from osd.online.arrival import Free
+from osd.online.feed import Feed, Spent
 from osd.online.scoring import Reader
 from osd.row import Completion
 from storage.records import Request
@@ -60,7 +66,7 @@ def test_the_target_alone_finds_the_same_texts_alone_and_in_company() -> None:
         alone = TargetAlone(pair, ServeSettings(max_batch=together, max_length=128))
         texts = serve(pair)
         for completion in texts:
-            alone.hold(completion, 0.1)
+            alone.hold(completion, Spent(0.1, together))
         alone.finish()
         assert [check.request_id for check in alone.checks] == [completion.request.id for completion in texts]
         assert alone.failed == 0
@@ -74,5 +80,44 @@ def test_a_text_of_another_target_is_noticed() -> None:
     for together in (1, 3):
         alone = TargetAlone(other, ServeSettings(max_batch=together, max_length=128))
         for completion in serve(pair, count=3):
-            alone.hold(completion, 0.1)
+            alone.hold(completion, Spent(0.1, together))
         assert alone.failed == 3
+
+
+def test_the_target_alone_decodes_as_many_at_a_time_as_had_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four rows, of which the stream kept one or two busy."""
+    pair = random_pair(eos=1)
+    alone, batches = TargetAlone(pair, ServeSettings(max_batch=4, max_length=128)), list[int]()
+    generate, step = alone._generate, alone._plain.step
+
+    def counted(completions: Sequence[Completion]) -> object:
+        batches.append(len(completions))
+        return generate(completions)
+
+    def stepped() -> object:
+        rows.append(len(alone._plain.rows))
+        return step()
+
+    rows = list[int]()
+    monkeypatch.setattr(alone, "_generate", counted)
+    monkeypatch.setattr(alone._plain, "step", stepped)
+    texts = serve(pair, count=6)
+    for company in (1.2, 2.3):
+        for completion in texts:
+            alone.hold(completion, Spent(0.1, company))
+        alone.finish()
+        assert set(batches) == {round(company)} and max(rows) == round(company)
+        batches.clear()
+        rows.clear()
+
+
+def test_a_request_s_company_is_who_was_in_flight_with_it() -> None:
+    pair = random_pair()
+    engine = Engine(pair, ServeSettings(max_batch=4, max_length=128, gamma="fixed", gamma_initial=0))
+    asked = [Request(prompt, max_new_tokens=12) for prompt in prompts(4, seed=6)]
+    for rows in (1, 2, 4):
+        feed = Feed(engine, Free(), "(none)", rows)
+        again = (replace(request, id=f"{rows}/{request.id}") for request in asked)
+        spent = [one for finished in feed.serve(again, refused=lambda error: None) for _, one in finished]
+        assert [one.company for one in spent] == pytest.approx([rows] * 4)
+        assert all(one.seconds > 0 for one in spent)
