@@ -85,8 +85,6 @@ class Engine:
         self.listener: Listener | None = None
         self.rows: list[Row] = []
         self._ended: list[Progress] = []
-        self._vocab_size, self._device = pair.vocab_size, pair.device
-        """Asking them walks all modules, which a round has no time for."""
         self._clock = Clock(pair.device)
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -166,8 +164,8 @@ class Engine:
     def _round(self) -> list[Progress]:
         with self._clock as clock:
             gammas = self.pace.plan(self.rows)
-            warp = Warp.of([row.request.sampling for row in self.rows], self._vocab_size, self._device)
-            chance = uniforms(self.rows, gammas, self._device) if warp else None
+            warp = Warp.of([row.request.sampling for row in self.rows], self.pair.vocab_size, self.pair.device)
+            chance = uniforms(self.rows, gammas, self.pair.device) if warp else None
             draft = self.drafting.propose(self.rows, gammas, warp, chance, self.pace.steer)
             clock.split()
             keep = self.recorder is not None

@@ -26,7 +26,7 @@ def _prompt(request: Request, pair: Pair, limit: int) -> str | None:
     if len(prompt) >= limit:
         reason = f"the prompt has {len(prompt)} tokens, and a row holds {limit} with at least one to come"
         return f"{reason}; shorten it or raise serve.max_length"
-    size = pair.vocab_size  # asks the model's modules: once, and not for each token
+    size = pair.vocab_size
     for position, token in enumerate(prompt):
         if not (isinstance(token, int) and 0 <= token < size):
             return f"token {position} is {token!r}, and ids run from 0 to {size - 1}"

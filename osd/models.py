@@ -7,6 +7,7 @@ a missing file, vocabularies that differ, a model that computes something else i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
 """What transformers and safetensors raise when a folder does not hold a model they can read."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is asked for every round and found by a walk through the modules
 class Model:
     """A causal language model in memory, ready to decode."""
 
@@ -37,14 +38,14 @@ class Model:
     build: Builder
     """Makes the forward pass that was checked for this architecture; see osd.decoder.choose_forward."""
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         """Width of its logits."""
         return vocabulary_size(self.module)
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """Where its weights are, and stay."""
         return next(self.module.parameters()).device
 
     def decoder(self, rows: int, length: int) -> Decoder:

@@ -8,6 +8,7 @@ the job apart, at which all jobs of that pause are told together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 
@@ -26,24 +27,21 @@ class Outbox(Generic[T, P]):
     """Belongs to the thread that decodes."""
 
     def __init__(self) -> None:
-        self._held: dict[T, list[P]] = {}
-        self._due: dict[T, float] = {}
+        self._held: dict[T, tuple[float, list[P]]] = {}
+        """When each job is to be told, and what."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def put(self, job: T, piece: P, now: float, *, urgent: bool) -> None:
         """One more, at ``now`` seconds of any clock."""
-        self._held.setdefault(job, []).append(piece)
-        if urgent or not job.begun or not job.pause:
-            self._due[job] = now
-        elif job not in self._due:
-            self._due[job] = (now // job.pause + 1) * job.pause
+        due, pieces = self._held.get(job, (inf, []))
+        at_once = urgent or not job.begun or not job.pause
+        due = min(due, now if at_once else (now // job.pause + 1) * job.pause)
+        self._held[job] = due, [*pieces, piece]
         job.begun = True
 
     def take(self, now: float) -> Sequence[tuple[T, list[P]]]:
         """What is due, in the order in which it came."""
-        due = [job for job, at in self._due.items() if at <= now]
-        for job in due:
-            del self._due[job]
-        return [(job, self._held.pop(job)) for job in due]
+        due = [job for job, (at, _) in self._held.items() if at <= now]
+        return [(job, self._held.pop(job)[1]) for job in due]
