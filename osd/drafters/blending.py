@@ -18,7 +18,7 @@ from osd.ngram.maker import DraftMaker
 
 @dataclass(slots=True)
 class Trust:
-    """How often the draft and one table were right, see :func:`osd.ngram.guess.look_up`."""
+    """How often the draft, one shared table and the rows' own were right, see :func:`osd.ngram.guess.look_up`."""
 
     models: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, SURENESS, 3)))
     guesses: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, GUESSES, 2)))
@@ -27,9 +27,8 @@ class Trust:
         """The target said ``tokens[start:]`` of a row, of which its table does not know yet: was the table right?"""
         with maker.table.lock:
             hear_text(
-                maker.table.cells, maker.overlays.arena, place, tokens, start, maker.order - 1, maker.settings.weight,
-                sampled, self.guesses,
-            )  # fmt: skip
+                maker.table.cells, maker.overlays.arena, place, tokens, start, maker.order - 1, sampled, self.guesses
+            )
 
 
 class Group:
@@ -52,8 +51,8 @@ class Group:
         maker, trust = self._maker, self._trust
         with maker.table.lock:
             look_up(
-                maker.table.cells, maker.overlays.arena, self._places, self._tails, maker.settings.weight,
-                self._sampled, trust.models, trust.guesses, self._found[step], self._believed[step], self._certain,
+                maker.table.cells, maker.overlays.arena, self._places, self._tails, self._sampled, trust.models,
+                trust.guesses, self._found[step], self._believed[step], self._certain,
             )  # fmt: skip
         certain: list[bool] = self._certain.tolist()
         return certain

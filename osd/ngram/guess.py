@@ -1,11 +1,12 @@
 """The token that a table finds likeliest to follow each row, and whether to draft it in a model's place, compiled.
 
-A guess comes from the longest context that was seen. How often guesses were right is kept by *kind of guess*: how long
-the context was, how often it was seen, what share of that the token had, and whether the request itself had said it.
-How often the model was right is kept by how sure it was. The more trusted of the two is drafted; where
-the model could hardly be trusted more, it is not even asked.
+Two tables guess: the one that rows share and the request's own, each from the longest context that it has seen. How
+often guesses were right is kept by *kind of guess*: whose it is, whether the other table says the same, how long the
+context was, how often it was seen, and what share of that the token had. How often the model was right is kept by how
+sure it was. The most trusted of the three is drafted; where the model could hardly be trusted more, it is not even
+asked.
 
-What a table would have guessed is known at every token that the target says, drafted or not, and is counted there:
+What the tables would have guessed is known at every token that the target says, drafted or not, and is counted there:
 where drafting does not pay for a while, trust does not stand still. Of the model only what it drafted is known.
 """
 
@@ -21,8 +22,12 @@ from osd.ngram.counts import Floats, Index, total_of
 
 COUNTS, SHARES = 10, 5
 """Kinds of guess by how often a context was seen (1, 2-3, 4-7, …) and by its token's share, in quarters."""
-GUESSES = 3 * 2 * COUNTS * SHARES
-"""Kinds of guess."""
+ALONE, AGREE, DIFFER = 0, 1, 2
+"""What the other table says: nothing, the same, another token."""
+KINDS = 3 * COUNTS * SHARES
+"""Kinds of guess by what one table knows."""
+GUESSES = 2 * 3 * KINDS
+"""Kinds of guess: the shared table's and the request's own, by what the other says."""
 SURENESS = 13
 """Kinds of model tokens: the likeliest token's probability p in tenths up to a half, then 1 − p in halvings."""
 NO_GUESS = -1
@@ -41,33 +46,34 @@ Flags = npt.NDArray[np.bool_]
 
 
 @njit
-def ask(shared: Cells, own: Cells, key: np.uint64, weight: float) -> tuple[int, float, float, bool]:
-    """A context's likeliest token, its count, the context's, and whether the request knew it; token −1: never seen."""
-    slot, own_slot = find(shared, key), find(own, key)
-    token, most, total = NO_GUESS, 0.0, 0.0
-    if slot >= 0:
-        entries = entries_of(shared, slot)
-        token, most, total = int(entries[0] & TOKEN_MASK), float(entries[0] >> SHIFT), float(total_of(entries))
-    if own_slot >= 0:
-        mine = entries_of(own, own_slot)
-        total += weight * total_of(mine)
-        for i in range(len(mine)):
-            candidate, count = int(mine[i] & TOKEN_MASK), weight * int(mine[i] >> SHIFT)
-            if slot >= 0:
-                for entry in entries_of(shared, slot):
-                    if int(entry & TOKEN_MASK) == candidate:
-                        count += int(entry >> SHIFT)
-            if count > most:
-                token, most = candidate, count
-    return token, most, total, bool(own_slot >= 0)
+def kind_of(length: int, count: int, total: int) -> int:
+    """The kind of a guess after ``length`` tokens of context, by what one table knows."""
+    often = min(COUNTS - 1, int(np.log2(total)))
+    share = (SHARES - 1) * count // total
+    return ((length - 1) * COUNTS + often) * SHARES + share
 
 
 @njit
-def kind_of(length: int, count: float, total: float, own: bool) -> int:
-    """The kind of a guess after ``length`` tokens of context."""
-    often = min(COUNTS - 1, int(np.log2(total)))
-    share = int((SHARES - 1) * count / total)
-    return (((length - 1) * 2 + own) * COUNTS + often) * SHARES + share
+def guess(cells: Cells, tokens: Index, end: int, longest: int) -> tuple[int, int]:
+    """The token that one table expects after ``tokens[:end]``, and the kind of that guess; NO_GUESS where it knows
+    none of the contexts."""
+    for length in range(min(longest, end), 0, -1):
+        if tokens[end - length] < 0:
+            continue
+        slot = find(cells, key_of(tokens, end, length))
+        if slot >= 0:
+            entries = entries_of(cells, slot)
+            return int(entries[0] & TOKEN_MASK), kind_of(length, int(entries[0] >> SHIFT), int(total_of(entries)))
+    return NO_GUESS, 0
+
+
+@njit
+def both_guesses(shared: Cells, own: Cells, tokens: Index, end: int, longest: int) -> tuple[int, int, int, int]:
+    """The shared table's token and its kind, then the request's own."""
+    token, kind = guess(shared, tokens, end, longest)
+    mine, my_kind = guess(own, tokens, end, longest)
+    others = ALONE if token == NO_GUESS or mine == NO_GUESS else AGREE if token == mine else DIFFER
+    return token, others * KINDS + kind, mine, (3 + others) * KINDS + my_kind
 
 
 @njit
@@ -109,55 +115,44 @@ def gain_of_asking(models: Floats, believed: float) -> float:
     return gain / often if often >= LEAST else 1.0
 
 
-@njit
-def guess(
-    shared: Cells, own: Cells, tokens: Index, end: int, longest: int, weight: float
-) -> tuple[int, int]:
-    """The token that the table expects after ``tokens[:end]``, and the kind of that guess; NO_GUESS where it knows
-    none of the contexts."""
-    for length in range(min(longest, end), 0, -1):
-        if tokens[end - length] < 0:
-            continue
-        token, count, total, mine = ask(shared, own, key_of(tokens, end, length), weight)
-        if token != NO_GUESS:
-            return token, kind_of(length, count, total, mine)
-    return NO_GUESS, 0
-
-
 @kept
 def look_up(
-    shared: Cells, arena: Cells, places: Index, tails: Index, weight: float, sampled: Flags, models: Floats,
-    guesses: Floats, found: Index, believed: Floats, certain: Flags,
+    shared: Cells, arena: Cells, places: Index, tails: Index, sampled: Flags, models: Floats, guesses: Floats,
+    found: Index, believed: Floats, certain: Flags,
 ) -> None:  # fmt: skip
-    """What the table guesses for each of B rows, without asking the model.
+    """What the tables guess for each of B rows, without asking the model.
 
     ``tails`` (B, order − 1) end the rows' texts, filled up in front with −1. ``models`` (2, SURENESS, 3) and
     ``guesses`` (2, GUESSES, 2) say what was right so far, of greedy and of sampled rows. Fills (B,): ``found`` the
-    tokens or NO_GUESS, ``believed`` the trust in them, and ``certain`` where asking the model would gain less than
-    MARGIN.
+    more trusted table's token or NO_GUESS, ``believed`` the trust in it, and ``certain`` where asking the model would
+    gain less than MARGIN.
     """
     reach = tails.shape[1]
     for r in range(len(places)):
-        found[r], kind = guess(shared, table_of(arena, places[r]), tails[r], reach, reach, weight)
-        believed[r], certain[r] = -1.0, False
-        if found[r] != NO_GUESS:
-            one = np.int64(sampled[r])
+        own, one = table_of(arena, places[r]), np.int64(sampled[r])
+        token, kind, mine, my_kind = both_guesses(shared, own, tails[r], reach, reach)
+        found[r], believed[r], certain[r] = token, -1.0, False
+        if token != NO_GUESS:
             believed[r] = trust(guesses[one, kind])
+        if mine != NO_GUESS and trust(guesses[one, my_kind]) > believed[r]:
+            found[r], believed[r] = mine, trust(guesses[one, my_kind])
+        if found[r] != NO_GUESS:
             certain[r] = gain_of_asking(models[one], believed[r]) < MARGIN
 
 
 @kept
 def hear_text(
-    shared: Cells, arena: Cells, place: int, tokens: Index, start: int, longest: int, weight: float, sampled: bool,
-    guesses: Floats,
-) -> None:  # fmt: skip
-    """The target said ``tokens[start:]`` of a row's text, of which the table does not know yet: what would its guesses
+    shared: Cells, arena: Cells, place: int, tokens: Index, start: int, longest: int, sampled: bool, guesses: Floats
+) -> None:
+    """The target said ``tokens[start:]`` of a row's text, of which the tables do not know yet: what would their guesses
     have been?"""
     own, one = table_of(arena, place), np.int64(sampled)
     for end in range(start, len(tokens)):
-        token, kind = guess(shared, own, tokens, end, longest, weight)
+        token, kind, mine, my_kind = both_guesses(shared, own, tokens, end, longest)
         if token != NO_GUESS:
             note(guesses[one, kind], tokens[end] == token)
+        if mine != NO_GUESS:
+            note(guesses[one, my_kind], tokens[end] == mine)
 
 
 @kept

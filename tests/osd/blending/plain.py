@@ -9,27 +9,27 @@ from collections.abc import Sequence
 from osd.ngram.guess import CLAIM, CLAIMED, COUNTS, LEAST, MEMORY, SHARES, SLOWLY, SURENESS
 from tests.osd.ngram.plain import PlainTable
 
-Kind = tuple[int, bool, int, int]
+Kind = tuple[str, str, int, int, int]
+"""Whose, what the other one says, and the context's length, how often it was seen, the token's share."""
 
 
-def plain_guess(shared: PlainTable, own: PlainTable, text: Sequence[int], weight: float) -> tuple[int, Kind] | None:
-    """The likeliest token after the longest context that was seen, and its kind."""
-    for length in range(min(shared.order - 1, len(text)), 0, -1):
-        context = tuple(text[len(text) - length :])
-        here, mine = dict(shared.lists.get(context, [])), dict(own.lists.get(context, []))
-        if not here and not mine:
-            continue
-        counts: dict[int, float] = {}
-        if here:
-            first = shared.lists[context][0][0]
-            counts[first] = float(here[first])
-        for token, count in mine.items():
-            counts[token] = weight * count + here.get(token, 0)
-        best, total = max(counts.values()), sum(here.values()) + weight * sum(mine.values())
-        token = next(t for t, c in counts.items() if c == best)
-        often = min(COUNTS - 1, int(math.log2(total)))
-        return token, (length, bool(mine), often, int((SHARES - 1) * best / total))
+def plain_guess(table: PlainTable, text: Sequence[int]) -> tuple[int, int, int, int] | None:
+    """One table's likeliest token after the longest context that it has seen; that context's length and counts."""
+    for length in range(min(table.order - 1, len(text)), 0, -1):
+        if found := table.lists.get(tuple(text[len(text) - length :])):
+            token, count = found[0]
+            total = sum(other for _, other in found)
+            return token, length, min(COUNTS - 1, int(math.log2(total))), (SHARES - 1) * count // total
     return None
+
+
+def plain_guesses(shared: PlainTable, own: PlainTable, text: Sequence[int]) -> list[tuple[int, Kind]]:
+    """What the tables expect, the shared one first, and the kind of each guess."""
+    whose = {"shared": plain_guess(shared, text), "own": plain_guess(own, text)}
+    known = {name: guess for name, guess in whose.items() if guess}
+    tokens = {guess[0] for guess in known.values()}
+    others = "nothing" if len(known) == 1 else "the same" if len(tokens) == 1 else "another"
+    return [(guess[0], (name, others, *guess[1:])) for name, guess in known.items()]
 
 
 class PlainTrust:
