@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from osd.parcels import Parcel
 
-ENOUGH_ROWS, ENOUGH_BYTES = 160, 16 << 20
+ENOUGH_ROWS, ENOUGH_BYTES = 640, 16 << 20
 """Rows of rounds that may wait to be looked at, and how large their logits may be: fewer cost more a position."""
 
 
