@@ -1,8 +1,9 @@
 """``osd bench decode``: tokens a second of osd, the target alone, and transformers' own ways, in one run.
 
 Contenders take turns over the same chunks of prompts (A B C A B C …), so that what else the machine does
-falls on all alike. A contender's figure is the median over its turns, with the spread beside it. Every
-text is compared with the target's own greedy text.
+falls on all alike. A contender's figure is the median over its turns, with the spread beside it. A ratio is the
+median of the ratios within a turn: a machine changes its speed from minute to minute by more than methods differ.
+Every text is compared with the target's own greedy text.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ class Measured:
     def rate(self) -> float:
         """Median tokens a second."""
         return statistics.median(self.rates)
+
+    def ratio(self, *others: Measured) -> float:
+        """Median over the turns of these tokens a second ÷ those of the best of the others in the same turn."""
+        bests = [max(rates) for rates in zip(*(other.rates for other in others), strict=True)]
+        return round(statistics.median(own / best for own, best in zip(self.rates, bests, strict=True)), 3)
 
 
 def bench_decode(
@@ -94,8 +100,9 @@ def _contenders(pair: Pair, settings: Settings, batches: Sequence[int], new_toke
             blended = serve.model_copy(update={"drafter": "blended"})
             found[f"osd_blended@{batch}"] = osd_contender("osd_blended", pair, blended, new_tokens)
         found[f"plain@{batch}"] = plain_contender(pair, batch, new_tokens)
-    rules = ASSISTED if has_draft(pair) else ()
-    return found | {f"{rule}@1": assisted_contender(pair, rule, new_tokens) for rule in rules}
+        if has_draft(pair) and batch == batches[0]:  # soon after what they are compared with
+            found |= {f"{rule}@1": assisted_contender(pair, rule, new_tokens) for rule in ASSISTED}
+    return found
 
 
 def _measure(
@@ -133,7 +140,12 @@ def _summary(measured: dict[str, Measured], batches: Sequence[int]) -> dict[str,
 
     first, last = batches[0], batches[-1]
     rules = [rule for rule in ASSISTED if f"{rule}@1" in rates]
-    best = max((rates[f"{rule}@1"] for rule in rules), default=0.0)
+    assisted = [measured[f"{rule}@1"] for rule in rules]
+
+    def ratios(name: str, other: str) -> dict[str, float]:
+        there = [b for b in batches if f"{name}@{b}" in rates]
+        return {str(b): measured[f"{name}@{b}"].ratio(measured[f"{other}@{b}"]) for b in there}
+
     return {
         "osd": by_batch("osd"),
         "osd_blended": by_batch("osd_blended"),
@@ -141,9 +153,9 @@ def _summary(measured: dict[str, Measured], batches: Sequence[int]) -> dict[str,
         "transformers": {"plain": by_batch("plain")} | {rule: {"1": rates[f"{rule}@1"]} for rule in rules},
         "identical": differing == 0,
         "differing": differing,
-        "ratio_vs_best_assisted": round(rates[f"osd@{first}"] / best, 3) if first == 1 and best else None,
-        "ratio_vs_target_alone": {str(b): round(rates[f"osd@{b}"] / rates[f"target_alone@{b}"], 3) for b in batches},
-        "ratio_blended_vs_osd": {b: round(rate / by_batch("osd")[b], 3) for b, rate in by_batch("osd_blended").items()},
-        f"ratio_batch_{last}_vs_{first}": round(rates[f"osd@{last}"] / rates[f"osd@{first}"], 3),
+        "ratio_vs_best_assisted": measured["osd@1"].ratio(*assisted) if first == 1 and assisted else None,
+        "ratio_vs_target_alone": ratios("osd", "target_alone"),
+        "ratio_blended_vs_osd": ratios("osd_blended", "osd"),
+        f"ratio_batch_{last}_vs_{first}": measured[f"osd@{last}"].ratio(measured[f"osd@{first}"]),
         "spread": {name: [round(min(m.rates), 1), round(max(m.rates), 1)] for name, m in measured.items()},
     }

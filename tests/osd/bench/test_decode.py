@@ -8,7 +8,7 @@ import pytest
 
 from osd.bench import decode as bench
 from osd.bench.contenders import ASSISTED, Contender
-from osd.bench.decode import bench_decode
+from osd.bench.decode import Measured, bench_decode
 from storage.settings import load_settings
 from tests.osd.models import prompts, random_pair
 
@@ -22,7 +22,7 @@ def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:
         load_settings(serve={"max_length": 64}),
         batches=(1, 2),
         new_tokens=9,
-        turns=2,
+        turns=1,
         recorded=6,
         report=lambda done, total, _: seen.append((done, total)),
     )
@@ -34,8 +34,16 @@ def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:
     assert result["ratio_batch_2_vs_1"] == pytest.approx(result["osd"]["2"] / result["osd"]["1"], abs=2e-3)
     assert set(result["recording_cost"]) == set(result["recorder_share"]) == {"1", "2"}
     assert min(result["recorder_share"].values()) > 0
-    turns = 2 * (4 * 2 + len(ASSISTED))
+    turns = 4 * 2 + len(ASSISTED)
     assert seen == [(i + 1, turns) for i in range(turns)] + 2 * [(i + 1, 6) for i in range(6)]
+
+
+def test_a_ratio_is_taken_within_a_turn() -> None:
+    """The machine was half as fast in the second turn, and twice as fast in the third one's second half; what is best
+    of the others differs."""
+    ours, slow, fast = Measured(1, [300.0, 150.0, 290.0]), Measured(1, [100.0, 50.0, 200.0]), Measured(1, [90, 60, 210])
+    assert ours.ratio(slow) == 3.0
+    assert ours.ratio(slow, fast) == 2.5
 
 
 def test_a_text_that_differs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
