@@ -48,7 +48,7 @@ class Measured:
 
     def ratio(self, *others: Measured) -> float:
         """Median over the turns of these tokens a second ÷ those of the best of the others in the same turn."""
-        bests = [max(rates) for rates in zip(*(other.rates for other in others), strict=True)]
+        bests: list[float] = [max(rates) for rates in zip(*(other.rates for other in others), strict=True)]
         return round(statistics.median(own / best for own, best in zip(self.rates, bests, strict=True)), 3)
 
 
