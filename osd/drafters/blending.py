@@ -24,7 +24,7 @@ class Trust:
     guesses: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, GUESSES, 2)))
 
     def hear(self, maker: DraftMaker, place: int, tokens: npt.NDArray[np.int64], start: int, *, sampled: bool) -> None:
-        """The target said ``tokens[start:]`` of a row, of which its table does not know yet: was the table right?"""
+        """The target said ``tokens[start:]`` of a row, of which its tables do not know yet: were they right?"""
         with maker.table.lock:
             hear_text(
                 maker.table.cells, maker.overlays.arena, place, tokens, start, maker.order - 1, sampled, self.guesses

@@ -134,8 +134,10 @@ def look_up(
         found[r], believed[r], certain[r] = token, -1.0, False
         if token != NO_GUESS:
             believed[r] = trust(guesses[one, kind])
-        if mine != NO_GUESS and trust(guesses[one, my_kind]) > believed[r]:
-            found[r], believed[r] = mine, trust(guesses[one, my_kind])
+        if mine != NO_GUESS:
+            trusted = trust(guesses[one, my_kind])
+            if trusted > believed[r]:
+                found[r], believed[r] = mine, trusted
         if found[r] != NO_GUESS:
             certain[r] = gain_of_asking(models[one], believed[r]) < MARGIN
 
