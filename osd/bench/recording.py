@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from osd.bench.medians import median_error
+from osd.bench.turns import Both, Compared, Turn, usual_seconds
 from osd.engine import Engine
 from osd.models import Pair
 from osd.recorder import Recorder
@@ -51,15 +52,6 @@ class Figure(NamedTuple):
 
     value: float
     error: float
-
-
-class Compared(NamedTuple):
-    """A pair of turns."""
-
-    ratio: float
-    """A round's seconds without ÷ with recording."""
-    wait: float
-    """Share of its time that the decode loop waited with recording, less that without."""
 
 
 @dataclass(slots=True)
@@ -141,17 +133,6 @@ def recording_cost(
     return found
 
 
-class Turn(NamedTuple):
-    """Some rounds."""
-
-    seconds: float = 0.0
-    idle: float = 0.0
-    """Of them, in which this thread had no processor."""
-
-
-NOTHING: Turn = Turn()
-
-
 class _Turns:
     """One engine's, without end."""
 
@@ -165,20 +146,13 @@ class _Turns:
 
     def take(self, pairs: int, told: Told = lambda *_: None) -> RecordingCost:
         """The next ones."""
-        found = RecordingCost()
+        both = []
         for index in range(pairs):
-            if index % 2:
-                recorded, wrote = self._recorded()
-                without = self._rounds(ROUNDS)
-            else:
-                without = self._rounds(ROUNDS)
-                recorded, wrote = self._recorded()
-            ratio = without.seconds / ROUNDS / (recorded.seconds / RECORDED)
-            pair = Compared(ratio, recorded.idle / recorded.seconds - without.idle / without.seconds)
-            (found.writing if wrote else found.quiet).append(pair)
-            found.seconds += recorded.seconds
+            without = None if index % 2 else self._rounds(Turn(), ROUNDS)
+            recorded, wrote = self._recorded()
+            both.append(Both(without or self._rounds(Turn(), ROUNDS), recorded, wrote))
             told(index + 1, pairs)
-        return found
+        return _found(both)
 
     def _recorded(self) -> tuple[Turn, bool]:
         due = self._unwritten >= self._storage.flush_requests or self._since >= self._storage.flush_seconds
@@ -189,26 +163,37 @@ class _Turns:
         if due:
             self._recorder.wait(0)
             self._unwritten, self._since = 0, 0.0
-        turn = self._rounds(RECORDED, Turn(time.perf_counter() - begun))
+        turn = self._rounds(Turn(time.perf_counter() - begun), RECORDED)
         self._missed = []
         self._engine.recorder = None
         self._since += turn.seconds
         return turn, due
 
-    def _rounds(self, count: int, turn: Turn = NOTHING) -> Turn:
-        """So many rounds, added to the turn, not counting rounds that read a prompt, which are of all lengths."""
-        rounds = 0
-        while rounds < count:
+    def _rounds(self, turn: Turn, count: int) -> Turn:
+        """So many rounds into the turn, leaving out those that read a prompt, which are of all lengths."""
+        while len(turn.rounds) < count:
             while self._engine.room > 0:
                 self._engine.submit(next(self._requests))
-            reads = bool(self._engine.reading.rows)
+            reads, rows = bool(self._engine.reading.rows), list(self._engine.rows)
             begun, worked = time.perf_counter(), time.thread_time()
             ended = [progress.completion for progress in self._engine.step() if progress.completion]
             if not reads:
                 took, at_work = time.perf_counter() - begun, time.thread_time() - worked
-                turn, rounds = Turn(turn.seconds + took, turn.idle + took - at_work), rounds + 1
-            if self._engine.recorder:
-                self._unwritten += len(ended)
-            else:
-                self._missed += ended
+                turn.seconds, turn.idle = turn.seconds + took, turn.idle + took - at_work
+                turn.rounds.append(((len(rows), max(row.rounds[-1].drafted for row in rows)), took))
+            self._note(ended)
         return turn
+
+    def _note(self, ended: list[Completion]) -> None:
+        if self._engine.recorder:
+            self._unwritten += len(ended)
+        else:
+            self._missed += ended
+
+
+def _found(both: Sequence[Both]) -> RecordingCost:
+    usual = usual_seconds(turn for pair in both for turn in (pair.without, pair.recorded))
+    found = RecordingCost(seconds=sum(pair.recorded.seconds for pair in both))
+    for pair in both:
+        (found.writing if pair.wrote else found.quiet).append(pair.compared(usual))
+    return found

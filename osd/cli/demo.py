@@ -27,7 +27,7 @@ def demo(
         typer.Option(help="sql, arithmetic, python or finnish; may be given again. Default: all four.", metavar="NAME"),
     ] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", metavar="N", min=1)] = 64,
-    batch: Annotated[int, typer.Option(help="Requests decoded together.", metavar="N", min=1)] = 4,
+    batch: Annotated[int, typer.Option(help="Requests decoded together.", metavar="N", min=1)] = 2,
     arrival: Annotated[
         str,
         typer.Option(

@@ -30,7 +30,7 @@ def run_demo(
     requests: int = 250,
     domains: Sequence[str] = tuple(DOMAINS),
     max_new_tokens: int = 64,
-    batch: int = 4,
+    batch: int = 2,
     arrival: str = "paced",
     drafter: str = "blended",
     check_every: int = 16,

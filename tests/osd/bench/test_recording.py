@@ -8,7 +8,8 @@ import statistics
 import pytest
 
 from osd.bench import recording
-from osd.bench.recording import Compared, RecordingCost, recording_cost
+from osd.bench.recording import RecordingCost, recording_cost
+from osd.bench.turns import Both, Compared, Turn, usual_seconds
 from osd.engine import Engine
 from osd.recorder import Recorder
 from storage.settings import load_settings
@@ -21,6 +22,16 @@ def test_turns_that_write_count_as_often_as_they_come() -> None:
     assert found.cost.value == pytest.approx(1 - (0.8 * 0.975 + 0.2 * 0.5))
     assert found.wait.value == pytest.approx(0.8 * 0.01 + 0.2 * 0.06)
     assert RecordingCost(quiet=[Compared(ratio, 0.0) for ratio in (0.9, 1.0, 1.1)]).cost.value == pytest.approx(0.0)
+
+
+def test_turns_are_compared_by_rounds_of_their_own_kinds() -> None:
+    """The recorded turn has the dear rounds, and takes a tenth longer than such rounds take."""
+    cheap, dear = (1, 0), (1, 3)
+    without = Turn(4.0, 0.4, [(cheap, 1.0), (cheap, 1.0), (cheap, 1.0), (cheap, 1.0)])
+    recorded = Turn(8.8, 1.76, [(cheap, 1.0), (cheap, 1.0), (dear, 3.4), (dear, 3.4)])
+    assert usual_seconds([without, recorded]) == {cheap: 1.0, dear: pytest.approx(3.4)}
+    found = Both(without, recorded, wrote=False).compared({cheap: 1.0, dear: 3.0})
+    assert found == (pytest.approx(1 / 1.1), pytest.approx(0.1))
 
 
 def test_the_error_is_that_of_a_median() -> None:
