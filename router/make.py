@@ -10,7 +10,8 @@ All of them hear of changes while they run (:mod:`router.book`).
 
 from __future__ import annotations
 
-from router.auto import AutoRouter, CostsOf
+from router.asking import CostsOf
+from router.auto import AutoRouter
 from router.book import Build, LiveRouter
 from router.classifiers import Classifiers, model_folder
 from router.classifying import ClassifierRouter

@@ -192,16 +192,22 @@ def _speed(some: Sequence[OnePrompt], contender: str) -> float:
 
 def _ratio(some: Sequence[OnePrompt], drafts: Sequence[str]) -> float:
     """Auto's speed ÷ that of the best single draft."""
-    return _speed(some, AUTO) / max(_speed(some, draft) for draft in drafts)
+    return sum(_singly(some, drafts)) / sum(one.seconds[AUTO] for one in some)
+
+
+def _singly(some: Sequence[OnePrompt], drafts: Sequence[str]) -> list[float]:
+    """Seconds of each prompt with the draft that was the fastest on the others: the fastest of several on the prompts
+    themselves is in part the one that was lucky there, and drafts that are worth the same would beat any choice."""
+    totals = {draft: sum(one.seconds[draft] for one in some) for draft in drafts}
+    return [one.seconds[min(drafts, key=lambda draft: totals[draft] - one.seconds[draft])] for one in some]
 
 
 def _error(some: Sequence[OnePrompt], drafts: Sequence[str]) -> float:
     """Standard error of that ratio, over prompts: residuals of seconds against the best draft's."""
-    best = max(drafts, key=lambda draft: _speed(some, draft))
     ratio = _ratio(some, drafts)
-    total = sum(one.seconds[AUTO] for one in some)
-    residuals = [one.seconds[best] - ratio * one.seconds[AUTO] for one in some]
-    return math.sqrt(sum(r * r for r in residuals)) / total
+    pairs = zip(_singly(some, drafts), (one.seconds[AUTO] for one in some), strict=True)
+    residuals = [single - ratio * auto for single, auto in pairs]
+    return math.sqrt(sum(r * r for r in residuals)) / sum(one.seconds[AUTO] for one in some)
 
 
 def _rounded(numbers: dict[str, float]) -> dict[str, float]:

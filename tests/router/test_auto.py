@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 
+from router import asking
 from router.auto import AutoRouter, By
 from router.fixed import FixedRouter
 from router.foresight import Seen
@@ -111,3 +112,21 @@ def test_what_is_never_scored_is_forgotten() -> None:
     for i in range(5_000):
         router.choose(request := Request((i % 50,)), router.route(request), None)
     assert len(router._asked) <= 4096
+
+
+def test_a_prompt_is_not_looked_at_where_the_weights_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is learned from all the same, later: after as many requests the same is known, but for the order."""
+    seen: dict[int, dict[str, int]] = {}
+    for later in (1, asking.LATER):
+        monkeypatch.setattr(asking, "LATER", later)
+        router = make("both", tuple(KINDS))
+        taken = [serve(router, "law", score=i < 60, route="law", seed=i) for i in range(90)]
+        assert set(taken[60:]) == {"large"}
+        request = Request(tuple(KINDS["law"][0]), route="law")
+        decision = router.choose(request, router.route(request), 20.0)
+        assert decision.estimates == () and "large: best on this route" in decision.reason
+        router.close()
+        seen[later] = {draft: router._prompts.seen(draft) for draft in COSTS}
+        alphas = {each.draft: each.alpha for each in router._prompts.look(router._asked[request.id])}
+        assert alphas == {"small": pytest.approx(0.1, abs=0.02), "large": pytest.approx(0.8, abs=0.02)}
+    assert seen[1] == seen[asking.LATER] == {"small": 60, "large": 90}
