@@ -17,11 +17,11 @@ def prompts(seconds: list[tuple[float, float, float]]) -> list[OnePrompt]:
     return [OnePrompt(10, dict(zip([AUTO, *DRAFTS], each, strict=True)), "small", {}) for each in seconds]
 
 
-def test_auto_is_compared_with_the_draft_that_is_best_on_the_other_prompts() -> None:
-    some = prompts([(1.0, 1.0, 3.0), (2.0, 2.0, 1.9), (1.0, 1.0, 2.0)])
-    assert _ratio(some, DRAFTS) == 1.0, "small is best by every two of them"
-    one_lucky = prompts([(1.0, 1.0, 0.1), (1.0, 1.0, 1.1), (1.0, 1.0, 1.1)])
-    assert _ratio(one_lucky, DRAFTS) == pytest.approx((1.0 + 1.1 + 1.1) / 3), "large is, but on its lucky prompt"
+def test_auto_is_compared_with_the_draft_that_is_best_on_the_other_half() -> None:
+    some = prompts([(1.0, 1.0, 3.0), (2.0, 2.0, 1.9), (1.0, 1.0, 2.0), (1.0, 1.0, 2.0)])
+    assert _ratio(some, DRAFTS) == 1.0, "small is best on both"
+    one_lucky = prompts([(1.0, 1.0, 0.1), (1.0, 1.0, 1.1), (1.0, 1.0, 1.1), (1.0, 1.0, 1.1)])
+    assert _ratio(one_lucky, DRAFTS) == pytest.approx((1.0 + 1.1 + 1.0 + 1.1) / 4), "large is, where it was lucky"
 
 
 def test_drafts_that_are_worth_the_same_do_not_beat_the_choice_among_them_by_luck() -> None:
@@ -33,5 +33,5 @@ def test_drafts_that_are_worth_the_same_do_not_beat_the_choice_among_them_by_luc
         ratios.append(_ratio(some, DRAFTS))
         errors.append(_error(some, DRAFTS))
     spread = statistics.stdev(ratios)
-    assert statistics.mean(ratios) == pytest.approx(1, abs=3 * spread / 20 + 0.003)
-    assert statistics.mean(errors) == pytest.approx(spread, rel=0.15)
+    assert statistics.mean(ratios) == pytest.approx(1, abs=3 * spread / 20 + 0.003), "0.003: a ratio of noisy sums"
+    assert 0.75 * spread < statistics.mean(errors) < spread
