@@ -204,8 +204,8 @@ def _singly(some: Sequence[OnePrompt], drafts: Sequence[str]) -> list[float]:
 
 
 def _error(some: Sequence[OnePrompt], drafts: Sequence[str]) -> float:
-    """Standard error of that ratio, over prompts: residuals of seconds against the best draft's. A fifth too small where
-    drafts are worth the same."""
+    """Standard error of that ratio, over prompts: residuals of seconds against the best draft's. Where drafts are worth
+    the same it is a fifth too small."""
     ratio = _ratio(some, drafts)
     pairs = zip(_singly(some, drafts), (one.seconds[AUTO] for one in some), strict=True)
     residuals = [single - ratio * auto for single, auto in pairs]
