@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from osd.cores import wake_promptly
 from osd.engine import Engine
 from osd.row import Progress, Row
 from osd.server.errors import ApiError, Busy, Draining, EngineFailed, Stopped, as_api_error
@@ -131,6 +132,7 @@ class EngineThread:
         self._thread.join(timeout)
 
     def _work(self) -> None:
+        wake_promptly()
         torch.set_num_threads(self._cores)  # a new thread would begin with what the recorder's thread was given
         try:
             while not self._closing:

@@ -15,6 +15,8 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from osd.bench.serve.connection import Connection
+
 PATIENCE = 600.0
 DONE = "[DONE]"
 Json = dict[str, Any]
@@ -44,7 +46,7 @@ class Address(NamedTuple):
         }).encode()  # fmt: skip
         head = (
             f"POST /v1/completions HTTP/1.1\r\nHost: {urlsplit(self.url).netloc}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
 
@@ -83,39 +85,51 @@ class Reply:
         return self.tokens * sum(at <= moment for at in self.times) / len(self.times) if self.times else 0.0
 
 
-class _Connection(asyncio.Protocol):
-    """Collects what comes until the other side closes."""
+class Client:
+    """Somebody who asks again and again, on one connection as long as the other side keeps it, as the usual clients
+    do."""
 
-    def __init__(self, ended: asyncio.Future[None]) -> None:
-        self.data: list[bytes] = []
-        self.times: list[float] = []
-        self._ended = ended
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._connection: Connection | None = None
 
-    def data_received(self, data: bytes) -> None:
-        self.times.append(time.perf_counter())
-        self.data.append(data)
+    async def ask(self, job: Job) -> Reply:
+        """One answer. A request that fails is a reply with its ``error``, and ends the connection."""
+        request, begun = self.address.request(job), time.perf_counter()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                connection = self._connection = await self._connected()
+                times, data = await connection.exchange(request)
+        except OSError as error:  # TimeoutError is one
+            self.close()
+            return Reply(begun, error=str(error) or type(error).__name__)
+        reply = read_reply(begun, times, data)
+        if reply.error:
+            self.close()
+        return reply
 
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None)
+    def close(self) -> None:
+        """End the connection."""
+        if self._connection:
+            self._connection.close()
+        self._connection = None
+
+    async def _connected(self) -> Connection:
+        if self._connection and self._connection.usable:
+            return self._connection
+        where = urlsplit(self.address.url)
+        host, port = where.hostname or "127.0.0.1", where.port or http.client.HTTP_PORT
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, host, port)
+        return connection
 
 
 async def ask(address: Address, job: Job) -> Reply:
-    """One answer. A request that fails is a reply with its ``error``."""
-    loop, where = asyncio.get_running_loop(), urlsplit(address.url)
-    host, port = where.hostname or "127.0.0.1", where.port or http.client.HTTP_PORT
-    request, begun, ended = address.request(job), time.perf_counter(), loop.create_future()
+    """One answer to somebody who asks once. See :meth:`Client.ask`."""
+    client = Client(address)
     try:
-        async with asyncio.timeout(PATIENCE):
-            transport, kept = await loop.create_connection(lambda: _Connection(ended), host, port)
-            try:
-                transport.write(request)
-                await ended
-            finally:
-                transport.abort()
-    except OSError as error:  # TimeoutError is one
-        return Reply(begun, error=str(error) or type(error).__name__)
-    return read_reply(begun, kept.times, kept.data)
+        return await client.ask(job)
+    finally:
+        client.close()
 
 
 def read_reply(begun: float, times: list[float], data: list[bytes]) -> Reply:

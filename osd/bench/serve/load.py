@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osd.bench.serve.client import Address, Job, Reply, ask
+from osd.bench.serve.client import Address, Client, Job, Reply, ask
 
 QUANTILES = (50, 95, 99)
 LATE = 0.001
@@ -126,8 +126,10 @@ def closed_load(
         load, begun = Load(), time.perf_counter()
 
         async def client() -> None:
+            mine = Client(address)
             while time.perf_counter() < begun + seconds and (job := next(jobs, None)):
-                load.keep(await ask(address, job))
+                load.keep(await mine.ask(job))
+            mine.close()
 
         async with _accompanied(beside):
             await asyncio.gather(*(client() for _ in range(clients)))
