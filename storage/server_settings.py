@@ -24,8 +24,9 @@ class ServerSettings(Section):
     learn: bool = True
     """Whether requests that do not say may be kept. False keeps none, whatever they say."""
     stream_ms: float = Field(default=20.0, ge=0, le=1000)
-    """Chunks of streams leave at ticks so many milliseconds apart; the first and the last are never held back. 0 sends
-    one for every round, which takes cores from decoding."""
+    """Chunks of streams leave at ticks so many milliseconds apart, or 5 for each request that runs (100 at most), if
+    that is more; the first and the last are never held back. 0 sends one for every round, which takes cores from
+    decoding."""
     queue: int = Field(default=256, ge=1)
     """Requests that may wait for a row, of all tenants; beyond it they are refused with 429."""
     max_choices: int = Field(default=16, ge=1, le=128)

@@ -198,7 +198,8 @@ class EngineThread:
         """To the event loop, all that is due in one call."""
         now = time.monotonic()
         for job, piece in pieces:
-            self._outbox.put(job, piece, now, urgent=bool(piece.completion or piece.error))
+            urgent = bool(piece.completion or piece.error)
+            self._outbox.put(job, piece, now, urgent=urgent, told=len(self._active))
         if due := self._outbox.take(now):
             self._loop.call_soon_threadsafe(_deliver, due)
 

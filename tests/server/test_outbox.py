@@ -53,6 +53,18 @@ def test_all_of_one_pause_are_told_together_and_others_when_it_is_their_time() -
     assert outbox.take(1000.0) == [(whole, [3])]
 
 
+@pytest.mark.parametrize(("told", "pause"), [(1, 0.02), (4, 0.02), (8, 0.04), (20, 0.1), (500, 0.1)])
+def test_where_many_are_told_ticks_are_further_apart(told: int, pause: float) -> None:
+    outbox: Outbox[Somebody, int] = Outbox()
+    stream, whole = Somebody("stream", 0.02, begun=True), Somebody("whole", 1.0, begun=True)
+    every_round = Somebody("every round", 0.0, begun=True)
+    for one in (stream, whole, every_round):
+        outbox.put(one, 1, 0.001, urgent=False, told=told)
+    assert outbox.take(0.001) == [(every_round, [1])]
+    assert outbox.take(pause - 0.001) == [] and outbox.take(pause) == [(stream, [1])]
+    assert outbox.take(1.0) == [(whole, [1])]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_everything_goes_out_once_in_order_and_no_later_than_a_pause_after_it_came(seed: int) -> None:
     chance = random.Random(seed)
