@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from osd.lora.adapter import BASE_MARK
-from osd.lora.merging import adapted, merged, quiet_about_tied_weights
+from osd.lora.merging import adapted, merged, quiet_peft
 from osd.lora.tied import tie
 from storage.errors import WeightsDamaged, WrongState
 from storage.records import DraftVersion
@@ -150,7 +150,7 @@ def _with_adapter(model: nn.Module, learn: LearnSettings) -> PeftModel:
         target_modules=sorted(layers | set(words)), ensure_weight_tying=len(words) > 1,
         rank_pattern=dict.fromkeys(words, rank), alpha_pattern=dict.fromkeys(words, 2 * rank),
     )  # fmt: skip
-    with torch.random.fork_rng(devices=[]), quiet_about_tied_weights():
+    with torch.random.fork_rng(devices=[]), quiet_peft():
         torch.manual_seed(learn.seed)
         adapted: PeftModel = get_peft_model(cast(PreTrainedModel, model), config)
         return adapted

@@ -19,7 +19,7 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """The base's own weights changed by a PEFT folder's adapter. Weights that are tied stay so if its factors are."""
     if not PeftConfig.from_pretrained(str(folder)).ensure_weight_tying:
         untie(base)
-    with quiet_about_tied_weights():
+    with quiet_peft():
         model = PeftModel.from_pretrained(base, str(folder))
         untwine(model)
         return cast(PreTrainedModel, model.merge_and_unload())
@@ -27,15 +27,17 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
 
 def adapted(base: PreTrainedModel, folder: Path) -> PeftModel:
     """A PEFT folder's adapter over its base, ready to be trained."""
-    with quiet_about_tied_weights():
+    with quiet_peft():
         return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
 
 
 @contextmanager
-def quiet_about_tied_weights() -> Iterator[None]:
-    """PEFT warns of merging an adapter of tied weights, which :func:`merged` sees to."""
+def quiet_peft() -> Iterator[None]:
+    """PEFT warns of merging an adapter of tied weights, which :func:`merged` sees to, and asks transformers for a name
+    that is to go; a worker would say both at every turn."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*tie_word_embeddings.*", category=UserWarning)
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
         yield
 
 
