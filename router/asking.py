@@ -15,7 +15,6 @@ from router.base import Estimate
 from router.foresight import Foresight, Seen
 from router.prompt_vector import PromptVectors, Vector
 from router.throughput import Costs, best_pace
-from storage.records import Request
 
 CostsOf = Callable[[str], Costs | None]
 """A draft's measured costs; None before they are known."""
@@ -28,7 +27,10 @@ LATER = 8
 class Asked:
     """What was chosen for a request, until it is known how it went."""
 
-    request: Request
+    tokens: Sequence[int]
+    """The prompt, until it was looked at."""
+    learn: bool
+    """Whether its tokens may be counted."""
     perplexity: float | None
     route: str
     drafts: Sequence[str]
@@ -110,9 +112,9 @@ class Prompts:
                     self._of(draft).learn(asked.vector, one, costs)
 
     def _look(self, asked: Asked) -> tuple[Estimate, ...]:
-        tokens = asked.request.prompt_tokens
+        tokens, asked.tokens = asked.tokens, ()
         asked.vector = vector = self._vectors.vector(tokens, asked.perplexity)
-        if asked.request.learn:
+        if asked.learn:
             self._vectors.learn(tokens)
         estimates = tuple(self._estimate(draft, vector) for draft in asked.drafts)
         asked.followed = _fastest(estimates, asked.drafts[0])

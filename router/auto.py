@@ -81,11 +81,11 @@ class AutoRouter:
         drafts = decision.route.drafts
         if len(drafts) < 2:
             return decision
-        asked = Asked(request, perplexity, decision.name, drafts)
+        asked = Asked(request.prompt_tokens, request.learn, perplexity, decision.name, drafts)
         leader = self._leader(decision.name, drafts)
         estimates = () if leader else self._prompts.look(asked)
         asked.draft, why = self._decide(drafts, leader, asked.followed)
-        self._remember(asked)
+        self._remember(request.id, asked)
         reason = f"{decision.reason}; {asked.draft}: {why}"
         return replace(decision, chosen=asked.draft, estimates=estimates, reason=reason)
 
@@ -169,7 +169,7 @@ class AutoRouter:
             return least, "in turn, to be judged"
         return (leader, "best on this route") if leader else (followed, "expected of the prompt")
 
-    def _remember(self, asked: Asked) -> None:
-        self._asked[asked.request.id] = asked
+    def _remember(self, request_id: str, asked: Asked) -> None:
+        self._asked[request_id] = asked
         if len(self._asked) > PENDING:
             self._asked.popitem(last=False)

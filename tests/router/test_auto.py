@@ -126,6 +126,7 @@ def test_a_prompt_is_not_looked_at_where_the_weights_lead(monkeypatch: pytest.Mo
         decision = router.choose(request, router.route(request), 20.0)
         assert decision.estimates == () and "large: best on this route" in decision.reason
         router.close()
+        assert sum(bool(asked.tokens) for asked in router._asked.values()) == 1, "the others are let go"
         seen[later] = {draft: router._prompts.seen(draft) for draft in COSTS}
         alphas = {each.draft: each.alpha for each in router._prompts.look(router._asked[request.id])}
         assert alphas == {"small": pytest.approx(0.1, abs=0.02), "large": pytest.approx(0.8, abs=0.02)}
