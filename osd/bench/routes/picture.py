@@ -32,8 +32,9 @@ def draw(arms: Mapping[str, ArmResult], domains: Sequence[str], order: str) -> F
         _panel(axes, arms, name, order)
     for axes in panels.flat[len(domains) :]:
         axes.set_visible(False)
-    for axes in panels[-1]:
+    for axes in panels.flat[max(0, len(domains) - columns) : len(domains)]:  # the lowest of each column
         axes.set_xlabel("requests of the whole stream")
+        axes.tick_params(labelbottom=True)
     for axes in panels[:, 0]:
         axes.set_ylabel(f"acceptance rate α, last {WINDOW}")
     handles, labels = panels.flat[0].get_legend_handles_labels()
