@@ -80,13 +80,14 @@ class Prompts:
         """Learn from what waits."""
         later, self._later = self._later, []
         for asked in later:
-            if asked.served is not None:
-                self._learn(asked, {asked.draft: asked.served})
+            costs = self._costs(asked.draft)
+            if asked.served is not None and costs is not None:
+                self._learn(asked, {asked.draft: asked.served}, {asked.draft: costs})
 
-    def compare(self, asked: Asked, seen: Mapping[str, Seen]) -> None:
-        """How each draft did on its verified text. The one that served is known already."""
+    def compare(self, asked: Asked, seen: Mapping[str, Seen], costs: Mapping[str, Costs]) -> None:
+        """How each draft did on its verified text, where its costs are known. The one that served is known already."""
         self.catch_up()
-        self._learn(asked, {draft: one for draft, one in seen.items() if draft != asked.draft})
+        self._learn(asked, seen, {draft: cost for draft, cost in costs.items() if draft != asked.draft})
 
     def state(self) -> dict[str, Any]:
         """What was learned, for JSON."""
@@ -102,14 +103,13 @@ class Prompts:
             one.restore(state["drafts"][name])
         self._vectors, self._foresight = vectors, foresight
 
-    def _learn(self, asked: Asked, seen: Mapping[str, Seen]) -> None:
+    def _learn(self, asked: Asked, seen: Mapping[str, Seen], costs: Mapping[str, Costs]) -> None:
         if asked.vector is None:
             self._look(asked)
         assert asked.vector is not None
         with self._learning:
-            for draft, one in seen.items():
-                if (costs := self._costs(draft)) is not None:
-                    self._of(draft).learn(asked.vector, one, costs)
+            for draft, cost in costs.items():
+                self._of(draft).learn(asked.vector, seen[draft], cost)
 
     def _look(self, asked: Asked) -> tuple[Estimate, ...]:
         tokens, asked.tokens = asked.tokens, ()

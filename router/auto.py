@@ -107,7 +107,7 @@ class AutoRouter:
         costs = {draft: cost for draft in seen if (cost := self._costs(draft)) is not None}
         if asked is None or not costs or any(seen[draft].judged <= 0 for draft in costs):
             return
-        self._prompts.compare(asked, {draft: seen[draft] for draft in costs})
+        self._prompts.compare(asked, seen, costs)
         lost = dict(zip(costs, losses([seen[d] for d in costs], list(costs.values())), strict=True))
         if asked.followed in lost:
             lost[FOLLOW] = lost[asked.followed]
@@ -165,9 +165,10 @@ class AutoRouter:
         return least if self._prompts.seen(least) < self._warm_up else None
 
     def _decide(self, drafts: Sequence[str], leader: str | None, followed: str) -> tuple[str, str]:
-        if least := self._unjudged(drafts):
-            return least, "in turn, to be judged"
-        return (leader, "best on this route") if leader else (followed, "expected of the prompt")
+        if leader:
+            return leader, "best on this route"
+        least = self._unjudged(drafts)
+        return (least, "in turn, to be judged") if least else (followed, "expected of the prompt")
 
     def _remember(self, request_id: str, asked: Asked) -> None:
         self._asked[request_id] = asked

@@ -206,10 +206,10 @@ def _singly(some: Sequence[OnePrompt], drafts: Sequence[str]) -> list[float]:
 def _error(some: Sequence[OnePrompt], drafts: Sequence[str]) -> float:
     """Standard error of that ratio, over prompts: residuals of seconds against the best draft's. Where drafts are worth
     the same it is a fifth too small."""
-    ratio = _ratio(some, drafts)
-    pairs = zip(_singly(some, drafts), (one.seconds[AUTO] for one in some), strict=True)
-    residuals = [single - ratio * auto for single, auto in pairs]
-    return math.sqrt(sum(r * r for r in residuals)) / sum(one.seconds[AUTO] for one in some)
+    singly, auto = _singly(some, drafts), [one.seconds[AUTO] for one in some]
+    ratio = sum(singly) / sum(auto)
+    residuals = [single - ratio * own for single, own in zip(singly, auto, strict=True)]
+    return math.sqrt(sum(r * r for r in residuals)) / sum(auto)
 
 
 def _rounded(numbers: dict[str, float]) -> dict[str, float]:
