@@ -6,16 +6,15 @@ initialised before a fork.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from osd.machine import give_back
 from storage.errors import OsdError, SchemaOutdated
 from storage.settings import Settings
 from trainer.signals import AnyOf, Stop, stop_on_signals
@@ -93,12 +92,6 @@ class Trainee:
         if self._turns is None:
             self._turns = open_turns(self.settings, self.stop, self.draft)
         return self._turns
-
-
-def give_back() -> None:
-    """Let the machine have the memory that was freed: glibc would keep it, and who serves beside us may want it."""
-    with suppress(AttributeError, OSError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def open_turns(settings: Settings, stop: Stop, draft: str | None) -> Turns:

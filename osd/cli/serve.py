@@ -15,9 +15,9 @@ from osd.cli.context import surroundings
 from osd.cli.options import DrafterOption, DraftOption, TargetOption
 from osd.cli.out import note
 from osd.cli.pair import PairNames, choose_pair
-from osd.cores import usable_cores
 from osd.fleet.order import Order
 from osd.fleet.parent import Parent
+from osd.machine import usable_cores
 from osd.server.listen import Ports, check_address, is_local, listen, url
 from storage.errors import BadSetting
 from storage.settings import Settings, load_settings

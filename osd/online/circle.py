@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osd.cores import usable_cores
 from osd.drafters.making import proposer_name
 from osd.engine import Engine
+from osd.machine import usable_cores
 from osd.models import Pair, load_pair
 from osd.online.alone import TargetAlone
 from osd.online.arrival import make_arrival

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from osd.cores import wake_promptly
 from osd.engine import Engine
+from osd.machine import wake_promptly
 from osd.row import Progress, Row
 from osd.server.errors import ApiError, Busy, Draining, EngineFailed, Stopped, as_api_error
 from osd.server.line import Line

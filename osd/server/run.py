@@ -24,6 +24,7 @@ from osd.engine import Engine
 from osd.fleet.board import Phase
 from osd.fleet.presence import Presence
 from osd.fleet.seat import Seat
+from osd.machine import keep_giving_back
 from osd.server.admin import make_admin
 from osd.server.app import make_app
 from osd.server.chat import read_template
@@ -83,7 +84,7 @@ class Running:
         self.listeners = [_listener(app) for app in self.apps]
         self._take_signals()
         self.thread.start()
-        follow = asyncio.create_task(self.service.ring.follow())
+        beside = [asyncio.create_task(work) for work in (self.service.ring.follow(), keep_giving_back())]
         presence = self._make_presence(ports)
         async with self._seated():
             serving = [asyncio.create_task(self._serve_api(ports)), asyncio.create_task(self._serve_admin(ports))]
@@ -94,7 +95,8 @@ class Running:
                 self.seat.write(phase=Phase.SERVING)
             ready()
             await asyncio.gather(*serving)
-        follow.cancel()
+        for task in beside:
+            task.cancel()
         await asyncio.to_thread(presence.close)
         await asyncio.to_thread(self.thread.close)
         return self.status

@@ -1,0 +1,63 @@
+"""What a process asks of its machine."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from osd.machine import SLACK_NS, usable_cores, wake_promptly
+
+PR_GET_TIMERSLACK = 30
+SCENE = """
+import asyncio, contextlib, sys
+import psutil
+from osd import machine
+
+process = psutil.Process()
+machine.give_back()
+before = process.memory_info().rss
+parts = [bytearray(40_000) for _ in range(10_000)]
+held, kept = process.memory_info().rss, parts[::1000]
+del parts
+left = process.memory_info().rss
+if "often" in sys.argv:
+    machine.TIDY_SECONDS = 0.1
+    with contextlib.suppress(TimeoutError):
+        asyncio.run(asyncio.wait_for(machine.keep_giving_back(), 0.5))
+else:
+    machine.give_back()
+print(held - before, left - before, process.memory_info().rss - before)
+"""
+
+
+def test_no_more_cores_than_this_process_may_use() -> None:
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's own")
+def test_one_thread_wakes_promptly_and_the_others_stay_as_they_are() -> None:
+    def slack() -> int:
+        return int(ctypes.CDLL(None).prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0))
+
+    found: list[int] = []
+    before = slack()
+    thread = threading.Thread(target=lambda: found.extend([wake_promptly(), slack()]))
+    thread.start()
+    thread.join()
+    assert found == [True, SLACK_NS] and slack() == before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is asked")
+@pytest.mark.parametrize("how", ["once", "often"])
+def test_what_was_freed_is_given_back(how: str) -> None:
+    """Ten of ten thousand pieces are kept, all over the heap."""
+    said = subprocess.run([sys.executable, "-c", SCENE, how], capture_output=True, text=True, check=True).stdout
+    held, left, given = map(int, said.split())
+    assert left > held / 2, "nothing was to be given back: the test shows nothing"
+    assert given < held / 10
