@@ -1,7 +1,7 @@
 """`osd bench drafts`: does choosing among drafts pay? Each draft alone, and the router's choice, on the same prompts.
 
-One engine holds all drafts. Every prompt is decoded by every contender in turn (A B auto, B auto A, …), one request at
-a time, so that what else the machine does falls on all alike; finished texts are scored between requests, as in idle
+One engine holds all drafts. Every prompt is decoded by every contender, in an order drawn for each, one request at a
+time, so that what else the machine does falls on all alike; finished texts are scored between requests, as in idle
 moments of serving. In hindsight the best draft of a prompt is the one with the highest throughput by Eq. 3 of
 on-the-fly adaptation, from its own acceptance on the finished text and from the costs measured in the run.
 """
@@ -9,13 +9,16 @@ on-the-fly adaptation, from its own acceptance on the finished text and from the
 from __future__ import annotations
 
 import math
+import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from osd.bench.medians import median_error
 from osd.engine import Engine
 from osd.models import Pair, load_pair
 from osd.online.source import Segment
@@ -64,35 +67,32 @@ class Bench:
         """Prompts from which the router learns before anything is timed."""
         for text in segment.prompts[:count]:
             self._decode(text, segment.name)
-            self._score_waiting()
 
     def measure(self, segment: Segment, skip: int, did: Callable[[], None]) -> None:
         """Decode the prompts after the first ``skip`` with every contender."""
-        contenders = [AUTO, *self.drafts]
+        contenders, chance = [AUTO, *self.drafts], random.Random(segment.name)
         mine = self.results.setdefault(segment.name, [])
-        for number, text in enumerate(segment.prompts[skip:]):
-            turn = contenders[number % len(contenders) :] + contenders[: number % len(contenders)]
+        for text in segment.prompts[skip:]:
+            turn = chance.sample(contenders, len(contenders))
             done = {name: self._decode(text, segment.name if name == AUTO else only(name)) for name in turn}
             completion = done[AUTO][0]
             seen = {draft: score(self.engine.drafter.seats[draft], completion) for draft in self.drafts}
             seconds = {name: took for name, (_, took) in done.items()}
             mine.append(OnePrompt(len(completion.tokens), seconds, self._drafted(completion), seen))
-            self._score_waiting()
             did()
 
     def _decode(self, text: str, route: str) -> tuple[Completion, float]:
         request = Request(encode(self.engine.pair.tokenizer, text), self.max_new_tokens, route=route)
         begun = time.perf_counter()
         (completion,) = self.engine.run([request])
-        return completion, time.perf_counter() - begun
+        seconds = time.perf_counter() - begun
+        while self.engine.shadow.work(idle=True):  # now: the next contender's time is its own
+            pass
+        return completion, seconds
 
     def _drafted(self, completion: Completion) -> str:
         versions = {seat.version: draft for draft, seat in self.engine.drafter.seats.items()}
         return versions[completion.outcomes[-1].draft_version]
-
-    def _score_waiting(self) -> None:
-        while self.engine.shadow.work(idle=True):
-            pass
 
 
 def only(draft: str) -> str:
@@ -174,16 +174,28 @@ def _summary(bench: Bench, gamma_max: int) -> dict[str, Any]:
         speeds = {name: _speed(some, name) for name in (AUTO, *bench.drafts)}
         chosen = {draft: sum(one.chosen == draft for one in some) / len(some) for draft in bench.drafts}
         alphas = {draft: sum(one.seen[draft].alpha for one in some) / len(some) for draft in bench.drafts}
+        taken = as_chosen(some)
+        chose = [alone.seconds[AUTO] / one.seconds[AUTO] for alone, one in zip(taken, some, strict=True)]
         return {
             "prompts": len(some), "tokens_per_s": _rounded(speeds),
             "auto_vs_best": round(_ratio(some, bench.drafts), 4),
-            "standard_error": round(_error(some, bench.drafts), 4), "alpha": _rounded(alphas),
+            "standard_error": round(_error(some, bench.drafts), 4),
+            "choices_vs_best": round(_ratio(taken, bench.drafts), 4),
+            "choices_error": round(_error(taken, bench.drafts), 4),
+            "choosing": round(statistics.median(chose), 4), "choosing_error": round(median_error(chose), 4),
+            "alpha": _rounded(alphas),
             "chosen": _rounded(chosen), "mischosen": round(sum(map(mistaken, some)) / len(some), 4),
         }  # fmt: skip
 
     passes = {draft: round(cost.draft_ms, 4) for draft, cost in costs.items() if cost}
     return {"sets": {name: facts(some) for name, some in bench.results.items()}, "all": facts(everything),
             "draft_ms": passes}  # fmt: skip
+
+
+def as_chosen(some: Sequence[OnePrompt]) -> list[OnePrompt]:
+    """With auto's seconds those of the draft it chose, decoding alone: the same work, so that what is left of a
+    comparison is the choice and not how the machine's speed moved from one decoding to the other."""
+    return [replace(one, seconds={**one.seconds, AUTO: one.seconds[one.chosen]}) for one in some]
 
 
 def _speed(some: Sequence[OnePrompt], contender: str) -> float:
