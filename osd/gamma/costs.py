@@ -20,7 +20,7 @@ _LOAD_WINDOW = 7
 _LOAD_ANCHOR = 0.98
 
 
-def _rounded(tokens: int) -> int:
+def nearly(tokens: int) -> int:
     """Passes of nearly as many tokens share a cell: eight cells between one power of two and the next."""
     step = 1 << max(0, tokens.bit_length() - 4)
     return (tokens + step // 2) // step * step
@@ -145,7 +145,7 @@ class CostModel:
         """One target pass of ``tokens`` tokens (γ + 1 a row) over ``batch`` rows took ``ms``, accepting included."""
         self._common.rounds += 1
         self._common.plain_rounds += tokens == batch
-        self._observe("verify", self._common.verify, batch, _rounded(tokens), ms, 1)
+        self._observe("verify", self._common.verify, batch, nearly(tokens), ms, 1)
 
     def _observe(self, kind: str, surface: Surface, batch: int, tokens: int, ms: float, passes: int) -> None:
         if batch < 1 or tokens < 1 or not 0 < ms < math.inf:
@@ -205,5 +205,5 @@ class CostModel:
 
     def verified(self, batch: int, tokens: int) -> tuple[int, int]:
         """How often a pass of this shape was timed, and in which round last (0, 0 for never)."""
-        cell = self._common.verify.cell(batch, _rounded(tokens))
+        cell = self._common.verify.cell(batch, nearly(tokens))
         return (cell.count, cell.seen_at) if cell else (0, 0)

@@ -21,7 +21,7 @@ from osd.bench.gamma.measured import Measured
 from osd.bench.gamma.oracle import OracleController
 from osd.bench.gamma.plan import ORACLE, Draft, Entrant, Job, Plan, Setting, serve_settings
 from osd.bench.gamma.rounds import Trace
-from osd.bench.gamma.timed import CountedCosts, Timed
+from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
 from osd.engine import Engine
 from osd.gamma import CostModel, GammaController, Pace, make_controller
 from osd.models import Model, Pair
@@ -73,6 +73,7 @@ class Contest:
     def _timed(self, job: Job, lodger: Lodger, requests: Sequence[Request]) -> Measured:
         costs, timed = lodger.costs, lodger.controller
         before = costs.draft_passes, costs.target_passes, costs.clock_ms, timed.decisions, timed.spent_ns
+        costs.timed, costs.by_kind = timed, Rounds()
         begun = time.perf_counter()
         done = self.decode(job.setting, lodger, requests)
         seconds = time.perf_counter() - begun
@@ -90,6 +91,8 @@ class Contest:
             decisions=timed.decisions - before[3],
             decision_ns=timed.spent_ns - before[4],
             digest="" if job.setting.temperature else digest(completion.tokens for completion in done),
+            took_ms=costs.by_kind.took,
+            first=costs.by_kind.first,
         )
 
     def decode(self, setting: Setting, lodger: Lodger, requests: Sequence[Request]) -> list[Completion]:

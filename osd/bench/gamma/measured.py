@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,10 @@ class Measured:
     decision_ns: int = 0
     digest: str = ""
     """Of all texts; empty where they are sampled or not osd's."""
+    took_ms: dict[str, list[float]] = field(default_factory=dict)
+    """Milliseconds of single rounds, by their kind (:mod:`osd.bench.gamma.told`)."""
+    first: dict[str, int] = field(default_factory=dict)
+    """Rounds in which a request came in, by kind."""
 
     @property
     def rate(self) -> float:

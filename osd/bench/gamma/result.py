@@ -14,11 +14,15 @@ from osd.bench.contenders import ASSISTED
 from osd.bench.gamma.measured import Measured
 from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, Plan, Setting
 from osd.bench.gamma.scene import Figures, Scene
+from osd.bench.gamma.told import told
 
 DEFINITIONS = {
     "throughput": "tokens a second: the median over turns, each turn's rates divided by the geometric mean of that "
     "turn (over those who take part in all turns) and multiplied by the geometric mean over all turns. So prompts that "
-    "are slower, and minutes in which the machine is, do not move one contender against another",
+    "are slower do not move one contender against another. Seconds are told: every round counts as rounds of so many "
+    "rows, draft passes and tokens usually do in the setting, and decisions as they were, so that minutes in which "
+    "the machine is slower do not either",
+    "by_clock": "the same ratios with the seconds that went by",
     "vs_best_fixed": "throughput ÷ that of the best of the fixed gammas asked for, chosen in hindsight for this data "
     "set, temperature and batch size (never gamma 0: that is vs_target_alone)",
     "vs_target_alone": "throughput ÷ that of osd's own loop without speculation",
@@ -57,7 +61,9 @@ class Results:
         by_setting: dict[Setting, list[Measured]] = defaultdict(list)
         for each in measured:
             by_setting[each.job.setting].append(each)
-        self.scenes = {setting: Scene(setting, plan, some) for setting, some in by_setting.items()}
+        self.clock = {setting: Scene(setting, plan, some) for setting, some in by_setting.items()}
+        """By the seconds that went by."""
+        self.scenes = {setting: Scene(setting, plan, told(some)) for setting, some in by_setting.items()}
 
     @cached_property
     def main(self) -> dict[str, Scene]:
@@ -97,7 +103,7 @@ class Results:
         """Controllers against the target alone, with a draft of random weights and in large batches."""
         return {
             f"{setting.draft} draft, batch {setting.batch}": {
-                name: scene.ratios(Entrant("rule", name, self.plan.initial))["vs_target_alone"]
+                name: scene.ratios(self._usual(name))["vs_target_alone"]
                 for name in self.plan.adaptive
             }
             for setting, scene in self.scenes.items()
@@ -115,12 +121,17 @@ class Results:
                 differing += sum(each.digest != plain.get((each.job.turn, each.job.part)) for each in held)
         return checked, differing
 
+    def _usual(self, name: str) -> Entrant:
+        """A controller at the plan's own initial gamma."""
+        return Entrant("rule", name, self.plan.initial)
+
     def _data_set(self, name: str) -> dict[str, Any]:
         scene = self.main[name]
         model = scene.time_model
         return {
             "controllers": {each: scene.figures(each) for each in self.plan.controllers},
             "references": _references(scene),
+            "by_clock": {each: self.clock[scene.setting].ratios(self._usual(each)) for each in self.plan.controllers},
             "time_model_r2": model.r2 if model else None,
             "best_fixed_gamma": self.best_fixed(name),
         }
@@ -130,7 +141,7 @@ class Results:
             return {}
         kinds = {
             kind: {name: _across([each[kind].get(name, {}) for each in sets]) for name in sets[0][kind]}
-            for kind in ("controllers", "references")
+            for kind in ("controllers", "references", "by_clock")
         }
         for name, figures in kinds["controllers"].items():
             figures.update(self._spread(name))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from osd.gamma import CostModel, GammaController, Go, Observation, Signal
+from osd.gamma.costs import nearly
 
 
 class TimedRow:
@@ -35,9 +36,12 @@ class Timed:
         """Nanoseconds of processor time in plan, steer and observe: what other processes take is left out."""
         self.decisions = 0
         """Rounds of single requests that were decided."""
+        self.started = 0
+        """Requests."""
 
     def start(self) -> TimedRow:
         """The state of a new request."""
+        self.started += 1
         return TimedRow(self.inner.start(), self)
 
     def plan(self, rows: Sequence[TimedRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
@@ -58,22 +62,51 @@ class Timed:
         return answers
 
 
+class Rounds:
+    """How long rounds took, from the end of the one before, the time of decisions left out.
+
+    The round in which a request comes in also read its prompt: of it is kept only what kind it was.
+    """
+
+    def __init__(self) -> None:
+        self.took: dict[str, list[float]] = {}
+        """Milliseconds, by kind."""
+        self.first: dict[str, int] = {}
+        """Rounds in which a request came in, by kind."""
+        self._at = self._decided = self._started = 0
+
+    def add(self, kind: str, timed: Timed) -> None:
+        """A round has ended."""
+        now, decided = time.perf_counter_ns(), timed.spent_ns
+        if timed.started != self._started:
+            self.first[kind] = self.first.get(kind, 0) + 1
+        else:
+            self.took.setdefault(kind, []).append(round((now - self._at - decided + self._decided) / 1e6, 4))
+        self._at, self._decided, self._started = time.perf_counter_ns(), decided, timed.started
+
+
 class CountedCosts(CostModel):
     """A cost model that counts passes, and passes every timing on to one that hears of all contenders."""
 
     def __init__(self, everyone: CostModel) -> None:
         super().__init__()
         self._everyone = everyone
+        self.timed: Timed | None = None
+        """The controller whose rounds these are."""
+        self.by_kind = Rounds()
         self.draft_passes = 0
         self.target_passes = 0
         self.clock_ms = 0.0
         """All drafting and verifying, milliseconds."""
+        self._drafted = (0, 0)
+        """Of the round under way: draft passes, tokens that the drafter had to read first."""
 
     def observe_draft(self, batch: int, steps: int, ms: float) -> None:
         """See :class:`~osd.gamma.costs.CostModel`."""
         super().observe_draft(batch, steps, ms)
         self.draft_passes += steps
         self.clock_ms += ms
+        self._drafted = steps, nearly(self.unread)
         self._everyone.unread = self.unread
         self._everyone.observe_draft(batch, steps, ms)
 
@@ -83,3 +116,7 @@ class CountedCosts(CostModel):
         self.target_passes += 1
         self.clock_ms += ms
         self._everyone.observe_verify(batch, tokens, ms)
+        if self.timed:
+            steps, unread = self._drafted
+            self.by_kind.add(f"{batch},{steps},{nearly(tokens)},{unread}", self.timed)
+        self._drafted = 0, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,20 @@ def test_it_leaves_figures_pictures_rounds_and_costs(finished: tuple[Path, Watch
         assert (out / name).stat().st_size > 5000, name
     assert len(read_recording(out / "rounds.parquet").of("two", 1.0)) == PLAN.prompts_needed()
     assert load_costs(out / "costs.json").verify_ms(1, 1) > 0
+
+
+def test_every_round_is_timed_by_its_kind(finished: tuple[Path, Watch]) -> None:
+    """What a kind says adds up to the passes, and rounds and decisions to less than the time that went by."""
+    measured = [from_line(line) for line in (finished[0] / LOG).read_text().splitlines()]
+    ours = [each for each in measured if each.job.entrant.kind != "assisted"]
+    for each in ours:
+        counts = Counter(each.first) + Counter({kind: len(took) for kind, took in each.took_ms.items()})
+        assert sum(counts.values()) == each.target_passes
+        assert sum(int(kind.split(",")[1]) * count for kind, count in counts.items()) == each.draft_passes
+        inside = sum(map(sum, each.took_ms.values())) / 1e3 + each.decision_ns / 1e9
+        assert all(ms > 0 for took in each.took_ms.values() for ms in took) and 0 < inside < each.seconds
+    by_kind = {kind for each in ours if each.job.entrant == ALONE for kind in each.took_ms}
+    assert {kind.split(",")[1] for kind in by_kind} == {"0"}
 
 
 def test_the_oracle_takes_as_few_rounds_as_the_recorded_matches_allow(finished: tuple[Path, Watch]) -> None:
