@@ -9,6 +9,9 @@ from osd.gamma.probing import BURST
 
 _ASK_AGAIN = 64
 """Tokens after which a request that a probe found bad is asked again."""
+_EARLY = 4
+"""Tokens after its beginning, or after each so many, in which a request is asked: a good one has most to win then, and
+the draft least to read. Credit waits for the next request to come."""
 
 
 class Asking:
@@ -24,7 +27,7 @@ class Asking:
         if asked and asked.tries % BURST and asked in rows:
             return asked
         for row, room in zip(rows, rooms, strict=True):
-            if room > BURST and row.emitted >= row.ask_after:
+            if room > BURST and row.emitted >= row.ask_after and row.emitted % _ASK_AGAIN <= _EARLY:
                 return row
         return None
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from osd.gamma import weighing
+from osd.gamma import lines, weighing
 
 log = logging.getLogger(__name__)
 
 _IN_ORDER = (
-    "bin_of", "middle_of", "leaning", "chance_of", "expect", "hope", "passed", "look", "weigh",
+    "bin_of", "middle_of", "leaning", "chance_of", "expect", "hope", "guess_of", "passed", "look", "weigh",
     "forget", "lean", "saw", "judge", "begin",
 )  # fmt: skip
 """Whatever one calls stands before it."""
@@ -84,7 +84,7 @@ def compile_weighing() -> Weighing:
 
 def _tried(made: Weighing) -> Weighing:
     """Called once with each kind of argument that is to come, which compiles them."""
-    book, desk, places, peaks = array(weighing.new_book()), array(weighing.new_desk(1, 1)), whole([0]), array([0.0])
+    book, desk, places, peaks = array(lines.new_book()), array(lines.new_desk(1, 1)), whole([0]), array([0.0])
     made.begin(book, desk, places, 1, 0.0)
     made.weigh(book, desk, places, peaks, 1, 0.0, 0.0)
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from osd.gamma import weighing
+from osd.gamma import lines, weighing
 from osd.gamma.base import Go
 from osd.gamma.compiled import COMPILER, PLAIN, Compiler, array, whole
 from osd.gamma.goodput_row import NOWHERE, GoodputRow, Tally
@@ -27,8 +27,8 @@ class Weigher:
         self.judged = 0
         """Tokens judged so far."""
         self._compiler, self._run = compiler, PLAIN
-        self._book: Any = weighing.new_book()
-        self._desk: Any = weighing.new_desk(_ROWS, depth)
+        self._book: Any = lines.new_book()
+        self._desk: Any = lines.new_desk(_ROWS, depth)
         self._places: Any = [0] * _ROWS
         self._peaks: Any = [0.0] * _ROWS
         self._free = list(range(_ROWS))
@@ -57,7 +57,7 @@ class Weigher:
             self._grow()
         for row in come:
             row.place = self._free.pop()
-            weighing.welcome(self._desk[row.place])
+            lines.welcome(self._desk[row.place])
 
     def verdict(self, place: int, drafted: int, accepted: int) -> None:
         """On a row's draft; it is learned from when the next round begins."""
@@ -100,7 +100,7 @@ class Weigher:
     def _grow(self) -> None:
         """Twice the room. Rare, so it goes by way of lists."""
         before, depth = len(self._desk), (len(self._desk[0]) - weighing.HEAD) // 2
-        self._desk = [list(line) for line in self._desk] + weighing.new_desk(before, depth)
+        self._desk = [list(line) for line in self._desk] + lines.new_desk(before, depth)
         self._places, self._peaks = [0] * (2 * before), [0.0] * (2 * before)
         self._free += range(before, 2 * before)
         if self._run is not PLAIN:

@@ -51,8 +51,13 @@ ROW_PRIOR = 3.0
 """Accepted and rejected tokens that "this request is like the others" counts as."""
 MEMORY = 160.0
 """Tokens that a bin remembers: traffic changes, and with it what a peak is worth."""
+FIRST_MEMORY = 16.0
+"""First passes that are remembered: what they find tells a change of traffic soonest, and where nobody drafts only
+probes make them. With 160 a mix of domains is 2 % slower in simulation, with 8 single ones begin to be."""
 FORGET_AFTER = 512
 """Judged tokens after which all counts are halved."""
+LIKE = 0.5
+"""Share of first guesses of what follows a token that is a token like it."""
 NEGLIGIBLE = 0.02
 """Share of a bin's successors below which one is left out of what may come next."""
 REFRESH = 16
@@ -121,18 +126,30 @@ def hope(book: Lines, row: Line, price: float) -> float:
     return worth
 
 
+def guess_of(before: int, peak_bin: int) -> float:
+    """What is taken to follow a token of the bin ``before`` until that is known: one like it, or anything. Without the
+    first a draft whose second tokens were never tried would never try them."""
+    even = 1.0 / BINS
+    if before == START:
+        return even
+    return LIKE * (1.0 if peak_bin == before else 0.0) + (1.0 - LIKE) * even
+
+
 def passed(book: Lines, before: int, peak_bin: int) -> None:
     """A draft pass found its peak in this bin, after a token of the bin ``before``."""
     follows, ticks = book[FOLLOWS + before], book[TICKS]
     follows[peak_bin] += 1.0
     ticks[PASSED] += 1.0
-    if ticks[PASSED] % REFRESH == 0.0:
-        total = 0.0
+    first = before == START
+    if first:
+        book[FRESH][before] = 0.0
+    if first or ticks[PASSED] % REFRESH == 0.0:
+        most, total = FIRST_MEMORY if first else MEMORY, 0.0
         for i in range(BINS):
             total += follows[i]
-        if total > MEMORY:
+        if total > most:
             for i in range(BINS):
-                follows[i] *= MEMORY / total
+                follows[i] *= most / total
 
 
 def look(book: Lines, row: Line, peak: float) -> None:
@@ -173,7 +190,7 @@ def forget(book: Lines) -> None:
         book[PRIORS][i] = (book[PRIORS][i] + PRIOR) / 2
     for before in range(BINS + 1):
         for i in range(BINS):
-            book[FOLLOWS + before][i] = book[FOLLOWS + before][i] / 2 + 0.5 / BINS
+            book[FOLLOWS + before][i] = (book[FOLLOWS + before][i] + guess_of(before, i)) / 2
 
 
 def lean(line: Line, at: int, chance: float, accepted: float, keeps: float, prior: float) -> float:
@@ -228,30 +245,3 @@ def begin(book: Lines, desk: Lines, places: Any, rows: int, price: float) -> flo
         row[HOPE] = hope(book, row, price)
         hopes += row[HOPE]
     return hopes
-
-
-def new_book() -> list[list[float]]:
-    """As if each peak were the truth, and anything might follow."""
-    book = [[0.0] * (BINS + 1) for _ in range(LINES)]
-    book[ACCEPTED] = [PRIOR * middle_of(i) for i in range(BINS)] + [0.0]
-    book[JUDGED] = [PRIOR] * (BINS + 1)
-    book[PRIORS] = [PRIOR] * (BINS + 1)
-    book[SHARED][:5] = [SHARED_PRIOR] * 4 + [1.0]
-    for before in range(BINS + 1):
-        book[FOLLOWS + before] = [1.0 / BINS] * BINS + [0.0]
-    return book
-
-
-def new_desk(rows: int, depth: int) -> list[list[float]]:
-    """For so many rows, and drafts of so many tokens."""
-    desk = [[0.0] * (HEAD + 2 * depth) for _ in range(rows)]
-    for row in desk:
-        welcome(row)
-    return desk
-
-
-def welcome(row: Line) -> None:
-    """A new request takes this line; it leans neither way."""
-    row[DRAFTED], row[PASSES], row[ODDS] = 0.0, 0.0, 1.0
-    for i in range(4):
-        row[LEANS + i] = ROW_PRIOR

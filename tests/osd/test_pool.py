@@ -228,7 +228,7 @@ def test_costs_are_kept_for_each_draft_and_controllers_use_their_own(engine: Mak
 
 def test_a_dearer_draft_is_asked_for_shorter_drafts() -> None:
     """The same acceptance, in one batch of two: who costs ten times as much a pass drafts less."""
-    settings, costs = ServeSettings(gamma_max=8), CostModel()
+    settings, costs = ServeSettings(gamma="analytic", gamma_max=8), CostModel()
     dear = costs.of("dear")
     costs.sharing = dear.sharing = 1
     pace = make_pace(settings, costs)

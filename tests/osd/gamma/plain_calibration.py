@@ -23,6 +23,8 @@ _ROW_PRIOR = 3.0
 """Accepted and rejected tokens that "this request is like the others" counts as."""
 _MEMORY = 160.0
 """Tokens that a bin remembers: traffic changes, and with it what a peak is worth."""
+_FIRST_MEMORY = 16.0
+"""First passes of a round that are remembered."""
 _FORGET_AFTER = 512
 """Judged tokens after which all counts are halved."""
 _NEGLIGIBLE = 0.02
@@ -38,6 +40,13 @@ def bin_of(peak: float) -> int:
     return bisect_right(EDGES, peak)
 
 
+def guess_after(before: int) -> list[float]:
+    """What may follow until something is known: a token of the same bin, or anything; anything at START."""
+    if before == START:
+        return [1.0 / BINS] * BINS
+    return [0.5 / BINS + 0.5 * (i == before) for i in range(BINS)]
+
+
 class Calibration:
     """Shared by all requests of an engine."""
 
@@ -49,7 +58,7 @@ class Calibration:
         self._guessed = [_PRIOR] * BINS
         """Of the judged tokens of a bin, those that were not seen but taken from its middle."""
         self._shared = Lean(keeps=0.99, prior=2.0)
-        self._follows = [[1.0 / BINS] * BINS for _ in range(BINS + 1)]
+        self._follows = [guess_after(before) for before in range(BINS + 1)]
         self._since = self._passed = 0
         self.judged = 0
         """Tokens judged so far."""
@@ -78,8 +87,11 @@ class Calibration:
         line = self._follows[before]
         line[peak_bin] += 1.0
         self._passed += 1
-        if self._passed % _REFRESH == 0 and (total := sum(line)) > _MEMORY:
-            self._follows[before] = [weight * _MEMORY / total for weight in line]
+        if before == START:
+            self._known[before] = None
+        most = _FIRST_MEMORY if before == START else _MEMORY
+        if (before == START or self._passed % _REFRESH == 0) and (total := sum(line)) > most:
+            self._follows[before] = [weight * most / total for weight in line]
 
     def saw(self, peak_bin: int, accepted: bool) -> None:
         """The target's verdict on a token."""
@@ -102,7 +114,10 @@ class Calibration:
             self._accepted[i] = (self._accepted[i] + _PRIOR * middle) / 2
             self._judged[i] = (self._judged[i] + _PRIOR) / 2
             self._guessed[i] = (self._guessed[i] + _PRIOR) / 2
-        self._follows = [[weight / 2 + 0.5 / BINS for weight in line] for line in self._follows]
+        self._follows = [
+            [(weight + guess) / 2 for weight, guess in zip(line, guess_after(before), strict=True)]
+            for before, line in enumerate(self._follows)
+        ]
 
 
 class Lean:

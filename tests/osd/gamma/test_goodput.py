@@ -195,6 +195,43 @@ def test_it_starts_again_when_the_draft_becomes_good() -> None:
     assert got > 0.9 * max(clairvoyant(good, threshold / 20, 6000) for threshold in range(20))
 
 
+def requests(controller: GoodputController, costs: CostModel, world: World, count: int, rounds: int) -> list[int]:
+    """Requests one after another, each of so many rounds: what was drafted in each."""
+    return [play(controller, costs, [world], rounds, seed=number).drafted for number in range(count)]
+
+
+def test_traffic_that_turns_good_is_noticed_within_a_few_requests() -> None:
+    """Nothing is sure of what was asked for until now; then everything is, as peaks say at once. With one memory for
+    all passes it took 17 requests; without a guess that like follows like, it stayed at one token a round."""
+    dull = World(sure=(0.25, 0.1), unsure=(0.25, 0.1), step=1.6)
+    clear = World(sure=(0.97, 0.95), unsure=(0.97, 0.95), step=1.6)
+    costs = CostModel()
+    controller = fresh(costs)
+    assert max(requests(controller, costs, dull, 100, 60)[-10:]) <= 4
+    assert min(requests(controller, costs, clear, 20, 60)[8:]) > 120
+
+
+def test_a_request_is_asked_while_it_is_young() -> None:
+    """Where a probe is due in the middle of one it waits for the next."""
+    world = World(sure=(0.97, 0.0), unsure=(0.25, 0.0))
+    costs = CostModel()
+    controller = fresh(costs)
+    requests(controller, costs, world, 20, 50)
+    drafted = []
+    for number in range(60):
+        row = controller.start()
+        for token in range(50):
+            [gamma] = controller.plan([row], [99], 1)
+            if gamma:
+                drafted.append((number, token))
+                controller.steer([row], 1, [0.97])
+                costs.observe_draft(1, 1, world.step)
+            costs.observe_verify(1, 1 + gamma, 4.0)
+            row.observe(Observation(gamma, gamma, 0))
+    assert drafted and all(token <= 5 for _, token in drafted)
+    assert len({number for number, _ in drafted}) == len(drafted) / 2, "two rounds of the same request"
+
+
 def test_when_drafting_grows_dear_it_drafts_less() -> None:
     cheap, dear = World(step=0.3), World(step=3.0)
     costs = CostModel()
