@@ -93,6 +93,7 @@ class Contest:
             digest="" if job.setting.temperature else digest(completion.tokens for completion in done),
             took_ms=costs.by_kind.took,
             first=costs.by_kind.first,
+            texts=costs.by_kind.texts,
         )
 
     def decode(self, setting: Setting, lodger: Lodger, requests: Sequence[Request]) -> list[Completion]:

@@ -40,6 +40,10 @@ class Measured:
     """Milliseconds of single rounds, by their kind (:mod:`osd.bench.gamma.told`)."""
     first: dict[str, int] = field(default_factory=dict)
     """Rounds in which a request came in, by kind."""
+    texts: list[dict[str, int]] = field(default_factory=list)
+    """Rounds by kind, of one text after another."""
+    texts_ms: list[float] = field(default_factory=list)
+    """Milliseconds that those rounds usually take."""
 
     @property
     def rate(self) -> float:

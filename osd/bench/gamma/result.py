@@ -35,8 +35,8 @@ DEFINITIONS = {
     "spread_deviation": "the same with the standard deviation instead of max − min, as in GammaTune's Table 2",
     "mean_over_initial_gamma": "mean of those throughputs ÷ that of the target alone",
     "decision_us": "microseconds of processor time in plan, steer and observe for each round of a request",
-    "time_model_r2": "R² of T = t_draft · draft passes + t_target · target passes, without intercept, over the "
-    "measurements of the setting; T is the time inside drafting and verifying (SpecDec++, D.2)",
+    "time_model_r2": "R² of T = t_draft · draft passes + t_target · target passes, without intercept, over the texts "
+    "of the setting: all of them, and those of each controller; T: what a text's rounds usually take (SpecDec++, D.2)",
     "best_fixed_gamma": "the best of the fixed gammas by temperature and batch size; overall: with the best geometric "
     "mean over data sets",
     "overall": "geometric mean of ratios over the data sets, mean of the rest, the mix left out",

@@ -12,6 +12,7 @@ from osd.bench.contenders import ASSISTED
 from osd.bench.gamma.measured import Measured
 from osd.bench.gamma.plan import ALONE, ORACLE, Entrant, Plan, Setting
 from osd.bench.gamma.time_model import TimeModel, discard_rate, fit_time_model, verification_rate
+from osd.bench.gamma.told import draft_passes
 from storage.errors import BadInput
 
 Figures = dict[str, float | None]
@@ -86,19 +87,18 @@ class Scene:
 
     @cached_property
     def time_model(self) -> TimeModel | None:
-        """Fitted over the measurements of osd's engine; None with too few, or without drafts."""
-        timed = [each for some in self.of.values() for each in some if each.clock_ms]
-        passes = [each.draft_passes for each in timed], [each.target_passes for each in timed]
-        try:
-            return fit_time_model(*passes, [each.clock_ms for each in timed])
-        except BadInput:
-            return None
+        """Fitted over all texts of osd's engine, whoever decoded them."""
+        return _fitted(each for some in self.of.values() for each in some)
+
+    def time_model_of(self, name: str) -> TimeModel | None:
+        """Fitted over the texts of one controller, as the paper does for each method."""
+        return _fitted(each for entrant, some in self.of.items() if entrant.name == name for each in some)
 
     def figures(self, name: str) -> Figures:
         """A controller's figures at the plan's own initial gamma."""
         entrant = Entrant("rule", name, self.plan.initial)
         swept = list(self.over_initial(name).values())
-        alone = self.rate(ALONE)
+        alone, model = self.rate(ALONE), self.time_model_of(name)
         return {
             "throughput": self.rate(entrant),
             **self.ratios(entrant),
@@ -106,6 +106,7 @@ class Scene:
             "spread_over_initial_gamma": (max(swept) - min(swept)) / statistics.mean(swept) if swept else None,
             "spread_deviation": statistics.stdev(swept) / statistics.mean(swept) if swept else None,
             "mean_over_initial_gamma": statistics.mean(swept) / alone if swept and alone else None,
+            "time_model_r2": model.r2 if model else None,
         }
 
     def ratios(self, entrant: Entrant) -> Figures:
@@ -133,3 +134,15 @@ class Scene:
             "verification_rate": verification_rate(rounds, tokens) if rounds else None,
             "decision_us": spent / decisions / 1000 if decisions else None,
         }
+
+
+def _fitted(measured: Iterable[Measured]) -> TimeModel | None:
+    """None with too few texts, or without drafts."""
+    timed = [each for each in measured if each.texts_ms]
+    texts = [text for each in timed for text in each.texts]
+    drafts = [sum(count * draft_passes(kind) for kind, count in text.items()) for text in texts]
+    try:
+        times = [ms for each in timed for ms in each.texts_ms]
+        return fit_time_model(drafts, [sum(text.values()) for text in texts], times)
+    except BadInput:
+        return None

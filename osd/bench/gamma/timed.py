@@ -73,6 +73,8 @@ class Rounds:
         """Milliseconds, by kind."""
         self.first: dict[str, int] = {}
         """Rounds in which a request came in, by kind."""
+        self.texts: list[dict[str, int]] = []
+        """Rounds by kind, of one text after another; of a batch of several, of those that ran between two arrivals."""
         self._at = self._decided = self._started = 0
 
     def add(self, kind: str, timed: Timed) -> None:
@@ -80,8 +82,10 @@ class Rounds:
         now, decided = time.perf_counter_ns(), timed.spent_ns
         if timed.started != self._started:
             self.first[kind] = self.first.get(kind, 0) + 1
+            self.texts.append({})
         else:
             self.took.setdefault(kind, []).append(round((now - self._at - decided + self._decided) / 1e6, 4))
+        self.texts[-1][kind] = self.texts[-1].get(kind, 0) + 1
         self._at, self._decided, self._started = time.perf_counter_ns(), decided, timed.started
 
 

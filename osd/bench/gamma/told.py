@@ -65,6 +65,11 @@ def usual_ms(ours: Sequence[Measured]) -> Usual:
     return {kind: plain[_base(kind)] + a_token * _read(kind) for kind in kinds}
 
 
+def draft_passes(kind: str) -> int:
+    """Of a round of this kind."""
+    return int(kind.split(",")[1])
+
+
 def _read(kind: str) -> int:
     return int(kind.rpartition(",")[2])
 
@@ -112,4 +117,5 @@ def _outside(each: Measured, usual: Usual) -> float:
 
 def _told(each: Measured, usual: Usual, outside: float) -> Measured:
     rounds = _rounds_ms(each, usual) + each.decision_ns / 1e6
-    return replace(each, seconds=outside + rounds / 1e3, clock_ms=rounds)
+    texts = [sum(count * usual[kind] for kind, count in text.items()) for text in each.texts]
+    return replace(each, seconds=outside + rounds / 1e3, clock_ms=rounds, texts_ms=texts)

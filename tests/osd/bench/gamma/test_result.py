@@ -102,16 +102,24 @@ def test_overall_is_the_geometric_mean_over_data_sets() -> None:
     assert line["overall"]["controllers"]["analytic"]["spread_over_initial_gamma"] == pytest.approx(12 / 132, abs=1e-4)
 
 
-def test_the_time_model_is_fitted_over_what_the_clock_saw() -> None:
-    scene_jobs = [Job(SETTING, Entrant("rule", "fixed", gamma), turn) for gamma in (0, 1, 4) for turn in (0, 1)]
-    passes = [(0, 60), (0, 50), (30, 30), (25, 28), (80, 20), (90, 22)]
+def test_the_time_model_is_fitted_over_texts() -> None:
+    """Plain rounds of 4 ms, and a controller's own of two drafted tokens and 5.5 ms; another's odd ones fit no line."""
+    plain, drafted, odd = "1,0,1,0", "1,2,3,0", "1,4,5,0"
+    texts: dict[str, list[tuple[dict[str, int], float]]] = {
+        "fixed": [({odd: 1}, 90.0), ({odd: 20}, 91.0)],
+        "analytic": [({plain: 60}, 240.0), ({plain: 30, drafted: 8}, 164.0), ({drafted: 9}, 49.5)],
+    }
+    jobs = {name: Job(SETTING, Entrant("rule", name, 4), 0) for name in texts}
     some = [
-        made(job, 100, draft_passes=drafts, target_passes=targets, clock_ms=0.5 * drafts + 4 * targets)
-        for job, (drafts, targets) in zip(scene_jobs, passes, strict=True)
+        made(jobs[name], 100, texts=[kinds for kinds, _ in own], texts_ms=[ms for _, ms in own])
+        for name, own in texts.items()
     ]
-    model = Scene(SETTING, SMALL, some).time_model
-    assert model is not None
-    assert (model.draft_ms, model.target_ms, model.r2) == pytest.approx((0.5, 4.0, 1.0))
+    scene = Scene(SETTING, SMALL, some)
+    model, whole = scene.time_model_of("analytic"), scene.time_model
+    assert model is not None and whole is not None
+    assert (model.draft_ms, model.target_ms, model.r2) == pytest.approx((0.75, 4.0, 1.0))
+    assert whole.r2 < 0.9
+    assert scene.time_model_of("fixed") is None, "of two texts there is nothing to be said"
 
 
 def test_a_text_that_is_not_the_targets_own_is_counted() -> None:

@@ -106,6 +106,7 @@ def test_every_round_is_timed_by_its_kind(finished: tuple[Path, Watch]) -> None:
     for each in ours:
         counts = Counter(each.first) + Counter({kind: len(took) for kind, took in each.took_ms.items()})
         assert sum(counts.values()) == each.target_passes
+        assert sum(map(Counter, each.texts), Counter()) == counts
         assert sum(int(kind.split(",")[1]) * count for kind, count in counts.items()) == each.draft_passes
         inside = sum(map(sum, each.took_ms.values())) / 1e3 + each.decision_ns / 1e9
         assert all(ms > 0 for took in each.took_ms.values() for ms in took) and 0 < inside < each.seconds

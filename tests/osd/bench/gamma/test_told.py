@@ -68,6 +68,13 @@ def test_reading_costs_so_much_a_token_in_whatever_round_it_falls() -> None:
     assert reading.seconds - calm.seconds == pytest.approx(0.008)
 
 
+def test_a_text_takes_what_its_rounds_usually_take() -> None:
+    slow = measured("analytic", {PLAIN: 3, DRAFTED: 2}, slow=2.0)
+    slow = replace(slow, texts=[{PLAIN: 2, DRAFTED: 1}, {PLAIN: 1, DRAFTED: 1}])
+    calm = measured("fixed", {PLAIN: 30, DRAFTED: 30})
+    assert told([slow, calm])[0].texts_ms == pytest.approx([2 * 4.0 + 7.0, 4.0 + 7.0])
+
+
 def test_who_was_not_decoded_by_osd_is_told_by_how_slow_its_turn_was() -> None:
     slow = [measured(name, {DRAFTED: 40}, slow=1.5, turn=1) for name in ("fixed", "analytic")]
     usual = [measured(name, {DRAFTED: 40}, turn=turn) for name in ("fixed", "analytic") for turn in (0, 2)]
