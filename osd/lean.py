@@ -24,8 +24,10 @@ from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
 
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
-"""oneDNN would keep what it compiled for 1,024 shapes, and ragged batches have many: hundreds of megabytes. It reads
-the variable at its first product."""
+os.environ.setdefault("LRU_CACHE_CAPACITY", "256")
+"""oneDNN would keep what it compiled for 1,024 shapes, and PyTorch in each thread what describes it, and ragged batches
+have many: half a gigabyte, over the hours. What is missed takes 0.2 ms to make again. Both read their variable at the
+first product."""
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})

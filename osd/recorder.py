@@ -121,15 +121,19 @@ class Recorder:
     def _work(self) -> None:
         torch.set_num_threads(1)  # of this thread: reducing must not take cores from decoding
         import_module("pyarrow.parquet")  # a tenth of a second, which the first segment would have to wait for
-        last = False
-        while not last:
-            parcels, flush, last = self.buffer.get(self.handover.due)
-            self._sort(parcels)
-            if flush:
-                self._flush()
-            self._aside = time.thread_time()
-            self.buffer.done()
-            self.handover.catch_up()
+        while not self._turn():
+            pass
+
+    def _turn(self) -> bool:
+        """Wait for work and do it, whether it was the last; nothing of it is held while the next is waited for."""
+        parcels, flush, last = self.buffer.get(self.handover.due)
+        self._sort(parcels)
+        if flush:
+            self._flush()
+        self._aside = time.thread_time()
+        self.buffer.done()
+        self.handover.catch_up()
+        return last
 
     def _sort(self, parcels: list[Parcel]) -> None:
         """Reduce what came, and note which requests ended."""
