@@ -12,6 +12,9 @@ from osd.gamma.goodput_row import NOWHERE, GoodputRow, Tally
 
 _ROWS = 8
 """That there is room for at first."""
+WORTH_COMPILING = 256
+"""Rounds after which the compiler is asked for: loading it takes a second or two of a core, which so many rounds of
+interpreted lines do not."""
 _GOES = (Go.DECLINE, Go.LAST, Go.ON)
 _ALONE = ([Go.DECLINE], [Go.LAST], [Go.ON])
 """Answers for one row."""
@@ -34,8 +37,8 @@ class Weigher:
         self._free = list(range(_ROWS))
         self._begun = 0
         """Rows of this round, whose lines the first ``_places`` name."""
-        if compiler:
-            compiler.start()
+        self._interpreted = 0
+        """Rounds."""
 
     def start(self) -> GoodputRow:
         """A new request, which leans neither way."""
@@ -68,8 +71,8 @@ class Weigher:
 
     def begin(self, rows: Sequence[GoodputRow], price: float) -> list[float]:
         """A round: what each row hopes of a first draft pass, where a token in the target's pass costs ``price``."""
-        if self._run is PLAIN and self._compiler and self._compiler.ready:
-            self._turn_to_arrays()
+        if self._run is PLAIN and self._compiler:
+            self._hurry(self._compiler)
         count = self._begun = len(rows)
         for k, row in enumerate(rows):
             self._places[k] = row.place
@@ -106,9 +109,13 @@ class Weigher:
         if self._run is not PLAIN:
             self._arrays()
 
-    def _turn_to_arrays(self) -> None:
-        if self._compiler and self._compiler.ready:
-            self._run, self._book = self._compiler.ready, array(self._book)
+    def _hurry(self, compiler: Compiler) -> None:
+        """Have it compiled once it is worth that, and from then on run what was compiled."""
+        self._interpreted += 1
+        if self._interpreted == WORTH_COMPILING:
+            compiler.start()
+        if compiler.ready:
+            self._run, self._book = compiler.ready, array(self._book)
             self._arrays()
 
     def _arrays(self) -> None:

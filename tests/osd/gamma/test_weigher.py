@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from osd.gamma.base import Go, Observation
 from osd.gamma.compiled import COMPILER, Compiler
 from osd.gamma.goodput_row import GoodputRow
-from osd.gamma.weigher import Weigher
+from osd.gamma.weigher import WORTH_COMPILING, Weigher
 from tests.osd.gamma.plain_calibration import Calibration, PlainRow, weigh_plainly
 
 DEPTH = 6
@@ -132,6 +132,26 @@ def test_without_a_compiler_it_goes_on_interpreted(
     pair = Pair(Weigher(DEPTH, compiler), 3, 2)
     for _ in range(20):
         pair.round()
+
+
+class Asked(Compiler):
+    """Counts how often it is asked for."""
+
+    times = 0
+
+    def start(self) -> None:
+        self.times += 1
+
+
+def test_the_compiler_is_asked_for_once_it_is_worth_it() -> None:
+    compiler = Asked()
+    weigher = Weigher(DEPTH, compiler)
+    for _ in range(WORTH_COMPILING - 1):
+        weigher.begin([], 0.0)
+    assert compiler.times == 0
+    for _ in range(2 * WORTH_COMPILING):
+        weigher.begin([], 0.0)
+    assert compiler.times == 1
 
 
 def test_it_is_compiled_once_in_a_process() -> None:
