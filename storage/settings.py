@@ -92,7 +92,7 @@ class ServeSettings(Section):
     """Whether tenants share them. How soon an answer begins then tells a tenant what others have asked."""
     threads: int | None = Field(default=None, ge=1)
     """Torch threads for decoding on the CPU; None leaves torch's own choice, and `osd serve` one core less."""
-    gamma: GammaRule = "analytic"
+    gamma: GammaRule = "goodput"
     """The controller that sizes the drafts."""
     gamma_routes: dict[str, GammaRule] = Field(default={})
     """Other controllers for single routes: route = controller."""

@@ -49,7 +49,7 @@ def generate(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Makes drawing repeatable with serve.gamma = fixed; analytic, the default, measures time.",
+            help="Makes drawing repeatable with serve.gamma = fixed; goodput, the default, measures time.",
             metavar="N",
             rich_help_panel=SAMPLING,
         ),
