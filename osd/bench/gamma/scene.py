@@ -87,7 +87,7 @@ class Scene:
 
     @cached_property
     def time_model(self) -> TimeModel | None:
-        """Fitted over all texts of osd's engine, whoever decoded them."""
+        """Fitted over all texts of osd's engine, whoever decoded them; over whole measurements in a replay."""
         return _fitted(each for some in self.of.values() for each in some)
 
     def time_model_of(self, name: str) -> TimeModel | None:
@@ -138,11 +138,19 @@ class Scene:
 
 def _fitted(measured: Iterable[Measured]) -> TimeModel | None:
     """None with too few texts, or without drafts."""
-    timed = [each for each in measured if each.texts_ms]
-    texts = [text for each in timed for text in each.texts]
-    drafts = [sum(count * draft_passes(kind) for kind, count in text.items()) for text in texts]
+    points = [point for each in measured for point in _points(each)]
+    drafts, rounds, times = [drafts for drafts, _, _ in points], [n for _, n, _ in points], [ms for _, _, ms in points]
     try:
-        times = [ms for each in timed for ms in each.texts_ms]
-        return fit_time_model(drafts, [sum(text.values()) for text in texts], times)
+        return fit_time_model(drafts, rounds, times)
     except BadInput:
         return None
+
+
+def _points(each: Measured) -> list[tuple[int, int, float]]:
+    """Draft passes, target passes and milliseconds of each text; of all in one where they were not told apart."""
+    if not each.texts_ms:
+        return [(each.draft_passes, each.target_passes, each.clock_ms)] if each.clock_ms else []
+    return [
+        (sum(count * draft_passes(kind) for kind, count in text.items()), sum(text.values()), ms)
+        for text, ms in zip(each.texts, each.texts_ms, strict=True)
+    ]

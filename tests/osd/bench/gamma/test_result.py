@@ -102,6 +102,19 @@ def test_overall_is_the_geometric_mean_over_data_sets() -> None:
     assert line["overall"]["controllers"]["analytic"]["spread_over_initial_gamma"] == pytest.approx(12 / 132, abs=1e-4)
 
 
+def test_the_time_model_is_fitted_over_what_the_clock_saw() -> None:
+    """A replay does not tell texts apart."""
+    scene_jobs = [Job(SETTING, Entrant("rule", "fixed", gamma), turn) for gamma in (0, 1, 4) for turn in (0, 1)]
+    passes = [(0, 60), (0, 50), (30, 30), (25, 28), (80, 20), (90, 22)]
+    some = [
+        made(job, 100, draft_passes=drafts, target_passes=targets, clock_ms=0.5 * drafts + 4 * targets)
+        for job, (drafts, targets) in zip(scene_jobs, passes, strict=True)
+    ]
+    model = Scene(SETTING, SMALL, some).time_model
+    assert model is not None
+    assert (model.draft_ms, model.target_ms, model.r2) == pytest.approx((0.5, 4.0, 1.0))
+
+
 def test_the_time_model_is_fitted_over_texts() -> None:
     """Plain rounds of 4 ms, and a controller's own of two drafted tokens and 5.5 ms; another's odd ones fit no line."""
     plain, drafted, odd = "1,0,1,0", "1,2,3,0", "1,4,5,0"
