@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PROMPTS = 256
 """Taken from each file; they come again and again."""
+ANSWER = 128
+"""Tokens: the median of answers in Azure's trace of conversations is 116."""
 ENTRIES = 20_000
 """Taken from each trace."""
 SecondsOption = Annotated[float, typer.Option(help="Seconds of each server at each level.", min=0.1)]
@@ -33,9 +35,10 @@ def serve(
     draft: DraftOption = None,
     prompts: PromptsOption = None,
     concurrency: Annotated[str, typer.Option(help="Clients at a time.", metavar="N,…")] = "1,2,4,8,16,32,64",
-    seconds: SecondsOption = 6.0,
+    seconds: SecondsOption = 15.0,
+    turns: Annotated[int, typer.Option(help="Parts of them, in which the servers take turns.", min=1)] = 5,
     swaps: Annotated[int, typer.Option(help="New draft versions while it measures.", min=0)] = 20,
-    max_tokens: MaxTokensOption = 64,
+    max_tokens: MaxTokensOption = ANSWER,
     trace: Annotated[
         list[Path] | None,
         typer.Option(help="JSONL file with t_s, context_tokens, generated_tokens: arrivals to play; may be repeated."),
@@ -50,7 +53,7 @@ def serve(
 
     Three servers take turns: without drafts, with fixed ones, with goodput; the two that draft get new versions
     meanwhile. Goodput's latencies are shown, and it is compared with the engine alone, which has the same prompts and
-    rows. Clients run on this machine and take their part of it.
+    rows; ratios are those of the median turn. Clients run on this machine and take their part of it.
 
     Example: `osd bench serve --concurrency 1,8 --seconds 3 --json`
     """
@@ -69,7 +72,7 @@ def serve(
     tokens = tokens_of(pair, prompts, limit, max_tokens)
     together = [token for prompt in tokens for token in prompt]
     traces = [read_trace(path, ENTRIES, together, limit, max_tokens) for path in trace or []]
-    plan = Plan(numbers(concurrency, "--concurrency", int, 1), seconds, swaps, max_tokens, traces)
+    plan = Plan(numbers(concurrency, "--concurrency", int, 1), seconds, turns, swaps, max_tokens, traces)
     result = bench_serve(pair, tokens, settings, plan, note) | {"threads": torch.get_num_threads()}
     if not json:
         show(result)
@@ -97,7 +100,8 @@ def show(result: dict[str, Any]) -> None:
     shown = [Column(name, name, _one, right=True) for name in times]
     print_table(rows, [Column("clients", "clients"), *rates, *shown, Column("failed", "failed")])
     note(f"The engine alone: {_one(result['offline_tokens_per_s'])} tok/s; server ÷ engine at "
-         f"{result['compared_at']} clients: {result['server_over_offline'] or 0:.2f}.")  # fmt: skip
+         f"{result['compared_at']} clients: {result['server_over_offline'] or 0:.3f} ± "
+         f"{result['server_over_offline_error'] or 0:.3f}.")  # fmt: skip
 
 
 def _one(value: float | None) -> str:

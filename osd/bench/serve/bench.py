@@ -6,10 +6,9 @@ loaded the others have nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,8 +17,10 @@ from osd.bench.serve.alone import alone_load
 from osd.bench.serve.client import Job
 from osd.bench.serve.load import Load, closed_load
 from osd.bench.serve.process import Server, server, settings_in
+from osd.bench.serve.result import MAIN, whole_line
 from osd.bench.serve.swaps import Swaps, swaps_of
 from osd.bench.serve.trace import Trace, trace_line
+from osd.bench.serve.turns import jobs_of, shuffled_jobs, turned
 from osd.engine import Engine
 from osd.models import Pair
 from osd.serving import in_folder, serving
@@ -29,12 +30,8 @@ from storage.store import open_store
 ARMS: dict[str, dict[str, Any]] = {
     "off": {"gamma": "fixed", "gamma_initial": 0}, "fixed": {"gamma": "fixed"}, "goodput": {"gamma": "goodput"},
 }  # fmt: skip
-MAIN = "goodput"
-"""The arm whose latencies are shown, and that is compared with the engine alone."""
 SWAPPING = ("fixed", MAIN)
-TURNS = 3
-"""Into so many parts the seconds of an arm are divided."""
-WARM_SECONDS = 2.0
+WARM_SECONDS = 4.0
 Report = Callable[[str], None]
 
 
@@ -46,6 +43,8 @@ class Plan:
     """Clients at a time."""
     seconds: float
     """Of each arm at each level."""
+    turns: int
+    """Into so many parts they are divided."""
     swaps: int
     """New versions in each arm that drafts, over all levels."""
     max_tokens: int
@@ -59,12 +58,14 @@ class Bench:
     servers: Mapping[str, Server]
     engine: Engine
     swaps: Mapping[str, Swaps]
-    jobs: Iterator[Job]
+    jobs: Sequence[Job]
     plan: Plan
     report: Report
-    found: dict[str, dict[int, Load]] = field(default_factory=lambda: {arm: {} for arm in ARMS})
-    alone: Load = field(default_factory=Load)
+    found: dict[int, dict[str, list[Load]]] = field(default_factory=dict)
+    """By clients and arm, turn after turn."""
+    alone: list[Load] = field(default_factory=list)
     turns: int = 0
+    """Over."""
 
     @property
     def compared_at(self) -> int:
@@ -74,40 +75,36 @@ class Bench:
     def measure(self) -> None:
         """Every level, arm after arm, several times."""
         for level in self.plan.levels:
-            for turn in range(TURNS):
-                self.report(f"{level} at a time, turn {turn + 1} of {TURNS}")
+            self.found[level] = {arm: [] for arm in ARMS}
+            for turn in range(self.plan.turns):
+                self.report(f"{level} at a time, turn {turn + 1} of {self.plan.turns}")
                 for arm in turned(list(ARMS), turn):
                     self._turn(arm, level)
                 self.turns += 1
 
     def _turn(self, arm: str, level: int) -> None:
-        seconds = self.plan.seconds / TURNS
-        due = self.plan.swaps * (self.turns + 1) // (len(self.plan.levels) * TURNS)
+        seconds, turns = self.plan.seconds / self.plan.turns, len(self.plan.levels) * self.plan.turns
+        due = self.plan.swaps * (self.turns + 1) // turns
         beside = self.swaps[arm].beside(due, seconds) if arm in self.swaps else None
-        load = closed_load(self.servers[arm].address, self.jobs, level, seconds, beside)
-        self.found[arm].setdefault(level, Load()).add(load)
+        load = closed_load(self.servers[arm].address, jobs_of(self.jobs, self.turns), level, seconds, beside)
+        self.found[level][arm].append(load)
         if arm == MAIN and level == self.compared_at:
-            self.alone.add(alone_load(self.engine, self.jobs, level, seconds))
+            self.alone.append(alone_load(self.engine, jobs_of(self.jobs, self.turns), level, seconds))
 
     def warm_up(self) -> None:
         """What is compiled, cached and learned of costs is no part of what is measured."""
         self.report("warming up")
         rows = self.engine.settings.max_batch
         for arm in ARMS:
-            closed_load(self.servers[arm].address, self.jobs, rows, WARM_SECONDS)
-        alone_load(self.engine, self.jobs, rows, WARM_SECONDS)
-
-
-def turned(names: Sequence[str], turn: int) -> list[str]:
-    """The same, beginning with another one every turn."""
-    return [*names[turn % len(names) :], *names[: turn % len(names)]]
+            closed_load(self.servers[arm].address, jobs_of(self.jobs, self.turns), rows, WARM_SECONDS)
+        alone_load(self.engine, jobs_of(self.jobs, self.turns), rows, WARM_SECONDS)
 
 
 def bench_serve(
     pair: Pair, prompts: Sequence[Sequence[int]], settings: Settings, plan: Plan, report: Report
 ) -> dict[str, Any]:
     """Measure. Raises StoreError when a server does not start."""
-    jobs = cycle([Job(tuple(prompt), plan.max_tokens) for prompt in prompts])
+    jobs = shuffled_jobs(prompts, plan.max_tokens)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-serve-")))
         report("starting servers")
@@ -128,35 +125,10 @@ def bench_serve(
 
 def result(bench: Bench) -> dict[str, Any]:
     """The line that the command ends with."""
-    lines = {str(level): _line(bench.found, level) for level in bench.plan.levels}
-    served = bench.found[MAIN][bench.compared_at].rate
-    errors = [error for loads in bench.found.values() for load in loads.values() for error in load.errors]
-    tails = [line["tpot_ms_p99"] / line["tpot_ms_p50"] for line in lines.values() if line["tpot_ms_p50"]]
-    return {
-        "by_concurrency": lines,
-        "offline_tokens_per_s": bench.alone.rate,
-        "server_over_offline": served / bench.alone.rate if bench.alone.rate else None,
-        "compared_at": bench.compared_at,
-        "goodput_over_best_min": min((line["goodput_over_best"] for line in lines.values()), default=None),
-        "tpot_p99_over_median_max": max(tails, default=None),
-        "failed": len(errors),
-        "errors": sorted(set(errors))[:5],
-        "swaps": _swaps(bench),
-        "seconds": bench.plan.seconds,
-        "turns": TURNS,
-    }
-
-
-def _line(found: Mapping[str, Mapping[int, Load]], level: int) -> dict[str, Any]:
-    rates = {arm: loads[level].rate for arm, loads in found.items()}
-    failed = sum(loads[level].failed for loads in found.values())
-    best = max(rates["off"], rates["fixed"])
-    ratio = {"goodput_over_best": rates[MAIN] / best if best else None}
-    return {**rates, **ratio, **found[MAIN][level].percentiles(), "failed": failed}
-
-
-def _swaps(bench: Bench) -> dict[str, int]:
-    """Versions that the main arm was given, and those of them that its answers name."""
     made = set(bench.swaps[MAIN].made)
-    named = {reply.version for load in bench.found[MAIN].values() for reply in load.replies}
-    return {"published": len(made), "served": len(made & named)}
+    named = {reply.version for arms in bench.found.values() for turn in arms[MAIN] for reply in turn.replies}
+    return {
+        **whole_line(bench.found, bench.alone, bench.compared_at),
+        "swaps": {"published": len(made), "served": len(made & named)},
+        "seconds": bench.plan.seconds, "turns": bench.plan.turns, "max_tokens": bench.plan.max_tokens,
+    }  # fmt: skip

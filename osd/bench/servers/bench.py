@@ -9,20 +9,23 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from osd.bench.serve.bench import ARMS, MAIN, TURNS, WARM_SECONDS, turned
+from osd.bench.serve.bench import ARMS, WARM_SECONDS
 from osd.bench.serve.client import Job
 from osd.bench.serve.load import Load, closed_load
 from osd.bench.serve.process import awake, server, settings_in, signal_group
+from osd.bench.serve.result import MAIN
+from osd.bench.serve.turns import jobs_of, shuffled_jobs, turned
 from osd.bench.servers.others import Other, Up, other_server, transformers_ways, vllm_ways
 from osd.models import Pair
 from storage.errors import StoreError
 from storage.settings import Settings
 
+TURNS = 3
+"""Into so many parts the seconds of a server are divided."""
 Report = Callable[[str], None]
 
 
@@ -31,7 +34,7 @@ def bench_servers(
     max_tokens: int, vllm: Path | None, report: Report,
 ) -> dict[str, Any]:  # fmt: skip
     """Tokens a second by server and clients; what did not start."""
-    jobs = cycle([Job(tuple(prompt), max_tokens) for prompt in prompts])
+    jobs = shuffled_jobs(prompts, max_tokens)
     others = transformers_ways(pair, max_tokens) + (vllm_ways(pair, vllm, settings.serve.max_batch) if vllm else [])
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-servers-")))
@@ -39,7 +42,7 @@ def bench_servers(
         up, wrong = _start(stack, folder, pair, settings, others, report)
         for name, one in list(up.items()):
             report(f"warming up {name}")
-            load = _load(one, jobs, max(levels), WARM_SECONDS)
+            load = _load(one, jobs_of(jobs, 0), max(levels), WARM_SECONDS)
             if load.errors:
                 wrong[name] = load.errors[0]
                 del up[name]
@@ -47,7 +50,7 @@ def bench_servers(
             for turn in range(TURNS):
                 report(f"{level} at a time, turn {turn + 1} of {TURNS}")
                 for name in turned(list(up), turn):
-                    load = _load(up[name], jobs, level, seconds / TURNS)
+                    load = _load(up[name], jobs_of(jobs, turn), level, seconds / TURNS)
                     found.setdefault(name, {}).setdefault(level, Load()).add(load)
     lines = {name: {str(level): _line(load) for level, load in loads.items()} for name, loads in found.items()}
     speculating = ["osd", *(other.name for other in others if other.speculates and other.name in up)]

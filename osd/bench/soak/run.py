@@ -11,10 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from osd.bench.serve.bench import ARMS, MAIN
+from osd.bench.serve.bench import ARMS
 from osd.bench.serve.client import Job
 from osd.bench.serve.load import Arrival, Load, closed_load, open_load
 from osd.bench.serve.process import Server, server, settings_in
+from osd.bench.serve.result import MAIN
 from osd.bench.serve.trace import Trace
 from osd.bench.soak.picture import draw
 from osd.bench.soak.watch import Watcher, growth

@@ -1,0 +1,70 @@
+"""What a load bench ends with: by clients what each arm did, and arms compared turn by turn.
+
+Arms of one turn have the same prompts and stand next to each other in time, so a machine that is slower for a minute is
+so for all of them: their ratio in the median turn, and not the ratio of their totals, is what is told.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from osd.bench.medians import median_error
+from osd.bench.serve.load import Load
+
+MAIN = "goodput"
+"""The arm whose latencies are shown, and that the others and the engine alone are compared with."""
+
+
+class Ratio(NamedTuple):
+    """Tokens a second of the one ÷ the other, in the median turn."""
+
+    value: float | None
+    error: float | None
+
+
+def ratio(one: Sequence[Load], other: Sequence[Load]) -> Ratio:
+    """Of the turns in which both got something done."""
+    values = [a.rate / b.rate for a, b in zip(one, other, strict=True) if b.rate]
+    return Ratio(statistics.median(values), median_error(values)) if values else Ratio(None, None)
+
+
+def together(turns: Sequence[Load]) -> Load:
+    """All turns as one load."""
+    whole = Load()
+    for turn in turns:
+        whole.add(turn)
+    return whole
+
+
+def level_line(arms: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
+    """One number of clients: tokens a second of each arm, the main one ÷ the better of the others, its latencies."""
+    wholes = {arm: together(turns) for arm, turns in arms.items()}
+    compared = [ratio(arms[MAIN], turns) for arm, turns in arms.items() if arm != MAIN]
+    least = min(compared, key=lambda found: math.inf if found.value is None else found.value)
+    return {
+        **{arm: whole.rate for arm, whole in wholes.items()},
+        "goodput_over_best": least.value, "goodput_over_best_error": least.error,
+        **wholes[MAIN].percentiles(), "failed": sum(whole.failed for whole in wholes.values()),
+    }  # fmt: skip
+
+
+def whole_line(found: Mapping[int, Mapping[str, Sequence[Load]]], alone: Sequence[Load], at: int) -> dict[str, Any]:
+    """The whole bench: turns of every arm by clients, and of the engine alone beside those of ``at`` clients."""
+    lines = {str(level): level_line(arms) for level, arms in found.items()}
+    over_offline = ratio(found[at][MAIN], alone)
+    errors = [error for arms in found.values() for turns in arms.values() for turn in turns for error in turn.errors]
+    tails = [line["tpot_ms_p99"] / line["tpot_ms_p50"] for line in lines.values() if line["tpot_ms_p50"]]
+    return {
+        "by_concurrency": lines,
+        "offline_tokens_per_s": together(alone).rate,
+        "server_over_offline": over_offline.value,
+        "server_over_offline_error": over_offline.error,
+        "compared_at": at,
+        "goodput_over_best_min": min((line["goodput_over_best"] for line in lines.values()), default=None),
+        "tpot_p99_over_median_max": max(tails, default=None),
+        "failed": len(errors),
+        "errors": sorted(set(errors))[:5],
+    }

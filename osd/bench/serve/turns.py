@@ -1,0 +1,29 @@
+"""Taking turns: everybody has the same prompts in a turn, and everybody is first once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+
+from osd.bench.serve.client import Job
+
+STRIDE = 97
+"""Prompts by which a turn begins after the one before it."""
+
+
+def shuffled_jobs(prompts: Sequence[Sequence[int]], tokens: int) -> list[Job]:
+    """Answers of so many tokens. Prompts of all files are mixed, as in traffic, and every time in the same order."""
+    jobs = [Job(tuple(prompt), tokens) for prompt in prompts]
+    random.Random(0).shuffle(jobs)
+    return jobs
+
+
+def jobs_of(jobs: Sequence[Job], turn: int) -> Iterator[Job]:
+    """Those of a turn, without end."""
+    return islice(cycle(jobs), turn * STRIDE % len(jobs), None)
+
+
+def turned(names: Sequence[str], turn: int) -> list[str]:
+    """The same, beginning with another one every turn."""
+    return [*names[turn % len(names) :], *names[: turn % len(names)]]
