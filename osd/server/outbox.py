@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-EACH, MOST = 0.005, 0.1
-"""Seconds between ticks for each job that is told, and at most: eight are told every 40 ms, twenty and more every
-tenth of a second."""
+EACH, MOST = 0.01, 0.1
+"""Seconds between ticks for each job that is told, and at most: eight are told every 80 ms, ten and more every tenth of
+a second."""
 
 
 class Paced(Protocol):

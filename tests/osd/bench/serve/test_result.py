@@ -1,0 +1,49 @@
+"""Arms are compared turn by turn, on the same prompts."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from osd.bench.serve.client import Job
+from osd.bench.serve.load import Load
+from osd.bench.serve.result import level_line, ratio, whole_line
+from osd.bench.serve.turns import STRIDE, jobs_of, shuffled_jobs, turned
+
+
+def turns(*rates: float, errors: tuple[str, ...] = ()) -> list[Load]:
+    """A second each."""
+    return [Load(tokens=rate, seconds=1.0, errors=list(errors)) for rate in rates]
+
+
+def test_a_machine_that_is_slow_for_a_turn_does_not_move_the_ratio() -> None:
+    one, other = turns(110, 55, 220, 111, 10), turns(100, 50, 200, 100, 100)
+    found = ratio(one, other)
+    assert found.value == pytest.approx(1.1) and found.error is not None and found.error < 0.01
+    assert ratio(turns(1, 2), turns(0, 0)) == (None, None)
+    assert ratio(turns(3, 9, 8), turns(1, 0, 2)).value == 3.5  # a turn without anything is none
+
+
+def test_the_main_arm_is_held_against_the_better_of_the_others() -> None:
+    line = level_line({"off": turns(100, 100, 100), "fixed": turns(60, 60, 60), "goodput": turns(95, 99, 98)})
+    assert (line["off"], line["fixed"]) == (100, 60) and line["goodput"] == pytest.approx(292 / 3)
+    assert line["goodput_over_best"] == pytest.approx(0.98) and line["failed"] == 0
+
+
+def test_the_whole_line_names_the_worst_level_and_every_error() -> None:
+    arms = {"off": turns(10, 10, 10), "fixed": turns(8, 8, 8), "goodput": turns(11, 11, 11)}
+    worse = {**arms, "goodput": turns(9, 9, 9, errors=("reset",))}
+    line = whole_line({1: arms, 8: worse}, turns(10, 10, 10), 8)
+    assert line["goodput_over_best_min"] == pytest.approx(0.9) and line["server_over_offline"] == pytest.approx(0.9)
+    assert line["failed"] == 3 and line["errors"] == ["reset"] and line["tpot_p99_over_median_max"] is None
+    assert line["by_concurrency"]["8"]["failed"] == 3 and line["offline_tokens_per_s"] == 10
+
+
+def test_all_have_the_same_prompts_in_a_turn_and_others_in_the_next() -> None:
+    jobs = shuffled_jobs([[i] for i in range(200)], 7)
+    assert jobs == shuffled_jobs([[i] for i in range(200)], 7) and sorted(jobs) == [Job((i,), 7) for i in range(200)]
+    assert jobs != sorted(jobs)
+    first, again, second = (list(islice(jobs_of(jobs, turn), 300)) for turn in (0, 0, 1))
+    assert first == again == [*jobs, *jobs[:100]] and second[:50] == first[STRIDE : STRIDE + 50]
+    assert [turned(["a", "b", "c"], turn)[0] for turn in range(4)] == ["a", "b", "c", "a"]
