@@ -56,6 +56,7 @@ def whole_line(found: Mapping[int, Mapping[str, Sequence[Load]]], alone: Sequenc
     lines = {str(level): level_line(arms) for level, arms in found.items()}
     over_offline = ratio(found[at][MAIN], alone)
     errors = [error for arms in found.values() for turns in arms.values() for turn in turns for error in turn.errors]
+    ratios = [line["goodput_over_best"] for line in lines.values() if line["goodput_over_best"] is not None]
     tails = [line["tpot_ms_p99"] / line["tpot_ms_p50"] for line in lines.values() if line["tpot_ms_p50"]]
     return {
         "by_concurrency": lines,
@@ -63,7 +64,7 @@ def whole_line(found: Mapping[int, Mapping[str, Sequence[Load]]], alone: Sequenc
         "server_over_offline": over_offline.value,
         "server_over_offline_error": over_offline.error,
         "compared_at": at,
-        "goodput_over_best_min": min((line["goodput_over_best"] for line in lines.values()), default=None),
+        "goodput_over_best_min": min(ratios, default=None),
         "tpot_p99_over_median_max": max(tails, default=None),
         "failed": len(errors),
         "errors": sorted(set(errors))[:5],
