@@ -141,6 +141,6 @@ def as_measured(job: Job, seen: Simulated) -> Measured:
         draft_passes=seen.draft_passes,
         target_passes=seen.steps,
         clock_ms=clock_ms,
-        decisions=seen.rounds,
+        decisions=seen.decisions,
         decision_ns=round(1e9 * seen.decision_seconds),
     )

@@ -34,7 +34,8 @@ DEFINITIONS = {
     "and over the turns that all of them took; overall: of the geometric mean over data sets at each initial gamma",
     "spread_deviation": "the same with the standard deviation instead of max − min, as in GammaTune's Table 2",
     "mean_over_initial_gamma": "mean of those throughputs ÷ that of the target alone",
-    "decision_us": "microseconds of processor time in plan, steer and observe for each round of a request",
+    "decision_us": "microseconds of processor time in plan, steer and observe for each answer to a request: how far to "
+    "draft, and after each drafted token whether to go on",
     "time_model_r2": "R² of T = t_draft · draft passes + t_target · target passes, without intercept, over the texts "
     "of the setting: all of them, and those of each controller; T: what a text's rounds usually take (SpecDec++, D.2)",
     "best_fixed_gamma": "the best of the fixed gammas by temperature and batch size; overall: with the best geometric "

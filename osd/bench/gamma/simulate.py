@@ -48,6 +48,8 @@ class Simulated:
     verify_ms: float = 0.0
     decision_seconds: float = 0.0
     """Real seconds spent in plan, steer and observe; no part of the simulated time."""
+    decisions: int = 0
+    """Answers to single requests: how far to draft, and after each token whether to go on."""
     gammas: Counter[int] = field(default_factory=Counter)
     """How many rounds drafted so many tokens."""
     by_request: list[list[Observation]] = field(default_factory=list)
@@ -73,8 +75,8 @@ class Simulated:
 
     @property
     def decision_us(self) -> float:
-        """Real microseconds of deciding a round of a request."""
-        return 1e6 * self.decision_seconds / self.rounds if self.rounds else 0.0
+        """Real microseconds of an answer."""
+        return 1e6 * self.decision_seconds / self.decisions if self.decisions else 0.0
 
 
 class _Row:
@@ -162,6 +164,7 @@ class Simulator:
         return self._result
 
     def _round(self) -> None:
+        self._result.decisions += len(self._rows)
         begun = time.perf_counter()
         gammas = self._pace.plan(self._rows)
         lengths = list(gammas)
@@ -188,6 +191,7 @@ class Simulator:
         passes = 0
         while passes < max(lengths):
             passes += 1
+            self._result.decisions += sum([length >= passes for length in lengths])
             self._pace.steer(self._rows, lengths, passes, partial(self._read, passes))
         return passes
 

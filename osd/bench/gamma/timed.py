@@ -35,7 +35,7 @@ class Timed:
         self.spent_ns = 0
         """Nanoseconds of processor time in plan, steer and observe: what other processes take is left out."""
         self.decisions = 0
-        """Rounds of single requests that were decided."""
+        """Answers to single requests: how far to draft, and after each token whether to go on."""
         self.started = 0
         """Requests."""
 
@@ -59,6 +59,7 @@ class Timed:
         begun = time.thread_time_ns()
         answers = self.inner.steer(states, drafted, signals)
         self.spent_ns += time.thread_time_ns() - begun
+        self.decisions += len(states)
         return answers
 
 

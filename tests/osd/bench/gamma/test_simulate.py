@@ -14,6 +14,7 @@ from osd.bench.gamma.simulate import Simulated, Simulator, simulate
 from osd.gamma import CostModel, GammaController, Go, Observation, Signal
 from osd.gamma.analytic import AnalyticController
 from osd.gamma.base import RowByRow
+from osd.gamma.confidence import ConfidenceController
 from osd.gamma.fixed import FixedController, FixedRow
 from osd.gamma.gammatune import GammaTuneController
 from storage.errors import BadInput
@@ -254,7 +255,9 @@ def test_nothing_to_replay_is_no_error() -> None:
 def test_deciding_is_timed() -> None:
     done = simulate([greedy_trace([0] * 9)], lambda costs: fixed(2), TABLE)
     assert done.decision_us == pytest.approx(1e6 * done.decision_seconds / done.rounds)
-    assert done.decision_seconds > 0
+    assert done.decision_seconds > 0 and done.decisions == done.rounds
+    sure = simulate([greedy_trace([0] * 9)], lambda costs: ConfidenceController(2, tau=0.1), TABLE)
+    assert sure.decisions == sure.rounds + sure.draft_passes
 
 
 def test_the_traces_are_used_as_they_are() -> None:
