@@ -25,17 +25,20 @@ def test_every_server_is_loaded_and_the_line_is_whole(osd, tmp_path, monkeypatch
     trace = tmp_path / "calls.jsonl"
     entry = {"context_tokens": 20, "generated_tokens": 5}
     trace.write_text("".join(json.dumps({"t_s": i / 2, **entry}) + "\n" for i in range(400)))
-    small = ["--concurrency", "1,2", "--seconds", 1.5, "--turns", 3, "--swaps", 3, "--max-tokens", 6, "--json"]
+    small = ["--concurrency", "1,2", "--seconds", 1.5, "--turns", 1, "--swaps", 3, "--max-tokens", 24, "--json"]
     done = osd("bench", "serve", *small, "--trace", trace)
     assert done.exit_code == 0, done.stderr
     line = json.loads(done.stdout.splitlines()[-1])
     assert line["by_concurrency"].keys() == {"1", "2"} and line["failed"] == 0 and line["errors"] == []
     for level in line["by_concurrency"].values():
         assert min(level["off"], level["fixed"], level["goodput"]) > 0 and level["failed"] == 0
-        assert level["goodput_over_best"] > 0 and level["goodput_over_best_error"] >= 0
+        assert level["goodput_over_best"] == pytest.approx(level["goodput"] / max(level["off"], level["fixed"]))
+        assert level["goodput_over_best_error"] == 0  # one turn
         assert level["ttft_ms_p50"] > 0 and 0 < level["tpot_ms_p50"] <= level["tpot_ms_p99"]
     assert line["compared_at"] == 2 and line["swaps"]["published"] == 3
-    assert line["server_over_offline"] > 0 and line["offline_tokens_per_s"] > 0 and line["max_tokens"] == 6
+    served = line["by_concurrency"]["2"]["goodput"]
+    assert line["server_over_offline"] == pytest.approx(served / line["offline_tokens_per_s"])
+    assert (line["turns"], line["max_tokens"]) == (1, 24)
     played = line["traces"]["calls"]
     assert all(played[arm]["requests"] > 0 and played[arm]["failed"] == 0 for arm in ("off", "fixed", "goodput"))
 
