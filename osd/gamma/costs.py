@@ -192,9 +192,9 @@ class CostModel:
         value = self._common.verify.estimate(batch, tokens)
         return None if value is None else value * self.load
 
-    def verified_ms(self, batch: int) -> list[tuple[int, float, int]]:
-        """(tokens, milliseconds, timings) of the target passes over ``batch`` rows that were timed."""
-        return [(tokens, ms * self.load, count) for tokens, ms, count in self._common.verify.row(batch)]
+    def verified_ms(self, batch: int) -> list[tuple[int, float, float]]:
+        """(tokens, milliseconds, weight) of the target passes over ``batch`` rows that were timed."""
+        return [(tokens, ms * self.load, weight) for tokens, ms, weight in self._common.verify.row(batch)]
 
     def round_ms(self, batch: int, gamma: int) -> float | None:
         """The denominator of Eq. 1 for B rows of γ drafted tokens, γ·a(B) + b(B, B (γ + 1)), in milliseconds; None

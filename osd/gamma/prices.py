@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from osd.gamma.costs import TRUSTED, CostModel
+from osd.gamma.costs import CostModel
 
 _REFRESH = 16
 """Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""
@@ -51,8 +51,8 @@ def _verifying(costs: CostModel, batch: int, plain: float) -> tuple[float, float
     Least squares, with the cost model's own line as one more timing, n = 2 a row, which decides while there is none.
     """
     guess = costs.verify_ms(batch, 3 * batch) or plain
-    points = [(2 * batch, guess, 1)]
-    points += [(tokens - batch, ms, min(count, TRUSTED)) for tokens, ms, count in costs.verified_ms(batch)]
+    points = [(2 * batch, guess, 1.0)]
+    points += [(tokens - batch, ms, weight) for tokens, ms, weight in costs.verified_ms(batch)]
     points = [(n, ms, weight) for n, ms, weight in points if n > 0]
     total = sum(weight for _, _, weight in points)
     n_mean = sum(weight * n for n, _, weight in points) / total

@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 
 WINDOW = 31
 """Timings that a cell remembers."""
-TRUSTED = 4
-"""Timings after which a cell is known well enough to compare with."""
+TRUSTED = 8
+"""Timings after which a cell is known well enough to compare with. Of fewer the least counts: the first passes of a
+shape, and an engine's first rounds, may take several times what they usually do."""
 _SMOOTHING = 4
 """Timings that the line weighs beside a cell's own: a cell of few is pulled towards its neighbours."""
 _REFIT = 16
 """Timings after which the line is drawn anew."""
 _HALF_LIFE = 512
-"""Rounds in which a cell that is not timed any more loses half of its weight for the others."""
+"""Rounds in which a cell that is not timed any more loses half of its weight."""
 _APART = 0.05
 """1 − r² of rows and sizes from which on they are told apart; else all is laid to size, which speculates less."""
 
@@ -42,9 +43,13 @@ class Cell:
     def add(self, value: float, at: int) -> None:
         """A timing taken in round ``at``."""
         self.recent.append(value)
-        self.typical = lower_median(self.recent)
         self.count += 1
+        self.typical = lower_median(self.recent) if self.count >= TRUSTED else min(self.recent)
         self.seen_at = at
+
+    def timings(self, now: int) -> float:
+        """How many it was timed, less the longer that is ago."""
+        return self.count * float(0.5 ** ((now - self.seen_at) / _HALF_LIFE))
 
 
 class Surface:
@@ -57,15 +62,15 @@ class Surface:
         self._rows: dict[int, dict[int, Cell]] = {}
         self._plane: tuple[float, float, float] | None = None
         self._ratios: dict[int, tuple[list[int], list[float]]] = {}
-        self._added = 0
+        self._added = self._now = 0
 
     def cell(self, batch: int, tokens: int) -> Cell | None:
         """The cell, or None where nothing was measured."""
         return self._rows.get(batch, {}).get(tokens)
 
-    def row(self, batch: int) -> list[tuple[int, float, int]]:
-        """(tokens, cost, timings) of each cell of a batch size."""
-        return [(tokens, cell.typical, cell.count) for tokens, cell in self._rows.get(batch, {}).items()]
+    def row(self, batch: int) -> list[tuple[int, float, float]]:
+        """(tokens, cost, weight) of each cell of a batch size."""
+        return [(tokens, cell.typical, self._weight(cell)) for tokens, cell in self._rows.get(batch, {}).items()]
 
     def add(self, batch: int, tokens: int, value: float, at: int) -> None:
         """A measured value."""
@@ -74,6 +79,7 @@ class Surface:
         if cell is None:
             cell = row[tokens] = Cell()
         cell.add(value, at)
+        self._now = max(self._now, at)
         self._added += 1
         self._ratios.pop(batch, None)
         if cell.count <= TRUSTED or self._added % _REFIT == 0:
@@ -104,7 +110,8 @@ class Surface:
         known = sorted(row)
         ratios = []
         for tokens in known:
-            trust = row[tokens].count / (row[tokens].count + _SMOOTHING)
+            timings = row[tokens].timings(self._now)
+            trust = timings / (timings + _SMOOTHING)
             ratios.append(1 + trust * (row[tokens].typical / self._on_line(batch, tokens) - 1))
         self._ratios[batch] = known, ratios
         return known, ratios
@@ -117,18 +124,16 @@ class Surface:
         return start + a_row * batch + a_size * self._size(batch, tokens)
 
     def _points(self) -> list[Point]:
-        """Each cell with its weight: how far it is trusted, less the longer it was not timed."""
-        newest = max(cell.seen_at for row in self._rows.values() for cell in row.values())
         return [
-            (
-                min(cell.count, TRUSTED) * 0.5 ** ((newest - cell.seen_at) / _HALF_LIFE),
-                batch if self._by_rows else 0,
-                self._size(batch, tokens),
-                cell.typical,
-            )
+            (self._weight(cell), batch if self._by_rows else 0, self._size(batch, tokens), cell.typical)
             for batch, row in self._rows.items()
             for tokens, cell in row.items()
         ]
+
+    def _weight(self, cell: Cell) -> float:
+        """How far it is trusted, less the longer it was not timed: what few timings got wrong is forgotten even where
+        nothing but it says that the cell is not worth timing."""
+        return cell.timings(self._now) * min(1.0, TRUSTED / cell.count)
 
 
 def plane_through(points: Sequence[Point]) -> tuple[float, float, float]:

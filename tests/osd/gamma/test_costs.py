@@ -90,6 +90,24 @@ def test_a_lasting_change_is_learned() -> None:
     assert costs.verify_ms(1, 5) == pytest.approx(15.0, rel=0.05)
 
 
+def test_of_few_timings_the_least_counts() -> None:
+    costs = CostModel()
+    for ms in (40.0, 9.0, 14.0, 6.0):  # an engine's first rounds
+        costs.observe_verify(2, 4, ms)
+    assert costs.verify_ms(2, 4) == pytest.approx(6.0)
+
+
+def test_what_is_not_timed_any_more_is_forgotten_for_what_is_timed_beside_it() -> None:
+    costs = timed({(2, 1): 4.0, (2, 2): 10.0})  # 4 tokens at 10 ms: the machine was busy
+    before = costs.verify_ms(2, 4)
+    for _ in range(2000):
+        costs.observe_verify(2, 2, 4.0)
+        costs.observe_verify(2, 3, 4.2)
+    after = costs.verify_ms(2, 4)
+    assert before == pytest.approx(10.0, rel=0.05)
+    assert after is not None and after < 5.0
+
+
 def test_a_busy_machine_slows_what_is_not_being_timed_as_well() -> None:
     costs = timed({(1, 1): 4.0, (1, 5): 5.0}, {(1, 4): 4.0})
     for _ in range(12):
@@ -110,7 +128,7 @@ def test_a_draft_that_begins_late_does_not_count_as_what_drafting_costs() -> Non
     assert costs.draft_step_ms(1) == pytest.approx(1.0)
     assert costs.catch_up_ms == pytest.approx(6.0)  # the middle one of 0, 5, 6, 7, 300
     assert costs.reading_ms == pytest.approx(0.6)
-    assert costs.spent_ms == pytest.approx(4 * 4.0 + 4 * 2.0 + 326.0)
+    assert costs.spent_ms == pytest.approx(TRUSTED * 4.0 + TRUSTED * 2.0 + 326.0)
 
 
 def test_where_every_draft_begins_late_that_is_what_drafting_costs() -> None:

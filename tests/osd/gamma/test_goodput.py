@@ -232,6 +232,21 @@ def test_a_request_is_asked_while_it_is_young() -> None:
     assert len({number for number, _ in drafted}) == len(drafted) / 2, "two rounds of the same request"
 
 
+def test_what_the_first_rounds_say_of_a_machine_that_is_still_starting_is_not_believed_for_ever() -> None:
+    """They are the only ones that tell what verifying costs, where on their account nobody drafts any more."""
+    asked = 0
+
+    def verify(batch: int, tokens: int) -> float:
+        nonlocal asked
+        asked += tokens > batch
+        return 40.0 if tokens > batch and asked <= 2 * 24 else 4.0  # play asks twice a round
+
+    costs = CostModel()
+    controller, worlds = fresh(costs), [World(step=1.5, verify=verify), World()]
+    play(controller, costs, worlds, 2000)
+    assert play(controller, costs, worlds, 400, seed=1).drafted > 800  # 1,303 where no round was slow
+
+
 def test_when_drafting_grows_dear_it_drafts_less() -> None:
     cheap, dear = World(step=0.3), World(step=3.0)
     costs = CostModel()
@@ -246,6 +261,7 @@ def test_a_prompt_that_is_dear_to_read_is_not_read_for_a_few_tokens() -> None:
     controller = fresh(costs)
     play(controller, costs, [world], 400)
     for _ in range(8):
+        costs.observe_verify(1, 1, 4.0)  # so that no probe is due
         costs.unread = 100
         costs.observe_draft(1, 2, 2 * world.step + 100.0)  # 1 ms for each token that is read
     costs.unread = 0
