@@ -65,21 +65,17 @@ class Decoder:
         With ``last`` (B,) int64 only each row's logits after its token ``last[i]`` are computed: (B, 1, V).
         With ``counts`` only the first ``counts[i]`` tokens of a row mean anything, and so only their logits do.
         """
-        count = tokens.shape[1]
-        span = max(starts) + count
-        begin = torch.tensor(starts, device=self.device).unsqueeze(1)
+        width = tokens.shape[1]
         self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
-        self.cache.aim(first, begin, count, span, self._packed(counts, count))
+        self.cache.aim(first, starts, width, counts or (), self._packed(counts, width))
         return self.forward(tokens, self.cache, last)
 
     def tree_logits(
         self, tokens: torch.Tensor, starts: Sequence[int], layout: Layout, *, counts: Sequence[int]
     ) -> torch.Tensor:
         """Feed a tree (B, T) to each of the first rows, its root at position ``starts[i]``: logits (B, T, V)."""
-        width = tokens.shape[1]
-        begin = torch.tensor(starts, device=self.device).unsqueeze(1)
         self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
-        self.cache.aim_tree(begin, *layout, max(starts) + width, self._packed(counts, width))
+        self.cache.aim_tree(starts, *layout, counts, self._packed(counts, tokens.shape[1]))
         return self.forward(tokens, self.cache, None)
 
     def _packed(self, counts: Sequence[int] | None, width: int) -> torch.Tensor | None:
@@ -94,10 +90,9 @@ class Decoder:
         widest piece must fit behind every start: what is padded is written, too, where no row looks."""
         width = max(map(len, pieces))
         tokens = torch.tensor([[*piece, *[0] * (width - len(piece))] for piece in pieces], device=self.device)
-        begin = torch.tensor(starts, device=self.device).unsqueeze(1)
+        counts = [len(piece) for piece in pieces]
         mix = self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
-        packed = None if mix else self._packed([len(piece) for piece in pieces], width)
-        self.cache.aim(first, begin, width, max(starts) + width, packed)
+        self.cache.aim(first, starts, width, counts, None if mix else self._packed(counts, width))
         only_fill: Fill | None = getattr(self.forward, "read", None)
         if only_fill is None:
             self.forward(tokens, self.cache, torch.zeros(len(pieces), dtype=torch.long, device=self.device))

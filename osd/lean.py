@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from osd.attending import attend, spread
 from osd.cache import RaggedCache
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
@@ -39,8 +40,6 @@ PRODUCTS = {
     "down": ("mlp.down_proj",),
 }
 """The products of a layer here, and the modules whose work each does."""
-BLOCK = 128
-"""Queries that attend together: of a long pass, the earlier ones are spared the keys that come after them."""
 
 
 def lean_forward(module: PreTrainedModel) -> Callable[[Tensor, RaggedCache, Tensor | None], Tensor] | None:
@@ -76,7 +75,7 @@ class LeanDecoder:
         (rows, count), feed, mix = tokens.shape, cache.feed, cache.mix
         hidden, cos, sin = self._climb(tokens, cache)
         top = len(self.layers) - 1
-        hidden = hidden + self.layers[top].attend(hidden, top, cache, cos, sin, rows)
+        hidden = hidden + self.layers[top].attend(hidden, top, cache, cos, sin)
         hidden = hidden + self.layers[top].transform(hidden, mix)
         if last is not None:
             hidden = hidden.gather(1, last.view(rows, 1, 1).expand(-1, 1, hidden.shape[2]))
@@ -84,17 +83,17 @@ class LeanDecoder:
         logits = self.head(cache.embedding)
         if mix is not None:
             logits = mix.add("head", cache.embedding, logits)
-        return logits if feed.packed is None else _spread(logits[0], feed.packed, rows, count)
+        return logits if feed.packed is None else spread(logits[0], feed.packed, rows, count)
 
     def read(self, tokens: Tensor, cache: RaggedCache) -> None:
         """Only fill the cache: of the last layer that takes keys and values, and nothing else."""
         hidden, cos, sin = self._climb(tokens, cache)
         top = len(self.layers) - 1
-        self.layers[top].remember(hidden, top, cache, cos, sin, len(tokens))
+        self.layers[top].remember(hidden, top, cache, cos, sin)
 
     def _climb(self, tokens: Tensor, cache: RaggedCache) -> tuple[Tensor, Tensor, Tensor]:
         """What the last layer is given, (B, T, D) or (1, N, D), and the rotary tables at those positions."""
-        rows, packed, positions = len(tokens), cache.feed.packed, cache.feed.positions
+        packed, positions = cache.feed.packed, cache.feed.positions
         if packed is not None:
             tokens, positions = (each.reshape(1, -1)[:, packed] for each in (tokens, positions))
         self._extend_rotary(cache.length)
@@ -103,7 +102,7 @@ class LeanDecoder:
         if mix is not None:
             hidden = mix.embed("embed", tokens, hidden)
         for index, layer in enumerate(self.layers[:-1]):
-            hidden = hidden + layer.attend(hidden, index, cache, cos, sin, rows)
+            hidden = hidden + layer.attend(hidden, index, cache, cos, sin)
             hidden = hidden + layer.transform(hidden, mix)
         return hidden, cos, sin
 
@@ -138,21 +137,19 @@ class _Layer:
         self.query_norm = getattr(attention, "q_norm", None)
         self.key_norm = getattr(attention, "k_norm", None)
 
-    def attend(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor, rows: int) -> Tensor:
-        """Attention over the ``rows`` aimed rows: (B, T, D) → (B, T, D), or (1, N, D) → (1, N, D) in a packed pass."""
-        feed, mix = cache.feed, cache.mix
-        query, keys, values = self.remember(hidden, index, cache, cos, sin, rows)
-        if feed.packed is not None:
-            query = _spread(query[0], feed.packed, rows, feed.positions.shape[1])
-        seen = self._look(query.transpose(1, 2), keys, values, feed.mask).transpose(1, 2).flatten(2)
-        seen = seen if feed.packed is None else seen.flatten(0, 1)[feed.packed].unsqueeze(0)
+    def attend(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor) -> Tensor:
+        """Attention over the aimed rows: (B, T, D) → (B, T, D), or (1, N, D) → (1, N, D) in a packed pass."""
+        mix = cache.mix
+        query = self.remember(hidden, index, cache, cos, sin).flatten(0, 1)
+        parts = [
+            attend(query[group.tokens], *cache.ragged[index].window(group.rows, group.span), group, self.scale)
+            for group in cache.feed.groups
+        ]
+        seen = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*hidden.shape[:2], -1)
         return self.out(seen) if mix is None else mix.add(self.sites[1], seen, self.out(seen))
 
-    def remember(
-        self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor, rows: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Write the tokens' keys and values: the queries (B, T or 1, N, heads, head_dim), and the rows' keys and values
-        as :meth:`osd.cache.RaggedLayer.keep` gives them."""
+    def remember(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor) -> Tensor:
+        """Write the tokens' keys and values; the queries (B, T or 1, N, heads, head_dim)."""
         (lines, count, size), mix = hidden.shape, cache.mix
         normed = F.rms_norm(hidden, (size,), self.before, self.eps)
         mixed = self.qkv(normed)
@@ -163,20 +160,8 @@ class _Layer:
         turned = turned * cos + turned.roll(self.width // 2, -1) * sin
         query, key = turned[:, :, : self.queries], turned[:, :, self.queries :]
         value = mixed[:, :, self.queries + self.keys :]
-        return query, *cache.ragged[index].keep(key.flatten(0, 1), value.flatten(0, 1), rows)
-
-    def _look(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Attention, in blocks of queries that all stand before the keys they are spared: (B, heads, T, head_dim)."""
-        count, span = query.shape[2], keys.shape[2]
-        blocks: list[Tensor] = []
-        for begin in range(0, count, BLOCK):
-            end = min(begin + BLOCK, count)
-            until = span - count + end
-            blocks.append(F.scaled_dot_product_attention(
-                query[:, :, begin:end], keys[:, :, :until], values[:, :, :until],
-                attn_mask=mask[:, :, begin:end, :until], scale=self.scale, enable_gqa=self.queries != self.keys,
-            ))  # fmt: skip
-        return blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
+        cache.ragged[index].write(key.flatten(0, 1), value.flatten(0, 1))
+        return query
 
     def _normalise(self, heads: Tensor) -> Tensor:
         if self.query_norm is None or self.key_norm is None:
@@ -209,12 +194,6 @@ def _beside(names: list[str], parts: Mapping[str, LowRank], sizes: Sizes) -> lis
     """The parts of those modules that have one, with the columns where the modules' outputs begin."""
     begins = accumulate((sizes[name][1] for name in names[:-1]), initial=0)
     return [(begin, parts[name]) for begin, name in zip(begins, names, strict=True) if name in parts]
-
-
-def _spread(lines: Tensor, packed: Tensor, rows: int, count: int) -> Tensor:
-    """(N, …) at their places among (rows, count, …), 0 elsewhere."""
-    spread = lines.new_zeros(rows * count, *lines.shape[1:])
-    return spread.index_copy_(0, packed, lines).view(rows, count, *lines.shape[1:])
 
 
 def _stack(parts: list[Tensor | None]) -> Tensor | None:

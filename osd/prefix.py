@@ -37,7 +37,7 @@ class Prefixes:
         and counts as newer then: so the first has no follower."""
         self._free: list[int] = []
         self._pool: list[Tensor] = []
-        """(blocks, BLOCK, heads, head_dim) of each tensor of the cache."""
+        """(heads, blocks, BLOCK, head_dim) of each tensor of the cache."""
         self._count = 0
 
     @property
@@ -54,7 +54,7 @@ class Prefixes:
         self._touch([key for key, _ in path])
         slots, begin = self._slots([slot for _, (_, slot) in path]), place * self.cache.length
         for kept, pool in zip(self.cache.kept, self._pool, strict=True):
-            kept[begin : begin + len(path) * BLOCK] = pool[slots].flatten(0, 1)
+            kept[:, begin : begin + len(path) * BLOCK] = pool[:, slots].flatten(1, 2)
         return len(path) * BLOCK
 
     def keep(self, place: int, row: Row, version: str = "") -> None:
@@ -67,7 +67,8 @@ class Prefixes:
         slots = [self._take() for _ in new]
         begin = place * self.cache.length + len(known) * BLOCK
         for kept, pool in zip(self.cache.kept if new else (), self._pool, strict=False):
-            pool[self._slots(slots)] = kept[begin : begin + len(new) * BLOCK].view(len(new), BLOCK, *kept.shape[1:])
+            part = kept[:, begin : begin + len(new) * BLOCK]
+            pool[:, self._slots(slots)] = part.view(len(kept), len(new), BLOCK, -1)
         self._chain(row, version, known, list(zip(new, slots, strict=True)))
 
     def _path(self, row: Row, version: str, length: int) -> list[tuple[Key, tuple[int, int]]]:
@@ -109,9 +110,9 @@ class Prefixes:
         if self._pool:
             return
         kept = self.cache.kept
-        size = BLOCK * sum(each[:1].numel() * each.element_size() for each in kept)
+        size = BLOCK * sum(each[:, :1].numel() * each.element_size() for each in kept)
         blocks = self.budget // max(1, size)
-        self._pool = [each.new_zeros(blocks, BLOCK, *each.shape[1:]) for each in kept]
+        self._pool = [each.new_zeros(len(each), blocks, BLOCK, each.shape[2]) for each in kept]
         self._free = list(range(blocks)) if kept else []
 
     def _slots(self, slots: Sequence[int]) -> Tensor:

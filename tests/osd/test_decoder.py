@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from osd import attending
 from osd.decoder import Decoder
 from tests.osd.models import random_pair
 
@@ -25,8 +26,13 @@ def fed(decoder: Decoder, counts: tuple[int, ...]) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 @pytest.mark.parametrize("counts", COUNTS)
+@pytest.mark.parametrize("call", [0, attending.CALL])
 @torch.inference_mode()
-def test_the_logits_that_count_are_those_of_the_padded_pass(kind: str, counts: tuple[int, ...]) -> None:
+def test_the_logits_that_count_are_those_of_the_padded_pass(
+    kind: str, counts: tuple[int, ...], call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether rows attend together or each by itself."""
+    monkeypatch.setattr(attending, "CALL", call)
     target = random_pair(kind).target
     packed, padded = target.decoder(3, 40), target.decoder(3, 40)
     assert packed.packs

@@ -62,12 +62,12 @@ def test_copied_keys_and_values_are_those_that_were_kept() -> None:
     engine = Engine(random_pair(), settings(max_batch=1))
     cache = engine.target.cache
     texts(engine, asked(1))
-    before = [kept[:COPIED].clone() for kept in cache.kept]
+    before = [kept[:, :COPIED].clone() for kept in cache.kept]
     for kept in cache.kept:
         kept.zero_()
     assert engine.reading.prefixes is not None
     assert engine.reading.prefixes.fetch(0, row(SYSTEM)) == COPIED
-    assert all(torch.equal(kept[:COPIED], own) for kept, own in zip(cache.kept, before, strict=True))
+    assert all(torch.equal(kept[:, :COPIED], own) for kept, own in zip(cache.kept, before, strict=True))
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -119,10 +119,10 @@ def test_the_block_unused_longest_makes_room() -> None:
     read(third)  # longer than all that there is
     assert (known(third), known(first), known(second), prefixes.blocks) == (5, 0, 0, 5)
     decoder.prefill(0, third.tokens[:-1])
-    expected = [kept[: 5 * BLOCK].clone() for kept in decoder.cache.kept]
+    expected = [kept[:, : 5 * BLOCK].clone() for kept in decoder.cache.kept]
     prefixes.fetch(0, third)
     for kept, own in zip(decoder.cache.kept, expected, strict=True):
-        torch.testing.assert_close(kept[: 5 * BLOCK], own)
+        torch.testing.assert_close(kept[:, : 5 * BLOCK], own)
 
 
 def test_a_prompt_that_was_read_whole_still_feeds_its_last_token() -> None:

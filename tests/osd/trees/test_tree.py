@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from osd.attending import Share, group
 from osd.cache import RaggedCache
 from osd.models import Model
 from osd.trees.checking import check_model
@@ -107,7 +108,7 @@ def test_the_mask_shows_ancestors_only(some: list[SimpleNamespace], longer: int)
 def test_a_path_closes_up_all_at_once() -> None:
     """Also where a token moves to a place that another one leaves."""
     cache = RaggedCache(2, 3, 10, torch.device("cpu"), torch.float32, 10)
-    before = torch.arange(30.0).view(30, 1, 1)
+    before = torch.arange(30.0).view(1, 30, 1)
     for layer in cache.ragged:
         layer.lazy_initialization(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1))
         for kept in layer.kept:
@@ -135,7 +136,9 @@ def blind(model: Model) -> Model:
         def run(tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
             slots = cache.feed.slots.view(len(tokens), -1) % cache.length
             mask = torch.where(torch.arange(cache.feed.span) <= slots.unsqueeze(-1), 0.0, torch.finfo().min)
-            cache.feed = replace(cache.feed, mask=mask.unsqueeze(1))
+            (rows, width), span = tokens.shape, cache.feed.span
+            groups = group([Share(0, rows, rows * width, width, 0, span)], [width] * rows, mask.unsqueeze(1))
+            cache.feed = replace(cache.feed, mask=mask.unsqueeze(1), groups=groups)
             return forward(tokens, cache, last)
 
         return run

@@ -1,0 +1,143 @@
+"""Attention in a ragged pass: which rows attend together, and the attention.
+
+Rows that share a call read as far as the longest of them, and as many queries as the one that feeds most; what a row
+has no use for is masked, but it takes its time. A call of its own costs a little, too. So neighbouring rows share one
+where that is cheaper than two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CALL = 50_000
+"""What a call costs before it reads anything: so many numbers of its keys one query reads meanwhile, on one core."""
+PLANNING = 3
+"""What working out the groups costs, in calls."""
+BLOCK = 128
+"""Queries that attend together: of a long pass, the earlier ones are spared the keys that come after them."""
+
+
+class Group(NamedTuple):
+    """Neighbouring rows that share a call."""
+
+    rows: slice
+    """Of the aimed rows."""
+    tokens: slice
+    """Of the pass's tokens, row after row."""
+    width: int
+    """Queries of a row."""
+    start: int
+    """The furthest position at which one of the rows begins."""
+    span: int
+    """Positions that are read."""
+    mask: Tensor
+    """(rows, 1, width, span) additive."""
+    places: Tensor | None
+    """(n,) int64: which of the rows · width queries are the pass's tokens; None for all of them."""
+
+
+class Share(NamedTuple):
+    """Rows of a group to be: they begin at ``first``, and feed ``tokens`` in all."""
+
+    first: int
+    rows: int
+    tokens: int
+    width: int
+    start: int
+    span: int
+
+    def beside(self, other: Share) -> Share:
+        """Both as one."""
+        return Share(
+            self.first, self.rows + other.rows, self.tokens + other.tokens, max(self.width, other.width),
+            max(self.start, other.start), max(self.span, other.span),
+        )  # fmt: skip
+
+    @property
+    def reads(self) -> float:
+        """Positions, as often as they are read: queries of one row share some of that."""
+        return self.rows * self.span * effort(self.width)
+
+
+def effort(width: int) -> float:
+    """What so many queries of a row cost beside one."""
+    return 1.0 if width == 1 else 1.3 + 0.25 * width
+
+
+def share_out(starts: Sequence[int], counts: Sequence[int], size: int, layers: int) -> list[Share]:
+    """Rows that feed ``counts[i]`` tokens from ``starts[i]`` on, in groups. ``size``: numbers of one position's keys,
+    0 where everybody is to share one call."""
+    alone = [Share(i, 1, n, n, begin, begin + n) for i, (begin, n) in enumerate(zip(starts, counts, strict=True))]
+    if len(alone) == 1:
+        return alone
+    most, call = alone[0], CALL * torch.get_num_threads()
+    for row in alone[1:]:
+        most = most.beside(row)
+    saved = (most.reads - sum(row.reads for row in alone)) * size
+    if saved * layers <= call * (layers + PLANNING):
+        return [most]
+    groups: list[Share] = []
+    for row in alone:
+        groups.append(row)
+        while len(groups) > 1:
+            both = groups[-2].beside(groups[-1])
+            if (both.reads - groups[-2].reads - groups[-1].reads) * size > call:
+                break
+            groups[-2:] = [both]
+    return groups
+
+
+def group(shares: Sequence[Share], counts: Sequence[int], mask: Tensor) -> list[Group]:
+    """Groups of a pass over ``counts[i]`` tokens of each row, with its mask (B, 1, T, span)."""
+    groups, begin = [], 0
+    for share in shares:
+        rows, end = slice(share.first, share.first + share.rows), begin + share.tokens
+        own = counts[rows]
+        places = None if min(own) == share.width else [i * share.width + j for i, n in enumerate(own) for j in range(n)]
+        groups.append(Group(
+            rows, slice(begin, end), share.width, share.start, share.span,
+            mask[rows, :, : share.width, : share.span],
+            None if places is None else torch.tensor(places, device=mask.device),
+        ))  # fmt: skip
+        begin = end
+    return groups
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> Tensor:
+    """A group's queries (n, heads, head_dim), of its tokens, over its rows' keys and values (rows, heads, span,
+    head_dim): (n, heads · head_dim)."""
+    rows, shape = len(keys), query.shape[1:]
+    if group.places is None:
+        lines = query.view(rows, group.width, *shape)
+    else:
+        lines = spread(query, group.places, rows, group.width)
+    seen = _look(lines.transpose(1, 2), keys, values, group, scale).transpose(1, 2).reshape(rows * group.width, -1)
+    return seen if group.places is None else seen[group.places]
+
+
+def spread(lines: Tensor, places: Tensor, rows: int, count: int) -> Tensor:
+    """(N, …) at their places among (rows, count, …), 0 elsewhere."""
+    whole = lines.new_zeros(rows * count, *lines.shape[1:])
+    return whole.index_copy_(0, places, lines).view(rows, count, *lines.shape[1:])
+
+
+def _look(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> Tensor:
+    """(rows, heads, width, head_dim), in blocks of queries that all stand before the keys they are spared."""
+    shared, blocks = query.shape[1] != keys.shape[1], []
+    if group.width <= BLOCK:
+        return F.scaled_dot_product_attention(
+            query, keys, values, attn_mask=group.mask, scale=scale, enable_gqa=shared
+        )
+    for begin in range(0, group.width, BLOCK):
+        end = min(begin + BLOCK, group.width)
+        until = min(group.span, group.start + end)
+        blocks.append(F.scaled_dot_product_attention(
+            query[:, :, begin:end], keys[:, :, :until], values[:, :, :until],
+            attn_mask=group.mask[:, :, begin:end, :until], scale=scale, enable_gqa=shared,
+        ))  # fmt: skip
+    return torch.cat(blocks, dim=2)
