@@ -92,20 +92,28 @@ def share_out(starts: Sequence[int], counts: Sequence[int], size: int, layers: i
     return groups
 
 
-def group(shares: Sequence[Share], counts: Sequence[int], mask: Tensor) -> list[Group]:
-    """Groups of a pass over ``counts[i]`` tokens of each row, with its mask (B, 1, T, span)."""
+def group(
+    shares: Sequence[Share], counts: Sequence[int], mask: Tensor, packed: Tensor | None = None
+) -> list[Group]:
+    """Groups of a pass over ``counts[i]`` tokens of each row, with its mask (B, 1, T, span) and, where not all of the
+    B · T tokens are fed, which of them are."""
     groups, begin = [], 0
     for share in shares:
         rows, end = slice(share.first, share.first + share.rows), begin + share.tokens
-        own = counts[rows]
-        places = None if min(own) == share.width else [i * share.width + j for i, n in enumerate(own) for j in range(n)]
+        whole = packed is not None and (share.rows, share.width) == (len(counts), mask.shape[2])
         groups.append(Group(
             rows, slice(begin, end), share.width, share.start, share.span,
             mask[rows, :, : share.width, : share.span],
-            None if places is None else torch.tensor(places, device=mask.device),
+            packed if whole else _places(counts[rows], share.width, mask.device),
         ))  # fmt: skip
         begin = end
     return groups
+
+
+def _places(counts: Sequence[int], width: int, device: torch.device) -> Tensor | None:
+    if min(counts) == width:
+        return None
+    return torch.tensor([i * width + j for i, n in enumerate(counts) for j in range(n)], device=device)
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> Tensor:

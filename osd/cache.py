@@ -226,7 +226,7 @@ class RaggedCache(Cache):
         """The feed of B rows whose T tokens see what is ``visible`` (B, T, span)."""
         mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)
         fed = counts if packed is not None else [visible.shape[1]] * len(starts)
-        groups = group(share_out(starts, fed, self._size, len(self.ragged)), fed, mask)
+        groups = group(share_out(starts, fed, self._size, len(self.ragged)), fed, mask, packed)
         slots = slots if packed is None else slots[packed]
         self.feed = Feed(first, groups, positions, slots, mask, visible.shape[2], packed)
         return self.feed
