@@ -23,6 +23,7 @@ from storage.errors import BadSetting
 from storage.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from osd.server.front import Front
     from osd.server.ring import KeyRing
     from storage.store import Store
 
@@ -129,22 +130,24 @@ def serve_pair(
     **options: Any,
 ) -> int:  # fmt: skip
     """Load the pair and serve it in this process; the exit status. ``options`` as :func:`osd.server.run.serve`."""
-    run = server_parts()
+    run, fork = server_parts()
+    front = fork(names.target, settings, lambda: again(settings, ring), ports.api, options.get("seat"))
     pair = names.load(settings.serve)
     from osd.serving import serving
 
     with serving(pair, settings, store) as engine:
-        return run(engine, settings, store, ring, ports, ready, **options)
+        return run(engine, settings, store, ring, front, ports, ready, **options)
 
 
-def server_parts() -> Callable[..., int]:
-    """What serves. Raises BadSetting where the extra is not installed."""
+def server_parts() -> tuple[Callable[..., int], Callable[..., Front]]:
+    """What serves, and what starts the process that answers HTTP. Raises BadSetting where they are not installed."""
     try:
+        from osd.server.front import fork
         from osd.server.run import serve
     except ModuleNotFoundError as error:
         reason = f"{error.name} is not installed; `pip install 'osd[serve]'` brings it"
         raise BadSetting(source="command", key="osd serve", reason=reason) from None
-    return serve
+    return serve, fork
 
 
 def key_ring(store: Store, settings: Settings, *, required: bool) -> KeyRing:
@@ -153,6 +156,13 @@ def key_ring(store: Store, settings: Settings, *, required: bool) -> KeyRing:
 
     local = is_local(settings.server.host) and is_local(settings.server.admin_host)
     return KeyRing(store.keys, settings.server.keys_poll_seconds, required=required, local_only=local and required)
+
+
+def again(settings: Settings, ring: KeyRing) -> KeyRing:
+    """The same keys over a connection of its own. Raises StoreError."""
+    from storage.store import open_store
+
+    return key_ring(open_store(settings), settings, required=ring.required)
 
 
 def ports_of(stack: ExitStack, settings: Settings, *, guarded: bool) -> Ports:

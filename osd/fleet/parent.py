@@ -116,7 +116,7 @@ class Parent:
                 self._ended(child, child.process, status)
 
     def _ended(self, child: Child, process: subprocess.Popen[bytes], status: int) -> None:
-        self.board.write(child.seat, Line())
+        self.board.write(child.seat, **Line()._asdict())
         if process.stdin:
             process.stdin.close()
         child.process = None

@@ -1,4 +1,5 @@
-"""One process's place among those behind one port."""
+"""One server's place among those behind one port. Both of its processes have it: the one that answers HTTP accepts
+connections and writes how many there are, the one that decodes does the rest."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import asyncio
 import fcntl
 import logging
 import socket
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,19 +29,22 @@ class Seat:
         """``folder`` is shared by all of them, and by nobody else."""
         self.folder, self.number, self.pid = folder, number, pid
         self.board = Board(folder, seats)
-        self.line = Line(pid, Phase.STARTING)
         self._leads = False
-        self.write()
+        self.write(**Line(pid, Phase.STARTING)._asdict())
 
     # the board
 
     def write(self, **changes: int) -> None:
-        """One's own line."""
-        self.line = self.line._replace(**changes)
-        self.board.write(self.number, self.line)
+        """Of one's own line."""
+        self.board.write(self.number, **changes)
+
+    @property
+    def line(self) -> Line:
+        """One's own."""
+        return self.board.read()[self.number]
 
     async def follow(self, look: Callable[[], Mapping[str, int]]) -> None:
-        """Write ``look``'s connections, running and waiting again and again."""
+        """Write what ``look`` finds, again and again."""
         while True:
             self.write(**look())
             await asyncio.sleep(TELL_SECONDS)
@@ -57,10 +62,14 @@ class Seat:
 
     def share(self, bound: socket.socket) -> SharedSocket:
         """The socket as this process accepts from it."""
-        return SharedSocket(bound, self._is_behind, lambda: self.write(connections=self.line.connections + 1))
+        return SharedSocket(bound, self._is_behind, self._take)
 
     def _is_behind(self) -> bool:
-        return any(other.load < self.line.load for other in self.others())
+        line = self.line
+        return any(line.is_behind(other) for other in self.others())
+
+    def _take(self) -> None:
+        self.write(connections=self.line.connections + 1, taken_at=time.monotonic_ns())
 
     # the admin port
 
@@ -77,11 +86,11 @@ class Seat:
     def _place(self, number: int) -> Path:
         return self.folder / f"{number}.sock"
 
-    async def expose(self, text: Callable[[], bytes]) -> asyncio.Server:
+    async def expose(self, text: Callable[[], Awaitable[bytes]]) -> asyncio.Server:
         """Let the others read what this process has measured."""
 
         async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(await asyncio.to_thread(text))
+            writer.write(await text())
             with suppress(ConnectionError):
                 await writer.drain()
             writer.close()

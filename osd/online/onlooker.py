@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from osd.server.engine_thread import EngineThread
 
 HOST = "127.0.0.1"
-END_SECONDS = 3
 STEP_SECONDS = 0.05
 
 
@@ -45,36 +44,32 @@ def looking_on(circle: Circle, console: Console) -> Iterator[None]:
     if port is None:
         yield
         return
-    import uvicorn
     from prometheus_client import CollectorRegistry
 
     from osd.server.admin import make_admin
-    from osd.server.exposition import fill
+    from osd.server.exposition import Exposition
+    from osd.server.host import Host
     from osd.server.listen import listen, url
+    from osd.server.listener import LAST_SECONDS, listener
     from osd.server.meters import Meters
     from osd.server.ring import KeyRing
-    from osd.server.service import Service
     from osd.server.snapshot import Snapshots
 
-    registry, settings = CollectorRegistry(), circle.plan.settings
+    settings = circle.plan.settings
     ring = KeyRing(circle.store.keys, settings.server.keys_poll_seconds)
     thread = cast("EngineThread", Steps(circle.engine))
-    service = Service(circle.engine, settings, circle.store, thread, ring, Meters(registry), None)
-    fill(registry, service)
+    host = Host(circle.engine, settings, circle.store, thread, ring, Meters(CollectorRegistry()))
+    host.measure = Exposition(host).whole
     with listen(HOST, port, "osd demo --port") as bound:
-        config = uvicorn.Config(
-            make_admin(service, registry, Snapshots(service)), log_config=None, access_log=False, lifespan="off",
-            ws="none", http="auto", timeout_graceful_shutdown=END_SECONDS,
-        )  # fmt: skip
-        server = uvicorn.Server(config)
+        server = listener(make_admin(host, Snapshots(host)))
         serving = threading.Thread(target=server.run, args=([bound],), name="osd-dashboard", daemon=True)
         serving.start()
         console.print(f"Dashboard: {url(bound)}/dashboard", highlight=False, soft_wrap=True)
         try:
             yield
         finally:
-            service.ready, server.should_exit = False, True
-            serving.join(2 * END_SECONDS)
+            host.ready, server.should_exit = False, True
+            serving.join(2 * LAST_SECONDS)
 
 
 def stay(circle: Circle, console: Console) -> None:

@@ -9,7 +9,6 @@ from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
-from prometheus_client import CollectorRegistry
 from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
@@ -18,8 +17,8 @@ from osd.server.app import bare_app
 from osd.server.dashboard.mount import add_dashboard
 from osd.server.exposition import metrics
 from osd.server.guard import Guard
+from osd.server.host import Host
 from osd.server.replies import ERRORS
-from osd.server.service import Service
 from osd.server.snapshot import Snapshots
 from storage import admin_log
 from storage.answers.roster import roster
@@ -50,20 +49,20 @@ class Rollback(BaseModel):
     reason: str = Field(default="asked for over HTTP", max_length=500)
 
 
-def make_admin(service: Service, registry: CollectorRegistry, snapshots: Snapshots) -> FastAPI:
+def make_admin(host: Host, snapshots: Snapshots) -> FastAPI:
     """The application of the admin port."""
-    app = bare_app("osd admin", service, registry)
+    app = bare_app("osd admin", host)
     app.state.snapshots = snapshots
     app.include_router(admin)
     app.include_router(metrics)
-    add_dashboard(app, service)
-    limit = service.settings.server.max_body_bytes
-    app.add_middleware(Guard, ring=service.ring, meters=service.meters, scopes=SCOPES, limit=limit)
+    add_dashboard(app, host)
+    limit = host.settings.server.max_body_bytes
+    app.add_middleware(Guard, ring=host.ring, meters=host.meters, scopes=SCOPES, limit=limit)
     return app
 
 
-def _service(http: Request) -> Service:
-    found: Service = http.app.state.service
+def _host(http: Request) -> Host:
+    found: Host = http.app.state.service
     return found
 
 
@@ -81,7 +80,7 @@ By = Annotated[str, Query(description="route, version, tenant, …, separated by
 @admin.get("/drafts")
 def drafts(http: Request, draft: str | None = None) -> Rows:
     """Every version of every draft, oldest first."""
-    versions = _service(http).store.versions
+    versions = _host(http).store.versions
     found = versions.list(draft)
     current = {versions.current(name).id for name in {one.draft for one in found}}
     return [{**_version(one), "current": one.id in current} for one in found]
@@ -90,7 +89,7 @@ def drafts(http: Request, draft: str | None = None) -> Rows:
 @admin.post("/drafts/promote")
 def promote(http: Request, body: Promotion) -> dict[str, Any]:
     """Make a version its draft's current one; servers swap it in between two steps."""
-    done = _service(http).store.versions.promote(body.version)
+    done = _host(http).store.versions.promote(body.version)
     _note(http, "promote", body.version, {"draft": done.draft})
     return _version(done)
 
@@ -98,14 +97,14 @@ def promote(http: Request, body: Promotion) -> dict[str, Any]:
 @admin.post("/drafts/rollback")
 def rollback(http: Request, body: Rollback) -> dict[str, Any]:
     """Take back a draft's current version; what is current then."""
-    done = _service(http).store.versions.rollback(body.draft, body.reason, to=body.to)
+    done = _host(http).store.versions.rollback(body.draft, body.reason, to=body.to)
     _note(http, "rollback", done.id, {"draft": body.draft, "reason": body.reason})
     return _version(done)
 
 
 def _note(http: Request, action: str, subject: str, facts: Mapping[str, Any]) -> None:
     key = http.state.caller.key
-    with _service(http).store.db.session() as session:
+    with _host(http).store.db.session() as session:
         admin_log.note(session, key.id if key else None, action, subject, facts)
 
 
@@ -116,7 +115,7 @@ def _version(version: DraftVersion) -> dict[str, Any]:
 @admin.get("/workers")
 def workers(http: Request) -> dict[str, Rows]:
     """Serving processes, the versions that servers last said they draft with, and training runs under way."""
-    store = _service(http).store
+    store = _host(http).store
     names = sorted({version.draft for version in store.versions.list()})
     serving = [
         {"worker": worker, "draft": name, "version": version}
@@ -138,7 +137,7 @@ class Drain(BaseModel):
 def drain(http: Request, body: Drain) -> dict[str, Any]:
     """Let one serving process finish what it has, and stop; or no longer."""
     key = http.state.caller.key
-    asked = _service(http).store.workers.ask_drain(body.worker, undo=body.undo, who=key.id if key else None)
+    asked = _host(http).store.workers.ask_drain(body.worker, undo=body.undo, who=key.id if key else None)
     return dict(plain({"worker": asked.id, "state": asked.state.value, "drains": asked.drains}))
 
 
@@ -154,7 +153,7 @@ QUESTIONS: dict[str, Callable[[Answers, Window, list[str]], Any]] = {
 def _question(name: str) -> Callable[..., Any]:
     def answer(http: Request, window: In, by: By = "") -> Any:
         groups = [group for group in by.split(",") if group]
-        return _plain(QUESTIONS[name](Answers(_service(http).store), window, groups))
+        return _plain(QUESTIONS[name](Answers(_host(http).store), window, groups))
 
     answer.__doc__ = f"The same as `osd stats {name}`. Times are Unix seconds."
     return answer
@@ -167,7 +166,7 @@ for _name in QUESTIONS:
 @admin.get("/stats/change")
 def change(http: Request, version: str, window: Annotated[float, Query(gt=0)] = DAY) -> Any:
     """Before and after a version; ``window`` seconds on either side."""
-    return _plain(Answers(_service(http).store).change(version, window=window))
+    return _plain(Answers(_host(http).store).change(version, window=window))
 
 
 def _plain(found: Any) -> Any:
@@ -187,8 +186,8 @@ async def events(http: Request) -> StreamingResponse:
 
 async def _events(http: Request) -> AsyncIterator[str]:
     snapshots: Snapshots = http.app.state.snapshots
-    service = _service(http)
-    while service.ready and not service.ring.check(http.state.caller) and not await http.is_disconnected():
+    host = _host(http)
+    while host.ready and not host.ring.check(http.state.caller) and not await http.is_disconnected():
         snapshot = await run_in_threadpool(snapshots.take)
         yield f"event: snapshot\ndata: {json.dumps(plain(snapshot), ensure_ascii=False)}\n\n"
         await asyncio.sleep(snapshots.seconds)

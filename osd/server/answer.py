@@ -40,9 +40,9 @@ class Answer:
     _molds: dict[tuple[int, str | None], Mold] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        pair = self.service.engine.pair
+        tokenizer, eos_ids = self.service.tokenizer, frozenset(self.service.facts.eos_ids)
         self.id = self.shape.prefix + new_id()
-        self.choices = [Choice(pair.tokenizer, request.stop, pair.eos_ids) for request in self.order.requests]
+        self.choices = [Choice(tokenizer, request.stop, eos_ids) for request in self.order.requests]
 
     async def respond(self, http: HttpRequest) -> Response:
         """The response; a stream begins with its first token, so that what fails before it has a status of its own."""
@@ -66,7 +66,7 @@ class Answer:
         async for some in pieces:
             for index, piece in some:
                 deltas[index].append(self.choices[index].take(piece))
-        if not all(choice.completion for choice in self.choices):
+        if not all(choice.done for choice in self.choices):
             return Response(status_code=GONE)
         scored = self.order.top is not None
         choices = [
@@ -83,7 +83,7 @@ class Answer:
             async for some in pieces:
                 if lines := self._lines(some):
                     yield lines
-            if all(choice.completion for choice in self.choices):
+            if all(choice.done for choice in self.choices):
                 yield self._last()
         except ApiError as error:
             yield event(error.body())
@@ -136,15 +136,15 @@ class Answer:
     def _usage(self) -> Json:
         per_prompt = len(self.choices) // self.order.prompts
         prompt = sum(len(request.prompt_tokens) for request in self.order.requests[::per_prompt])
-        output = sum(len(choice.completion.tokens) for choice in self.choices if choice.completion)
+        output = sum(choice.done.length for choice in self.choices if choice.done)
         return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
     def _closing(self) -> Json:
         """osd's own part, and vLLM's numbers where they were asked for."""
-        done = [choice.completion for choice in self.choices if choice.completion]
+        done = [choice.done for choice in self.choices if choice.done]
         own = {"route": [one.route for one in done], "draft_version": [choice.version for choice in self.choices]}
-        rounds = [r for one in done for r in one.rounds]
-        found = speculative_decoding(rounds, self.service.engine.settings.gamma_max, self.order.detail)
+        steps = [step for one in done for step in one.steps]
+        found = speculative_decoding(steps, self.service.facts.gamma_max, self.order.detail)
         return {"osd": own} | ({"metrics": {"speculative_decoding": found}} if found else {})
 
     def _headers(self) -> dict[str, str]:
@@ -152,7 +152,9 @@ class Answer:
         return {name: value for name, value in found.items() if value and value.isascii()}
 
     def _account(self, flight: Flight) -> None:
-        """What the call used, however it ended."""
+        """What the call used, however it ended once it was let in."""
+        if flight.refused:
+            return
         prompt = self._usage()["prompt_tokens"]
         self.caller.charge(prompt + flight.emitted)
         meters = self.service.meters

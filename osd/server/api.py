@@ -69,7 +69,7 @@ def model(http: Request, model: str) -> ModelCard:
 
 
 def _card(service: Service) -> ModelCard:
-    return ModelCard(id=service.model, created=int(service.started), max_model_len=service.engine.limit)
+    return ModelCard(id=service.model, created=int(service.started), max_model_len=service.facts.limit)
 
 
 @api.post("/tokenize")
@@ -81,12 +81,13 @@ def tokenize(http: Request, body: TokenizeBody) -> TokenizeReply:
         raise ApiError(reason="give either prompt or messages", param="prompt")
     if body.messages is not None:
         text = chat_text(
-            service.tokenizer, service.chat_template, body.messages, add_generation_prompt=body.add_generation_prompt
-        )
+            service.tokenizer, service.facts.chat_template, body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+        )  # fmt: skip
         tokens = service.tokenizer.encode(text, add_special_tokens=False)
     else:
         tokens = service.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
-    return TokenizeReply(count=len(tokens), max_model_len=service.engine.limit, tokens=tokens)
+    return TokenizeReply(count=len(tokens), max_model_len=service.facts.limit, tokens=tokens)
 
 
 @api.post("/detokenize")
@@ -94,8 +95,8 @@ def detokenize(http: Request, body: DetokenizeBody) -> DetokenizeReply:
     """The text of tokens."""
     service = service_of(http)
     check_model(service, body.model)
-    if wrong := next((token for token in body.tokens if token >= service.engine.pair.vocab_size), None):
-        last = service.engine.pair.vocab_size - 1
+    if wrong := next((token for token in body.tokens if token >= service.facts.vocab_size), None):
+        last = service.facts.vocab_size - 1
         raise ApiError(reason=f"tokens: {wrong} is no token; ids run from 0 to {last}", param="tokens")
     return DetokenizeReply(prompt=str(service.tokenizer.decode(body.tokens)))
 

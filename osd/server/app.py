@@ -7,7 +7,6 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
@@ -16,6 +15,7 @@ from osd.server.api import api
 from osd.server.errors import INVALID, ApiError, Broken, as_api_error
 from osd.server.exposition import metrics
 from osd.server.guard import Guard
+from osd.server.host import Host
 from osd.server.service import Service
 from storage.errors import OsdError
 
@@ -23,9 +23,9 @@ SCOPES = {"/v1/": "infer", "/tokenize": "infer", "/detokenize": "infer", "/metri
 CODES = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
-def make_app(service: Service, registry: CollectorRegistry) -> FastAPI:
+def make_app(service: Service) -> FastAPI:
     """The application of the API's port."""
-    app = bare_app("osd", service, registry)
+    app = bare_app("osd", service)
     app.include_router(api)
     app.include_router(metrics)
     limit = service.settings.server.max_body_bytes
@@ -35,10 +35,10 @@ def make_app(service: Service, registry: CollectorRegistry) -> FastAPI:
     return app
 
 
-def bare_app(title: str, service: Service, registry: CollectorRegistry) -> FastAPI:
+def bare_app(title: str, service: Service | Host) -> FastAPI:
     """An application that answers errors in OpenAI's shape."""
     app = FastAPI(title=title, version=version("osd"), docs_url=None, redoc_url=None)
-    app.state.service, app.state.registry = service, registry
+    app.state.service = service
     app.add_exception_handler(OsdError, _osd_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from osd.row import Completion
-from osd.server.piece import Piece
+from osd.server.piece import Done, Piece
 from osd.server.scores import Scores
 from osd.stream import TextStream
 
@@ -39,7 +38,7 @@ class Choice:
     def __init__(self, tokenizer: Any, stops: Sequence[str], eos_ids: frozenset[int]) -> None:
         self._stream, self._stops, self._eos_ids = TextStream(tokenizer, stops), stops, eos_ids
         self._held: list[Scored] = []
-        self.completion: Completion | None = None
+        self.done: Done | None = None
         self.version: str | None = None
         self.route: str | None = None
 
@@ -47,9 +46,9 @@ class Choice:
         """What a step brought."""
         self.version, self.route = piece.version or self.version, piece.route or self.route
         text = self._push(piece.tokens, piece.scores)
-        if piece.completion is None:
+        if piece.done is None:
             return Delta(text, self._release(self._stream.shown))
-        self.completion = done = piece.completion
+        self.done = done = piece.done
         text += self._stream.finish(done.text or "")
         return Delta(text, self._release(len(done.text or "") if self._stops else None), done.finish_reason)
 

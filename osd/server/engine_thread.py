@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -20,35 +19,18 @@ from osd.engine import Engine
 from osd.machine import wake_promptly
 from osd.row import Progress, Row
 from osd.server.errors import ApiError, Busy, Draining, EngineFailed, Stopped, as_api_error
+from osd.server.job import Job
 from osd.server.line import Line
 from osd.server.outbox import Outbox
-from osd.server.piece import Piece, joined
+from osd.server.piece import Done, Piece, joined
 from osd.server.scores import Scores, score
 from osd.verdict import Verdict
 from storage.errors import OsdError
-from storage.records import Request
 
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.05
 """Without requests the engine is stepped so often: it has swaps to make, and routers to tell."""
-
-
-@dataclass(slots=True, eq=False)
-class Job:
-    """A request with somebody who waits for it."""
-
-    request: Request
-    deliver: Callable[[Piece], None]
-    """Called on the event loop."""
-    pause: float = 0.0
-    """Seconds between two portions of what comes."""
-    begun: bool = False
-    """Whether a piece has come."""
-    top: int | None = None
-    """How many of the likeliest tokens' log-probabilities come with each token; None for none at all."""
-    why: ApiError | None = field(default=None)
-    """Why it was ended."""
 
 
 class EngineThread:
@@ -182,7 +164,9 @@ class EngineThread:
 
     def _piece(self, job: Job, step: Progress) -> Piece:
         scores, version, route = self._notes.get(step.request_id, (None, None, None))
-        return Piece(step.tokens, scores, version, route, step.completion, job.why if step.completion else None)
+        if step.completion is None:
+            return Piece(step.tokens, scores, version, route)
+        return Piece(step.tokens, scores, version, route, Done.of(step.completion), job.why)
 
     def _listen(self, rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict, logits: Tensor) -> None:
         """The engine's listener: who drafted, and log-probabilities where they were asked for."""
@@ -198,8 +182,7 @@ class EngineThread:
         """To the event loop, all that is due in one call."""
         now = time.monotonic()
         for job, piece in pieces:
-            urgent = bool(piece.completion or piece.error)
-            self._outbox.put(job, piece, now, urgent=urgent, told=len(self._active))
+            self._outbox.put(job, piece, now, urgent=piece.last, told=len(self._active))
         if due := self._outbox.take(now):
             self._loop.call_soon_threadsafe(_deliver, due)
 

@@ -1,62 +1,82 @@
 """GET /metrics: the store's numbers, the engine's and the server's own.
 
-Behind a shared port any process may be asked. It asks the others for what they have measured and shows each under a
-label of its own, ``worker="0"``: sums that lost a process would look to Prometheus like counters that began anew.
+Of one server two processes measure, that which decodes and that which answers HTTP; what both count is added up. Behind
+a shared port there are several servers, and any may be asked. It asks the others for what they have measured and shows
+each under a label of its own, ``worker="0"``: sums that lost a process would look to Prometheus like counters that
+began anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from starlette.concurrency import run_in_threadpool
+from prometheus_client.samples import Sample
 from starlette.responses import Response
 
 from osd.metrics.engine import EngineCollector
 from osd.metrics.server import registry as registry_of
 from osd.metrics.store import StoreCollector
-from osd.server.service import Service
+from osd.server.host import Host
 
 metrics = APIRouter()
+Ask = Callable[[], Awaitable[bytes | None]]
 
 
 @metrics.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def show_metrics(http: Request) -> Response:
     """For Prometheus: vLLM's four counters of speculative decoding under their names, and osd_* beside them."""
-    service: Service = http.app.state.service
-    if service.seat is None:
-        text = await run_in_threadpool(own_metrics, service)
-    else:
-        others = await service.seat.measured()
-        own = await run_in_threadpool(own_metrics, service)
-        text = await run_in_threadpool(together, {service.seat.number: own, **others})
-    store = await run_in_threadpool(generate_latest, http.app.state.registry)
-    return Response(store + text, media_type=CONTENT_TYPE_LATEST)
+    text: bytes = await http.app.state.service.measure()
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
-def fill(registry: CollectorRegistry, service: Service) -> None:
-    """The store's numbers, which are those of all servers, go into the registry of the application; the engine's beside
-    the server's own meters."""
-    registry.register(StoreCollector(service.store, service.model))
-    service.meters.registry.register(EngineCollector(service.engine, service.model))
+class Exposition:
+    """What a server says of itself, in the process that decodes."""
+
+    def __init__(self, host: Host, beside: Ask | None = None) -> None:
+        """``beside`` asks the process that answers HTTP for what it has measured, if there is one."""
+        self._host, self._beside = host, beside
+        self._store = CollectorRegistry()
+        self._store.register(StoreCollector(host.store, host.model))
+        host.meters.registry.register(EngineCollector(host.engine, host.model))
+
+    async def own(self, front: bytes | None = None) -> bytes:
+        """What both processes have measured; that of HTTP is asked unless it said so with the question."""
+        if front is None and self._beside:
+            front = await self._beside()
+        mine = await asyncio.to_thread(self._engine)
+        return mine if front is None else await asyncio.to_thread(added, [mine, front])
+
+    async def whole(self, front: bytes | None = None) -> bytes:
+        """The same with what the store counts, and the other servers behind the port."""
+        own, seat = await self.own(front), self._host.seat
+        if seat is not None:
+            others = await seat.measured()
+            own = await asyncio.to_thread(labelled, {seat.number: own, **others})
+        return await asyncio.to_thread(generate_latest, self._store) + own
+
+    def _engine(self) -> bytes:
+        host = self._host
+        host.meters.running.set(host.thread.running)
+        host.meters.waiting.set(host.thread.waiting)
+        return generate_latest(host.meters.registry)
 
 
-def own_metrics(service: Service) -> bytes:
-    """What this process has measured."""
-    service.meters.running.set(service.thread.running)
-    service.meters.waiting.set(service.thread.waiting)
-    return generate_latest(service.meters.registry)
+def labelled(texts: Mapping[int, bytes]) -> bytes:
+    """What several servers have measured, each sample with the number of its server."""
+    return generate_latest(registry_of([_Labelled(texts)]))
 
 
-def together(texts: Mapping[int, bytes]) -> bytes:
-    """What several processes have measured, each sample with the number of its process."""
-    return generate_latest(registry_of([_Together(texts)]))
+def added(texts: Sequence[bytes]) -> bytes:
+    """What several processes of one server have measured; counters and gauges of the same name and labels in one."""
+    return generate_latest(registry_of([_Added(texts)]))
 
 
-class _Together:
+class _Labelled:
     def __init__(self, texts: Mapping[int, bytes]) -> None:
         self._texts = texts
 
@@ -68,3 +88,28 @@ class _Together:
                 for sample in family.samples:
                     kept.add_sample(sample.name, {**sample.labels, "worker": str(number)}, sample.value)
         return families.values()
+
+
+class _Added:
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        self._texts = texts
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[str, Metric] = {}
+        for text in self._texts:
+            for family in text_string_to_metric_families(text.decode()):
+                kept = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                kept.samples += family.samples
+        for kept in families.values():
+            sums: dict[tuple[str, frozenset[tuple[str, str]]], Sample] = {}
+            for sample in kept.samples:
+                key = sample.name, frozenset(sample.labels.items())
+                sums[key] = _sum(sums[key], sample) if key in sums else sample
+            kept.samples = list(sums.values())
+        return families.values()
+
+
+def _sum(one: Sample, other: Sample) -> Sample:
+    """A counter began when the first of them did."""
+    began = one.name.endswith("_created")
+    return one._replace(value=min(one.value, other.value) if began else one.value + other.value)

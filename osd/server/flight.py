@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 from starlette.requests import Request as HttpRequest
 
-from osd.server.engine_thread import EngineThread, Job
-from osd.server.errors import ApiError, DeadlineExceeded
+from osd.server.errors import ApiError, Busy, DeadlineExceeded, Draining
 from osd.server.inbox import Inbox
+from osd.server.job import Decoding, Job
 from osd.server.piece import Piece
 from osd.server.ring import Caller, KeyRing
 from storage.records import Request
@@ -22,7 +22,7 @@ Arrived = tuple[int, Piece]
 class Flight:
     """Jobs in the air. Open it with :func:`flying`."""
 
-    def __init__(self, thread: EngineThread, requests: Sequence[Request], top: int | None, pause: float) -> None:
+    def __init__(self, thread: Decoding, requests: Sequence[Request], top: int | None, pause: float) -> None:
         self._thread = thread
         self._inbox: Inbox[Arrived | None] = Inbox()
         self._open = set(range(len(requests)))
@@ -33,6 +33,8 @@ class Flight:
         self.seconds: float | None = None
         """Seconds to the newest one."""
         self.emitted = 0
+        self.refused = False
+        """Whether it was never let into the line."""
 
     def _receiver(self, index: int) -> Callable[[Piece], None]:
         return lambda piece: self._inbox.put((index, piece))
@@ -52,12 +54,13 @@ class Flight:
             if good:
                 yield good
             if error:
+                self.refused = self.first is None and isinstance(error, (Busy, Draining))
                 raise error
             if gone:
                 return
 
     def _count(self, index: int, piece: Piece) -> None:
-        if piece.completion:
+        if piece.done:
             self._open.discard(index)
         self.emitted += len(piece.tokens)
         if piece.tokens:
@@ -76,7 +79,7 @@ class Flight:
 
 @asynccontextmanager
 async def flying(
-    thread: EngineThread,
+    thread: Decoding,
     http: HttpRequest,
     requests: Sequence[Request],
     *,

@@ -43,7 +43,7 @@ class _Prompt:
 
 def chat_order(service: Service, body: ChatBody, headers: Mapping[str, str], tenant: str) -> Order:
     """Raises ApiError."""
-    text = chat_text(service.tokenizer, service.chat_template, body.messages)
+    text = chat_text(service.tokenizer, service.facts.chat_template, body.messages)
     tokens = tuple(service.tokenizer.encode(text, add_special_tokens=False))
     prompt = _Prompt(tokens, last_user_text(body.messages), "messages")
     if body.top_logprobs is not None and not body.logprobs:
@@ -106,7 +106,7 @@ def check_model(service: Service, model: str | None) -> None:
 
 def _room(service: Service, prompt: _Prompt, most: int | None) -> int:
     """Tokens that may come. Raises ContextOverflow."""
-    length, limit = len(prompt.tokens), service.engine.limit
+    length, limit = len(prompt.tokens), service.facts.limit
     if length >= limit or (most is not None and length + most > limit):
         asked = f"{length} tokens of the prompt" + ("" if most is None else f" and {most} to come")
         reason = f"This model's context is {limit} tokens, and the request asks for {asked}. Shorten one of them."
@@ -117,8 +117,8 @@ def _room(service: Service, prompt: _Prompt, most: int | None) -> int:
 def _request(
     service: Service, body: SamplingBody, fields: OsdFields, tenant: str, prompt: _Prompt, most: int, number: int
 ) -> Request:
-    if fields.gamma is not None and fields.gamma > service.engine.settings.gamma_max:
-        reason = f"osd.gamma: {service.engine.settings.gamma_max} at most (serve.gamma_max)"
+    if fields.gamma is not None and fields.gamma > service.facts.gamma_max:
+        reason = f"osd.gamma: {service.facts.gamma_max} at most (serve.gamma_max)"
         raise ApiError(reason=reason, param="osd.gamma")
     request = Request(
         prompt.tokens,
@@ -133,7 +133,7 @@ def _request(
         language=fields.language,
         gamma=fields.gamma,
     )
-    check_request(request, service.engine.pair, service.engine.limit)
+    check_request(request, service, service.facts.limit)
     return request
 
 

@@ -10,6 +10,24 @@ from osd.server.errors import ApiError
 from osd.server.scores import Scores
 
 
+class Done(NamedTuple):
+    """How a job ended."""
+
+    length: int
+    """Of the answer, in tokens."""
+    text: str | None
+    finish_reason: str
+    route: str
+    steps: tuple[tuple[int, int], ...]
+    """(drafted, accepted) of each round."""
+
+    @classmethod
+    def of(cls, completion: Completion) -> Done:
+        """What an answer says of it."""
+        steps = tuple((r.drafted, r.accepted) for r in completion.rounds)
+        return cls(len(completion.tokens), completion.text, completion.finish_reason, completion.route, steps)
+
+
 class Piece(NamedTuple):
     """What a step brought one job."""
 
@@ -18,10 +36,15 @@ class Piece(NamedTuple):
     version: str | None = None
     """The draft version that drafted."""
     route: str | None = None
-    completion: Completion | None = None
+    done: Done | None = None
     """Set when it is finished."""
     error: ApiError | None = None
     """Why it ended before its end."""
+
+    @property
+    def last(self) -> bool:
+        """Whether nothing comes after it."""
+        return self.done is not None or self.error is not None
 
 
 def joined(pieces: Sequence[Piece]) -> Sequence[Piece]:
@@ -33,4 +56,4 @@ def joined(pieces: Sequence[Piece]) -> Sequence[Piece]:
     for piece in pieces:  # one that was cancelled ends with a piece that names nobody
         tokens += piece.tokens
         version, route = piece.version or version, piece.route or route
-    return [Piece(tuple(tokens), None, version, route, pieces[-1].completion)]
+    return [Piece(tuple(tokens), None, version, route, pieces[-1].done)]

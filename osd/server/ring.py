@@ -56,7 +56,7 @@ class KeyRing:
     def __init__(self, keys: KeyLedger, seconds: float, *, required: bool = True, local_only: bool = True) -> None:
         """``required`` False lets everybody in, keys or not. ``local_only``: the server listens on this machine's own
         addresses only. Raises StoreError."""
-        self._ledger, self._seconds, self._required, self.local_only = keys, seconds, required, local_only
+        self._ledger, self._seconds, self.required, self.local_only = keys, seconds, required, local_only
         self._keys: dict[str, ApiKey] = {}
         self._callers: dict[str, Caller] = {}
         self._nobody = Caller()
@@ -65,7 +65,7 @@ class KeyRing:
     @property
     def needed(self) -> bool:
         """Whether a request must bring a key. A key that has ended does not open the door for all."""
-        return self._required and bool(self._keys)
+        return self.required and bool(self._keys)
 
     async def follow(self) -> None:
         """Read the keys again and again; what cannot be read stays as it was."""
@@ -99,7 +99,7 @@ class KeyRing:
 
     def check(self, caller: Caller) -> ApiError | None:
         """What is wrong with a caller who was let in earlier."""
-        if caller.key is None or not self._required:
+        if caller.key is None or not self.required:
             return None
         key = self._keys.get(caller.key.hash)
         good = key is not None and key.valid(time.time())

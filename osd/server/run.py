@@ -1,4 +1,4 @@
-"""One server process: two ports, one event loop, the decode thread, and its end.
+"""One server: the process that decodes, with the admin port, beside the one that answers HTTP, and their end.
 
 The first SIGTERM or Ctrl-C drains: new requests are refused, what runs may finish within ``server.drain_seconds``. A
 second one is final. `osd workers drain` does the same by way of the database, and can be undone while something runs.
@@ -13,12 +13,9 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
-import uvicorn
-from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from osd.engine import Engine
 from osd.fleet.board import Phase
@@ -26,14 +23,16 @@ from osd.fleet.presence import Presence
 from osd.fleet.seat import Seat
 from osd.machine import keep_giving_back
 from osd.server.admin import make_admin
-from osd.server.app import make_app
-from osd.server.chat import read_template
 from osd.server.engine_thread import EngineThread
-from osd.server.exposition import fill, own_metrics
+from osd.server.exposition import Exposition
+from osd.server.front import Front
+from osd.server.host import Host
+from osd.server.link import Link
 from osd.server.listen import Ports, url
+from osd.server.listener import LAST_SECONDS, listener
 from osd.server.meters import Meters
+from osd.server.relay import Relay
 from osd.server.ring import KeyRing
-from osd.server.service import Service
 from osd.server.snapshot import Snapshots
 from storage.settings import Settings
 from storage.store import Store
@@ -42,38 +41,25 @@ from storage.workers import WorkerState
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
-LAST_SECONDS = 5.0
-"""How long answers that are on their way may take to leave."""
 FAILED = 1
 LEAD_SECONDS = 0.2
 """How often a process behind a shared port looks whether the admin port became free."""
-
-
-class Listener(uvicorn.Server):
-    """uvicorn, but for signals: two of them share ours."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave them alone."""
-        yield
 
 
 class Running:
     """A server from its start to its end."""
 
     def __init__(
-        self, engine: Engine, settings: Settings, store: Store, ring: KeyRing, seat: Seat | None = None,
+        self, engine: Engine, settings: Settings, store: Store, ring: KeyRing, front: Front, seat: Seat | None = None,
         replaces: str | None = None,
     ) -> None:  # fmt: skip
         """``replaces``: a process that ended without a word, in whose place this one was started."""
-        registry = CollectorRegistry()
-        self.seat, self._replaces = seat, replaces
+        self.seat, self.front, self._replaces = seat, front, replaces
         self.thread = EngineThread(engine, settings.server.queue, self._failed)
-        template = read_template(settings.server.chat_template)
-        self.service = Service(engine, settings, store, self.thread, ring, Meters(CollectorRegistry()), template, seat)
-        fill(registry, self.service)
-        self.apps = make_app(self.service, registry), make_admin(self.service, registry, Snapshots(self.service))
-        self.listeners: list[Listener] = []
+        self.host = Host(engine, settings, store, self.thread, ring, Meters(CollectorRegistry()), seat)
+        self.exposition = Exposition(self.host, lambda: self.relay.measured())
+        self.host.measure = self.exposition.whole
+        self.admin = listener(make_admin(self.host, Snapshots(self.host)))
         self.status = 0
         self._draining: asyncio.Task[None] | None = None
         self._asked = False
@@ -81,14 +67,14 @@ class Running:
 
     async def serve(self, ports: Ports, ready: Callable[[], None]) -> int:
         """Until it is told to stop; the exit status. ``ready`` is called once it listens."""
-        self.listeners = [_listener(app) for app in self.apps]
+        self.relay = Relay(await Link.over(self.front.end), self.thread, self.exposition.whole)
         self._take_signals()
         self.thread.start()
-        beside = [asyncio.create_task(work) for work in (self.service.ring.follow(), keep_giving_back())]
+        beside = [asyncio.create_task(work) for work in (self.host.ring.follow(), keep_giving_back())]
         presence = self._make_presence(ports)
         async with self._seated():
-            serving = [asyncio.create_task(self._serve_api(ports)), asyncio.create_task(self._serve_admin(ports))]
-            while not all(listener.started or listener.should_exit for listener in self._first()):
+            serving = [asyncio.create_task(self._serve_api()), asyncio.create_task(self._serve_admin(ports))]
+            while not self._listens():
                 await asyncio.sleep(POLL_SECONDS)
             presence.begin()
             if self.seat:
@@ -99,27 +85,32 @@ class Running:
             task.cancel()
         await asyncio.to_thread(presence.close)
         await asyncio.to_thread(self.thread.close)
+        await asyncio.to_thread(self.front.reap)
         return self.status
 
-    def _first(self) -> list[Listener]:
-        """Those that listen before it is ready: behind a shared port another process may answer the admin's."""
-        return self.listeners[:1] if self.seat else self.listeners
+    def _listens(self) -> bool:
+        """Or will not any more. Behind a shared port another process may answer the admin's."""
+        return self.admin.should_exit or (self.relay.listens.is_set() and (bool(self.seat) or self.admin.started))
 
-    async def _serve_api(self, ports: Ports) -> None:
-        self._api_port = ports.api
-        await self.listeners[0].serve([self.seat.share(ports.api) if self.seat else ports.api])
+    async def _serve_api(self) -> None:
+        """As long as the process for HTTP lives."""
+        self.relay.link.say("begin", self.host.facts)
+        await self.relay.follow()
+        if not self.admin.should_exit:
+            log.error("the process for HTTP has ended", extra={"action": "front_ended"})
+            self._failed()
 
     async def _serve_admin(self, ports: Ports) -> None:
         while self.seat and not self.seat.leads():
-            if self.listeners[1].should_exit:
+            if self.admin.should_exit:
                 return
             await asyncio.sleep(LEAD_SECONDS)
-        await self.listeners[1].serve([ports.admin])
+        await self.admin.serve([ports.admin])
 
     def _make_presence(self, ports: Ports) -> Presence:
         loop = asyncio.get_running_loop()
         self.presence = Presence(
-            self.service.store, self.service.settings.fleet, self.service.engine, self.thread, url(ports.api),
+            self.host.store, self.host.settings.fleet, self.host.engine, self.thread, url(ports.api),
             lambda drains: loop.call_soon_threadsafe(self._wish, drains), self._replaces,
         )  # fmt: skip
         return self.presence
@@ -130,7 +121,7 @@ class Running:
         if self.seat is None:
             yield
             return
-        measured = await self.seat.expose(lambda: own_metrics(self.service))
+        measured = await self.seat.expose(self.exposition.own)
         telling = asyncio.create_task(self.seat.follow(self._load))
         yield
         telling.cancel()
@@ -138,8 +129,7 @@ class Running:
         self.seat.close()
 
     def _load(self) -> dict[str, int]:
-        connections = len(self.listeners[0].server_state.connections)
-        return {"connections": connections, "running": self.thread.running, "waiting": self.thread.waiting}
+        return {"running": self.thread.running, "waiting": self.thread.waiting}
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -169,34 +159,23 @@ class Running:
         elif not drains and self._asked and self._draining is not None:
             self._draining.cancel()
             self._draining, self._asked = None, False
-            asyncio.create_task(self._go_on())  # noqa: RUF006  (it ends at once)
-
-    async def _go_on(self) -> None:
-        """Take requests again."""
-        self._say(drains=False)
-        if self.seat and not self.listeners[0].servers[0].is_serving():
-            await self.listeners[0].startup([self.seat.share(self._api_port)])
+            self._say(drains=False)
+            self.relay.link.say("return")
 
     def _say(self, *, drains: bool) -> None:
-        self.service.ready, self.thread.draining = not drains, drains
+        self.host.ready, self.thread.draining = not drains, drains
+        self.relay.link.say("ready", not drains)
         self.presence.turn(WorkerState.DRAINING if drains else WorkerState.SERVING)
         if self.seat:
             self.seat.write(phase=Phase.DRAINING if drains else Phase.SERVING)
         log.info("draining" if drains else "serving again", extra={"action": "draining" if drains else "drain_undone"})
 
-    def _leave_port_to_others(self) -> None:
-        """Accept no connection any more, and close each when its answer is there."""
-        for server in self.listeners[0].servers:
-            server.close()
-        for connection in list(self.listeners[0].server_state.connections):
-            connection.shutdown()
-
     async def _drain(self) -> None:
         """Refuse what is new, wait for what runs, then end it."""
         self._say(drains=True)
         if self._asked and self.seat and self.seat.others():
-            self._leave_port_to_others()
-        if not await self._idle(self.service.settings.server.drain_seconds):
+            self.relay.link.say("leave")
+        if not await self._idle(self.host.settings.server.drain_seconds):
             log.warning("requests were cut off: they took too long", extra={"action": "drain_ended"})
             self.thread.end_all()
             await self._idle(LAST_SECONDS)
@@ -219,26 +198,20 @@ class Running:
         self._stop()
 
     def _stop(self, *, force: bool = False) -> None:
-        for listener in self.listeners:
-            listener.should_exit, listener.force_exit = True, force
-
-
-def _listener(app: FastAPI) -> Listener:
-    return Listener(uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none", http=HttpToolsProtocol,
-        timeout_graceful_shutdown=int(LAST_SECONDS),
-    ))  # fmt: skip
+        self.admin.should_exit, self.admin.force_exit = True, force
+        self.relay.link.say("stop", force)
 
 
 def serve(
-    engine: Engine, settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[], None],
-    seat: Seat | None = None, replaces: str | None = None, parted: Callable[[Callable[[], None]], None] | None = None,
+    engine: Engine, settings: Settings, store: Store, ring: KeyRing, front: Front, ports: Ports,
+    ready: Callable[[], None], seat: Seat | None = None, replaces: str | None = None,
+    parted: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:  # fmt: skip
     """Serve until a signal; the exit status. ``parted`` is given, on the event loop, what to call when the process that
     started this one has gone. Raises BadSetting and PairError before it listens."""
 
     async def run() -> int:
-        running = Running(engine, settings, store, ring, seat, replaces)
+        running = Running(engine, settings, store, ring, front, seat, replaces)
         if parted:
             parted(running.drain)
         return await running.serve(ports, ready)

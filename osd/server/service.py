@@ -1,47 +1,59 @@
-"""What the routes stand on: the engine and its thread, the store, the keys, the counters."""
+"""What the API's routes stand on: what is known of the model, the way to the thread that decodes, keys, counters."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
-from osd.engine import Engine
-from osd.fleet.seat import Seat
-from osd.server.engine_thread import EngineThread
+from osd.server.job import Decoding
 from osd.server.meters import Meters
 from osd.server.ring import KeyRing
 from osd.server.token_text import TokenText
-from storage.errors import PairError
 from storage.records import now
 from storage.settings import Settings
-from storage.store import Store
+
+
+class Facts(NamedTuple):
+    """What is served."""
+
+    model: str
+    """The name that clients ask for."""
+    limit: int
+    """Tokens of a prompt and its answer."""
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    gamma_max: int
+    chat_template: str | None
+    """In place of the tokenizer's own."""
 
 
 @dataclass(slots=True)
 class Service:
-    """Everything that one server process shares among its requests."""
+    """Everything that the API's requests share."""
 
-    engine: Engine
+    facts: Facts
     settings: Settings
-    store: Store
-    thread: EngineThread
+    thread: Decoding
     ring: KeyRing
     meters: Meters
-    chat_template: str | None
-    seat: Seat | None = None
-    """Its place among the processes behind the port; None where it is alone."""
-    tokenizer: Any = field(init=False)
+    tokenizer: Any
+    measure: Callable[[], Awaitable[bytes]]
+    """GET /metrics."""
     token_text: TokenText = field(init=False)
-    model: str = field(init=False)
-    """The name that clients ask for."""
     started: float = field(default_factory=now)
     ready: bool = True
     """False while it drains."""
 
     def __post_init__(self) -> None:
-        self.tokenizer = self.engine.pair.tokenizer
-        if self.tokenizer is None:
-            raise PairError(reason="The target's folder has no tokenizer, and a server is asked in text. Add one.")
         self.token_text = TokenText(self.tokenizer)
-        self.model = self.settings.server.model or PurePath(self.engine.pair.target.name).name
+
+    @property
+    def model(self) -> str:
+        """The name that clients ask for."""
+        return self.facts.model
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids run from 0 to one less."""
+        return self.facts.vocab_size

@@ -10,7 +10,7 @@ from typing import Any
 from osd.fleet.board import Line
 from osd.server.dashboard.live import Live
 from osd.server.engine_thread import EngineThread
-from osd.server.service import Service
+from osd.server.host import Host
 from storage.answers.service import Answers
 from storage.errors import StoreError
 from storage.outcome_window import Window
@@ -24,9 +24,9 @@ class Snapshots:
 
     seconds = 1.0
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        self._live = Live(service.store, service.settings.storage.flush_seconds, service.started)
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self._live = Live(host.store, host.settings.storage.flush_seconds, host.started)
         self._lock = threading.Lock()
         self._at = 0.0
         self._newest: dict[str, Any] = {}
@@ -39,17 +39,17 @@ class Snapshots:
             return self._newest
 
     def _make(self) -> dict[str, Any]:
-        engine, seat = self.service.engine, self.service.seat
-        at_work: Sequence[Line | EngineThread] = seat.all() if seat else [self.service.thread]
+        engine, seat = self.host.engine, self.host.seat
+        at_work: Sequence[Line | EngineThread] = seat.all() if seat else [self.host.thread]
         own = {
-            "at": now(), "model": self.service.model, "ready": self.service.ready, "workers": len(at_work),
+            "at": now(), "model": self.host.model, "ready": self.host.ready, "workers": len(at_work),
             "running": sum(one.running for one in at_work), "waiting": sum(one.waiting for one in at_work),
             "rows": engine.settings.max_batch * len(at_work), "steps": engine.stats.steps,
             "swaps": len(engine.stats.swap_pause_ms), "draft_version": engine.draft_version,
             "dropped_positions": engine.recorder.dropped if engine.recorder else 0,
         }  # fmt: skip
         try:
-            recent = Answers(self.service.store).acceptance(Window(since=now() - RECENT_SECONDS), ["route"])
+            recent = Answers(self.host.store).acceptance(Window(since=now() - RECENT_SECONDS), ["route"])
             live = self._live.look()
         except StoreError as error:
             return own | {"store": str(error)}

@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from osd.server.wire import Detail
-from storage.records import Round, ratio
+from storage.records import ratio
 
 
-def speculative_decoding(rounds: Sequence[Round], gamma_max: int, detail: Detail) -> dict[str, Any] | None:
-    """Of all rounds of a call that drafted; None where it was not asked for.
+def speculative_decoding(steps: Sequence[tuple[int, int]], gamma_max: int, detail: Detail) -> dict[str, Any] | None:
+    """Of all rounds of a call, (drafted, accepted) each, that drafted; None where it was not asked for.
 
     ``mean_acceptance_length`` counts the target's own token: 1 + accepted ÷ steps. ``acceptance_histogram[j]`` is the
     number of steps that accepted j tokens.
     """
     if detail == "off":
         return None
-    steps = [r for r in rounds if r.drafted]
-    accepted, drafted = sum(r.accepted for r in steps), sum(r.drafted for r in steps)
+    steps = [(drafted, accepted) for drafted, accepted in steps if drafted]
+    drafted, accepted = sum(d for d, _ in steps), sum(a for _, a in steps)
     histogram = [0] * (gamma_max + 1)
-    for step in steps:
-        histogram[min(step.accepted, gamma_max)] += 1
+    for _, kept in steps:
+        histogram[min(kept, gamma_max)] += 1
     facts: dict[str, Any] = {
         "mean_acceptance_length": 1 + accepted / len(steps) if steps else None,
         "draft_acceptance_rate": ratio(accepted, drafted),
@@ -31,4 +31,4 @@ def speculative_decoding(rounds: Sequence[Round], gamma_max: int, detail: Detail
         "num_draft_tokens": drafted,
         "num_spec_tokens": gamma_max,
     }
-    return facts | ({"per_step_accepted": [r.accepted for r in steps]} if detail == "detailed" else {})
+    return facts | ({"per_step_accepted": [a for _, a in steps]} if detail == "detailed" else {})

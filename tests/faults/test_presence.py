@@ -12,7 +12,8 @@ from osd.engine import Engine
 from osd.fleet.presence import Presence
 from osd.models import Pair
 from osd.recorder import Recorder
-from osd.server.engine_thread import EngineThread, Job
+from osd.server.engine_thread import EngineThread
+from osd.server.job import Job
 from osd.server.piece import Piece
 from osd.swap import Swap
 from storage.records import Request
@@ -44,7 +45,7 @@ async def answer(thread: EngineThread, count: int = 40) -> int:
     inbox: asyncio.Queue[Piece] = asyncio.Queue()
     thread.submit([Job(Request(PROMPT, max_new_tokens=count, ignore_eos=True), inbox.put_nowait)])
     tokens = 0
-    while not (piece := await inbox.get()).completion:
+    while not (piece := await inbox.get()).done:
         tokens += len(piece.tokens)
     return tokens + len(piece.tokens)
 

@@ -15,7 +15,7 @@ from osd.fleet.accepting import SharedSocket
 from osd.fleet.board import Board, Line, Phase
 from osd.fleet.order import Order, Posting, packed, unpacked
 from osd.fleet.seat import Seat
-from osd.server.exposition import together
+from osd.server.exposition import labelled
 from storage.settings import load_settings
 
 
@@ -59,6 +59,9 @@ def test_seats_see_each_others_load_and_one_leads(tmp_path: Path) -> None:
     one.write(connections=2, running=1, waiting=4)
     assert (two.others()[0].load, [line.pid for line in two.all()]) == (7, [10, 11])
     assert one._is_behind() and not two._is_behind()
+    two._take()
+    two.write(connections=7)
+    assert two._is_behind() and not one._is_behind(), "as much to do, and it took one just now"
     one.write(phase=Phase.DRAINING)
     assert two.others() == [] and len(two.all()) == 2
     assert one.leads() and one.leads()
@@ -69,7 +72,7 @@ def test_seats_see_each_others_load_and_one_leads(tmp_path: Path) -> None:
 
 def test_a_board_that_is_there_is_kept(tmp_path: Path) -> None:
     first = Board(tmp_path, 3)
-    first.write(2, Line(7, Phase.SERVING, 1, 2, 3))
+    first.write(2, **Line(7, Phase.SERVING, 1, 2, 3)._asdict())
     second = Board(tmp_path, 3)
     assert second.read() == [Line(), Line(), Line(7, Phase.SERVING, 1, 2, 3)]
     first.close()
@@ -81,11 +84,14 @@ def test_what_each_measured_has_its_label_and_who_is_silent_is_left_out(
 ) -> None:
     text = b'# HELP osd_n_total N.\n# TYPE osd_n_total counter\nosd_n_total{path="/"} 3.0\n'
 
+    async def measured() -> bytes:
+        return text
+
     async def ask() -> dict[int, bytes]:
         seats = [Seat(tmp_path, number, 3, number) for number in range(3)]
         for seat in seats:
             seat.write(phase=Phase.SERVING)
-        async with await seats[1].expose(lambda: text):
+        async with await seats[1].expose(measured):
             found = await seats[0].measured()
         for seat in seats:
             seat.close()
@@ -93,7 +99,7 @@ def test_what_each_measured_has_its_label_and_who_is_silent_is_left_out(
 
     found = asyncio.run(ask())
     assert found == {1: text} and "worker 2 does not say" in caplog.text
-    shown = together({0: text, **found}).decode()
+    shown = labelled({0: text, **found}).decode()
     assert 'osd_n_total{path="/",worker="0"} 3.0' in shown and 'osd_n_total{path="/",worker="1"} 3.0' in shown
     assert shown.count("# TYPE osd_n_total counter") == 1
 

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from osd.engine import Engine
-from osd.server.engine_thread import EngineThread, Job
+from osd.server.engine_thread import EngineThread
 from osd.server.errors import Busy, Draining, EngineFailed, Stopped
+from osd.server.job import Job
 from osd.server.piece import Piece
 from storage.records import Request
 from storage.settings import ServeSettings
@@ -45,7 +46,7 @@ def job(count: int = 20, tenant: str = "default") -> tuple[Job, asyncio.Queue[Pi
 async def ended(inbox: asyncio.Queue[Piece]) -> list[Piece]:
     """All pieces of a job."""
     pieces = [await inbox.get()]
-    while not (pieces[-1].completion or pieces[-1].error):
+    while not (pieces[-1].last):
         pieces.append(await inbox.get())
     return pieces
 

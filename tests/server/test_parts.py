@@ -17,7 +17,6 @@ from osd.server.speculation import speculative_decoding
 from osd.server.token_text import TokenText, half_bytes
 from osd.stream import TextStream
 from storage.errors import BadSetting
-from storage.records import Round
 
 
 def test_tenants_take_turns() -> None:
@@ -87,19 +86,16 @@ def test_a_stream_by_windows_is_the_text_as_a_whole(size: int) -> None:
 
 
 def test_numbers_of_speculation_by_hand() -> None:
-    def one(drafted: int, accepted: int) -> Round:
-        return Round(drafted, drafted, accepted, accepted + 1, 1.0, 1.0, "v")
-
-    rounds = [one(4, 4), one(4, 1), one(0, 0), one(2, 0)]
-    assert speculative_decoding(rounds, 4, "off") is None
-    facts = speculative_decoding(rounds, 4, "detailed")
+    steps = [(4, 4), (4, 1), (0, 0), (2, 0)]
+    assert speculative_decoding(steps, 4, "off") is None
+    facts = speculative_decoding(steps, 4, "detailed")
     assert facts == {
         "mean_acceptance_length": 1 + 5 / 3, "draft_acceptance_rate": 0.5, "acceptance_histogram": [1, 1, 0, 0, 1],
         "num_spec_steps": 3, "num_accepted_draft_tokens": 5, "num_draft_tokens": 10, "num_spec_tokens": 4,
         "per_step_accepted": [4, 1, 0],
     }  # fmt: skip
-    assert "per_step_accepted" not in speculative_decoding(rounds, 4, "summary")
-    assert speculative_decoding([one(0, 0)], 4, "summary")["draft_acceptance_rate"] is None
+    assert "per_step_accepted" not in speculative_decoding(steps, 4, "summary")
+    assert speculative_decoding([(0, 0)], 4, "summary")["draft_acceptance_rate"] is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.exceptions import HTTPException
 
 from osd.server.dashboard.inside import Inside
-from osd.server.service import Service
+from osd.server.host import Host
 from storage.answers.service import Answers
 from storage.answers.timeline import timeline
 from storage.drivers import plain
@@ -26,8 +26,8 @@ TEXT = ("members", "examples")
 
 
 def _store(http: Request) -> Store:
-    service: Service = http.app.state.service
-    return service.store
+    host: Host = http.app.state.service
+    return host.store
 
 
 def _inside(http: Request) -> Inside:

@@ -7,21 +7,21 @@ from fastapi import FastAPI
 from osd.server.dashboard.facts import facts
 from osd.server.dashboard.inside import Inside
 from osd.server.dashboard.page import page
-from osd.server.service import Service
+from osd.server.host import Host
 
 
-def add_dashboard(app: FastAPI, service: Service) -> None:
+def add_dashboard(app: FastAPI, host: Host) -> None:
     """The page, what it asks for, and a look into the newest requests where that is allowed."""
-    inside = Inside(service.tokenizer, lambda: may_inspect(service), service.store.tenants.learnable)
-    inside.attach(service.engine)
+    inside = Inside(host.tokenizer, lambda: may_inspect(host), host.store.tenants.learnable)
+    inside.attach(host.engine)
     app.state.inside = inside
     app.include_router(facts)
     app.include_router(page)
 
 
-def may_inspect(service: Service) -> bool:
+def may_inspect(host: Host) -> bool:
     """Whether texts may be held and shown; see ``server.inspect``."""
-    settings, ring = service.settings, service.ring
+    settings, ring = host.settings, host.ring
     if settings.server.inspect is not None:
         return settings.server.inspect
     return settings.privacy.learn and settings.privacy.redact is None and ring.local_only and not ring.needed
