@@ -24,7 +24,7 @@ class ServerSettings(Section):
     learn: bool = True
     """Whether requests that do not say may be kept. False keeps none, whatever they say."""
     stream_ms: float = Field(default=20.0, ge=0, le=1000)
-    """Chunks of streams leave at ticks so many milliseconds apart, or 5 for each request that runs (100 at most), if
+    """Chunks of streams leave at ticks so many milliseconds apart, or 2.5 for each request that runs (100 at most), if
     that is more; the first and the last are never held back. 0 sends one for every round, which takes cores from
     decoding."""
     queue: int = Field(default=256, ge=1)

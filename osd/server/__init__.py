@@ -1,9 +1,15 @@
-"""`osd serve`: an engine behind OpenAI's HTTP API.
+"""`osd serve`: an engine behind OpenAI's HTTP API, in two processes.
 
-run ──> app, admin          two FastAPI applications, on two ports; dashboard: the admin port's page
-          │ guard           keys, rates, sizes, safe headers
-          │ wire, chat      bodies, and prompts of chats
-          │ flight          the requests of one call
-          v
-        engine_thread ──>   the one thread that steps the engine; line: who is next; outbox: what waits for a tick
+front ──> app               HTTP: the API's port, forked by the other before it loads a model
+  │         │ guard         keys, rates, sizes, safe headers
+  │         │ wire, chat    bodies, and prompts of chats
+  │         │ flight        the requests of one call
+  │         v
+  │       far_thread        what decodes, as seen from here
+  │
+  │ link, cargo             what the two say to each other
+  v
+run ──> relay ──> engine_thread     decoding: the one thread that steps the engine; line: who is next; outbox: what
+  │                                 waits for a tick
+  └──> admin                the admin port; dashboard: its page
 """

@@ -2,8 +2,8 @@
 the thread that decodes.
 
 A job's first piece, its last one and an error go at once; what comes between waits for a tick, ``pause`` seconds of
-the job apart, at which all jobs of that pause are told together. Where many are told, ticks are further apart: to tell
-somebody takes the event loop the same time whether he gets one token or ten, and all of it is taken from decoding.
+the job apart, at which all jobs of that pause are told together. Where many are told, ticks are further apart: to hand
+on a piece takes the event loop, and the process that answers HTTP, the same time whether it is of one token or of ten.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-EACH, MOST = 0.01, 0.1
-"""Seconds between ticks for each job that is told, and at most: eight are told every 80 ms, ten and more every tenth of
+EACH, MOST = 0.0025, 0.1
+"""Seconds between ticks for each job that is told, and at most: sixteen are told every 40 ms, forty and more ten times
 a second."""
 
 

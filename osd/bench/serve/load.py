@@ -17,6 +17,9 @@ from osd.bench.serve.client import Address, Client, Job, Reply, ask
 
 QUANTILES = (50, 95, 99)
 LATE = 0.001
+RAMP_SECONDS = 0.5
+"""Of a closed load, before it is measured: all its first prompts are read at once, and what is on its way when the time
+is over would be missing from it."""
 
 
 class Arrival(NamedTuple):
@@ -63,7 +66,7 @@ class Load:
     def end(self, begun: float, seconds: float) -> None:
         """It was measured for so long, from ``begun`` on."""
         self.seconds = seconds
-        self.tokens = sum(reply.tokens_by(begun + seconds) for reply in self.replies)
+        self.tokens = sum(reply.tokens_by(begun + seconds) - reply.tokens_by(begun) for reply in self.replies)
 
     def add(self, other: Load) -> None:
         """Another turn of the same."""
@@ -120,20 +123,23 @@ async def _accompanied(beside: Beside | None) -> AsyncIterator[None]:
 def closed_load(
     address: Address, jobs: Iterator[Job], clients: int, seconds: float, beside: Beside | None = None
 ) -> Load:
-    """So many clients until the time is over; what they have begun by then is finished, and not counted as tokens."""
+    """So many clients until the time is over, a ramp before it; what they have begun by then is finished, and not
+    counted as tokens. Where jobs run out before the ramp is over, all of them are."""
 
     async def run() -> Load:
         load, begun = Load(), time.perf_counter()
 
         async def client() -> None:
             mine = Client(address)
-            while time.perf_counter() < begun + seconds and (job := next(jobs, None)):
+            while time.perf_counter() < begun + RAMP_SECONDS + seconds and (job := next(jobs, None)):
                 load.keep(await mine.ask(job))
             mine.close()
 
         async with _accompanied(beside):
             await asyncio.gather(*(client() for _ in range(clients)))
-        load.end(begun, min(seconds, time.perf_counter() - begun))
+        lasted = time.perf_counter() - begun
+        ramp = RAMP_SECONDS if lasted > RAMP_SECONDS else 0.0
+        load.end(begun + ramp, min(seconds, lasted - ramp))
         return load
 
     return _run(run())
