@@ -129,8 +129,9 @@ def serve_pair(
     names: PairNames, settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[], None],
     **options: Any,
 ) -> int:  # fmt: skip
-    """Load the pair and serve it in this process; the exit status. ``options`` as :func:`osd.server.run.serve`."""
+    """Load the pair and serve it here, HTTP in another process; the exit status. ``options``: osd.server.run.serve."""
     run, fork = server_parts()
+    store.db.close()  # what is open must not be carried through a fork; the next question opens it anew
     front = fork(names.target, settings, lambda: again(settings, ring), ports.api, options.get("seat"))
     pair = names.load(settings.serve)
     from osd.serving import serving

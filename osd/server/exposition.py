@@ -68,44 +68,32 @@ class Exposition:
 
 def labelled(texts: Mapping[int, bytes]) -> bytes:
     """What several servers have measured, each sample with the number of its server."""
-    return generate_latest(registry_of([_Labelled(texts)]))
+    return generate_latest(registry_of([_Together([(text, {"worker": str(n)}) for n, text in sorted(texts.items())])]))
 
 
 def added(texts: Sequence[bytes]) -> bytes:
     """What several processes of one server have measured; counters and gauges of the same name and labels in one."""
-    return generate_latest(registry_of([_Added(texts)]))
+    return generate_latest(registry_of([_Together([(text, {}) for text in texts])]))
 
 
-class _Labelled:
-    def __init__(self, texts: Mapping[int, bytes]) -> None:
+class _Together:
+    def __init__(self, texts: Sequence[tuple[bytes, Mapping[str, str]]]) -> None:
+        """Expositions, and the labels that the samples of each get beside their own."""
         self._texts = texts
 
     def collect(self) -> Iterable[Metric]:
         families: dict[str, Metric] = {}
-        for number, text in sorted(self._texts.items()):
+        sums: dict[str, dict[tuple[str, frozenset[tuple[str, str]]], Sample]] = {}
+        for text, more in self._texts:
             for family in text_string_to_metric_families(text.decode()):
-                kept = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                known = sums.setdefault(family.name, {})
                 for sample in family.samples:
-                    kept.add_sample(sample.name, {**sample.labels, "worker": str(number)}, sample.value)
-        return families.values()
-
-
-class _Added:
-    def __init__(self, texts: Sequence[bytes]) -> None:
-        self._texts = texts
-
-    def collect(self) -> Iterable[Metric]:
-        families: dict[str, Metric] = {}
-        for text in self._texts:
-            for family in text_string_to_metric_families(text.decode()):
-                kept = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                kept.samples += family.samples
-        for kept in families.values():
-            sums: dict[tuple[str, frozenset[tuple[str, str]]], Sample] = {}
-            for sample in kept.samples:
-                key = sample.name, frozenset(sample.labels.items())
-                sums[key] = _sum(sums[key], sample) if key in sums else sample
-            kept.samples = list(sums.values())
+                    key = sample.name, frozenset(sample.labels.items() | more.items())
+                    one = Sample(sample.name, {**sample.labels, **more}, sample.value)
+                    known[key] = _sum(known[key], one) if key in known else one
+        for name, family in families.items():
+            family.samples = list(sums[name].values())
         return families.values()
 
 

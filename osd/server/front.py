@@ -1,8 +1,8 @@
 """The process that answers HTTP: what it does with the interpreter takes nothing from decoding.
 
-It is forked by the one that decodes before that loads a model, so it has all modules for nothing and starts at once. It
-holds no weights and no secret but the keys' hashes, heeds no signal, and ends when it is told to or when the process
-that decodes has gone.
+It is forked by the one that decodes before that loads a model or starts a thread, so it has all modules for nothing and
+starts at once. It holds no weights and no secret but the keys' hashes, heeds no signal, and ends when it is told to or
+when the process that decodes has gone.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], port: soc
 
 
 class _Fronting:
+    """The process from its start to its end: what the other says decides."""
+
     def __init__(self, target: str, settings: Settings, port: socket.socket, seat: Seat | None) -> None:
         self.target, self.settings, self.port, self.seat = target, settings, port, seat
         self.listener: Listener
