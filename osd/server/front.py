@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from osd.models import load_tokenizer
 from osd.server.app import make_app
 from osd.server.far_thread import FarThread
 from osd.server.link import ANSWER, Link
-from osd.server.listener import Listener, listener
+from osd.server.listener import LAST_SECONDS, Listener, listener
 from osd.server.meters import Meters
 from osd.server.ring import KeyRing
 from osd.server.service import Facts, Service
@@ -46,8 +47,12 @@ class Front:
     """Of the link."""
 
     def reap(self) -> None:
-        """Wait until it has ended."""
-        os.waitpid(self.pid, 0)
+        """Wait until it has ended; end it where it still waits for a database, say."""
+        until = time.monotonic() + LAST_SECONDS
+        while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > until:
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(POLL_SECONDS)
 
 
 def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], port: socket.socket, seat: Seat | None) -> Front:
