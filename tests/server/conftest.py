@@ -131,7 +131,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("guarded"), "--model-name", "toy", **options) as made:
         with made.store() as store:
             key, _ = store.keys.create("own", scopes=["infer", "metrics", "admin"])
-        until(lambda: made.get("/v1/models").status_code == 401, "the first key closes the door")
+        for path in ("/v1/models", "/admin/drafts"):
+            until(lambda path=path: made.get(path).status_code == 401, "the first key closes the door")
         made.key = key
         yield made
 

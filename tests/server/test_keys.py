@@ -20,13 +20,14 @@ Make = Callable[..., tuple[str, ApiKey]]
 
 @pytest.fixture
 def make(guarded: Server) -> Make:
-    """Makes a key that the server knows."""
+    """Makes a key that both processes of the server know."""
 
     def made(tenant: str = "acme", **options: object) -> tuple[str, ApiKey]:
         with guarded.store() as store:
             secret, key = store.keys.create(tenant, **options)  # type: ignore[arg-type]
         probe = {"authorization": f"Bearer {secret}"}
-        until(lambda: httpx.get(f"{guarded.url}/v1/models", headers=probe).status_code != 401, "the key is known")
+        for url in (f"{guarded.url}/v1/models", f"{guarded.admin_url}/admin/drafts"):
+            until(lambda url=url: httpx.get(url, headers=probe).status_code != 401, "the key is known")
         return secret, key
 
     return made

@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -205,21 +206,21 @@ def test_what_two_processes_count_is_added_up() -> None:
     assert 'osd_http_requests_created{path="/metrics"} 60.0' in lines
 
 
-def stream_of(server: Server) -> tuple[Any, list[str]]:
-    """An answer that has begun, and the rest of its lines once they are read."""
-    client = httpx.Client(timeout=PATIENCE)
-    opened = client.send(client.build_request("POST", f"{server.url}/v1/completions", json=LONG), stream=True)
-    return opened, []
+@contextmanager
+def stream_of(server: Server) -> Iterator[Iterator[str]]:
+    """The lines of an answer that has begun."""
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=LONG, timeout=PATIENCE) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: {")
+        yield lines
 
 
 def test_when_decoding_is_killed_whoever_waits_is_told_and_nothing_stays_behind(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         [front] = psutil.Process(server.process.pid).children()
-        opened, _ = stream_of(server)
-        lines = opened.iter_lines()
-        assert next(lines).startswith("data: {")
-        os.kill(server.process.pid, signal.SIGKILL)
-        rest = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        with stream_of(server) as lines:
+            os.kill(server.process.pid, signal.SIGKILL)
+            rest = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         assert rest[-1]["error"]["code"] == "engine_failed"
         until(lambda: not front.is_running() or front.status() == psutil.STATUS_ZOMBIE, "its other process ends")
         with pytest.raises(httpx.TransportError):
@@ -229,8 +230,9 @@ def test_when_decoding_is_killed_whoever_waits_is_told_and_nothing_stays_behind(
 def test_when_http_is_killed_the_server_ends_and_says_so(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         [front] = psutil.Process(server.process.pid).children()
-        opened, _ = stream_of(server)
-        assert next(opened.iter_lines()).startswith("data: {")
-        front.kill()
+        with stream_of(server) as lines:
+            front.kill()
+            with pytest.raises(httpx.TransportError):
+                list(lines)
         assert server.process.wait(PATIENCE) == 1
         assert "the process for HTTP has ended" in server.log
