@@ -25,7 +25,7 @@ from osd.machine import keep_giving_back
 from osd.server.admin import make_admin
 from osd.server.engine_thread import EngineThread
 from osd.server.exposition import Exposition
-from osd.server.front import Front
+from osd.server.front import FAILED, POLL_SECONDS, Front
 from osd.server.host import Host
 from osd.server.link import Link
 from osd.server.listen import Ports, url
@@ -40,8 +40,6 @@ from storage.workers import WorkerState
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.02
-FAILED = 1
 LEAD_SECONDS = 0.2
 """How often a process behind a shared port looks whether the admin port became free."""
 
