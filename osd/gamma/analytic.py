@@ -170,6 +170,7 @@ class AnalyticController(Settled):
         self, rows: Sequence[AnalyticRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
         """One γ for all rows; a few of them where it is a try, those that the drafter has least to read for."""
+        self._prober.settle()
         table = self._table(batch)
         if table is None or self.shared.trials < FIRST_TRIALS:
             gamma = self._first(batch)

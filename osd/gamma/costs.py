@@ -103,8 +103,13 @@ class CostModel:
         return self._common.plain_rounds
 
     @property
+    def whole_ms(self) -> float:
+        """All drafting and verifying seen, milliseconds."""
+        return self._common.spent_ms
+
+    @property
     def spent_ms(self) -> float:
-        """All drafting and verifying seen, milliseconds; where several drafts serve, an equal part of it."""
+        """The same; where several drafts serve, an equal part of it."""
         return self._common.spent_ms / self._common.drafts
 
     @spent_ms.setter

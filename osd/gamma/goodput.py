@@ -151,6 +151,7 @@ class GoodputController:
 
     def _settle(self, batch: int) -> None:
         """Learn from the last round."""
+        self._prober.settle()
         seen, prices = self.weigher.take_tally(), self._prices
         if seen.rows and prices:
             self._time.saw(seen, prices, self._batch)

@@ -9,8 +9,9 @@ only when the credit covers what it may lose, reckoned as if it brought nothing:
 
 where catch-up is what the drafter needs to read the text of the rounds that had no draft. So a probe of c ms comes
 once in 100 c ms of decoding, the second kind only while b(B, B) is new or old, and over T ms probes lose at most
-0.01 T and what was saved up. The one exception is an engine's first plain round, which comes as soon as a
-choice is to be made: until then b(B, B) is a guess.
+0.01 T and what was saved up. What a probe at γ = 0 took beyond its reckoning is paid afterwards: a text of a length
+that was never read takes several times the usual catch-up. The one exception is an engine's first plain round, which
+comes as soon as a choice is to be made: until then b(B, B) is a guess.
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ class Prober:
         self._costs, self._share = costs, share
         self._paid = 0.0
         self._burst = 0
+        self._open: tuple[float, float] | None = None
+        """The probe of this round: milliseconds of decoding before it, and what its round should take."""
+
+    def settle(self) -> None:
+        """A round is over: a probe pays what it really took. To be called before each round."""
+        if self._open:
+            before, reckoned = self._open
+            self._paid += self._costs.whole_ms - before - reckoned
+            self._open = None
 
     def instead(self, gamma: int, gain: float, batch: int, table: Sequence[float]) -> int:
         """The γ to use: the best one, or a probe's.
@@ -44,7 +54,7 @@ class Prober:
         at γ = 0: of a probe's.
         """
         if gamma == 0:
-            return self._probe(table[1] - table[0])
+            return self._probe(table[0], table[1] - table[0])
         self._burst = 0
         if self._plain_known(batch):
             return gamma
@@ -55,14 +65,16 @@ class Prober:
     def blind(self, batch: int) -> int:
         """1 or 0 while drafting was never timed: a draft step is taken to cost what a plain round does."""
         plain = self._costs.verify_ms(batch, batch)
-        return 0 if plain is None else self._probe(plain)
+        return 0 if plain is None else self._probe(plain, plain)
 
-    def _probe(self, loss: float) -> int:
-        if self._burst == 0 and self._affords(self._costs.catch_up_ms + BURST * loss):
-            self._burst = BURST
+    def _probe(self, plain: float, loss: float) -> int:
+        charged = 0.0
+        if self._burst == 0 and self._affords(price := self._costs.catch_up_ms + BURST * loss):
+            self._burst, charged = BURST, max(0.0, price)
         if self._burst == 0:
             return 0
         self._burst -= 1
+        self._open = self._costs.whole_ms, plain + charged
         return 1
 
     def _affords(self, loss: float) -> bool:

@@ -53,13 +53,34 @@ def test_a_dearer_probe_is_rarer() -> None:
 
 def test_a_probe_pays_for_what_the_drafter_must_read_first() -> None:
     # as the first, and reading up takes 3 ms: a probe loses 3 + 2 = 5 ms, so 500 ms, 125 plain rounds
+    assert read_first([3.0] * 2, 250) == [126, 127, 250]
+
+
+def test_what_a_probe_took_beyond_its_reckoning_is_paid_afterwards() -> None:
+    # the first reads for 6 ms instead of 3, so the second comes when 500 + 300 + 500 ms are decoded, of which the
+    # first probe was 6 + 2 · (1 + 4) = 16: 196 plain rounds. It reads for 1 ms, so that the third is due at 1,600 ms
+    # instead of 1,800: 73 plain rounds.
+    assert read_first([6.0, 1.0, 3.0], 410) == [126, 127, 324, 325, 399, 400]
+
+
+def read_first(reading: list[float], rounds: int) -> list[int]:
+    """The rounds that probe where the drafter reads for so many milliseconds before each, 3 being usual."""
     costs = known_costs(1.0, level)
-    costs.unread = 10
     for _ in range(3):
+        costs.unread = 10
         costs.observe_draft(1, 1, 4.0)
-    costs.spent_ms = 0.0
-    played = play(*hopeless(costs), costs, 150, 0.0, 1.0, level)
-    assert probes(played) == [126, 127]
+    costs.spent_ms, costs.unread = 0.0, 0
+    controller, row = hopeless(costs)
+    to_come, behind, found = list(reading), True, []
+    for index in range(1, rounds + 1):
+        if controller.plan([row], [99], 1)[0]:
+            found.append(index)
+            costs.unread = 10 if behind else 0
+            costs.observe_draft(1, 1, 1.0 + (to_come.pop(0) if behind else 0.0))
+        behind = not (found and found[-1] == index)
+        costs.observe_verify(1, 1 + (not behind), 4.0)
+        row.observe(Observation(int(not behind), int(not behind), 0))
+    return found
 
 
 def test_one_row_probes_for_a_batch_the_one_with_the_least_to_read() -> None:
