@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from osd.cli.bench_serve import MaxTokensOption, SecondsOption, tokens_of
+from osd.cli.bench_serve import SecondsOption, tokens_of
 from osd.cli.context import surroundings
 from osd.cli.options import DraftOption, JsonOption, PromptsOption, TargetOption, numbers
 from osd.cli.out import Column, note, print_json, print_table
@@ -21,7 +21,7 @@ def servers(
     prompts: PromptsOption = None,
     concurrency: Annotated[str, typer.Option(help="Clients at a time.", metavar="N,…")] = "1,8",
     seconds: SecondsOption = 6.0,
-    max_tokens: MaxTokensOption = 64,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of every answer.", min=2)] = 64,
     vllm: Annotated[
         Path | None, typer.Option(help="Python of an environment that has vLLM; without it vLLM is left out.")
     ] = None,

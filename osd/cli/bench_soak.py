@@ -38,8 +38,8 @@ def soak(
 
     Example: `osd bench soak --minutes 30 --json`
     """
-    from osd.bench.serve.client import Job
     from osd.bench.serve.trace import read_trace
+    from osd.bench.serve.turns import shuffled_jobs
     from osd.bench.soak.run import Plan, bench_soak
     from osd.models import row_limit
 
@@ -49,7 +49,7 @@ def soak(
     tokens = tokens_of(pair, prompts, limit, max_tokens)
     together = [token for prompt in tokens for token in prompt]
     arrivals = read_trace(trace, ENTRIES, together, limit, max_tokens) if trace else None
-    plan = Plan(minutes, every, measuring, [Job(prompt, max_tokens) for prompt in tokens], arrivals)
+    plan = Plan(minutes, every, measuring, shuffled_jobs(tokens, max_tokens), arrivals)
     result = bench_soak(pair, settings, plan, out, note)
     if not json:
         _show(result)

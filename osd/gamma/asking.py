@@ -31,6 +31,10 @@ class Asking:
                 return row
         return None
 
+    def rest(self, rows: Sequence[GoodputRow]) -> int:
+        """Plain rounds, each a token of every row, until there is a row to ask; 0 where there is one."""
+        return min(map(_until_asked, rows))
+
     def only(self, rows: Sequence[GoodputRow], asked: GoodputRow, gamma: int) -> list[int]:
         """This row drafts so many tokens, the others none."""
         if gamma:
@@ -38,3 +42,10 @@ class Asking:
             asked.ask_after = asked.emitted + _ASK_AGAIN
         self._asked = asked
         return [gamma if row is asked else 0 for row in rows]
+
+
+def _until_asked(row: GoodputRow) -> int:
+    """Tokens."""
+    first = max(row.emitted, row.ask_after)
+    late = first % _ASK_AGAIN
+    return first - row.emitted + (0 if late <= _EARLY else _ASK_AGAIN - late)

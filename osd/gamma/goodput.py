@@ -16,6 +16,7 @@ A token is declined on peaks only, which are known before it is drawn, so sampli
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from osd.gamma.asking import Asking
 from osd.gamma.base import CostModel, Go, Signal
@@ -57,6 +58,8 @@ class GoodputController:
         self._prices: Prices | None = None
         self._idle_before: Prices | None = None
         """The prices at which the round before did not speculate; None where it did."""
+        self._quiet = 0
+        """Rounds to come in which there is nothing to decide: nobody drafts, nobody may be asked, prices stand."""
         self._changed = True
         """Whether requests came, went or were judged since the last round."""
         self._hoped = 0.0
@@ -77,6 +80,11 @@ class GoodputController:
         self, rows: Sequence[GoodputRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
         """All that there is room for, to be cut short in the round; or 0 for all."""
+        if self._quiet and batch == self._batch and rows == self._rows:
+            self._quiet -= 1
+            self.weigher.tally.rounds += 1
+            return [0] * len(rows)
+        self._quiet = 0
         self._settle(batch)
         self._notice_changes(rows)
         prices = self._prices = self._price_list.of(batch)
@@ -113,7 +121,7 @@ class GoodputController:
         self._idle_before = None if gamma else prices
         asked = None if gamma else self._asking.whom(rows, rooms)
         if not gamma and asked is None:
-            return [0] * len(rows)
+            return self._rest(rows, prices, self._asking.rest(rows))
         table = (prices.plain, prices.plain + prices.begin + prices.draft + prices.token)
         chosen = self._prober.instead(gamma, self._time.speedup, batch, table)
         if gamma and chosen:
@@ -122,9 +130,17 @@ class GoodputController:
             return [gamma if hope > 0 else 0 for hope in hopes]
         if asked is None:
             return [0] * len(rows)
-        if chosen and not hopes:
+        if not chosen:
+            return self._rest(rows, prices, ceil(self._prober.short_ms / prices.plain))
+        if not hopes:
             self.weigher.begin(rows, 0.0)
         return self._asking.only(rows, asked, chosen)
+
+    def _rest(self, rows: Sequence[GoodputRow], prices: Prices, rounds: int) -> list[int]:
+        """Nobody drafts, and as long as the rows stay the same nothing is to be decided for so many rounds, this one
+        counted."""
+        self._quiet = max(0, min(rounds, self._price_list.left(prices)) - 1)
+        return [0] * len(rows)
 
     def _weigh(
         self, rows: Sequence[GoodputRow], prices: Prices, rooms: Sequence[int], unread: Sequence[int]

@@ -48,9 +48,10 @@ class GoodputRow:
 
 
 class Tally:
-    """What the rows of a round drafted and emitted."""
+    """What the rows of a round drafted and emitted, or of several plain ones."""
 
-    __slots__ = ("drafted", "emitted", "passes", "rows")
+    __slots__ = ("drafted", "emitted", "passes", "rounds", "rows")
 
     def __init__(self) -> None:
+        self.rounds = 1
         self.rows = self.passes = self.drafted = self.emitted = 0

@@ -76,14 +76,18 @@ class PriceList:
     def of(self, batch: int) -> Prices | None:
         """None while drafting or verifying was never timed."""
         costs = self._costs
-        key, rounds = (batch, costs.drafting(batch)), costs.rounds
+        key = batch, costs.drafting(batch)
         known = self._known.get(key)
-        if known and rounds < known.rounds + min(_REFRESH, 1 + known.rounds // 4):
+        if known and self.left(known) > 0:
             return known
         found = prices_of(costs, batch, self._usual.get(batch, 1.0))
         if found:
             self._known[key] = found
         return found
+
+    def left(self, prices: Prices) -> int:
+        """Rounds for which they may still be used."""
+        return prices.rounds + min(_REFRESH, 1 + prices.rounds // 4) - self._costs.rounds
 
     def saw(self, batch: int, passes: int) -> None:
         """A round that speculated made so many draft passes."""

@@ -37,6 +37,8 @@ class Prober:
         self._costs, self._share = costs, share
         self._paid = 0.0
         self._burst = 0
+        self.short_ms = 0.0
+        """Milliseconds of decoding that the last probe that was thought of still lacks; 0 where it was made."""
         self._open: tuple[float, float] | None = None
         """The probe of this round: milliseconds of decoding before it, and what its round should take."""
 
@@ -82,7 +84,8 @@ class Prober:
             return True
         earned = self._share * self._costs.spent_ms
         self._paid = max(self._paid, earned - BANKED * loss)
-        if self._paid + loss > earned:
+        self.short_ms = max(0.0, self._paid + loss - earned) / self._share
+        if self.short_ms:
             return False
         self._paid += loss
         return True

@@ -33,11 +33,13 @@ class PriceOfTime:
         return self.speedup * batch / prices.plain
 
     def saw(self, seen: Tally, prices: Prices, batch: int) -> None:
-        """A round of a batch of so many rows."""
+        """A round of a batch of so many rows, or several plain ones."""
+        keeps = MEMORY**seen.rounds
+        each = (1 - keeps) / (1 - MEMORY) / seen.rounds
         passes = seen.passes * prices.draft + (prices.begin if seen.passes else 0.0)
         ms = (prices.plain + passes) * seen.rows / batch + seen.drafted * prices.token
-        self._gained = MEMORY * self._gained + seen.emitted / batch
-        self._spent = MEMORY * self._spent + ms / prices.plain
+        self._gained = keeps * self._gained + each * seen.emitted / batch
+        self._spent = keeps * self._spent + each * ms / prices.plain
         self.speedup = max(1.0, self._gained / self._spent)
 
 

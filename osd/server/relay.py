@@ -14,8 +14,8 @@ from osd.server.job import Job
 from osd.server.link import ANSWER, Link
 from osd.server.piece import Piece
 
-MEASURE_SECONDS = 2.0
-"""How long the other process may take to say what it has measured."""
+MEASURE_SECONDS = 1.0
+"""How long the other process may take to say what it has measured: less than a peer waits for the two of us."""
 
 
 class Relay:

@@ -141,7 +141,7 @@ class Running:
 
     def _signalled(self, number: int) -> None:
         if self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
+            self.drain()
         elif self._asked:
             self._asked = False  # it drains in any case now; the next signal is final
         else:
@@ -153,7 +153,7 @@ class Running:
         """Somebody wants it to drain, or no longer."""
         if drains and self._draining is None:
             self._asked = True
-            self._draining = asyncio.create_task(self._drain())
+            self.drain()
         elif not drains and self._asked and self._draining is not None:
             self._draining.cancel()
             self._draining, self._asked = None, False

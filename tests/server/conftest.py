@@ -19,12 +19,14 @@ import torch
 
 from osd.demo import DRAFT, TARGET
 from osd.models import Pair, load_pair
+from storage.keys import ApiKey
 from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.launch import Process
 
 READY = re.compile(r"Serving (http://\S+)/v1, admin routes at (http://\S+)/admin")
 PATIENCE = 120.0
+Make = Callable[..., tuple[str, ApiKey]]
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -135,6 +137,21 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             until(lambda path=path: made.get(path).status_code == 401, "the first key closes the door")
         made.key = key
         yield made
+
+
+@pytest.fixture
+def make(guarded: Server) -> Make:
+    """Makes a key that both processes of the server know."""
+
+    def made(tenant: str = "acme", **options: object) -> tuple[str, ApiKey]:
+        with guarded.store() as store:
+            secret, key = store.keys.create(tenant, **options)  # type: ignore[arg-type]
+        probe = {"authorization": f"Bearer {secret}"}
+        for url in (f"{guarded.url}/v1/models", f"{guarded.admin_url}/admin/drafts"):
+            until(lambda url=url: httpx.get(url, headers=probe).status_code != 401, "the key is known")
+        return secret, key
+
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -12,25 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from osd.cli.main import app
-from storage.keys import ApiKey
-from tests.server.conftest import PATIENCE, Server, start, until
-
-Make = Callable[..., tuple[str, ApiKey]]
-
-
-@pytest.fixture
-def make(guarded: Server) -> Make:
-    """Makes a key that both processes of the server know."""
-
-    def made(tenant: str = "acme", **options: object) -> tuple[str, ApiKey]:
-        with guarded.store() as store:
-            secret, key = store.keys.create(tenant, **options)  # type: ignore[arg-type]
-        probe = {"authorization": f"Bearer {secret}"}
-        for url in (f"{guarded.url}/v1/models", f"{guarded.admin_url}/admin/drafts"):
-            until(lambda url=url: httpx.get(url, headers=probe).status_code != 401, "the key is known")
-        return secret, key
-
-    return made
+from tests.server.conftest import PATIENCE, Make, Server, start, until
 
 
 def ask(server: Server, secret: str | None, **fields: object) -> httpx.Response:

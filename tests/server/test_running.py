@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from storage import admin_log
-from tests.server.conftest import PATIENCE, Server, serving, until
+from tests.server.conftest import PATIENCE, Make, Server, serving, until
 
 LONG = {"prompt": "def add(a, b):", "max_tokens": 480, "ignore_eos": True, "temperature": 0}
 
@@ -48,20 +48,23 @@ def test_a_client_that_waits_and_goes_away_leaves_the_line(guarded: Server) -> N
     busy(guarded, 0)
 
 
-def test_too_many_are_told_to_come_again(guarded: Server) -> None:
+def test_too_many_are_told_to_come_again(guarded: Server, make: Make) -> None:
+    secret, _ = make(tokens_per_minute=5)
+    own = {"headers": {"authorization": f"Bearer {secret}"}}
     with open_stream(guarded) as stream:
         body = LONG | {"max_tokens": 2, "prompt": ["a"] * 8}
         late = [threading.Thread(target=guarded.post, args=("/v1/completions", body)) for _ in "12"]
         for thread in late:
             thread.start()
         busy(guarded, 1, 16)
-        refused = guarded.post("/v1/completions", LONG)
+        refused = guarded.post("/v1/completions", LONG, **own)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
         assert int(refused.headers["retry-after"]) >= 1
         stream.close()
     for thread in late:
         thread.join()
     busy(guarded, 0)
+    assert [guarded.post("/v1/completions", LONG | {"max_tokens": 2}, **own).status_code for _ in "12"] == [200, 429]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -12,10 +12,13 @@ STRIDE = 97
 """Prompts by which a turn begins after the one before it."""
 
 
-def shuffled_jobs(prompts: Sequence[Sequence[int]], tokens: int) -> list[Job]:
-    """Answers of so many tokens. Prompts of all files are mixed, as in traffic, and every time in the same order."""
-    jobs = [Job(tuple(prompt), tokens) for prompt in prompts]
-    random.Random(0).shuffle(jobs)
+def shuffled_jobs(prompts: Sequence[Sequence[int]], most: int, least: int | None = None) -> list[Job]:
+    """Answers of ``least`` to ``most`` tokens, at least half of them: were all alike, a server that does not draft
+    would end and begin its rows in step, and read their prompts together. Prompts of all files are mixed, as in
+    traffic, and every time in the same order."""
+    chance, least = random.Random(0), (most + 1) // 2 if least is None else least
+    jobs = [Job(tuple(prompt), chance.randint(least, most)) for prompt in prompts]
+    chance.shuffle(jobs)
     return jobs
 
 

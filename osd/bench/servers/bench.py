@@ -34,7 +34,7 @@ def bench_servers(
     max_tokens: int, vllm: Path | None, report: Report,
 ) -> dict[str, Any]:  # fmt: skip
     """Tokens a second by server and clients; what did not start."""
-    jobs = shuffled_jobs(prompts, max_tokens)
+    jobs = shuffled_jobs(prompts, max_tokens, max_tokens)  # transformers serve knows one length
     others = transformers_ways(pair, max_tokens) + (vllm_ways(pair, vllm, settings.serve.max_batch) if vllm else [])
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-servers-")))

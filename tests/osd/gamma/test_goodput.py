@@ -186,6 +186,26 @@ def test_a_hopeless_draft_costs_next_to_nothing(batch: int) -> None:
     assert played.ms < 1.02 * plain and played.drafted > 0  # it went on trying
 
 
+class Restless(GoodputController):
+    """Decides anew before every round."""
+
+    def plan(self, *asked):
+        self._quiet = 0
+        return super().plan(*asked)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_rounds_without_a_decision_are_those_in_which_it_would_decide_nothing(batch: int) -> None:
+    bad = World(sure=(0.6, 0.1), unsure=(0.25, 0.0), step=0.8, verify=lambda batch, tokens: 4 + 0.1 * tokens)
+    worlds = [[bad] * batch, [World()] * batch, [bad] * batch, [bad] * (batch - 1) + [World()]]
+    played: list[list[Played]] = []
+    for kind in (GoodputController, Restless):
+        costs = CostModel()
+        controller = kind(costs, initial=4, maximum=20)
+        played.append([play(controller, costs, rows, 700, seed) for seed, rows in enumerate(worlds)])
+    assert played[0] == played[1]
+
+
 def test_it_starts_again_when_the_draft_becomes_good() -> None:
     bad, good = World(sure=(0.97, 0.0), unsure=(0.25, 0.0)), World()
     costs = CostModel()

@@ -6,7 +6,6 @@ from itertools import islice
 
 import pytest
 
-from osd.bench.serve.client import Job
 from osd.bench.serve.load import Load
 from osd.bench.serve.result import level_line, ratio, whole_line
 from osd.bench.serve.turns import STRIDE, jobs_of, shuffled_jobs, turned
@@ -42,8 +41,9 @@ def test_the_whole_line_names_the_worst_level_and_every_error() -> None:
 
 def test_all_have_the_same_prompts_in_a_turn_and_others_in_the_next() -> None:
     jobs = shuffled_jobs([[i] for i in range(200)], 7)
-    assert jobs == shuffled_jobs([[i] for i in range(200)], 7) and sorted(jobs) == [Job((i,), 7) for i in range(200)]
-    assert jobs != sorted(jobs)
+    assert jobs == shuffled_jobs([[i] for i in range(200)], 7) != sorted(jobs)
+    assert sorted(job.prompt for job in jobs) == [(i,) for i in range(200)]
+    assert {job.tokens for job in jobs} == {4, 5, 6, 7}
     first, again, second = (list(islice(jobs_of(jobs, turn), 300)) for turn in (0, 0, 1))
     assert first == again == [*jobs, *jobs[:100]] and second[:50] == first[STRIDE : STRIDE + 50]
     assert [turned(["a", "b", "c"], turn)[0] for turn in range(4)] == ["a", "b", "c", "a"]
