@@ -49,7 +49,7 @@ def test_a_client_that_waits_and_goes_away_leaves_the_line(guarded: Server) -> N
 
 
 def test_too_many_are_told_to_come_again(guarded: Server, make: Make) -> None:
-    secret, _ = make(tokens_per_minute=5)
+    secret, _ = make("own", tokens_per_minute=5)
     own = {"headers": {"authorization": f"Bearer {secret}"}}
     with open_stream(guarded) as stream:
         body = LONG | {"max_tokens": 2, "prompt": ["a"] * 8}
