@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from math import inf
 from typing import Generic, Protocol, TypeVar
 
-EACH, MOST = 0.0025, 0.1
-"""Seconds between ticks for each job that is told, and at most: sixteen are told every 40 ms, forty and more ten times
+EACH, MOST = 0.005, 0.1
+"""Seconds between ticks for each job that is told, and at most: eight are told every 40 ms, twenty and more ten times
 a second."""
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -17,37 +17,36 @@ from osd.engine import Engine
 from osd.row import Completion, Progress, Row
 from osd.stream import TextStream
 from osd.verdict import Verdict
-from storage.records import Request, now
+from storage.records import Round, now
 
 NEWEST = 50
 """Requests kept."""
 
 
+Refused = dict[int, int]
+"""The drafted tokens that the target refused, by round."""
+
+
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One round: γ, what was drafted, what came out."""
-
-    gamma: int
-    drafted: int
-    accepted: int
-    tokens: tuple[int, ...]
-    refused: int | None
-    """The drafted token that the target refused."""
-    version: str
-
-
-@dataclass(slots=True)
 class Seen:
     """One request."""
 
-    request: Request
-    at: float = field(default_factory=now)
-    turns: list[Turn] = field(default_factory=list)
-    done: Completion | None = None
+    done: Completion
+    refused: Refused
+    at: float
+    """When it began."""
+
+    def turns(self) -> Iterator[tuple[Round, tuple[int, ...], int | None]]:
+        """Each round, the tokens that came out, and the one that the target refused."""
+        begin = 0
+        for number, turn in enumerate(self.done.rounds):
+            yield turn, self.done.tokens[begin : begin + turn.emitted], self.refused.get(number)
+            begin += turn.emitted
 
 
 class Inside:
-    """A listener of the engine. ``rounds`` runs on the decode thread and only appends; text is made when asked for."""
+    """A listener of the engine. ``rounds`` runs on the decode thread, and looks only at rows that had a token refused
+    or that have ended; text is made when asked for."""
 
     def __init__(
         self, tokenizer: Any, allowed: Callable[[], bool], learnable: Callable[[Iterable[str]], set[str]],
@@ -56,7 +55,8 @@ class Inside:
         """``allowed``: whether text may be kept at all; ``learnable``: which of these tenants allow it."""
         self._tokenizer, self._allowed, self._learnable, self._keep = tokenizer, allowed, learnable, keep
         self._lock = threading.Lock()
-        self._open: dict[str, Seen] = {}
+        self._refused: dict[str, Refused] = {}
+        """Of requests under way."""
         self._done: OrderedDict[str, Seen] = OrderedDict()
 
     @property
@@ -65,7 +65,7 @@ class Inside:
         if self._allowed():
             return True
         with self._lock:
-            self._open.clear()
+            self._refused.clear()
             self._done.clear()
         return False
 
@@ -84,29 +84,25 @@ class Inside:
         """A round of the batch."""
         if not self.allowed:
             return
-        with self._lock:
-            self._rounds(rows, progress, verdict)
+        for row, step, drafted in zip(rows, progress, verdict.drafted, strict=True):
+            if drafted and row.request.learn:
+                self._judged(row, drafted)
+            if step.completion and row.request.learn:
+                self._keep_done(step.completion, rows)
 
-    def _rounds(self, rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict) -> None:
-        for i, (row, step) in enumerate(zip(rows, progress, strict=True)):
-            if row.request.learn:
-                self._take(row, step, verdict.drafted[i])
-        here = {row.request.id for row in rows}
-        for gone in [name for name in self._open if name not in here]:
-            self._open.pop(gone, None)  # cancelled
-
-    def _take(self, row: Row, step: Progress, drafted: Sequence[int]) -> None:
-        seen = self._open.setdefault(row.request.id, Seen(row.request))
+    def _judged(self, row: Row, drafted: Sequence[int]) -> None:
         last = row.rounds[-1]
-        refused = drafted[last.accepted] if last.rejected and last.accepted < len(drafted) else None
-        seen.turns.append(
-            Turn(last.gamma, last.drafted, last.accepted, step.tokens, refused, last.draft_version)
-        )
-        if step.completion:
-            seen.done = step.completion
-            self._done[row.request.id] = self._open.pop(row.request.id)
+        if last.rejected and last.accepted < len(drafted):
+            self._refused.setdefault(row.request.id, {})[len(row.rounds) - 1] = drafted[last.accepted]
+
+    def _keep_done(self, done: Completion, rows: Sequence[Row]) -> None:
+        with self._lock:
+            seen = Seen(done, self._refused.pop(done.request.id, {}), now() - done.seconds)
+            self._done[done.request.id] = seen
             while len(self._done) > self._keep:
                 self._done.popitem(last=False)
+            for gone in self._refused.keys() - {row.request.id for row in rows}:
+                del self._refused[gone]  # cancelled
 
     def newest(self) -> list[dict[str, Any]]:
         """The finished ones, newest first, without text. Asks the store what tenants allow."""
@@ -117,35 +113,34 @@ class Inside:
             return []
         with self._lock:
             found = [*self._done.values()]
-        tenants = self._learnable({seen.request.tenant for seen in found})
-        return [seen for seen in found if seen.request.tenant in tenants]
+        tenants = self._learnable({seen.done.request.tenant for seen in found})
+        return [seen for seen in found if seen.done.request.tenant in tenants]
 
     def show(self, request_id: str) -> dict[str, Any] | None:
         """One of them with its text; None where it is not (or no longer) there."""
-        seen = next((seen for seen in self._shown() if seen.request.id == request_id), None)
+        seen = next((seen for seen in self._shown() if seen.done.request.id == request_id), None)
         if seen is None:
             return None
-        prompt = str(self._tokenizer.decode(list(seen.request.prompt_tokens), skip_special_tokens=True))
+        prompt = str(self._tokenizer.decode(list(seen.done.request.prompt_tokens), skip_special_tokens=True))
         stream = TextStream(self._tokenizer, ())
-        return {**_line(seen), "prompt": prompt, "rounds": [self._round(turn, stream) for turn in seen.turns]}
+        return {**_line(seen), "prompt": prompt, "rounds": [self._round(*turn, stream) for turn in seen.turns()]}
 
-    def _round(self, turn: Turn, stream: TextStream) -> dict[str, Any]:
+    def _round(self, turn: Round, tokens: Sequence[int], refused: int | None, stream: TextStream) -> dict[str, Any]:
         """Its tokens as text; half a character comes with the token that completes it."""
         pieces = []
-        for place, token in enumerate(turn.tokens):
-            kind = "accepted" if place < turn.accepted else "own" if turn.refused is None else "corrected"
+        for place, token in enumerate(tokens):
+            kind = "accepted" if place < turn.accepted else "own" if refused is None else "corrected"
             pieces.append({"text": stream.push([token]), "kind": kind})
-        refused = None if turn.refused is None else str(self._tokenizer.decode([turn.refused]))
-        facts = {"gamma": turn.gamma, "drafted": turn.drafted, "accepted": turn.accepted, "version": turn.version}
-        return facts | {"pieces": pieces, "refused": refused}
+        instead = None if refused is None else str(self._tokenizer.decode([refused]))
+        facts = {"gamma": turn.gamma, "drafted": turn.drafted, "accepted": turn.accepted, "version": turn.draft_version}
+        return facts | {"pieces": pieces, "refused": instead}
 
 
 def _line(seen: Seen) -> dict[str, Any]:
-    done, turns = seen.done, seen.turns
-    assert done is not None
+    done, turns = seen.done, seen.done.rounds
     return {
-        "id": seen.request.id, "at": seen.at, "route": done.route, "tenant": seen.request.tenant,
+        "id": done.request.id, "at": seen.at, "route": done.route, "tenant": done.request.tenant,
         "tokens": len(done.tokens), "rounds_taken": len(turns), "seconds": done.seconds,
         "finish_reason": done.finish_reason, "accepted": sum(turn.accepted for turn in turns),
-        "drafted": sum(turn.drafted for turn in turns), "version": turns[-1].version,
+        "drafted": sum(turn.drafted for turn in turns), "version": turns[-1].draft_version,
     }  # fmt: skip
