@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -37,6 +38,13 @@ def give_back() -> None:
     """Let the machine have the memory that was freed: glibc would keep it, and who works beside us may want it."""
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def leave_alone() -> None:
+    """What lives now lives to the end: the garbage collector shall not look at it again. A whole collection over what
+    torch and transformers bring stops every thread for a quarter of a second or more."""
+    gc.collect()
+    gc.freeze()
 
 
 async def keep_giving_back() -> None:

@@ -21,7 +21,7 @@ from osd.engine import Engine
 from osd.fleet.board import Phase
 from osd.fleet.presence import Presence
 from osd.fleet.seat import Seat
-from osd.machine import keep_giving_back
+from osd.machine import keep_giving_back, leave_alone
 from osd.server.admin import make_admin
 from osd.server.engine_thread import EngineThread
 from osd.server.exposition import Exposition
@@ -215,4 +215,5 @@ def serve(
         return await running.serve(ports, ready)
 
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    leave_alone()
     return asyncio.run(run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import platform
 import subprocess
@@ -11,7 +12,7 @@ import threading
 
 import pytest
 
-from osd.machine import SLACK_NS, usable_cores, wake_promptly
+from osd.machine import SLACK_NS, leave_alone, usable_cores, wake_promptly
 
 PR_GET_TIMERSLACK = 30
 SCENE = """
@@ -61,3 +62,13 @@ def test_what_was_freed_is_given_back(how: str) -> None:
     held, left, given = map(int, said.split())
     assert left > held / 2, "nothing was to be given back: the test shows nothing"
     assert given < held / 10
+
+
+def test_what_lives_is_not_looked_at_by_the_collector_again() -> None:
+    mine = [[number] for number in range(1000)]
+    leave_alone()
+    try:
+        looked_at = {id(one) for one in gc.get_objects()}
+        assert gc.get_freeze_count() > len(mine) and not looked_at & {id(one) for one in mine}
+    finally:
+        gc.unfreeze()
