@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from osd import lean
+from osd.brief import BriefPass
 from osd.cache import RaggedCache
 from osd.hugging import hugging_face_forward
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
@@ -43,6 +44,8 @@ class Decoder:
         self.device = weight.device
         self.adapters: Callable[[int, int], Mix | None] | None = None
         """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""
+        self.brief = False
+        """Whether few tokens take the forward pass's brief way, where it has one (:mod:`osd.brief`)."""
         self.forward = forward
         """May be replaced by that of other weights between two calls; what is cached is then only stale."""
 
@@ -67,6 +70,10 @@ class Decoder:
         """
         width = tokens.shape[1]
         self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
+        if self.brief and counts is None:
+            brief: BriefPass | None = getattr(self.forward, "brief", None)
+            if brief is not None and brief.takes(tokens.numel(), self.cache):
+                return brief(tokens, self.cache, first, starts, last)
         self.cache.aim(first, starts, width, counts or (), self._packed(counts, width))
         return self.forward(tokens, self.cache, last)
 

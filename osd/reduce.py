@@ -1,8 +1,8 @@
 """The target's logits, reduced to what is kept of them: the k likeliest tokens and the mass outside.
 
-On a CPU the recorder's thread does it, by a compiled pass (:mod:`osd.topk`), 4 µs a position, without the interpreter,
-which decoding needs, and of logits where they lie: nothing is copied. Until that pass is compiled, by PyTorch; and by
-PyTorch on a GPU, where the decode loop only launches it.
+On a CPU the recorder's thread does it, by a compiled pass (:mod:`osd.compiled.topk`), 4 µs a position, without the
+interpreter, which decoding needs, and of logits where they lie: nothing is copied. Until that pass is compiled, by
+PyTorch; and by PyTorch on a GPU, where the decode loop only launches it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 Index = npt.NDArray[np.int64]
 Compiled = Callable[..., None]
-"""See :func:`osd.topk.reduce_rows`."""
+"""See :func:`osd.compiled.topk.reduce_rows`."""
 
 
 class Kept(NamedTuple):
@@ -92,7 +92,7 @@ class Reducer:
     def _load(self) -> None:
         """Import and compile, or read what an earlier process compiled, and try it once."""
         try:
-            from osd.topk import reduce_rows
+            from osd.compiled.topk import reduce_rows
 
             once = torch.zeros(2)
             _run(reduce_rows, np.array([once.data_ptr()]), 2, 1)

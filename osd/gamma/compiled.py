@@ -3,16 +3,13 @@ interpreter runs the same lines."""
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from osd.compiled.background import InBackground
 from osd.gamma import lines, weighing
-
-log = logging.getLogger(__name__)
 
 _IN_ORDER = (
     "bin_of", "middle_of", "leaning", "chance_of", "expect", "hope", "guess_of", "passed", "look", "weigh",
@@ -33,38 +30,12 @@ PLAIN = Weighing(weighing.begin, weighing.weigh)
 """Over lists."""
 
 
-class Compiler:
-    """Compiles once in a process."""
+class Compiler(InBackground[Weighing]):
+    """Compiles once in a process. ``ready`` works over float64 arrays."""
 
     def __init__(self) -> None:
-        self.ready: Weighing | None = None
-        """Over float64 arrays; None until it is compiled, and where it cannot be."""
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
-
-    def start(self) -> None:
-        """Compile in the background, unless that was begun already."""
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._load, name="osd-compile-gamma", daemon=True)
-                self._thread.start()
-
-    def wait(self) -> Weighing | None:
-        """Until it is ready; None where it cannot be."""
-        self.start()
-        if self._thread is not None:
-            self._thread.join()
-        return self.ready
-
-    def _load(self) -> None:
-        try:
-            self.ready = _tried(compile_weighing())
-        except Exception as error:  # whatever is wrong with the compiler on this machine, the plain way works
-            log.warning(
-                "goodput's arithmetic is not compiled: each decision takes some microseconds more (%s)",
-                (str(error).strip() or type(error).__name__).splitlines()[0],
-                extra={"action": "compile_failed"},
-            )
+        otherwise = "goodput's arithmetic is not compiled: each decision takes some microseconds more"
+        super().__init__(lambda: _tried(compile_weighing()), "osd-compile-gamma", otherwise)
 
 
 COMPILER = Compiler()

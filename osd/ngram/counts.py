@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from osd.compiled.keeping import kept
 from osd.ngram.cells import SHIFT, STARVED, TOKEN_MASK, Cells, entries_of, find, key_of
 from osd.ngram.changes import age, bump
-from osd.ngram.compiling import kept
 
 Index = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

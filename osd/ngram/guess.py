@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from osd.compiled.keeping import kept
 from osd.ngram.cells import SHIFT, TOKEN_MASK, Cells, entries_of, find, key_of, table_of
-from osd.ngram.compiling import kept
 from osd.ngram.counts import Floats, Index, total_of
 
 COUNTS, SHARES = 10, 5

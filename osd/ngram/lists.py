@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from osd.compiled.keeping import kept
 from osd.ngram.cells import EMPTY, NOWHERE, Cells, entries_of
 from osd.ngram.changes import claim, take_block
-from osd.ngram.compiling import kept
 
 Keys = npt.NDArray[np.uint64]
 Lengths = npt.NDArray[np.uint8]

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from osd.compiled.keeping import kept
 from osd.ngram.cells import Cells, table_of
-from osd.ngram.compiling import kept
 from osd.ngram.counts import Floats, Index, successors
 
 UNASKED = -1

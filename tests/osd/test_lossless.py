@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from osd.brief import PASSES
 from osd.engine import Engine
 from osd.gamma import CONTROLLERS
 from storage.records import Request
@@ -18,8 +19,17 @@ def serve(engine: Engine, asked: list[Request]) -> list[list[int]]:
     return [done[request.id] for request in asked]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> None:
+    """Drafts take the brief pass, as they do once a process has drafted a while."""
+    assert PASSES.wait() is not None
+
+
+@pytest.mark.parametrize("brief", [False, True])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_every_architecture_in_ragged_batches(kind: str) -> None:
+def test_every_architecture_in_ragged_batches(kind: str, brief: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not brief:
+        monkeypatch.setattr("osd.brief.MOST_LINES", 0)
     pair = random_pair(kind)
     asked = [Request(p, max_new_tokens=8 + 4 * i) for i, p in enumerate(prompts(9, seed=3))]
     expected = [alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in asked]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from osd.ngram.compiling import MARK, SOURCES, digest_of, forget_others
+from osd.compiled.keeping import MARK, digest_of, forget_others, sources_beside
+from osd.compiled.topk import reduce_rows
+from osd.ngram import search
 from osd.ngram.search import draft_rows
+
+SOURCES = sources_beside(search.__file__)
 
 
 def test_any_change_of_any_source_is_another_digest(tmp_path: Path) -> None:
@@ -22,10 +26,15 @@ def test_code_is_kept_under_the_digest() -> None:
     assert draft_rows._cache._impl.filename_base.endswith(f"{MARK}{SOURCES}")
 
 
+def test_each_folder_has_a_digest_of_its_own() -> None:
+    assert digest_of(Path(search.__file__).parent) == SOURCES
+    assert not reduce_rows._cache._impl.filename_base.endswith(SOURCES)
+
+
 def test_code_of_other_sources_goes_and_other_modules_keep_theirs(tmp_path: Path) -> None:
     ours, old = f"counts.learn-1.py311{MARK}{SOURCES}.1.nbc", f"counts.learn-1.py311{MARK}{'0' * 16}.1.nbc"
     unmarked, other = "counts.learn-1.py311.nbi", "topk.reduce_rows-1.py311.nbi"
     for name in (ours, old, unmarked, other):
         (tmp_path / name).touch()
-    assert set(forget_others(tmp_path, "counts")) == {old, unmarked}
+    assert set(forget_others(tmp_path, "counts", SOURCES)) == {old, unmarked}
     assert {path.name for path in tmp_path.iterdir()} == {ours, other}

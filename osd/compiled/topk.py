@@ -14,13 +14,13 @@ keeps the result beside the byte code. :class:`osd.reduce.Reducer` does both off
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from llvmlite import ir
-from numba import carray, njit, types
-from numba.extending import intrinsic
+from numba import carray, njit
+
+from osd.compiled.arithmetic import exp, floats_at, half, one, sum_exp
+from osd.compiled.keeping import kept
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
@@ -31,53 +31,6 @@ CLASSES = 512
 FEW = 256
 """Candidates up to which counting the larger ones beats sorting."""
 LOWEST = np.float32(np.finfo(np.float32).min)
-
-one, half = np.float32(1), np.float32(0.5)
-log2_e, ln2_high, ln2_low = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
-c7, c6, c5 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
-c4, c3 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1)
-least_exponent = np.float32(-87.0)
-
-
-@intrinsic
-def float_of(_: Any, bits: Any) -> Any:
-    """The float32 that has these 32 bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
-
-
-@intrinsic
-def floats_at(_: Any, address: Any) -> Any:
-    """A pointer to the float32 numbers that begin at this address."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(types.float32)(types.int64), generate
-
-
-@njit(fastmath={"contract"})
-def exp(x: np.float32) -> np.float32:
-    """eˣ for x ≤ 0, to 2 units in the last place; NaN stays NaN, and below e⁻⁸⁷ it is e⁻⁸⁷. Plain arithmetic,
-    which the compiler turns into vectors: x = n ln 2 + r, eˣ = 2ⁿ eʳ, and eʳ a polynomial (Cephes)."""
-    x = least_exponent if x < least_exponent else x
-    n = np.floor(x * log2_e + half)
-    r = x - n * ln2_high - n * ln2_low
-    p = ((((c7 * r + c6) * r + c5) * r + c4) * r + c3) * r + half
-    return (p * r * r + r + one) * float_of((np.int32(n) + np.int32(127)) << np.int32(23))
-
-
-@njit(fastmath={"reassoc", "contract", "nsz"})
-def sum_exp(row: Floats, peak: np.float32) -> np.float32:
-    """Σ exp(x − peak), in lanes."""
-    total = np.float32(0)
-    for i in range(len(row)):  # over the row itself it is not made into vectors
-        total += exp(row[i] - peak)
-    return total
-
 
 @njit
 def class_maxima(row: Floats, best: Floats) -> None:
@@ -221,7 +174,7 @@ def largest(values: Floats) -> np.float32:
     return peak
 
 
-@njit(cache=True, nogil=True)
+@kept
 def reduce_rows(addresses: Index, width: int, ids: Ints, logprobs: Floats, outside: Floats) -> None:
     """The rows of V = ``width`` logits that begin at these addresses (m,): their k likeliest tokens (m, k), likeliest
     first, natural log-probabilities (m, k) and the mass outside (m,). k ≤ V. A row that holds NaN or +inf, or nothing

@@ -1,9 +1,10 @@
 """Machine code that is kept between processes, under the name of the sources that it was made of.
 
-Numba looks only at the file of the function that it keeps. Here such a function calls others in other files, so code
-of an older layout of the table could be run over a newer one, past the ends of its arrays, and end the process without
-a word: after an update, or where a process that was started before the sources changed compiles after they did. So the
-digest of all sources, as this process found them, is part of the files' names: code of others is never looked at.
+Numba looks only at the file of the function that it keeps. Here such a function calls others in other files of its
+folder, so code of an older layout of a table could be run over a newer one, past the ends of its arrays, and end the
+process without a word: after an update, or where a process that was started before the sources changed compiles after
+they did. So the digest of all sources in the folder, as this process found them, is part of the files' names: code of
+others is never looked at.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -29,31 +31,42 @@ def digest_of(folder: Path) -> str:
     return whole.hexdigest()[:16]
 
 
-SOURCES = digest_of(Path(__file__).parent)
+@cache
+def sources_beside(file: str) -> str:
+    """The digest of all sources in a file's folder, as they were when this process asked first."""
+    return digest_of(Path(file).parent)
+
+
 MARK = ".of-"
 """Stands before the digest in a file's name."""
 
 
 class _Names(CompileResultCacheImpl):  # type: ignore[misc]
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._sources = sources_beside(function.__code__.co_filename)
+        super().__init__(function)
+
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
-        return f"{super().get_filename_base(fullname, abiflags)}{MARK}{SOURCES}"
+        return f"{super().get_filename_base(fullname, abiflags)}{MARK}{self._sources}"
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
     _impl_class = _Names
 
 
-def kept(function: Function) -> Function:
-    """Compile without the GIL and keep the code; where it cannot be kept it is compiled once a process."""
-    dispatcher = njit(nogil=True)(function)
+def kept(function: Function, *, nogil: bool = True) -> Function:
+    """Compile and keep the code; where it cannot be kept it is compiled once a process. ``nogil``: it runs without the
+    GIL, for which it has to wait afterwards where others want it."""
+    dispatcher = njit(nogil=nogil)(function)
     with suppress(RuntimeError, OSError, AttributeError):  # no folder that can be written; another Numba
-        cache = _Cache(function)
-        forget_others(Path(cache.cache_path), function.__module__.rsplit(".", 1)[-1], SOURCES)
-        dispatcher._cache = cache
+        found = _Cache(function)
+        sources = sources_beside(function.__code__.co_filename)
+        forget_others(Path(found.cache_path), function.__module__.rsplit(".", 1)[-1], sources)
+        dispatcher._cache = found
     return cast(Function, dispatcher)
 
 
-def forget_others(folder: Path, module: str, sources: str = SOURCES) -> list[str]:
+def forget_others(folder: Path, module: str, sources: str) -> list[str]:
     """Remove a module's kept code that is of other sources; the names of what was removed.
 
     A process of those sources that still runs has its code in memory, or compiles it again.

@@ -1,0 +1,234 @@
+"""A forward pass of a Llama-type model over a few tokens: one call a layer and one for the logits.
+
+What the lean pass (:mod:`osd.lean`) computes with some twenty operations a layer, each of which costs PyTorch 3 to
+10 µs however little it computes. Shapes: n lines (tokens, of any rows), D hidden, H and K heads of queries and of keys,
+W a head's width, F feed-forward, V vocabulary. All float32. Products read a weight once for two or four lines.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from osd.compiled.arithmetic import exp, sum_exp
+from osd.compiled.keeping import kept
+
+Floats = npt.NDArray[np.float32]
+Index = npt.NDArray[np.int64]
+Weights = tuple[Any, ...]
+
+LANES = {"reassoc", "contract", "nsz"}
+"""What sums may be reordered by, so that they are made in lanes; NaN and infinities stay what they are."""
+zero, one = np.float32(0), np.float32(1)
+holding = partial(kept, nogil=False)
+"""Calls of some 50 µs keep the interpreter: without it they would wait for it afterwards."""
+
+
+@njit(fastmath=LANES)
+def four(weight: Floats, lines: Floats, at: int, out: Floats) -> None:
+    """Of the lines from ``at`` on: each weight is read once for all."""
+    for o in range(weight.shape[0]):
+        a, b, c, d = zero, zero, zero, zero
+        for i in range(weight.shape[1]):
+            w = weight[o, i]
+            a += w * lines[at, i]
+            b += w * lines[at + 1, i]
+            c += w * lines[at + 2, i]
+            d += w * lines[at + 3, i]
+        out[at, o], out[at + 1, o], out[at + 2, o], out[at + 3, o] = a, b, c, d
+
+
+@njit(fastmath=LANES)
+def two(weight: Floats, lines: Floats, at: int, out: Floats) -> None:
+    """The same."""
+    for o in range(weight.shape[0]):
+        a, b = zero, zero
+        for i in range(weight.shape[1]):
+            a += weight[o, i] * lines[at, i]
+            b += weight[o, i] * lines[at + 1, i]
+        out[at, o], out[at + 1, o] = a, b
+
+
+@njit(fastmath=LANES)
+def single(weight: Floats, lines: Floats, at: int, out: Floats) -> None:
+    """The same."""
+    for o in range(weight.shape[0]):
+        a = zero
+        for i in range(weight.shape[1]):
+            a += weight[o, i] * lines[at, i]
+        out[at, o] = a
+
+
+@njit(fastmath=LANES)
+def products(weight: Floats, bias: Floats, lines: Floats, out: Floats) -> None:
+    """out (n, O) ← lines (n, I) · weight (O, I)ᵀ + bias (O,), or without one where it is empty."""
+    count = len(lines)
+    for at in range(0, count - 3, 4):
+        four(weight, lines, at, out)
+    if count & 2:
+        two(weight, lines, count // 4 * 4, out)
+    if count & 1:
+        single(weight, lines, count - 1, out)
+    if len(bias):
+        for n in range(count):
+            for o in range(len(bias)):
+                out[n, o] += bias[o]
+
+
+@njit(fastmath=LANES)
+def norm(line: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
+    """RMSNorm of one line; ``out`` may be the line itself."""
+    total = zero
+    for i in range(len(weight)):
+        total += line[i] * line[i]
+    scale = one / np.sqrt(total / np.float32(len(weight)) + eps)
+    for i in range(len(weight)):
+        out[i] = line[i] * scale * weight[i]
+
+
+@njit(fastmath=LANES)
+def turn(head: Floats, cos: Floats, sin: Floats) -> None:
+    """Rotary position of one head (W,), in place; the first half of ``sin`` is negated already."""
+    half = len(head) // 2
+    for i in range(half):
+        left, right = head[i], head[half + i]
+        head[i] = left * cos[i] + right * sin[i]
+        head[half + i] = right * cos[half + i] + left * sin[half + i]
+
+
+@njit(fastmath=LANES)
+def look(
+    query: Floats, keys: Floats, values: Floats, begin: int, scale: np.float32, scores: Floats, out: Floats
+) -> None:
+    """Attention of one head (W,) over len(scores) positions from slot ``begin`` on, of keys and values (slots, W)."""
+    for p in range(len(scores)):
+        score = zero
+        for i in range(len(query)):
+            score += query[i] * keys[begin + p, i]
+        scores[p] = score * scale
+    most = scores[0]
+    for p in range(len(scores)):
+        most = max(most, scores[p])
+    for p in range(len(scores)):
+        scores[p] = exp(scores[p] - most)
+    total = zero
+    for p in range(len(scores)):
+        total += scores[p]
+    for i in range(len(out)):
+        out[i] = zero
+    for p in range(len(scores)):
+        for i in range(len(out)):
+            out[i] += scores[p] * values[begin + p, i]
+    for i in range(len(out)):
+        out[i] /= total
+
+
+@njit
+def remember(
+    mixed: Floats, bases: Index, positions: Index, rotary: Weights, norms: Weights, eps: np.float32, keys: Floats,
+    values: Floats,
+) -> None:  # fmt: skip
+    """Turn queries and keys of ``mixed`` (n, (H + 2 K) · W), and write keys and values (K, slots, W) at slots
+    ``bases`` + ``positions``."""
+    cos, sin = rotary
+    query_norm, key_norm = norms
+    width, shared = keys.shape[2], keys.shape[0]
+    heads = mixed.shape[1] // width - 2 * shared
+    for n in range(len(mixed)):
+        slot, place = bases[n] + positions[n], min(positions[n], len(cos) - 1)
+        for h in range(heads + shared):
+            head = mixed[n, h * width : (h + 1) * width]
+            if len(query_norm):
+                norm(head, query_norm if h < heads else key_norm, eps, head)
+            turn(head, cos[place], sin[place])
+        for h in range(shared):
+            for i in range(width):
+                keys[h, slot, i] = mixed[n, (heads + h) * width + i]
+                values[h, slot, i] = mixed[n, (heads + shared + h) * width + i]
+
+
+@njit
+def attend(
+    mixed: Floats, bases: Index, positions: Index, scale: np.float32, keys: Floats, values: Floats, out: Floats
+) -> None:
+    """out (n, H · W) ← what each line's queries see of its row, up to the line itself."""
+    width, shared = keys.shape[2], keys.shape[0]
+    heads = mixed.shape[1] // width - 2 * shared
+    scores = np.empty(positions.max() + 1, np.float32)
+    for n in range(len(mixed)):
+        for h in range(heads):
+            begin, end, kept_head = h * width, (h + 1) * width, h * shared // heads
+            look(
+                mixed[n, begin:end], keys[kept_head], values[kept_head], bases[n], scale,
+                scores[: positions[n] + 1], out[n, begin:end],
+            )  # fmt: skip
+
+
+@njit
+def transform(hidden: Floats, normed: Floats, gate_up: Floats, down: Floats, part: Floats) -> None:
+    """part (n, D) ← the feed-forward half (SwiGLU) of ``normed``."""
+    none = np.empty(0, np.float32)
+    size = down.shape[1]
+    both, inner = np.empty((len(hidden), 2 * size), np.float32), np.empty((len(hidden), size), np.float32)
+    products(gate_up, none, normed, both)
+    for n in range(len(hidden)):
+        for i in range(size):
+            inner[n, i] = both[n, i] / (one + np.exp(-both[n, i])) * both[n, size + i]
+    products(down, none, inner, part)
+
+
+@holding
+def run_layer(
+    hidden: Floats, bases: Index, positions: Index, rotary: Weights, weights: Weights, norms: Weights,
+    eps: np.float32, scale: np.float32, keys: Floats, values: Floats,
+) -> None:  # fmt: skip
+    """One decoder layer over ``hidden`` (n, D), in place. Line i is at ``positions[i]`` of the row whose slots begin at
+    ``bases[i]``; lines of one row are in order. ``rotary``: cos and sin (positions, W); ``weights``: q, k and v
+    (…, D), their bias, out (D, H · W), its bias, gate and up (2 F, D), down (D, F), the norms before and after (D,);
+    ``norms``: of queries and of keys (W,). Biases and those norms are empty where there are none."""
+    qkv, qkv_bias, back, back_bias, gate_up, down, before, after = weights
+    count, size = hidden.shape
+    normed, part = np.empty((count, size), np.float32), np.empty((count, size), np.float32)
+    mixed = np.empty((count, len(qkv)), np.float32)
+    seen = np.empty((count, back.shape[1]), np.float32)
+    for n in range(count):
+        norm(hidden[n], before, eps, normed[n])
+    products(qkv, qkv_bias, normed, mixed)
+    remember(mixed, bases, positions, rotary, norms, eps, keys, values)
+    attend(mixed, bases, positions, scale, keys, values, seen)
+    products(back, back_bias, seen, part)
+    for n in range(count):
+        for i in range(size):
+            hidden[n, i] += part[n, i]
+        norm(hidden[n], after, eps, normed[n])
+    transform(hidden, normed, gate_up, down, part)
+    for n in range(count):
+        for i in range(size):
+            hidden[n, i] += part[n, i]
+
+
+@holding
+def run_head(
+    hidden: Floats, final: Floats, eps: np.float32, head: Floats, bias: Floats, embedding: Floats, logits: Floats
+) -> None:
+    """embedding (n, D) ← ``hidden`` after the final norm; logits (n, V) ← what the output layer (V, D) makes of it."""
+    for n in range(len(hidden)):
+        norm(hidden[n], final, eps, embedding[n])
+    products(head, bias, embedding, logits)
+
+
+@holding
+def read_off(logits: Floats, choices: Index, peaks: Floats) -> None:
+    """Of logits (n, V) the first of the largest in each line (n,), and its probability (n,)."""
+    for n in range(len(logits)):
+        line = logits[n]
+        most, at = line[0], 0
+        for i in range(len(line)):
+            most = max(most, line[i])
+        while at < len(line) - 1 and line[at] != most:
+            at += 1
+        choices[n], peaks[n] = at, one / sum_exp(line, most)

@@ -1,0 +1,147 @@
+"""The brief pass computes what the lean pass computes, over the same cache, and is taken only where it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from osd import brief
+from osd.brief import MOST_LINES, PASSES, BriefPass
+from osd.compiled.background import InBackground
+from osd.decoder import Decoder
+from osd.lora.bank import Mix
+from tests.osd.models import VOCABULARY, model_of, random_module
+
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> None:
+    assert PASSES.wait() is not None
+
+
+def decoder_of(kind: str) -> Decoder:
+    """Three rows of 9, 5 and 12 tokens in four; what a bias or a norm is, is random too."""
+    module = random_module(kind)
+    torch.manual_seed(3)
+    for name, weight in module.named_parameters():
+        if name.endswith("bias") or "norm" in name:
+            weight.add_(0.3 * torch.randn_like(weight))
+    decoder = model_of(module).decoder(4, 64)
+    decoder.cache.wants_embedding = True
+    for row, count in enumerate((9, 5, 12)):
+        decoder.prefill(row, some(count, row).tolist())
+    return decoder
+
+
+def some(*shape: int) -> Tensor:
+    """Tokens; the last number is the seed."""
+    return torch.randint(0, VOCABULARY, shape[:-1], generator=torch.Generator().manual_seed(shape[-1]))
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Tokens of the passes that went the brief way."""
+    passes, plain = [], BriefPass.__call__
+
+    def call(self: BriefPass, tokens: Tensor, *args: object) -> Tensor:
+        passes.append(tokens.numel())
+        return plain(self, tokens, *args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BriefPass, "__call__", call)
+        yield passes
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (2, 1), (3, 1), (1, 5), (3, 2), (1, MOST_LINES)])
+def test_it_computes_what_the_lean_pass_computes(
+    kind: str, rows: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short, plain = decoder_of(kind), decoder_of(kind)
+    short.brief = True
+    starts = [9, 5, 12][:rows]
+    with counted(monkeypatch) as passes:
+        for seed in range(3):  # garbage is written, rolled back and overwritten; then the rows go on
+            tokens = some(rows, width, seed)
+            ours, theirs = short.logits(tokens, starts), plain.logits(tokens, starts)
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(short.cache.embedding, plain.cache.embedding, rtol=1e-4, atol=1e-4)
+            starts = [start + seed for start in starts]
+            short.prefill(rows - 1, some(20, seed).tolist(), starts[-1] - 3)
+            plain.prefill(rows - 1, some(20, seed).tolist(), starts[-1] - 3)
+    assert passes == [rows * width] * 3
+    for ours, theirs in zip(short.cache.kept, plain.cache.kept, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_the_logits_that_are_asked_for_of_rows_further_down() -> None:
+    short, plain = decoder_of("llama"), decoder_of("llama")
+    short.brief = True
+    tokens, last = some(2, 3, 1), torch.tensor([2, 0])
+    ours = short.logits(tokens, [5, 12], first=1, last=last)
+    theirs = plain.logits(tokens, [5, 12], first=1, last=last)
+    assert ours.shape == theirs.shape == (2, 1, VOCABULARY)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(short.cache.embedding, plain.cache.embedding, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoder_of("llama")
+    decoder.brief = True
+    with counted(monkeypatch) as passes:
+        decoder.logits(some(1, MOST_LINES + 1, 0), [9])
+        decoder.logits(some(2, 2, 0), [9, 5], counts=(2, 1))  # a target's pass, which may be packed
+        decoder.adapters = lambda first, count: Mix({})  # what adapters add, the lean pass adds
+        decoder.logits(some(1, 1, 0), [9])
+        decoder.adapters = None
+        monkeypatch.setattr("osd.brief.PASSES", InBackground(lambda: None, "test", "not compiled"))
+        decoder.logits(some(1, 1, 0), [9])
+        assert not passes
+    fresh = model_of(random_module("llama")).decoder(1, 64)
+    fresh.brief = True
+    with counted(monkeypatch) as passes:  # nothing is cached yet: the lean pass finds out the shapes
+        fresh.logits(some(1, 1, 0), [0])
+    assert not passes
+
+
+def test_larger_models_and_other_numbers_have_no_brief_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = random_module("llama")
+    rotary = lambda length: (torch.empty(0), torch.empty(0))  # noqa: E731
+    assert BriefPass.over(module, rotary) is not None
+    assert BriefPass.over(module.bfloat16(), rotary) is None
+    monkeypatch.setattr("osd.brief.MOST_WEIGHTS", 1000)
+    assert BriefPass.over(module.float(), rotary) is None
+
+
+def test_the_compiler_is_asked_for_once_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    later = InBackground(lambda: None, "test", "not compiled")
+    monkeypatch.setattr(later, "start", lambda: started.append(1))
+    monkeypatch.setattr("osd.brief.PASSES", later)
+    monkeypatch.setattr("osd.brief.WORTH_COMPILING", 5)
+    decoder = decoder_of("llama")
+    decoder.brief = True
+    for _ in range(12):
+        decoder.logits(some(1, 1, 0), [9])
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_read_off_logits(count: int) -> None:
+    logits = 5 * torch.randn(count, 1000, generator=torch.Generator().manual_seed(count))
+    logits[0, 7] = logits[0, 500] = 30.0  # of equal ones the first
+    logits[:, -10:] = float("-inf")
+    choices, peaks = np.empty(count, np.int64), np.empty(count, np.float32)
+    brief.PASSES.ready.read_off(logits.numpy(), choices, peaks)
+    assert choices.tolist() == logits.argmax(-1).tolist()
+    assert choices[0] == 7
+    np.testing.assert_allclose(peaks, logits.softmax(-1).amax(-1).numpy(), rtol=1e-5)
