@@ -102,6 +102,16 @@ class BriefPass:
         return torch.from_numpy(logits).view(rows, -1, logits.shape[1])
 
 
+def read_off(logits: Tensor) -> tuple[Tensor, list[float]] | None:
+    """Of logits (B, V) each row's likeliest token, the first of several, (B,) int64, and its probability, in one call;
+    None where that is not compiled or not for these."""
+    if PASSES.ready is None or logits.device.type != "cpu" or logits.dtype != torch.float32:
+        return None
+    tokens, peaks = np.empty(len(logits), np.int64), np.empty(len(logits), np.float32)
+    PASSES.ready.read_off(logits.contiguous().numpy(), tokens, peaks)
+    return torch.from_numpy(tokens), peaks.tolist()
+
+
 def _layer(layer: Any) -> tuple[tuple[Array, ...], tuple[Array, Array], np.float32, np.float32]:
     """What :func:`osd.compiled.passes.run_layer` is given of a layer: weights, norms of queries and keys, ε, scale."""
     attention, mlp = layer.self_attn, layer.mlp

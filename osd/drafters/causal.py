@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from osd.brief import read_off
 from osd.decoder import Decoder
 from osd.drafters.base import Draft, Steer
 from osd.drafters.chain import Chain
@@ -71,8 +72,9 @@ class CausalDrafter:
     ) -> Reads:  # fmt: skip
         """One pass, and the tokens that it brings."""
         logits = self._next(rows, lengths, chain)
-        chosen, q = self._choose(logits, warp, chance, chain.size)
-        signals: Reads = Signals(logits[:, 0], chosen, self.head, self.decoder.cache.embedding)
+        found = read_off(logits[:, 0]) if warp is None else None
+        chosen, q = self._choose(logits, warp, chance, chain.size) if found is None else (found[0], None)
+        signals: Reads = Signals(logits[:, 0], chosen, self.head, self.decoder.cache.embedding, found and found[1])
         if second:
             chosen, signals = second.overrule(chosen, q, signals)
         chain.read()
@@ -143,10 +145,12 @@ class Signals:
     """What a draft pass can tell the controllers; worked out for those who ask."""
 
     def __init__(
-        self, logits: Tensor, chosen: Tensor, head: HeadPass | None = None, embedding: Tensor | None = None
-    ) -> None:
-        """``logits`` (B, V), the tokens chosen from them (B,), and (B, 1, D) the embedding of the tokens before."""
-        self._logits, self._chosen = logits, chosen
+        self, logits: Tensor, chosen: Tensor, head: HeadPass | None = None, embedding: Tensor | None = None,
+        peaks: list[float] | None = None,
+    ) -> None:  # fmt: skip
+        """``logits`` (B, V), the tokens chosen from them (B,), and (B, 1, D) the embedding of the tokens before.
+        ``peaks``: where the tokens are the likeliest ones, and that is known, their probabilities."""
+        self._logits, self._chosen, self._peaks = logits, chosen, peaks
         self._head, self._embedding = head, embedding
 
     def read(self, signal: Signal) -> list[float]:
@@ -154,6 +158,8 @@ class Signals:
 
         ``acceptance`` is NaN where there is no head yet.
         """
+        if self._peaks is not None and signal != "acceptance":
+            return self._peaks
         values: list[float] = (self._acceptance() if signal == "acceptance" else self._likelihood(signal)).tolist()
         return values
 

@@ -48,7 +48,8 @@ class Chain:
 
     def unread(self) -> Tensor:
         """(B, n) the tokens that the draft has not read."""
-        return torch.stack(self.tokens[self.fed :], dim=1)
+        new = self.tokens[self.fed :]
+        return new[0].unsqueeze(1) if len(new) == 1 else torch.stack(new, dim=1)
 
     def draft(self, lengths: Sequence[int]) -> Draft:
         """So much of it."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from osd import brief
-from osd.brief import MOST_LINES, PASSES, BriefPass
+from osd.brief import MOST_LINES, PASSES, BriefPass, read_off
 from osd.compiled.background import InBackground
 from osd.decoder import Decoder
 from osd.lora.bank import Mix
@@ -136,12 +134,22 @@ def test_the_compiler_is_asked_for_once_it_is_worth_it(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_is_read_off_logits(count: int) -> None:
+def test_what_is_read_off_logits(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     logits = 5 * torch.randn(count, 1000, generator=torch.Generator().manual_seed(count))
     logits[0, 7] = logits[0, 500] = 30.0  # of equal ones the first
     logits[:, -10:] = float("-inf")
-    choices, peaks = np.empty(count, np.int64), np.empty(count, np.float32)
-    brief.PASSES.ready.read_off(logits.numpy(), choices, peaks)
-    assert choices.tolist() == logits.argmax(-1).tolist()
-    assert choices[0] == 7
-    np.testing.assert_allclose(peaks, logits.softmax(-1).amax(-1).numpy(), rtol=1e-5)
+    found = read_off(logits)
+    assert found is not None
+    assert found[0].tolist() == logits.argmax(-1).tolist()
+    assert found[0][0] == 7
+    assert found[1] == pytest.approx(logits.softmax(-1).amax(-1).tolist(), rel=1e-5)
+    assert read_off(logits.bfloat16()) is None
+    monkeypatch.setattr("osd.brief.PASSES", InBackground(lambda: None, "test", "not compiled"))
+    assert read_off(logits) is None
+
+
+def test_a_broken_draft_brings_no_peak() -> None:
+    found = read_off(torch.tensor([[1.0, float("nan"), 2.0], [1.0, 0.0, 3.0]]))
+    assert found is not None
+    assert 0 <= int(found[0][0]) < 3
+    assert found[0][1] == 2
