@@ -40,6 +40,7 @@ def compile_passes() -> Any:
     numbers = np.float32(1), np.float32(1)
     passes.run_layer(hidden, index, index, (square, square), weights, (_NONE, _NONE), *numbers, kept, kept.copy())
     passes.run_head(hidden, line, numbers[0], square, _NONE, hidden.copy(), hidden.copy())
+    passes.run_residual(hidden, np.stack([square]), np.stack([line]), line, numbers[0], line[:1].copy())
     passes.read_off(hidden, index.copy(), line[:1].copy())
     return passes
 

@@ -222,6 +222,25 @@ def run_head(
 
 
 @holding
+def run_residual(
+    hidden: Floats, weights: Floats, biases: Floats, out: Floats, bias: np.float32, values: Floats
+) -> None:
+    """values (n,) ← sigmoid of what a SiLU ResNet of layers ``weights`` (L, D, D), ``biases`` (L, D) and an output
+    ``out`` (D,), ``bias`` makes of ``hidden`` (n, D), which is used up."""
+    part = np.empty_like(hidden)
+    for k in range(len(weights)):
+        products(weights[k], biases[k], hidden, part)
+        for n in range(len(hidden)):
+            for i in range(hidden.shape[1]):
+                hidden[n, i] += part[n, i] / (one + np.exp(-part[n, i]))
+    for n in range(len(hidden)):
+        total = bias
+        for i in range(len(out)):
+            total += hidden[n, i] * out[i]
+        values[n] = one / (one + np.exp(-total))
+
+
+@holding
 def read_off(logits: Floats, choices: Index, peaks: Floats) -> None:
     """Of logits (n, V) the first of the largest in each line (n,), and its probability (n,)."""
     for n in range(len(logits)):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from osd.gamma.acceptance_rate import truncated
 from osd.gamma.base import CostModel, Observation, Settled
@@ -120,6 +120,17 @@ class AnalyticRow:
             self._acceptance = self._controller.estimate(self._history)
 
 
+class Times(NamedTuple):
+    """Milliseconds, of one batch size."""
+
+    at: int
+    """Rounds that had been timed by then."""
+    rounds: Sequence[float]
+    """A round of each γ, from 0 on."""
+    probe: Sequence[float]
+    """A plain round, and a probe's."""
+
+
 class AnalyticController(Settled):
     """See the module. ``history`` is the paper's h."""
 
@@ -147,7 +158,7 @@ class AnalyticController(Settled):
         self._prober = Prober(costs)
         self.unknown = self.estimate(_NOTHING)
         """β of a request without history."""
-        self._tables: dict[tuple[int, int], tuple[int, list[float]]] = {}
+        self._kept: dict[tuple[int, int], Times] = {}
 
     def start(self) -> AnalyticRow:
         """A new request, which begins with the engine's recent acceptance."""
@@ -171,12 +182,12 @@ class AnalyticController(Settled):
     ) -> list[int]:
         """One γ for all rows; a few of them where it is a try, those that the drafter has least to read for."""
         self._prober.settle()
-        table = self._table(batch)
-        if table is None or self.shared.trials < FIRST_TRIALS:
+        times = self._times(batch)
+        if times is None or self.shared.trials < FIRST_TRIALS:
             gamma = self._first(batch)
             return _of_few(rows, rooms, unread, gamma, max(1, _TRIED // max(1, gamma)))
-        gamma, gain = best_gamma([row.acceptance for row in rows], table)
-        chosen = self._prober.instead(gamma, gain, batch, table if gamma else self._of_a_probe(table, batch))
+        gamma, gain = best_gamma([row.acceptance for row in rows], times.rounds)
+        chosen = self._prober.instead(gamma, gain, batch, times.rounds if gamma else times.probe)
         return [chosen] * len(rows) if gamma else _of_few(rows, rooms, unread, chosen, 1)
 
     def _first(self, batch: int) -> int:
@@ -186,21 +197,21 @@ class AnalyticController(Settled):
         hopeless = self.shared.trials >= _LOST and self.shared.accepted == 0
         return 1 if hopeless else min(self._initial, max(1, FIRST_TRIALS // batch))
 
-    def _of_a_probe(self, table: Sequence[float], batch: int) -> Sequence[float]:
+    def _times(self, batch: int) -> Times | None:
+        """What rounds take; None until that is known of each γ from 0 to gamma_max."""
+        now, key = self._costs.rounds, (batch, self._costs.drafting(batch))
+        kept = self._kept.get(key)
+        if kept is not None and kept.at + _REFRESH > now > 4 * _REFRESH:
+            return kept
+        found = [self._costs.round_ms(batch, gamma) for gamma in range(self._maximum + 1)]
+        known = [ms for ms in found if ms is not None]
+        if len(known) < len(found):
+            return None
+        self._kept[key] = fresh = Times(now, known, self._of_a_probe(known, batch))
+        return fresh
+
+    def _of_a_probe(self, rounds: Sequence[float], batch: int) -> Sequence[float]:
         """Milliseconds of a round of γ = 0, and of one in which a single row has one drafted token."""
         plain, more = self._costs.verify_ms(batch, batch), self._costs.verify_ms(batch, batch + 1)
         step = self._costs.draft_ms(batch, 1)
-        return table if plain is None or more is None or step is None else (table[0], table[0] + step + more - plain)
-
-    def _table(self, batch: int) -> list[float] | None:
-        """Milliseconds of a round for each γ from 0 to gamma_max."""
-        key = batch, self._costs.drafting(batch)
-        rounds, table = self._tables.get(key, (0, None))
-        if table is not None and rounds + _REFRESH > self._costs.rounds > 4 * _REFRESH:
-            return table
-        fresh = [self._costs.round_ms(batch, gamma) for gamma in range(self._maximum + 1)]
-        known = [ms for ms in fresh if ms is not None]
-        if len(known) < len(fresh):
-            return None
-        self._tables[key] = (self._costs.rounds, known)
-        return known
+        return rounds if plain is None or more is None or step is None else (rounds[0], rounds[0] + step + more - plain)

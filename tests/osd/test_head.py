@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from osd.brief import PASSES
+from osd.compiled.background import InBackground
 from osd.drafters.causal import Signals
 from osd.drafters.head import AcceptanceHead, HeadConfig, HeadPass, digest_of_model, load_head, save_head
 from osd.engine import Engine
@@ -49,8 +51,14 @@ def by_hand(weights: dict[str, Tensor], depth: int, embedding: list[Tensor]) -> 
     return linear("out", embedding)[0]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_values_and_gradients_are_those_of_the_loop(depth: int) -> None:
+def test_values_and_gradients_are_those_of_the_loop(
+    depth: int, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert PASSES.wait() is not None
+    if not compiled:
+        monkeypatch.setattr("osd.drafters.head.PASSES", InBackground(lambda: None, "test", "not compiled"))
     head = random_head(depth, width=5).double().requires_grad_(True)
     embeddings = torch.randn(4, 5, dtype=torch.double, requires_grad=True)
     parameters = [embeddings, *head.parameters()]

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from osd.brief import PASSES
 from osd.drafters.head import AcceptanceHead, HeadPass, hidden_size
 from osd.models import Pair
 from osd.serving import serving
@@ -146,6 +147,7 @@ def measure(logits: torch.Tensor, examples: Examples) -> dict[str, float]:
 def cost(pair: Pair, head: AcceptanceHead) -> dict[str, float]:
     """Microseconds of a draft step and of the head at batch 1, medians over turns, and the median of their ratios."""
     decoder, context = pair.draft.decoder(1, 256), 100
+    decoder.brief = PASSES.wait() is not None  # as in an engine that has drafted a while
     served, embedding = HeadPass(head, pair.device), torch.randn(1, hidden_size(pair.draft), device=pair.device)
     decoder.prefill(0, [0] * context)
     token = torch.zeros(1, 1, dtype=torch.long, device=pair.device)
