@@ -2,8 +2,8 @@
 
 A draft of a million numbers takes PyTorch some 220 µs a token, of which products are a quarter; compiled it takes 60
 (docs/bench-log.md). Draft models are small and draft token by token, so this is the pass that drafting is made of. It
-is compiled in the background once a process has drafted a while; until then, on a GPU, for larger models and over
-adapters the lean pass goes on, over the same cache.
+is compiled in the background once an engine has drafted for some rounds; until then, on a GPU, for larger models and
+over adapters the lean pass goes on, over the same cache.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MOST_LINES = 8
 """Tokens of a pass; over more, PyTorch's products gain what the rest of its pass loses."""
 MOST_WEIGHTS = 4 << 20
 """Numbers in the products of a pass: beyond that they are what it takes, and PyTorch's run on every core."""
-WORTH_COMPILING = 256
-"""Passes after which the compiler is asked for: loading it takes a second of a core."""
+WORTH_COMPILING = 128
+"""Rounds after the first one that drafted, when the compiler is asked for: loading it takes a second of a core."""
 
 Array = npt.NDArray[Any]
 _NONE = np.empty(0, np.float32)
@@ -51,7 +51,7 @@ PASSES = InBackground(
 
 
 class BriefPass:
-    """The pass over one model's weights. Holds no state: what differs from call to call is the caller's."""
+    """The pass over one model's weights, which is all that it holds: what differs from call to call is the caller's."""
 
     def __init__(self, module: Any, rotary: Callable[[int], tuple[Tensor, Tensor]]) -> None:
         """``module``: one that :class:`osd.lean.LeanDecoder` takes, on the CPU, in float32. ``rotary``: tables of at
@@ -62,7 +62,6 @@ class BriefPass:
         self._embedding = _array(model.embed_tokens.weight)
         self._final, self._eps = _array(model.norm.weight), np.float32(model.norm.variance_epsilon)
         self._head, self._bias = _array(module.lm_head.weight), _array(module.lm_head.bias)
-        self._calls = 0
 
     @classmethod
     def over(cls, module: Any, rotary: Callable[[int], tuple[Tensor, Tensor]]) -> BriefPass | None:
@@ -73,12 +72,8 @@ class BriefPass:
 
     def takes(self, lines: int, cache: RaggedCache) -> bool:
         """Whether it is there for so many tokens and this cache; asked before every pass."""
-        if lines > MOST_LINES or cache.mix is not None:
-            return False
-        self._calls += 1
-        if self._calls == WORTH_COMPILING:
-            PASSES.start()
-        return PASSES.ready is not None and cache.ragged[0].is_initialized
+        few = lines <= MOST_LINES and cache.mix is None
+        return few and PASSES.ready is not None and cache.ragged[0].is_initialized
 
     def __call__(
         self, tokens: Tensor, cache: RaggedCache, first: int, starts: Sequence[int], last: Tensor | None

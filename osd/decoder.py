@@ -46,6 +46,8 @@ class Decoder:
         """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""
         self.brief = False
         """Whether few tokens take the forward pass's brief way, where it has one (:mod:`osd.brief`)."""
+        self.went_brief = False
+        """Whether any did."""
         self.forward = forward
         """May be replaced by that of other weights between two calls; what is cached is then only stale."""
 
@@ -73,6 +75,7 @@ class Decoder:
         if self.brief and counts is None:
             brief: BriefPass | None = getattr(self.forward, "brief", None)
             if brief is not None and brief.takes(tokens.numel(), self.cache):
+                self.went_brief = True
                 return brief(tokens, self.cache, first, starts, last)
         self.cache.aim(first, starts, width, counts or (), self._packed(counts, width))
         return self.forward(tokens, self.cache, last)

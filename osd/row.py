@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from osd.echo import Echo
 from osd.gamma import GammaController
 from router.base import Decision
 from storage.records import Outcome, Request, Round, now
@@ -78,6 +79,8 @@ class Row:
         """The version that began to read the prompt."""
         self.rounds: list[Round] = []
         self.started = time.perf_counter()
+        self.echo = Echo()
+        """What its text said, as far as somebody asked."""
         self._chance = np.random.Generator(np.random.Philox(request.sampling.seed))
 
     @property

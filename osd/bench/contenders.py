@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
+from osd.brief import PASSES
 from osd.engine import Engine
 from osd.models import Pair
 from storage.records import Request
@@ -39,6 +40,7 @@ class Contender:
 
 def osd_contender(name: str, pair: Pair, settings: ServeSettings, new_tokens: int) -> Contender:
     """osd's engine; it lives on between calls, as a server's does, so what it learned of costs stays."""
+    PASSES.wait()  # what is compiled once is no part of what decoding costs
     engine = Engine(pair, settings)
 
     def decode(prompts: Sequence[Tokens]) -> list[list[int]]:

@@ -10,7 +10,7 @@ others is never looked at.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -54,10 +54,10 @@ class _Cache(FunctionCache):  # type: ignore[misc]
     _impl_class = _Names
 
 
-def kept(function: Function, *, nogil: bool = True) -> Function:
+def kept(function: Function, *, nogil: bool = True, fastmath: Collection[str] = ()) -> Function:
     """Compile and keep the code; where it cannot be kept it is compiled once a process. ``nogil``: it runs without the
-    GIL, for which it has to wait afterwards where others want it."""
-    dispatcher = njit(nogil=nogil)(function)
+    GIL, for which it has to wait afterwards where others want it; ``fastmath``: see Numba."""
+    dispatcher = njit(nogil=nogil, fastmath=set(fastmath))(function)
     with suppress(RuntimeError, OSError, AttributeError):  # no folder that can be written; another Numba
         found = _Cache(function)
         sources = sources_beside(function.__code__.co_filename)

@@ -24,7 +24,7 @@ Weights = tuple[Any, ...]
 LANES = {"reassoc", "contract", "nsz"}
 """What sums may be reordered by, so that they are made in lanes; NaN and infinities stay what they are."""
 zero, one = np.float32(0), np.float32(1)
-holding = partial(kept, nogil=False)
+holding = partial(kept, nogil=False, fastmath=LANES)
 """Calls of some 50 µs keep the interpreter: without it they would wait for it afterwards."""
 
 
@@ -88,6 +88,13 @@ def norm(line: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
     scale = one / np.sqrt(total / np.float32(len(weight)) + eps)
     for i in range(len(weight)):
         out[i] = line[i] * scale * weight[i]
+
+
+@njit(fastmath=LANES)
+def sigmoid(x: np.float32) -> np.float32:
+    """1 ÷ (1 + e⁻ˣ), by an exponential that can be made in lanes, which is one of numbers up to 0."""
+    e = exp(-abs(x))
+    return (one if x >= zero else e) / (one + e)
 
 
 @njit(fastmath=LANES)
@@ -168,7 +175,7 @@ def attend(
             )  # fmt: skip
 
 
-@njit
+@njit(fastmath=LANES)
 def transform(hidden: Floats, normed: Floats, gate_up: Floats, down: Floats, part: Floats) -> None:
     """part (n, D) ← the feed-forward half (SwiGLU) of ``normed``."""
     none = np.empty(0, np.float32)
@@ -177,7 +184,7 @@ def transform(hidden: Floats, normed: Floats, gate_up: Floats, down: Floats, par
     products(gate_up, none, normed, both)
     for n in range(len(hidden)):
         for i in range(size):
-            inner[n, i] = both[n, i] / (one + np.exp(-both[n, i])) * both[n, size + i]
+            inner[n, i] = both[n, i] * sigmoid(both[n, i]) * both[n, size + i]
     products(down, none, inner, part)
 
 
@@ -232,12 +239,12 @@ def run_residual(
         products(weights[k], biases[k], hidden, part)
         for n in range(len(hidden)):
             for i in range(hidden.shape[1]):
-                hidden[n, i] += part[n, i] / (one + np.exp(-part[n, i]))
+                hidden[n, i] += part[n, i] * sigmoid(part[n, i])
     for n in range(len(hidden)):
         total = bias
         for i in range(len(out)):
             total += hidden[n, i] * out[i]
-        values[n] = one / (one + np.exp(-total))
+        values[n] = sigmoid(total)
 
 
 @holding

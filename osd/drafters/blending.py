@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from osd.drafters.second import Reads
+from osd.echo import signal_of
 from osd.gamma import Signal
 from osd.ngram.guess import GUESSES, NO_GUESS, SURENESS, choose, hear_row, hear_text, look_up
 from osd.ngram.maker import DraftMaker
@@ -144,4 +145,7 @@ class Sure:
     def read(self, signal: Signal) -> list[float]:
         """One number a row."""
         values = self._signals.read(signal) if self._signals else [0.0] * self._rows
-        return [self._sure.get(i, value) for i, value in enumerate(values)]
+        sure = self._sure
+        if signal == "peak_echo":  # that the text said it before is in the trust already
+            sure = {i: signal_of(trust, said=False) for i, trust in sure.items()}
+        return [sure.get(i, value) for i, value in enumerate(values)]

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd.brief import read_off
+from osd.brief import PASSES, WORTH_COMPILING, read_off
 from osd.decoder import Decoder
 from osd.drafters.base import Draft, Steer
 from osd.drafters.chain import Chain
 from osd.drafters.head import HeadPass
 from osd.drafters.second import Begin, Reads, Second
-from osd.gamma import Signal
+from osd.drafters.signals import Signals, Told
 from osd.prefill import Piece, read_pieces
 from osd.prefix import Prefixes
 from osd.row import Row
@@ -35,6 +35,8 @@ class CausalDrafter:
         """Prompts' beginnings that were read before."""
         self.second: Begin | None = None
         """Who may put other tokens in."""
+        self._rounds = 0
+        """Since the first that drafted."""
 
     @property
     def head(self) -> HeadPass | None:
@@ -64,6 +66,9 @@ class CausalDrafter:
                         break
                 signals = self._ask(rows, lengths, chain, warp, chance, second)
             steer(rows, lengths, chain.size, signals.read)
+        self._rounds += bool(self._rounds or chain.passes)
+        if self._rounds == WORTH_COMPILING and getattr(self.decoder.forward, "brief", None):
+            PASSES.start()
         return chain.draft(lengths)
 
     def _ask(
@@ -74,7 +79,8 @@ class CausalDrafter:
         logits = self._next(rows, lengths, chain)
         found = read_off(logits[:, 0]) if warp is None else None
         chosen, q = self._choose(logits, warp, chance, chain.size) if found is None else (found[0], None)
-        signals: Reads = Signals(logits[:, 0], chosen, self.head, self.decoder.cache.embedding, found and found[1])
+        told = Told(rows, chain.tokens[-2:], found and found[1], self.head, self.decoder.cache.embedding)
+        signals: Reads = Signals(logits[:, 0], chosen, told)
         if second:
             chosen, signals = second.overrule(chosen, q, signals)
         chain.read()
@@ -139,35 +145,3 @@ class CausalDrafter:
             return logits[:, 0].argmax(-1), None
         probabilities = warp(logits)[:, 0]
         return draw(probabilities, chance[:, step]), probabilities
-
-
-class Signals:
-    """What a draft pass can tell the controllers; worked out for those who ask."""
-
-    def __init__(
-        self, logits: Tensor, chosen: Tensor, head: HeadPass | None = None, embedding: Tensor | None = None,
-        peaks: list[float] | None = None,
-    ) -> None:  # fmt: skip
-        """``logits`` (B, V), the tokens chosen from them (B,), and (B, 1, D) the embedding of the tokens before.
-        ``peaks``: where the tokens are the likeliest ones, and that is known, their probabilities."""
-        self._logits, self._chosen, self._peaks = logits, chosen, peaks
-        self._head, self._embedding = head, embedding
-
-    def read(self, signal: Signal) -> list[float]:
-        """One number a row, on the host. Temperature and cuts play no part: greedy and sampling rows compare.
-
-        ``acceptance`` is NaN where there is no head yet.
-        """
-        if self._peaks is not None and signal != "acceptance":
-            return self._peaks
-        values: list[float] = (self._acceptance() if signal == "acceptance" else self._likelihood(signal)).tolist()
-        return values
-
-    def _likelihood(self, signal: Signal) -> Tensor:
-        likelihood = self._logits.softmax(-1, dtype=torch.float32)  # on the CPU three times as fast as logsumexp
-        return likelihood.amax(-1) if signal == "peak" else likelihood.gather(1, self._chosen.unsqueeze(1)).squeeze(1)
-
-    def _acceptance(self) -> Tensor:
-        if self._head is None or self._embedding is None:
-            return torch.full((len(self._logits),), torch.nan)
-        return self._head(self._embedding[:, 0])

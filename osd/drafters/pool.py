@@ -131,7 +131,10 @@ class DraftPool:
             body.drafter.prefixes = draft_prefixes(self._serve, body.decoder.cache)
         unread = [row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma]
         body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))
+        went_brief = body.decoder.went_brief
         body.newest = draft = body.drafter.propose(body.rows, gammas, warp, chance, steer)
+        if body.decoder.went_brief and not went_brief:  # its passes cost a part of what they did
+            body.costs(self.costs).forget_drafts()
         if not draft.passes:
             body.costs(self.costs).unread = 0
         if steps := max(draft.passes, draft.size):

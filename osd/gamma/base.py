@@ -32,12 +32,14 @@ __all__ = [
     "SteeredRow",
 ]
 
-Signal = Literal["none", "confidence", "peak", "acceptance"]
+Signal = Literal["none", "confidence", "peak", "peak_echo", "acceptance"]
 """What a controller asks of each draft pass, a number in [0, 1] a row (all but ``none`` cost the engine a host sync).
 
 ``confidence``: the draft's probability of the token that it chose. ``peak``: its largest probability for that
-token, known before one is drawn. ``acceptance``: the acceptance head's estimate for the token *before*, which the pass
-has just read (at a round's first pass: for the row's own last token, and meaningless); NaN where no head is there yet.
+token, known before one is drawn. ``peak_echo``: that, below 1, and 1 more where the request's own text said the draft's
+likeliest token after the same two before (:mod:`osd.echo`). ``acceptance``: the acceptance head's estimate for the
+token *before*, which the pass has just read (at a round's first pass: for the row's own last token, and meaningless);
+NaN where no head is there yet.
 """
 
 
@@ -46,7 +48,7 @@ class Go(IntEnum):
 
     DECLINE = 0
     """Without the token of this pass. Lossless while the answer hangs on nothing that was drawn in this pass:
-    on ``peak`` or ``acceptance``, never on ``confidence`` (docs/gamma.md)."""
+    on ``peak``, ``peak_echo`` or ``acceptance``, never on ``confidence`` (docs/gamma.md)."""
     LAST = 1
     """With it, and no further."""
     ON = 2

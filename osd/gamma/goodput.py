@@ -44,7 +44,7 @@ class GoodputController:
     """See the module."""
 
     name: str = "goodput"
-    signal: Signal = "peak"
+    signal: Signal = "peak_echo"
 
     def __init__(self, costs: CostModel, *, initial: int, maximum: int, weigher: Weigher | None = None) -> None:
         self.weigher = weigher or Weigher(max(initial, maximum, 1))

@@ -4,7 +4,7 @@ Written so that it runs in two ways, with the same answers: over lists by the in
 compiled it (:mod:`osd.gamma.weigher`). Python between two draft passes is cold: it costs five times what it
 measures warm.
 
-    book   what is known of the draft (48 lines): tokens accepted and judged by bin of the peak, which bin followed
+    book   what is known of the draft (54 lines): tokens accepted and judged by bin of the peak, which bin followed
            which, and what that lets expect
     desk   a line for each row of this round: S so far, bins and chances of its passes
 
@@ -21,7 +21,13 @@ Line = Any
 
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 """Between bins of the peak."""
-BINS = len(EDGES) + 1
+PEAKS = len(EDGES) + 1
+SAID = 2
+"""Bins of tokens that the request's own text said in the same place before (:mod:`osd.echo`): those have little to do
+with the peak, so it is only halved."""
+SAID_ACCEPTED = 0.8
+"""How often such tokens are taken to be accepted, until that is known."""
+BINS = PEAKS + SAID
 START = BINS
 """In place of a bin: the row's own last token, before anything is drafted."""
 
@@ -68,7 +74,9 @@ DECLINE, LAST, ON = 0.0, 1.0, 2.0
 
 
 def bin_of(peak: float) -> int:
-    """Which bin a peak falls into."""
+    """Which bin a peak falls into; of a token that the text said before, peak + 1."""
+    if peak >= 1.0:
+        return PEAKS + int(peak >= 1.5)
     found = 0
     for edge in EDGES:
         if peak >= edge:
@@ -77,9 +85,11 @@ def bin_of(peak: float) -> int:
 
 
 def middle_of(peak_bin: int) -> float:
-    """The middle of a bin."""
+    """The middle of a bin; of what the text said before, a guess."""
+    if peak_bin >= PEAKS:
+        return SAID_ACCEPTED
     low = EDGES[peak_bin - 1] if peak_bin > 0 else 0.0
-    high = EDGES[peak_bin] if peak_bin < BINS - 1 else 1.0
+    high = EDGES[peak_bin] if peak_bin < PEAKS - 1 else 1.0
     return (low + high) / 2
 
 
@@ -127,9 +137,9 @@ def hope(book: Lines, row: Line, price: float) -> float:
 
 
 def guess_of(before: int, peak_bin: int) -> float:
-    """What is taken to follow a token of the bin ``before`` until that is known: one like it, or anything. Without the
+    """What is taken to follow a token of the bin ``before`` until that is known: one like it, or any peak. Without the
     first a draft whose second tokens were never tried would never try them."""
-    even = 1.0 / BINS
+    even = 1.0 / PEAKS if peak_bin < PEAKS else 0.0
     if before == START:
         return even
     return LIKE * (1.0 if peak_bin == before else 0.0) + (1.0 - LIKE) * even
@@ -213,7 +223,8 @@ def saw(book: Lines, peak_bin: int, accepted: float) -> None:
     counts[peak_bin] = keeps * counts[peak_bin] + 1.0
     book[ACCEPTED][peak_bin] = keeps * book[ACCEPTED][peak_bin] + accepted
     book[PRIORS][peak_bin] *= keeps
-    book[SHARED][4] = lean(book[SHARED], 0, middle_of(peak_bin), accepted, SHARED_KEEPS, SHARED_PRIOR)
+    if peak_bin < PEAKS:
+        book[SHARED][4] = lean(book[SHARED], 0, middle_of(peak_bin), accepted, SHARED_KEEPS, SHARED_PRIOR)
     if ticks[SINCE] % REFRESH == 0.0 or ticks[ALL] <= REFRESH:
         for before in range(BINS + 1):
             book[FRESH][before] = 0.0

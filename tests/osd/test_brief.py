@@ -12,8 +12,11 @@ from torch import Tensor
 from osd.brief import MOST_LINES, PASSES, BriefPass, read_off
 from osd.compiled.background import InBackground
 from osd.decoder import Decoder
+from osd.engine import Engine
 from osd.lora.bank import Mix
-from tests.osd.models import VOCABULARY, model_of, random_module
+from storage.records import Request
+from storage.settings import ServeSettings
+from tests.osd.models import VOCABULARY, model_of, random_module, random_pair
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -120,17 +123,45 @@ def test_larger_models_and_other_numbers_have_no_brief_pass(monkeypatch: pytest.
     assert BriefPass.over(module.float(), rotary) is None
 
 
-def test_the_compiler_is_asked_for_once_it_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def served(gamma: int, rounds: int) -> Engine:
+    """An engine after so many rounds of one request."""
+    pair = random_pair("llama", noise=0.1)
+    engine = Engine(pair, ServeSettings(max_batch=1, max_length=200, gamma="fixed", gamma_initial=gamma))
+    engine.submit(Request((3, 4, 5), max_new_tokens=190, ignore_eos=True))
+    for _ in range(rounds):
+        engine.step()
+    return engine
+
+
+@pytest.mark.parametrize(("gamma", "asked"), [(0, 0), (1, 1)])
+def test_the_compiler_is_asked_for_once_drafting_has_gone_on(
+    gamma: int, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[int] = []
     later = InBackground(lambda: None, "test", "not compiled")
     monkeypatch.setattr(later, "start", lambda: started.append(1))
-    monkeypatch.setattr("osd.brief.PASSES", later)
-    monkeypatch.setattr("osd.brief.WORTH_COMPILING", 5)
-    decoder = decoder_of("llama")
-    decoder.brief = True
-    for _ in range(12):
-        decoder.logits(some(1, 1, 0), [9])
-    assert len(started) == 1
+    monkeypatch.setattr("osd.drafters.causal.PASSES", later)
+    monkeypatch.setattr("osd.drafters.causal.WORTH_COMPILING", 12)
+    served(gamma, 11)
+    assert not started
+    served(gamma, 30)
+    assert len(started) == asked
+
+
+def test_what_drafts_cost_before_is_forgotten_when_the_brief_pass_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("osd.brief.PASSES", InBackground(lambda: None, "test", "not compiled"))
+        engine = served(2, 12)
+        engine.costs.observe_draft(1, 2, 1e6)
+        assert engine.costs.draft_ms(1, 2) is not None
+        assert not engine.drafter.decoder.went_brief
+    surface = engine.costs._draft
+    engine.step()
+    assert engine.drafter.decoder.went_brief
+    assert engine.costs._draft is not surface
+    surface = engine.costs._draft
+    engine.step()
+    assert engine.costs._draft is surface  # once
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from osd.brief import PASSES
 from osd.compiled.background import InBackground
-from osd.drafters.causal import Signals
 from osd.drafters.head import AcceptanceHead, HeadConfig, HeadPass, digest_of_model, load_head, save_head
+from osd.drafters.signals import Signals
 from osd.engine import Engine
 from osd.hugging import hugging_face_forward
 from osd.models import Pair, load_pair

@@ -18,8 +18,8 @@ from torch import Tensor
 from osd.bench.contenders import Tokens
 from osd.bench.gamma.rounds import Floats, Ints
 from osd.decoder import Decoder
-from osd.drafters.causal import Signals
 from osd.drafters.head import HeadPass
+from osd.drafters.signals import Signals, Told
 from osd.models import Pair
 from osd.warp import Warp, draw
 from storage.records import Sampling
@@ -89,7 +89,7 @@ class ChainDrawer:
             logits = self._draft.logits(fed.unsqueeze(1), [length - 1 + step for length in lengths])
             logits = F.pad(logits, (0, self._pair.vocab_size - logits.shape[-1]), value=float("-inf"))
             fed, q = self._choose(logits, warp)
-            signals = Signals(logits[:, 0], fed, self._head, self._draft.cache.embedding)
+            signals = Signals(logits[:, 0], fed, Told(head=self._head, embedding=self._draft.cache.embedding))
             estimate = signals.read("acceptance") if self._head else [0.0] * len(lengths)
             yield _Step(fed, q, *torch.tensor([signals.read("confidence"), signals.read("peak"), estimate]))
 

@@ -22,6 +22,7 @@ from osd.bench.gamma.oracle import OracleController
 from osd.bench.gamma.plan import ORACLE, Draft, Entrant, Job, Plan, Setting, serve_settings
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
+from osd.brief import PASSES
 from osd.engine import Engine
 from osd.gamma import CostModel, GammaController, Pace, make_controller
 from osd.models import Model, Pair
@@ -50,6 +51,7 @@ class Contest:
     ) -> None:  # fmt: skip
         """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).
         ``traces``: the greedy text of each of them, in the same order, for the oracle."""
+        PASSES.wait()  # what is compiled once is no part of what decoding costs
         self.pair, self.plan = pair, plan
         self.costs = CostModel()
         """What everybody's passes cost."""

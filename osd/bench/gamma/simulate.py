@@ -22,6 +22,7 @@ from functools import cache, partial
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.time_model import discard_rate, verification_rate
+from osd.echo import Echo, signal_of
 from osd.gamma import CostModel, GammaController, Observation, Pace, Signal
 from osd.row import LAG
 from storage.errors import BadInput
@@ -124,11 +125,26 @@ def _signals(trace: Trace, signal: Signal) -> list[list[float]]:
     """(n, G) by position and draft pass."""
     if signal == "none":
         return []
+    if signal == "peak_echo":
+        return _echoed(trace)
     chains = {"confidence": trace.confidence, "peak": trace.peak, "acceptance": trace.head}[signal]
     if chains is None:
         raise BadInput(reason="The traces hold no acceptance head's estimates, and this controller asks for them.")
     values: list[list[float]] = chains.tolist()
     return values
+
+
+def _echoed(trace: Trace) -> list[list[float]]:
+    """Peaks, and whether the text up to each position said the chain's tokens before; where those were drawn, they
+    stand for the likeliest ones, which were not recorded."""
+    echo, text, signals = Echo(), trace.prompt.tolist(), []
+    for peaks, chain, own in zip(trace.peak.tolist(), trace.drafted.tolist(), trace.text.tolist(), strict=True):
+        echo.learn(text)
+        whole = [-1, -1, *text[-2:], *chain][-2 - len(chain) :]
+        said = [echo.said(*whole[i : i + 3]) for i in range(len(chain))]
+        signals.append([signal_of(peak, again) for peak, again in zip(peaks, said, strict=True)])
+        text.append(own)
+    return signals
 
 
 class Simulator:

@@ -5,6 +5,8 @@ the draft, the target and the traffic, so it is counted: in bins of the peak, ea
 it holds little, and all forgetting. Of each bin it is also counted in which bin the *next* token of the chain fell, so
 that there is a guess of what one more draft pass will find before it is made.
 
+Tokens that the request's own text said before have two bins of their own, by whether the peak is at least a half.
+
 Requests differ where peaks do not: a row multiplies the odds by how much oftener than expected it was accepted.
 """
 
@@ -14,7 +16,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
-BINS = len(EDGES) + 1
+PEAKS = len(EDGES) + 1
+BINS = PEAKS + 2
 START = BINS
 """In place of a bin: the row's own last token, before anything is drafted."""
 _PRIOR = 4.0
@@ -35,16 +38,15 @@ _ROW_KEEPS = 0.97
 """What a row keeps of its own history with each judged token."""
 
 
-def bin_of(peak: float) -> int:
-    """Which bin a peak falls into."""
-    return bisect_right(EDGES, peak)
+def bin_of(signal: float) -> int:
+    """Which bin a peak falls into; of what the text said before, 1 + peak."""
+    return bisect_right(EDGES, signal) if signal < 1 else PEAKS + (signal - 1 >= 0.5)
 
 
 def guess_after(before: int) -> list[float]:
-    """What may follow until something is known: a token of the same bin, or anything; anything at START."""
-    if before == START:
-        return [1.0 / BINS] * BINS
-    return [0.5 / BINS + 0.5 * (i == before) for i in range(BINS)]
+    """What may follow until something is known: a token of the same bin, or any peak; any peak at START."""
+    even = [1.0 / PEAKS * (i < PEAKS) for i in range(BINS)]
+    return even if before == START else [0.5 * weight + 0.5 * (i == before) for i, weight in enumerate(even)]
 
 
 class Calibration:
@@ -52,6 +54,7 @@ class Calibration:
 
     def __init__(self) -> None:
         middles = [(low + high) / 2 for low, high in zip((0.0, *EDGES), (*EDGES, 1.0), strict=True)]
+        middles += [0.8, 0.8]
         self._accepted = [_PRIOR * middle for middle in middles]
         self._judged = [_PRIOR] * BINS
         self._middles = middles
@@ -100,7 +103,8 @@ class Calibration:
         self._judged[peak_bin] = keeps * self._judged[peak_bin] + 1.0
         self._accepted[peak_bin] = keeps * self._accepted[peak_bin] + accepted
         self._guessed[peak_bin] *= keeps
-        self._shared.saw(self._middles[peak_bin], accepted)
+        if peak_bin < PEAKS:
+            self._shared.saw(self._middles[peak_bin], accepted)
         self._since += 1
         if self._since % _REFRESH == 0 or self.judged <= _REFRESH:
             self._known = [None] * (BINS + 1)

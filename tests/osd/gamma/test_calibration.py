@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.osd.gamma.plain_calibration import BINS, EDGES, START, Calibration, Lean, bin_of
+from tests.osd.gamma.plain_calibration import EDGES, PEAKS, START, Calibration, Lean, bin_of
 
 
 def test_a_peak_is_worth_itself_until_something_is_known() -> None:
@@ -30,8 +30,20 @@ def test_verdicts_worked_by_hand() -> None:
 
 
 def test_bins_meet_at_their_edges() -> None:
-    assert [bin_of(edge) for edge in EDGES] == list(range(1, BINS))
-    assert (bin_of(0.0), bin_of(1.0)) == (0, BINS - 1)
+    assert [bin_of(edge) for edge in EDGES] == list(range(1, PEAKS))
+    assert (bin_of(0.0), bin_of(0.9999)) == (0, PEAKS - 1)
+    assert (bin_of(1.0), bin_of(1.49), bin_of(1.5), bin_of(1.9999)) == (PEAKS, PEAKS, PEAKS + 1, PEAKS + 1)
+
+
+def test_what_the_text_said_before_is_learned_apart_from_peaks() -> None:
+    seen = Calibration()
+    assert seen.chance(bin_of(1.2)) == pytest.approx(0.8)
+    for _ in range(40):
+        seen.saw(bin_of(1.2), True)
+        seen.saw(bin_of(0.25), False)
+    assert seen.chance(bin_of(1.2)) > 0.9
+    assert seen.chance(bin_of(0.25)) < 0.05
+    assert seen.chance(bin_of(0.85)) < 0.8  # the draft's peaks are too high, and what the text said has no part in that
 
 
 def test_it_learns_what_an_overconfident_draft_is_worth_and_forgets_it() -> None:
@@ -64,7 +76,7 @@ def test_what_comes_next_is_counted_by_what_came_before() -> None:
     [(weight, chance)] = seen.following(START)
     assert (weight, chance) == (1.0, pytest.approx(seen.chance(bin_of(0.3))))
     assert seen.following(bin_of(0.3))[0][1] == pytest.approx(seen.chance(bin_of(0.97)))
-    assert len(seen.following(bin_of(0.7))) == BINS  # nothing known: anything may follow
+    assert len(seen.following(bin_of(0.7))) == PEAKS  # nothing known: any peak may follow
 
 
 def test_a_request_that_is_accepted_oftener_than_expected_leans_up() -> None:

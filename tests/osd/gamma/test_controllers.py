@@ -17,7 +17,7 @@ from tests.osd.gamma.worlds import play_alone
 
 FIRST = {"confidence": 12, "goodput": 1}
 """Controllers that gamma_initial says nothing to: one always asks for gamma_max, one begins with a single token."""
-SIGNALS = {"goodput": "peak", "gammatune_plus": "peak", "confidence": "confidence", "specdecpp": "acceptance"}
+SIGNALS = {"goodput": "peak_echo", "gammatune_plus": "peak", "confidence": "confidence", "specdecpp": "acceptance"}
 
 
 @pytest.mark.parametrize("name", list(CONTROLLERS))

@@ -50,7 +50,7 @@ class Pair:
 
     def passed(self, going: list[int], drafted: list[int], price: float, bar: float) -> list[int]:
         """One draft pass of these rows; those that go on."""
-        peaks = [self.chance.betavariate(0.7, 0.7) for _ in going]
+        peaks = [self.chance.betavariate(0.7, 0.7) + (self.chance.random() < 0.3) for _ in going]
         answers = self.weigher.weigh([self.rows[i][0] for i in going], peaks, price, bar)
         kept, hopes = weigh_plainly([self.rows[i][1] for i in going], peaks, price, bar)
         if abs(hopes - bar) > 1e-9:

@@ -1,0 +1,78 @@
+"""What a draft pass can tell the controllers; worked out for those who ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from osd.drafters.head import HeadPass
+from osd.echo import signal_of
+from osd.gamma import Signal
+from osd.row import Row
+
+
+class Told(NamedTuple):
+    """What is known beside a pass's logits."""
+
+    rows: Sequence[Row] = ()
+    """Those that share the pass; nobody, where nothing is asked of their texts."""
+    drafted: Sequence[Tensor] = ()
+    """(B,) each: the last tokens of their chains before this pass, two at most."""
+    peaks: list[float] | None = None
+    """Where the tokens chosen are the likeliest ones, and that is known, their probabilities."""
+    head: HeadPass | None = None
+    embedding: Tensor | None = None
+    """(B, 1, D) the draft's, of the tokens before."""
+
+
+class Signals:
+    """Of one pass."""
+
+    def __init__(self, logits: Tensor, chosen: Tensor, told: Told = Told()) -> None:  # noqa: B008, it is a constant
+        """``logits`` (B, V), and the tokens chosen from them (B,)."""
+        self._logits, self._chosen, self._told = logits, chosen, told
+
+    def read(self, signal: Signal) -> list[float]:
+        """One number a row, on the host. Temperature and cuts play no part: greedy and sampling rows compare.
+
+        ``acceptance`` is NaN where there is no head yet.
+        """
+        if signal == "peak_echo":
+            return self._echoed()
+        if self._told.peaks is not None and signal != "acceptance":
+            return self._told.peaks
+        values: list[float] = (self._acceptance() if signal == "acceptance" else self._likelihood(signal)).tolist()
+        return values
+
+    def _likelihood(self, signal: Signal) -> Tensor:
+        likelihood = self._logits.softmax(-1, dtype=torch.float32)  # on the CPU three times as fast as logsumexp
+        return likelihood.amax(-1) if signal == "peak" else likelihood.gather(1, self._chosen.unsqueeze(1)).squeeze(1)
+
+    def _acceptance(self) -> Tensor:
+        head, embedding = self._told.head, self._told.embedding
+        if head is None or embedding is None:
+            return torch.full((len(self._logits),), torch.nan)
+        return head(embedding[:, 0])
+
+    def _echoed(self) -> list[float]:
+        """Of each row's likeliest token, whatever was drawn: what is drawn must not decide whether it is verified."""
+        drafted, likeliest, peaks = self._on_host()
+        signals = []
+        for i, (row, token, peak) in enumerate(zip(self._told.rows, likeliest, peaks, strict=True)):
+            row.echo.learn(row.tokens)
+            before, last = [-1, -1, *row.tokens[-2:], *(tokens[i] for tokens in drafted)][-2:]
+            signals.append(signal_of(peak, row.echo.said(before, last, token)))
+        return signals
+
+    def _on_host(self) -> tuple[list[list[int]], list[int], list[float]]:
+        """The last drafted tokens, the likeliest next ones and their probabilities, brought in one go."""
+        drafted = self._told.drafted
+        if self._told.peaks is not None:
+            return [tokens.tolist() for tokens in drafted], self._chosen.tolist(), self._told.peaks
+        lines = [*drafted, self._logits.argmax(-1), self._likelihood("peak")]
+        table = torch.stack([line.double() for line in lines]).tolist()
+        tokens = [[int(token) for token in line] for line in table[:-1]]
+        return tokens[:-1], tokens[-1], table[-1]

@@ -1,0 +1,76 @@
+"""What a request's text said before, and that goodput is told of it before a token is drawn."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from osd.drafters.signals import Signals, Told
+from osd.echo import REACH, Echo, signal_of
+from osd.row import Row
+from router.base import Decision
+from storage.records import Request
+
+
+def said_plainly(text: list[int], before: int, last: int, token: int) -> bool:
+    return any(text[i : i + 3] == [before, last, token] for i in range(len(text) - 2))
+
+
+def test_it_knows_what_followed_the_same_two_tokens() -> None:
+    chance, echo, text = random.Random(5), Echo(), [3, 4]
+    for _ in range(40):
+        echo.learn(text)
+        for _ in range(20):
+            three = [chance.randrange(5) for _ in range(3)]
+            assert echo.said(*three) == said_plainly(text, *three)
+        text += [chance.randrange(5) for _ in range(chance.randrange(4))]
+
+
+def test_of_a_long_prompt_the_end_is_looked_at() -> None:
+    echo = Echo()
+    echo.learn([7, 8, 9, *range(100, 100 + REACH)])
+    assert not echo.said(7, 8, 9)
+    assert echo.said(100, 101, 102)
+
+
+def test_large_vocabularies_do_not_mix_tokens_up() -> None:
+    echo, largest = Echo(), (1 << 24) - 1
+    echo.learn([0, 1, largest])
+    assert echo.said(0, 1, largest)
+    assert not echo.said(0, 0, largest)
+    assert not echo.said(1, 1, largest)
+    assert not echo.said(-1, 1, largest)
+
+
+@pytest.mark.parametrize("peak", [0.0, 0.4, 1.0])
+def test_the_whole_part_of_a_signal_is_the_echo(peak: float) -> None:
+    for said in (False, True):
+        assert int(signal_of(peak, said)) == said
+        assert signal_of(peak, said) - said == pytest.approx(peak)
+
+
+def row_of(*tokens: int) -> Row:
+    return Row(Request(tokens), Request(tokens), Decision("default", "default"), 64)
+
+
+def test_signals_are_of_the_likeliest_token_and_not_of_the_one_drawn() -> None:
+    rows = [row_of(1, 2, 3, 1, 2), row_of(1, 2, 3, 4, 1), row_of(9)]
+    logits = torch.zeros(3, 6)
+    logits[:, 3] = 2.0
+    peak = float(logits.softmax(-1)[0, 3])
+    for drawn in ([3, 3, 3], [0, 1, 2]):
+        signals = Signals(logits, torch.tensor(drawn), Told(rows, [torch.tensor([2, 2, 2])]))
+        # after 2 2, 1 2 and 9 2
+        assert signals.read("peak_echo") == pytest.approx([peak, 1 + peak, peak])
+        signals = Signals(logits, torch.tensor(drawn), Told(rows))
+        assert signals.read("peak_echo") == pytest.approx([1 + peak, peak, peak])
+
+
+def test_what_is_read_off_already_gives_the_same() -> None:
+    rows, logits = [row_of(1, 2, 3, 1, 2)], torch.zeros(1, 6)
+    logits[0, 3] = 2.0
+    plain = Signals(logits, torch.tensor([3]), Told(rows)).read("peak_echo")
+    read = Signals(logits, torch.tensor([3]), Told(rows, (), [float(logits.softmax(-1).max())])).read("peak_echo")
+    assert read == pytest.approx(plain)
