@@ -65,6 +65,8 @@ class _Common:
         """Cost models that share it."""
         self.load = Load()
         self.verify = Surface(lambda batch, tokens: tokens, by_rows=True)
+        self.beyond = Surface(lambda batch, tokens: tokens)
+        """What passes that verified drafts took more than plain ones did just then."""
 
 
 class CostModel:
@@ -150,6 +152,10 @@ class CostModel:
         """One target pass of ``tokens`` tokens (γ + 1 a row) over ``batch`` rows took ``ms``, accepting included."""
         self._common.rounds += 1
         self._common.plain_rounds += tokens == batch
+        plain = self._common.verify.cell(batch, nearly(batch))
+        if plain is not None and tokens > batch and 0 < ms < math.inf:
+            more = max(0.0, ms / self.load - plain.typical)
+            self._common.beyond.add(batch, nearly(tokens), more, self.rounds)
         self._observe("verify", self._common.verify, batch, nearly(tokens), ms, 1)
 
     def _observe(self, kind: str, surface: Surface, batch: int, tokens: int, ms: float, passes: int) -> None:
@@ -198,8 +204,17 @@ class CostModel:
         return None if value is None else value * self.load
 
     def verified_ms(self, batch: int) -> list[tuple[int, float, float]]:
-        """(tokens, milliseconds, weight) of the target passes over ``batch`` rows that were timed."""
-        return [(tokens, ms * self.load, weight) for tokens, ms, weight in self._common.verify.row(batch)]
+        """(tokens, milliseconds, weight) of the target passes over ``batch`` rows that were timed; of those that
+        verified drafts and were timed often, what a plain one takes now and what they took more than plain ones did
+        then: a machine that has become faster since must not make drafts look dear."""
+        plain, timed = self.verify_ms(batch, batch), []
+        for tokens, ms, weight in self._common.verify.row(batch):
+            cell = self._common.beyond.cell(batch, tokens)
+            if plain is not None and cell is not None and cell.count >= TRUSTED:
+                timed.append((tokens, plain + cell.typical * self.load, weight))
+            else:
+                timed.append((tokens, ms * self.load, weight))
+        return timed
 
     def round_ms(self, batch: int, gamma: int) -> float | None:
         """The denominator of Eq. 1 for B rows of γ drafted tokens, γ·a(B) + b(B, B (γ + 1)), in milliseconds; None

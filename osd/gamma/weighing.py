@@ -18,23 +18,18 @@ from typing import Any
 Lines = Any
 """list[list[float]], or a float64 array."""
 Line = Any
-
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 """Between bins of the peak."""
 PEAKS = len(EDGES) + 1
-SAID = 2
-"""Bins of tokens that the request's own text said in the same place before (:mod:`osd.echo`): those have little to do
-with the peak, so it is only halved."""
-SAID_ACCEPTED = 0.8
-"""How often such tokens are taken to be accepted, until that is known."""
-BINS = PEAKS + SAID
+BINS = PEAKS + 2
+"""The last two are of tokens that the request's own text said before (:mod:`osd.echo`): little hangs on their peaks."""
+SAID_ACCEPTED = 0.8  # of such tokens, until it is known
 START = BINS
 """In place of a bin: the row's own last token, before anything is drafted."""
 
 ACCEPTED, JUDGED, PRIORS, FRESH, TICKS, SHARED = 0, 1, 2, 3, 4, 5
-"""Lines of the book. PRIORS: how many of a bin's judged tokens are the guess that it began with; FRESH: whether a line
-of expectations is up to date; TICKS: what has been counted; SHARED: how tokens of all bins were accepted beside what
-their peaks say, as LEANS of a row and then its ODDS."""
+"""Lines of the book. PRIORS: judged tokens of a bin that are the guess it began with; FRESH: whether a line of
+expectations is up to date; SHARED: how tokens were accepted beside what peaks say, as LEANS of a row and its ODDS."""
 FOLLOWS = 6
 WEIGHTS = FOLLOWS + BINS + 1
 CHANCES = WEIGHTS + BINS + 1
@@ -43,9 +38,8 @@ ALL, SINCE, PASSED = 0, 1, 2
 """Places in TICKS: tokens judged, those since all was halved, draft passes."""
 
 SURVIVAL, LINE, PASSES, ODDS, HOPE, ANSWER, DRAFTED, TAKEN, LEANS, HEAD = 0, 1, 2, 3, 4, 5, 6, 7, 8, 12
-"""Places on the desk. DRAFTED and TAKEN: the verdict on the last round, DRAFTED 0 once it is learned. LEANS: tokens
-accepted, rejected, expected to be and not; ODDS is what they come to. From HEAD on the bins of the passes, then their
-chances."""
+"""Places on the desk. DRAFTED, TAKEN: the verdict on the last round, DRAFTED 0 once it is learned. LEANS: tokens
+accepted, rejected, expected to be and not; ODDS: what they come to. From HEAD on passes' bins, then their chances."""
 
 PRIOR = 4.0
 """Judged tokens that the peak itself counts as, in its bin."""
@@ -58,8 +52,7 @@ ROW_PRIOR = 3.0
 MEMORY = 160.0
 """Tokens that a bin remembers: traffic changes, and with it what a peak is worth."""
 FIRST_MEMORY = 16.0
-"""First passes that are remembered: what they find tells a change of traffic soonest, and where nobody drafts only
-probes make them. With 160 a mix of domains is 2 % slower in simulation, with 8 single ones begin to be."""
+"""First passes that are remembered: they tell a change of traffic soonest (with 160 a mix of domains is 2 % slower)."""
 FORGET_AFTER = 512
 """Judged tokens after which all counts are halved."""
 LIKE = 0.5
@@ -137,8 +130,8 @@ def hope(book: Lines, row: Line, price: float) -> float:
 
 
 def guess_of(before: int, peak_bin: int) -> float:
-    """What is taken to follow a token of the bin ``before`` until that is known: one like it, or any peak. Without the
-    first a draft whose second tokens were never tried would never try them."""
+    """What is taken to follow a token of the bin ``before`` until that is known: one like it (else a draft whose second
+    tokens were never tried would never try them), or any peak."""
     even = 1.0 / PEAKS if peak_bin < PEAKS else 0.0
     if before == START:
         return even

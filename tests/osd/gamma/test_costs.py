@@ -175,3 +175,18 @@ def test_every_estimate_is_a_positive_time(seen: list[tuple[int, int, float]], b
         costs.observe_draft(at, count, ms)
     for value in (costs.verify_ms(batch, tokens), costs.draft_ms(batch, tokens)):
         assert value is not None and 0 < value < math.inf
+
+
+def test_drafts_do_not_look_dear_because_the_machine_was_slow_when_they_were_timed() -> None:
+    """Nobody drafts any more while the machine becomes twice as fast: only plain rounds tell of it."""
+    costs = CostModel()
+    for _ in range(20):
+        for tokens in (1, 2, 3):
+            costs.observe_verify(1, tokens, 4.0 + 0.2 * tokens)
+    for _ in range(300):
+        costs.observe_verify(1, 1, 2.1)
+    plain = costs.verify_ms(1, 1)
+    more = {tokens: ms - plain for tokens, ms, _ in costs.verified_ms(1)}
+    assert plain == pytest.approx(2.1, rel=0.1)
+    assert more[2] == pytest.approx(0.2, abs=0.1)
+    assert more[3] == pytest.approx(0.4, abs=0.15)
