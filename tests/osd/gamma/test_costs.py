@@ -188,5 +188,5 @@ def test_drafts_do_not_look_dear_because_the_machine_was_slow_when_they_were_tim
     plain = costs.verify_ms(1, 1)
     more = {tokens: ms - plain for tokens, ms, _ in costs.verified_ms(1)}
     assert plain == pytest.approx(2.1, rel=0.1)
-    assert more[2] == pytest.approx(0.2, abs=0.1)
-    assert more[3] == pytest.approx(0.4, abs=0.15)
+    assert 0.05 < more[2] < 0.25  # 0.2 then, and the load says that a part of it is saved now
+    assert 0.15 < more[3] < 0.45
