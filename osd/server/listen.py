@@ -40,10 +40,15 @@ def check_address(host: str, key: str, *, guarded: bool) -> None:
 
 
 def listen(host: str, port: int, key: str) -> socket.socket:
-    """A bound socket. Raises BadSetting."""
+    """A bound socket. Raises BadSetting.
+
+    Its connections send at once: where a stream's first token waited for the client to confirm the head of the answer,
+    it came 40 ms late. (asyncio sees to that only for sockets that name their protocol.)
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
+        bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
         bound.listen(BACKLOG)
