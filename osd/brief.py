@@ -59,9 +59,9 @@ class BriefPass:
         model = module.model
         self._rotary = rotary
         self._layers = [_layer(layer) for layer in model.layers]
-        self._embedding = _array(model.embed_tokens.weight)
-        self._final, self._eps = _array(model.norm.weight), np.float32(model.norm.variance_epsilon)
-        self._head, self._bias = _array(module.lm_head.weight), _array(module.lm_head.bias)
+        self._embedding = array_of(model.embed_tokens.weight)
+        self._final, self._eps = array_of(model.norm.weight), np.float32(model.norm.variance_epsilon)
+        self._head, self._bias = array_of(module.lm_head.weight), array_of(module.lm_head.bias)
 
     @classmethod
     def over(cls, module: Any, rotary: Callable[[int], tuple[Tensor, Tensor]]) -> BriefPass | None:
@@ -112,22 +112,22 @@ def _layer(layer: Any) -> tuple[tuple[Array, ...], tuple[Array, Array], np.float
     """What :func:`osd.compiled.passes.run_layer` is given of a layer: weights, norms of queries and keys, ε, scale."""
     attention, mlp = layer.self_attn, layer.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-    biases = [_array(p.bias) for p in projections]
+    biases = [array_of(p.bias) for p in projections]
     weights = (
-        np.concatenate([_array(p.weight) for p in projections]),
+        np.concatenate([array_of(p.weight) for p in projections]),
         np.concatenate(biases),
-        _array(attention.o_proj.weight),
-        _array(attention.o_proj.bias),
-        np.concatenate([_array(mlp.gate_proj.weight), _array(mlp.up_proj.weight)]),
-        _array(mlp.down_proj.weight),
-        _array(layer.input_layernorm.weight),
-        _array(layer.post_attention_layernorm.weight),
+        array_of(attention.o_proj.weight),
+        array_of(attention.o_proj.bias),
+        np.concatenate([array_of(mlp.gate_proj.weight), array_of(mlp.up_proj.weight)]),
+        array_of(mlp.down_proj.weight),
+        array_of(layer.input_layernorm.weight),
+        array_of(layer.post_attention_layernorm.weight),
     )
     norms = [getattr(getattr(attention, name, None), "weight", None) for name in ("q_norm", "k_norm")]
     eps = np.float32(layer.input_layernorm.variance_epsilon)
-    return weights, (_array(norms[0]), _array(norms[1])), eps, np.float32(attention.scaling)
+    return weights, (array_of(norms[0]), array_of(norms[1])), eps, np.float32(attention.scaling)
 
 
-def _array(weight: Tensor | None) -> Array:
-    """The same numbers, in order; empty for None."""
-    return _NONE if weight is None else weight.detach().contiguous().numpy()
+def array_of(weight: Tensor | None) -> Array:
+    """The same numbers in float32, in order, on the host; empty for None. No copy where they are that already."""
+    return _NONE if weight is None else weight.detach().float().cpu().contiguous().numpy()

@@ -7,8 +7,6 @@ PyTorch; and by PyTorch on a GPU, where the decode loop only launches it.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,11 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-log = logging.getLogger(__name__)
+from osd.compiled.background import InBackground
 
 Index = npt.NDArray[np.int64]
 Compiled = Callable[..., None]
 """See :func:`osd.compiled.topk.reduce_rows`."""
+OTHERWISE = "positions are reduced by PyTorch, which takes four times as long"
 
 
 class Kept(NamedTuple):
@@ -63,16 +62,17 @@ class Reducer:
     def __init__(self, k: int, compiled: bool = True) -> None:
         """``compiled``: make the compiled pass ready, in the background."""
         self.k = k
-        self._compiled: Compiled | None = None
-        self._loading = threading.Thread(target=self._load, name="osd-compile", daemon=True)
-        if compiled:
-            self._loading.start()
+        self._compiler = InBackground(compile_reducing, "osd-compile", OTHERWISE) if compiled else None
+        if self._compiler:
+            self._compiler.start()
+
+    @property
+    def _compiled(self) -> Compiled | None:
+        return self._compiler.ready if self._compiler else None
 
     def wait(self) -> bool:
         """Until the compiled pass is ready; False where there is none."""
-        if self._loading.ident is not None:
-            self._loading.join()
-        return self._compiled is not None
+        return self._compiler is not None and self._compiler.wait() is not None
 
     def __call__(self, passes: Sequence[Tensor], numbers: Index, places: Index) -> Kept:
         """Of m positions, at least one: the logits (B, n, V), on a CPU, that are ``numbers`` (m,) among the passes,
@@ -80,30 +80,24 @@ class Reducer:
 
         Nothing is copied where the compiled pass can read logits as they are, so they must stay as they are.
         """
-        if self._compiled is None:
+        compiled = self._compiled
+        if compiled is None:
             return reduce_plain(_copied(passes, numbers, places), self.k)
         if not all(logits.dtype == torch.float32 and logits.is_contiguous() for logits in passes):
             passes = [_copied(passes, numbers, places).float()]
             numbers, places = np.zeros_like(numbers), np.arange(len(numbers))
         width = passes[0].shape[-1]
         begins = np.array([logits.data_ptr() for logits in passes])
-        return _run(self._compiled, begins[numbers] + 4 * width * places, width, min(self.k, width))
+        return _run(compiled, begins[numbers] + 4 * width * places, width, min(self.k, width))
 
-    def _load(self) -> None:
-        """Import and compile, or read what an earlier process compiled, and try it once."""
-        try:
-            from osd.compiled.topk import reduce_rows
 
-            once = torch.zeros(2)
-            _run(reduce_rows, np.array([once.data_ptr()]), 2, 1)
-        except Exception as error:  # whatever is wrong with the compiler on this machine, the plain way works
-            log.warning(
-                "positions are reduced by PyTorch, which takes four times as long (%s)",
-                (str(error).strip() or type(error).__name__).splitlines()[0],
-                extra={"action": "compile_failed"},
-            )
-        else:
-            self._compiled = reduce_rows
+def compile_reducing() -> Compiled:
+    """Import and compile, or read what an earlier process compiled, and try it once."""
+    from osd.compiled.topk import reduce_rows
+
+    once = torch.zeros(2)
+    _run(reduce_rows, np.array([once.data_ptr()]), 2, 1)
+    return reduce_rows
 
 
 def _copied(passes: Sequence[Tensor], numbers: Index, places: Index) -> Tensor:

@@ -12,7 +12,9 @@ from numba.extending import intrinsic
 
 Floats = npt.NDArray[np.float32]
 
-one, half = np.float32(1), np.float32(0.5)
+LANES = {"reassoc", "contract", "nsz"}
+"""What sums may be reordered by, so that they are made in lanes; NaN and infinities stay what they are."""
+zero, one, half = np.float32(0), np.float32(1), np.float32(0.5)
 log2_e, ln2_high, ln2_low = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
 c7, c6, c5 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 c4, c3 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1)
@@ -50,7 +52,7 @@ def exp(x: np.float32) -> np.float32:
     return (p * r * r + r + one) * float_of((np.int32(n) + np.int32(127)) << np.int32(23))
 
 
-@njit(fastmath={"reassoc", "contract", "nsz"})
+@njit(fastmath=LANES)
 def sum_exp(row: Floats, peak: np.float32) -> np.float32:
     """Σ exp(x − peak), in lanes."""
     total = np.float32(0)

@@ -14,15 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.compiled.arithmetic import exp, sum_exp
+from osd.compiled.arithmetic import LANES, Floats, exp, one, sum_exp, zero
 from osd.compiled.keeping import kept
-from osd.compiled.products import LANES, products
+from osd.compiled.products import products
 
-Floats = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
 Weights = tuple[Any, ...]
 
-zero, one = np.float32(0), np.float32(1)
 holding = partial(kept, nogil=False, fastmath=LANES)
 """Calls of some 50 µs keep the interpreter: without it they would wait for it afterwards."""
 

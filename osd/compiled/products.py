@@ -5,15 +5,9 @@ Over one line and 6,144 × 128 weights this takes two thirds of PyTorch's time f
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 from numba import njit
 
-Floats = npt.NDArray[np.float32]
-
-LANES = {"reassoc", "contract", "nsz"}
-"""What sums may be reordered by, so that they are made in lanes; NaN and infinities stay what they are."""
-zero = np.float32(0)
+from osd.compiled.arithmetic import LANES, Floats, zero
 
 
 @njit(fastmath=LANES)

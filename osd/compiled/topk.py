@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import carray, njit
 
-from osd.compiled.arithmetic import exp, floats_at, half, one, sum_exp
+from osd.compiled.arithmetic import Floats, exp, floats_at, half, one, sum_exp
 from osd.compiled.keeping import kept
 
-Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
 Index = npt.NDArray[np.int64]
 
@@ -31,6 +30,7 @@ CLASSES = 512
 FEW = 256
 """Candidates up to which counting the larger ones beats sorting."""
 LOWEST = np.float32(np.finfo(np.float32).min)
+
 
 @njit
 def class_maxima(row: Floats, best: Floats) -> None:

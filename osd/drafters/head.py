@@ -19,14 +19,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from osd.brief import MOST_LINES, PASSES
+from osd.brief import MOST_LINES, PASSES, array_of
 from osd.models import Model
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.settings import ServeSettings
@@ -93,8 +92,8 @@ class HeadPass:
         size = head.config.hidden_size
         weights, biases = np.empty((len(layers), size, size), np.float32), np.empty((len(layers), size), np.float32)
         for k, layer in enumerate(layers):
-            weights[k], biases[k] = _array(layer.weight), _array(layer.bias)
-        self._arrays = weights, biases, _array(head.out.weight)[0], _array(head.out.bias)[0]
+            weights[k], biases[k] = array_of(layer.weight), array_of(layer.bias)
+        self._arrays = weights, biases, array_of(head.out.weight)[0], array_of(head.out.bias)[0]
         self._residual = [(_across(layer, device), layer.bias.detach().to(device)) for layer in layers]
         self._out, self._bias = _across(head.out, device), head.out.bias.detach().to(device)
 
@@ -108,10 +107,6 @@ class HeadPass:
         for weight, bias in self._residual:
             hidden = F.silu(torch.addmm(bias, hidden, weight), inplace=True).add_(hidden)
         return torch.addmm(self._bias, hidden, self._out).sigmoid_().squeeze(1)
-
-
-def _array(weight: Tensor) -> npt.NDArray[np.float32]:
-    return weight.detach().float().cpu().contiguous().numpy()
 
 
 def save_head(head: AcceptanceHead, folder: Path) -> None:
