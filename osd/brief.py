@@ -1,15 +1,16 @@
 """Brief passes: a small model over a few tokens, compiled, where the lean pass would spend its time between operations.
 
-A draft of a million numbers takes PyTorch some 220 µs a token, of which products are a quarter; compiled it takes 60
-(docs/bench-log.md). Draft models are small and draft token by token, so this is the pass that drafting is made of. It
-is compiled in the background once an engine has drafted for some rounds; until then, on a GPU, for larger models and
-over adapters the lean pass goes on, over the same cache.
+A draft of a million numbers takes PyTorch some 220 µs a token, of which products are a quarter; compiled it takes less
+than 50 (docs/bench-log.md). Draft models are small and draft token by token, so this is the pass that drafting is made
+of. Its matrices are rounded to eight bits, which changes a guess now and then and never what is emitted: q is what this
+pass says, and it is q that is judged. It is compiled in the background once an engine has drafted for some rounds;
+until then, on a GPU, for larger models and over adapters the lean pass goes on, over the same cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,21 +28,39 @@ WORTH_COMPILING = 128
 """Rounds after the first one that drafted, when the compiler is asked for: loading it takes a second of a core."""
 
 Array = npt.NDArray[Any]
+Matrix = tuple[Array, Array]
+Acceptance = tuple[Matrix, Array, Array]
+"""An acceptance head: matrices (L, D, D), biases (L, D), and the D weights and the bias of its output."""
+LEAST = np.float32(1e-30)
+"""Largest number of a row that is rounded; below it is all 0."""
 _NONE = np.empty(0, np.float32)
+_NO_LAYERS = np.empty((0, 1), np.float32)
+NO_ACCEPTANCE: Acceptance = ((np.empty((0, 1, 1), np.int8), _NO_LAYERS), _NO_LAYERS, _NONE)
+
+
+class ReadOff(NamedTuple):
+    """What a brief pass brings beside its logits, of each line of them."""
+
+    choices: Tensor
+    """(n,) int64: its likeliest token, the first of several."""
+    peaks: list[float]
+    """That token's probability."""
+    chances: list[float] | None
+    """What the acceptance head says of the token that was read; None where there is no head."""
 
 
 def compile_passes() -> Any:
     """Import :mod:`osd.compiled.passes` and run it over a model of one layer and two numbers."""
     from osd.compiled import passes
 
-    square, line, index = np.ones((2, 2), np.float32), np.ones(2, np.float32), np.zeros(1, np.int64)
-    kept, hidden = np.ones((1, 1, 2), np.float32), np.ones((1, 2), np.float32)
-    weights = (np.ones((6, 2), np.float32), _NONE, square, _NONE, square, np.ones((2, 1), np.float32), line, line)
+    square, line, index = eight_bits(np.ones((2, 2), np.float32)), np.ones(2, np.float32), np.zeros(1, np.int64)
+    kept, hidden, turns = np.ones((1, 1, 2), np.float32), np.ones((1, 2), np.float32), np.ones((2, 2), np.float32)
+    mixing, down = eight_bits(np.ones((6, 2), np.float32)), eight_bits(turns[:, :1])
+    weights = (mixing, _NONE, square, _NONE, square, down, line, line)
     numbers = np.float32(1), np.float32(1)
-    passes.run_layer(hidden, index, index, (square, square), weights, (_NONE, _NONE), *numbers, kept, kept.copy())
-    passes.run_head(hidden, line, numbers[0], square, _NONE, hidden.copy(), hidden.copy())
-    passes.run_residual(hidden, np.stack([square]), np.stack([line]), line, numbers[0], line[:1].copy())
-    passes.read_off(hidden, index.copy(), line[:1].copy())
+    passes.run_layer(hidden, index, index, (turns, turns), weights, (_NONE, _NONE), *numbers, kept, kept.copy())
+    read = hidden.copy(), hidden.copy(), index.copy(), line[:1].copy(), line[:1].copy()
+    passes.run_top(hidden, line, numbers[0], square, _NONE, NO_ACCEPTANCE, *read)
     return passes
 
 
@@ -61,7 +80,7 @@ class BriefPass:
         self._layers = [_layer(layer) for layer in model.layers]
         self._embedding = array_of(model.embed_tokens.weight)
         self._final, self._eps = array_of(model.norm.weight), np.float32(model.norm.variance_epsilon)
-        self._head, self._bias = array_of(module.lm_head.weight), array_of(module.lm_head.bias)
+        self._head, self._bias = eight_bits(array_of(module.lm_head.weight)), array_of(module.lm_head.bias)
 
     @classmethod
     def over(cls, module: Any, rotary: Callable[[int], tuple[Tensor, Tensor]]) -> BriefPass | None:
@@ -76,10 +95,11 @@ class BriefPass:
         return few and PASSES.ready is not None and cache.ragged[0].is_initialized
 
     def __call__(
-        self, tokens: Tensor, cache: RaggedCache, first: int, starts: Sequence[int], last: Tensor | None
-    ) -> Tensor:
+        self, tokens: Tensor, cache: RaggedCache, first: int, starts: Sequence[int], last: Tensor | None,
+        acceptance: Acceptance | None = None,
+    ) -> tuple[Tensor, ReadOff]:  # fmt: skip
         """Tokens (B, T) of the rows from ``first`` on, at positions ``starts[i]`` …: logits (B, T, V), or with ``last``
-        (B,) those after one token of each row, (B, 1, V)."""
+        (B,) those after one token of each row, (B, 1, V); and what they say, line by line."""
         passes: Any = PASSES.ready
         (rows, width), length = tokens.shape, cache.length
         hidden = self._embedding[tokens.numpy().reshape(-1)]
@@ -92,40 +112,44 @@ class BriefPass:
             passes.run_layer(hidden, bases, positions, rotary, weights, norms, eps, scale, keys, values)
         if last is not None:
             hidden = hidden[last.numpy() + np.arange(0, rows * width, width)]
-        embedding, logits = np.empty_like(hidden), np.empty((len(hidden), len(self._head)), np.float32)
-        passes.run_head(hidden, self._final, self._eps, self._head, self._bias, embedding, logits)
+        embedding, logits = np.empty_like(hidden), np.empty((len(hidden), len(self._head[0])), np.float32)
+        choices, numbers = np.empty(len(hidden), np.int64), np.empty((2, len(hidden)), np.float32)
+        passes.run_top(
+            hidden, self._final, self._eps, self._head, self._bias, acceptance or NO_ACCEPTANCE,
+            embedding, logits, choices, *numbers,
+        )  # fmt: skip
         cache.embedding = torch.from_numpy(embedding).view(rows, -1, embedding.shape[1])
-        return torch.from_numpy(logits).view(rows, -1, logits.shape[1])
+        peaks, chances = numbers.tolist()
+        read_off = ReadOff(torch.from_numpy(choices), peaks, chances if acceptance else None)
+        return torch.from_numpy(logits).view(rows, -1, logits.shape[1]), read_off
 
 
-def read_off(logits: Tensor) -> tuple[Tensor, list[float]] | None:
-    """Of logits (B, V) each row's likeliest token, the first of several, (B,) int64, and its probability, in one call;
-    None where that is not compiled or not for these."""
-    if PASSES.ready is None or logits.device.type != "cpu" or logits.dtype != torch.float32:
-        return None
-    tokens, peaks = np.empty(len(logits), np.int64), np.empty(len(logits), np.float32)
-    PASSES.ready.read_off(logits.contiguous().numpy(), tokens, peaks)
-    return torch.from_numpy(tokens), peaks.tolist()
-
-
-def _layer(layer: Any) -> tuple[tuple[Array, ...], tuple[Array, Array], np.float32, np.float32]:
+def _layer(layer: Any) -> tuple[tuple[Any, ...], tuple[Array, Array], np.float32, np.float32]:
     """What :func:`osd.compiled.passes.run_layer` is given of a layer: weights, norms of queries and keys, ε, scale."""
     attention, mlp = layer.self_attn, layer.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     biases = [array_of(p.bias) for p in projections]
     weights = (
-        np.concatenate([array_of(p.weight) for p in projections]),
+        eight_bits(np.concatenate([array_of(p.weight) for p in projections])),
         np.concatenate(biases),
-        array_of(attention.o_proj.weight),
+        eight_bits(array_of(attention.o_proj.weight)),
         array_of(attention.o_proj.bias),
-        np.concatenate([array_of(mlp.gate_proj.weight), array_of(mlp.up_proj.weight)]),
-        array_of(mlp.down_proj.weight),
+        eight_bits(np.concatenate([array_of(mlp.gate_proj.weight), array_of(mlp.up_proj.weight)])),
+        eight_bits(array_of(mlp.down_proj.weight)),
         array_of(layer.input_layernorm.weight),
         array_of(layer.post_attention_layernorm.weight),
     )
     norms = [getattr(getattr(attention, name, None), "weight", None) for name in ("q_norm", "k_norm")]
     eps = np.float32(layer.input_layernorm.variance_epsilon)
     return weights, (array_of(norms[0]), array_of(norms[1])), eps, np.float32(attention.scaling)
+
+
+def eight_bits(weight: Array) -> Matrix:
+    """A matrix (…, O, I) float32 as whole numbers from −127 to 127 and, of each row, what they are in units of
+    (…, O): off by half a unit at most, which is 1 ÷ 254 of the row's largest."""
+    unit = np.maximum(np.abs(weight).max(-1, initial=0.0), LEAST) / np.float32(127)
+    with np.errstate(invalid="ignore"):  # where a weight is no number, neither is its row's unit
+        return np.rint(weight / unit[..., None]).astype(np.int8), unit
 
 
 def array_of(weight: Tensor | None) -> Array:

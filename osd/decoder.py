@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from osd import lean
-from osd.brief import BriefPass
+from osd.brief import Acceptance, BriefPass, ReadOff
 from osd.cache import RaggedCache
 from osd.hugging import hugging_face_forward
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
@@ -48,6 +48,10 @@ class Decoder:
         """Whether few tokens take the forward pass's brief way, where it has one (:mod:`osd.brief`)."""
         self.went_brief = False
         """Whether any did."""
+        self.acceptance: Acceptance | None = None
+        """The acceptance head that runs along with brief passes."""
+        self.read_off: ReadOff | None = None
+        """What the last pass for logits brought beside them; None where it was no brief one."""
         self.forward = forward
         """May be replaced by that of other weights between two calls; what is cached is then only stale."""
 
@@ -76,7 +80,9 @@ class Decoder:
             brief: BriefPass | None = getattr(self.forward, "brief", None)
             if brief is not None and brief.takes(tokens.numel(), self.cache):
                 self.went_brief = True
-                return brief(tokens, self.cache, first, starts, last)
+                logits, self.read_off = brief(tokens, self.cache, first, starts, last, self.acceptance)
+                return logits
+        self.read_off = None
         self.cache.aim(first, starts, width, counts or (), self._packed(counts, width))
         return self.forward(tokens, self.cache, last)
 

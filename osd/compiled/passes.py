@@ -1,8 +1,8 @@
-"""A forward pass of a Llama-type model over a few tokens: one call a layer and one for the logits.
+"""A forward pass of a Llama-type model over a few tokens: one call a layer and one for all that follows.
 
 What the lean pass (:mod:`osd.lean`) computes with some twenty operations a layer, each of which costs PyTorch 3 to
 10 µs however little it computes. Shapes: n lines (tokens, of any rows), D hidden, H and K heads of queries and of keys,
-W a head's width, F feed-forward, V vocabulary. All float32. Products read a weight once for two or four lines.
+W a head's width, F feed-forward, V vocabulary. All float32, but for matrices (:mod:`osd.compiled.products`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba import njit
 
 from osd.compiled.arithmetic import LANES, Floats, exp, one, sum_exp, zero
 from osd.compiled.keeping import kept
-from osd.compiled.products import products
+from osd.compiled.products import Matrix, products
 
 Index = npt.NDArray[np.int64]
 Weights = tuple[Any, ...]
@@ -122,10 +122,10 @@ def attend(
 
 
 @njit(fastmath=LANES)
-def transform(hidden: Floats, normed: Floats, gate_up: Floats, down: Floats, part: Floats) -> None:
+def transform(hidden: Floats, normed: Floats, gate_up: Matrix, down: Matrix, part: Floats) -> None:
     """part (n, D) ← the feed-forward half (SwiGLU) of ``normed``."""
     none = np.empty(0, np.float32)
-    size = down.shape[1]
+    size = down[0].shape[1]
     both, inner = np.empty((len(hidden), 2 * size), np.float32), np.empty((len(hidden), size), np.float32)
     products(gate_up, none, normed, both)
     for n in range(len(hidden)):
@@ -140,14 +140,14 @@ def run_layer(
     eps: np.float32, scale: np.float32, keys: Floats, values: Floats,
 ) -> None:  # fmt: skip
     """One decoder layer over ``hidden`` (n, D), in place. Line i is at ``positions[i]`` of the row whose slots begin at
-    ``bases[i]``; lines of one row are in order. ``rotary``: cos and sin (positions, W); ``weights``: q, k and v
-    (…, D), their bias, out (D, H · W), its bias, gate and up (2 F, D), down (D, F), the norms before and after (D,);
-    ``norms``: of queries and of keys (W,). Biases and those norms are empty where there are none."""
+    ``bases[i]``; lines of one row are in order. ``rotary``: cos and sin (positions, W); ``weights``: the matrix of q, k
+    and v (…, D), their bias, out (D, H · W), its bias, gate and up (2 F, D), down (D, F), the norms before and after
+    (D,); ``norms``: of queries and of keys (W,). Biases and those norms are empty where there are none."""
     qkv, qkv_bias, back, back_bias, gate_up, down, before, after = weights
     count, size = hidden.shape
     normed, part = np.empty((count, size), np.float32), np.empty((count, size), np.float32)
-    mixed = np.empty((count, len(qkv)), np.float32)
-    seen = np.empty((count, back.shape[1]), np.float32)
+    mixed = np.empty((count, len(qkv[0])), np.float32)
+    seen = np.empty((count, back[0].shape[1]), np.float32)
     for n in range(count):
         norm(hidden[n], before, eps, normed[n])
     products(qkv, qkv_bias, normed, mixed)
@@ -164,36 +164,25 @@ def run_layer(
             hidden[n, i] += part[n, i]
 
 
-@holding
-def run_head(
-    hidden: Floats, final: Floats, eps: np.float32, head: Floats, bias: Floats, embedding: Floats, logits: Floats
-) -> None:
-    """embedding (n, D) ← ``hidden`` after the final norm; logits (n, V) ← what the output layer (V, D) makes of it."""
-    for n in range(len(hidden)):
-        norm(hidden[n], final, eps, embedding[n])
-    products(head, bias, embedding, logits)
-
-
-@holding
-def run_residual(
-    hidden: Floats, weights: Floats, biases: Floats, out: Floats, bias: np.float32, values: Floats
-) -> None:
-    """values (n,) ← sigmoid of what a SiLU ResNet of layers ``weights`` (L, D, D), ``biases`` (L, D) and an output
-    ``out`` (D,), ``bias`` makes of ``hidden`` (n, D), which is used up."""
-    part = np.empty_like(hidden)
+@njit(fastmath=LANES)
+def accept(embedding: Floats, matrices: Matrix, biases: Floats, out: Floats, chances: Floats) -> None:
+    """chances (n,) ← sigmoid of what a SiLU ResNet of layers ``matrices`` (L, D, D), in units (L, D), ``biases`` (L, D)
+    and an output ``out``, D weights and a bias, makes of ``embedding`` (n, D)."""
+    weights, scales = matrices
+    hidden, part = embedding.copy(), np.empty_like(embedding)
     for k in range(len(weights)):
-        products(weights[k], biases[k], hidden, part)
+        products((weights[k], scales[k]), biases[k], hidden, part)
         for n in range(len(hidden)):
             for i in range(hidden.shape[1]):
                 hidden[n, i] += part[n, i] * sigmoid(part[n, i])
     for n in range(len(hidden)):
-        total = bias
-        for i in range(len(out)):
+        total = zero
+        for i in range(hidden.shape[1]):
             total += hidden[n, i] * out[i]
-        values[n] = sigmoid(total)
+        chances[n] = sigmoid(total + out[hidden.shape[1]])
 
 
-@holding
+@njit
 def read_off(logits: Floats, choices: Index, peaks: Floats) -> None:
     """Of logits (n, V) the first of the largest in each line (n,), and its probability (n,)."""
     for n in range(len(logits)):
@@ -204,3 +193,20 @@ def read_off(logits: Floats, choices: Index, peaks: Floats) -> None:
         while at < len(line) - 1 and line[at] != most:
             at += 1
         choices[n], peaks[n] = at, one / sum_exp(line, most)
+
+
+@holding
+def run_top(
+    hidden: Floats, final: Floats, eps: np.float32, head: Matrix, bias: Floats, acceptance: Weights,
+    embedding: Floats, logits: Floats, choices: Index, peaks: Floats, chances: Floats,
+) -> None:  # fmt: skip
+    """embedding (n, D) ← ``hidden`` after the final norm; logits (n, V) ← what the output layer (V, D) makes of it;
+    choices and peaks (n,) ← see :func:`read_off`; chances (n,) ← see :func:`accept`, whose ``matrices``, ``biases`` and
+    ``out`` ``acceptance`` is; where ``out`` is empty there is no such head."""
+    for n in range(len(hidden)):
+        norm(hidden[n], final, eps, embedding[n])
+    products(head, bias, embedding, logits)
+    read_off(logits, choices, peaks)
+    matrices, biases, out = acceptance
+    if len(out):
+        accept(embedding, matrices, biases, out, chances)

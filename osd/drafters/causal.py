@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd.brief import PASSES, WORTH_COMPILING, read_off
+from osd.brief import PASSES, WORTH_COMPILING, ReadOff
 from osd.decoder import Decoder
 from osd.drafters.base import Draft, Steer
 from osd.drafters.chain import Chain
@@ -47,6 +47,7 @@ class CausalDrafter:
     def head(self, head: HeadPass | None) -> None:
         self._head = head
         self.decoder.cache.wants_embedding = head is not None
+        self.decoder.acceptance = head.arrays if head else None
 
     def propose(
         self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
@@ -76,10 +77,12 @@ class CausalDrafter:
         second: Second | None,
     ) -> Reads:  # fmt: skip
         """One pass, and the tokens that it brings."""
-        logits = self._next(rows, lengths, chain)
-        found = read_off(logits[:, 0]) if warp is None else None
-        chosen, q = self._choose(logits, warp, chance, chain.size) if found is None else (found[0], None)
-        told = Told(rows, chain.tokens[-2:], found and found[1], self.head, self.decoder.cache.embedding)
+        logits, read_off = self._next(rows, lengths, chain)
+        if warp is None and read_off:
+            chosen, q = read_off.choices, None
+        else:
+            chosen, q = self._choose(logits, warp, chance, chain.size)
+        told = Told(rows, chain.tokens[-2:], read_off, self.head, self.decoder.cache.embedding)
         signals: Reads = Signals(logits[:, 0], chosen, told)
         if second:
             chosen, signals = second.overrule(chosen, q, signals)
@@ -114,14 +117,20 @@ class CausalDrafter:
                 self.prefixes.keep(place, row, row.seat.version)
         return [min(size, length) if row.unread() else length for row, length in zip(rows, lengths, strict=True)]
 
-    def _next(self, rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> Tensor:
-        """Logits (B, 1, V) after the last drafted token, or after the rows' own text."""
+    def _next(self, rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> tuple[Tensor, ReadOff | None]:
+        """Logits (B, 1, V) after the last drafted token, or after the rows' own text; and what the pass read off them,
+        if it did and none is cut off."""
         if chain.passes:
-            logits = self.decoder.logits(chain.unread(), [row.length + chain.fed for row in rows])[:, -1:]
+            tokens, starts = chain.unread(), [row.length + chain.fed for row in rows]
+            several = tokens.shape[1] > 1
+            last = torch.full((len(rows),), tokens.shape[1] - 1, device=self.decoder.device) if several else None
+            logits = self.decoder.logits(tokens, starts, last=last)
         else:
             logits = self._after_text(rows, lengths, chain)
         missing = self.vocabulary - logits.shape[-1]
-        return F.pad(logits, (0, missing), value=float("-inf")) if missing else logits
+        if missing:
+            logits = F.pad(logits, (0, missing), value=float("-inf"))
+        return logits, self.decoder.read_off if missing >= 0 else None
 
     def _after_text(self, rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> Tensor:
         """One pass that feeds every row that drafts what its cache lacks, then the chains so far (the widest lag for

@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from osd.brief import MOST_LINES, PASSES, array_of
+from osd.brief import Acceptance, array_of, eight_bits
 from osd.models import Model
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.settings import ServeSettings
@@ -84,25 +84,22 @@ class AcceptanceHead(nn.Module):
 
 
 class HeadPass:
-    """The head as the draft loop calls it: few operations, weights laid out for small batches, no gradients. Of few
-    rows on the CPU one, where it is compiled (:mod:`osd.brief`)."""
+    """The head as the draft loop calls it: few operations, weights laid out for small batches, no gradients."""
 
     def __init__(self, head: AcceptanceHead, device: torch.device) -> None:
         layers = [layer for layer in head.residual if isinstance(layer, nn.Linear)]
+        self._residual = [(_across(layer, device), layer.bias.detach().to(device)) for layer in layers]
+        self._out, self._bias = _across(head.out, device), head.out.bias.detach().to(device)
         size = head.config.hidden_size
         weights, biases = np.empty((len(layers), size, size), np.float32), np.empty((len(layers), size), np.float32)
         for k, layer in enumerate(layers):
             weights[k], biases[k] = array_of(layer.weight), array_of(layer.bias)
-        self._arrays = weights, biases, array_of(head.out.weight)[0], array_of(head.out.bias)[0]
-        self._residual = [(_across(layer, device), layer.bias.detach().to(device)) for layer in layers]
-        self._out, self._bias = _across(head.out, device), head.out.bias.detach().to(device)
+        out = np.concatenate([array_of(head.out.weight)[0], array_of(head.out.bias)])
+        self.arrays: Acceptance = (eight_bits(weights), biases, out)
+        """For brief passes, which run it along (:mod:`osd.brief`)."""
 
     def __call__(self, embeddings: Tensor) -> Tensor:
         """Embeddings (B, hidden) → sigmoid(f_θ) (B,)."""
-        if PASSES.ready is not None and embeddings.device.type == "cpu" and len(embeddings) <= MOST_LINES:
-            chances = np.empty(len(embeddings), np.float32)
-            PASSES.ready.run_residual(embeddings.float().numpy().copy(), *self._arrays, chances)
-            return torch.from_numpy(chances)
         hidden = embeddings.float()
         for weight, bias in self._residual:
             hidden = F.silu(torch.addmm(bias, hidden, weight), inplace=True).add_(hidden)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from osd.brief import ReadOff
 from osd.drafters.head import HeadPass
 from osd.echo import signal_of
 from osd.gamma import Signal
@@ -21,8 +23,8 @@ class Told(NamedTuple):
     """Those that share the pass; nobody, where nothing is asked of their texts."""
     drafted: Sequence[Tensor] = ()
     """(B,) each: the last tokens of their chains before this pass, two at most."""
-    peaks: list[float] | None = None
-    """Where the tokens chosen are the likeliest ones, and that is known, their probabilities."""
+    read_off: ReadOff | None = None
+    """What is known of its logits already."""
     head: HeadPass | None = None
     embedding: Tensor | None = None
     """(B, 1, D) the draft's, of the tokens before."""
@@ -42,20 +44,24 @@ class Signals:
         """
         if signal == "peak_echo":
             return self._echoed()
-        if self._told.peaks is not None and signal != "acceptance":
-            return self._told.peaks
-        values: list[float] = (self._acceptance() if signal == "acceptance" else self._likelihood(signal)).tolist()
-        return values
+        if signal == "acceptance":
+            return self._acceptance()
+        known = self._told.read_off
+        if known and (signal == "peak" or self._chosen is known.choices):
+            return known.peaks
+        return self._likelihood(signal).tolist()
 
     def _likelihood(self, signal: Signal) -> Tensor:
         likelihood = self._logits.softmax(-1, dtype=torch.float32)  # on the CPU three times as fast as logsumexp
         return likelihood.amax(-1) if signal == "peak" else likelihood.gather(1, self._chosen.unsqueeze(1)).squeeze(1)
 
-    def _acceptance(self) -> Tensor:
-        head, embedding = self._told.head, self._told.embedding
+    def _acceptance(self) -> list[float]:
+        head, embedding, known = self._told.head, self._told.embedding, self._told.read_off
+        if known and known.chances is not None:
+            return known.chances
         if head is None or embedding is None:
-            return torch.full((len(self._logits),), torch.nan)
-        return head(embedding[:, 0])
+            return [math.nan] * len(self._logits)
+        return head(embedding[:, 0]).tolist()
 
     def _echoed(self) -> list[float]:
         """Of each row's likeliest token, whatever was drawn: what is drawn must not decide whether it is verified."""
@@ -69,9 +75,9 @@ class Signals:
 
     def _on_host(self) -> tuple[list[list[int]], list[int], list[float]]:
         """The last drafted tokens, the likeliest next ones and their probabilities, brought in one go."""
-        drafted = self._told.drafted
-        if self._told.peaks is not None:
-            return [tokens.tolist() for tokens in drafted], self._chosen.tolist(), self._told.peaks
+        drafted, known = self._told.drafted, self._told.read_off
+        if known:
+            return [tokens.tolist() for tokens in drafted], known.choices.tolist(), known.peaks
         lines = [*drafted, self._logits.argmax(-1), self._likelihood("peak")]
         table = torch.stack([line.double() for line in lines]).tolist()
         tokens = [[int(token) for token in line] for line in table[:-1]]

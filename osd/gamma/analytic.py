@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, repeat
+from operator import mul, truediv
 from typing import Literal, NamedTuple
 
 from osd.gamma.acceptance_rate import truncated
@@ -31,8 +33,8 @@ _TRIED = 4
 """Drafted tokens of such a round, about, of all rows together."""
 _LOST = 2
 """Judged tokens that were all rejected, after which the first rounds draft one token instead of gamma_initial."""
-_REFRESH = 16
-"""Rounds for which a batch size's costs are used before they are looked up again."""
+_REFRESH = 64
+"""Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""
 
 Estimator = Literal["ratio", "truncated"]
 
@@ -72,20 +74,11 @@ def best_gamma(betas: Iterable[float], costs: Sequence[float]) -> tuple[int, flo
     betas: one acceptance a row; costs[γ]: milliseconds of a round with γ drafted tokens. Also gives how many
     times the tokens a millisecond of γ = 0 that is.
     """
-    totals = [0.0] * len(costs)
-    for beta in betas:
-        power, tokens = 1.0, 0.0
-        for gamma in range(len(costs)):
-            tokens += power
-            totals[gamma] += tokens
-            power *= beta
-    best, best_rate = 0, totals[0] / costs[0]
-    plain_rate = best_rate
-    for gamma in range(1, len(costs)):
-        rate = totals[gamma] / costs[gamma]
-        if rate > best_rate:
-            best, best_rate = gamma, rate
-    return best, best_rate / plain_rate
+    powers = (accumulate(repeat(beta, len(costs) - 1), mul, initial=1.0) for beta in betas)
+    tokens = map(sum, zip(*map(accumulate, powers), strict=True))
+    rates = list(map(truediv, tokens, costs))
+    best = max(rates)
+    return rates.index(best), best / rates[0]
 
 
 def _of_few(rows: Sequence[object], rooms: Sequence[int], unread: Sequence[int], gamma: int, count: int) -> list[int]:
@@ -201,7 +194,7 @@ class AnalyticController(Settled):
         """What rounds take; None until that is known of each γ from 0 to gamma_max."""
         now, key = self._costs.rounds, (batch, self._costs.drafting(batch))
         kept = self._kept.get(key)
-        if kept is not None and kept.at + _REFRESH > now > 4 * _REFRESH:
+        if kept is not None and kept.at + min(_REFRESH, 1 + kept.at // 4) > now:
             return kept
         found = [self._costs.round_ms(batch, gamma) for gamma in range(self._maximum + 1)]
         known = [ms for ms in found if ms is not None]

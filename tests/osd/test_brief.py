@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from osd.brief import MOST_LINES, PASSES, BriefPass, read_off
+from osd.brief import MOST_LINES, PASSES, BriefPass, eight_bits
 from osd.compiled.background import InBackground
 from osd.decoder import Decoder
+from osd.drafters.head import HeadPass
 from osd.engine import Engine
 from osd.lora.bank import Mix
 from storage.records import Request
 from storage.settings import ServeSettings
-from tests.osd.models import VOCABULARY, model_of, random_module, random_pair
+from tests.osd.models import VOCABULARY, model_of, random_module, random_pair, rounded
+from tests.osd.test_head import random_head
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -28,7 +31,7 @@ def compiled() -> None:
 
 def decoder_of(kind: str) -> Decoder:
     """Three rows of 9, 5 and 12 tokens in four; what a bias or a norm is, is random too."""
-    module = random_module(kind)
+    module = rounded(random_module(kind))
     torch.manual_seed(3)
     for name, weight in module.named_parameters():
         if name.endswith("bias") or "norm" in name:
@@ -50,7 +53,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Tokens of the passes that went the brief way."""
     passes, plain = [], BriefPass.__call__
 
-    def call(self: BriefPass, tokens: Tensor, *args: object) -> Tensor:
+    def call(self: BriefPass, tokens: Tensor, *args: object) -> object:
         passes.append(tokens.numel())
         return plain(self, tokens, *args)  # type: ignore[arg-type]
 
@@ -164,23 +167,69 @@ def test_what_drafts_cost_before_is_forgotten_when_the_brief_pass_is_there(monke
     assert engine.costs._draft is surface  # once
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_what_is_read_off_logits(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = 5 * torch.randn(count, 1000, generator=torch.Generator().manual_seed(count))
-    logits[0, 7] = logits[0, 500] = 30.0  # of equal ones the first
-    logits[:, -10:] = float("-inf")
-    found = read_off(logits)
-    assert found is not None
-    assert found[0].tolist() == logits.argmax(-1).tolist()
-    assert found[0][0] == 7
-    assert found[1] == pytest.approx(logits.softmax(-1).amax(-1).tolist(), rel=1e-5)
-    assert read_off(logits.bfloat16()) is None
-    monkeypatch.setattr("osd.brief.PASSES", InBackground(lambda: None, "test", "not compiled"))
-    assert read_off(logits) is None
+@torch.inference_mode()
+@pytest.mark.parametrize("rows", [1, 3])
+def test_what_is_read_off_logits(rows: int) -> None:
+    decoder, tokens, starts = decoder_of("llama"), some(rows, 2, 4), [9, 5, 12][:rows]
+    decoder.brief, decoder.acceptance = True, None
+    last = torch.ones(rows, dtype=torch.long)
+    logits = decoder.logits(tokens, starts, last=last)[:, 0]
+    assert decoder.read_off is not None
+    choices, peaks, chances = decoder.read_off
+    assert choices.tolist() == logits.argmax(-1).tolist()
+    assert peaks == pytest.approx(logits.softmax(-1).amax(-1).tolist(), rel=1e-5)
+    assert chances is None
+    decoder.prefill(0, [1, 2, 3])
+    decoder.logits(some(1, MOST_LINES + 1, 0), [9])
+    assert decoder.read_off is None  # of a pass that went another way
 
 
-def test_a_broken_draft_brings_no_peak() -> None:
-    found = read_off(torch.tensor([[1.0, float("nan"), 2.0], [1.0, 0.0, 3.0]]))
-    assert found is not None
-    assert 0 <= int(found[0][0]) < 3
-    assert found[0][1] == 2
+@torch.inference_mode()
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_the_acceptance_head_runs_along(depth: int) -> None:
+    """As PyTorch runs it over the same embeddings."""
+    decoder, tokens, starts = decoder_of("llama"), some(3, 1, 4), [9, 5, 12]
+    decoder.brief = True
+    head = HeadPass(rounded(random_head(depth, width=32)), decoder.device)
+    decoder.acceptance = head.arrays
+    decoder.logits(tokens, starts)
+    assert decoder.read_off is not None
+    assert decoder.cache.embedding is not None
+    assert decoder.read_off.chances == pytest.approx(head(decoder.cache.embedding[:, 0]).tolist(), rel=1e-4)
+    decoder.acceptance = None
+    decoder.logits(tokens, starts)
+    assert decoder.read_off.chances is None
+
+
+@torch.inference_mode()
+def test_of_equal_logits_the_first_and_a_broken_draft_brings_no_peak() -> None:
+    module = rounded(random_module("llama"))
+    module.lm_head.weight[50] = module.lm_head.weight[7] = 100 * module.model.norm.weight
+    decoder = model_of(module).decoder(1, 64)
+    decoder.prefill(0, [3, 4, 5])
+    decoder.brief = True
+    logits = decoder.logits(some(1, 1, 1), [3])[0, 0]
+    assert decoder.read_off is not None
+    assert logits[7] == logits[50]
+    assert int(decoder.read_off.choices) == int(logits.argmax())
+    build = model_of(module).build
+    module.lm_head.weight[9] = float("nan")
+    forward = build(module)
+    assert forward is not None
+    decoder.forward = forward
+    assert torch.isnan(decoder.logits(some(1, 1, 1), [3])[0, 0, 9])
+    assert 0 <= int(decoder.read_off.choices) < VOCABULARY
+
+
+def test_eight_bits() -> None:
+    weight = torch.randn(3, 5, 40, generator=torch.Generator().manual_seed(1)).numpy()
+    weight[0, 0], weight[1, 1], weight[2, 2, 3] = 0.0, 1e-35, np.nan
+    numbers, unit = eight_bits(weight)
+    assert numbers.dtype == np.int8
+    assert unit.dtype == np.float32
+    assert np.isnan(unit).sum() == np.isnan(unit[2, 2]) == 1  # and so every product of that row
+    usual = np.abs(weight).max(-1) > 1e-30
+    assert np.abs(numbers[usual]).max() == 127
+    assert (np.abs(numbers * unit[..., None] - weight)[usual] <= 0.5001 * unit[usual][:, None]).all()
+    assert not numbers[0, 0].any()
+    assert not numbers[1, 1].any()

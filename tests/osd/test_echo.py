@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+from osd.brief import ReadOff
 from osd.drafters.signals import Signals, Told
 from osd.echo import REACH, Echo, signal_of
 from osd.row import Row
@@ -72,5 +73,6 @@ def test_what_is_read_off_already_gives_the_same() -> None:
     rows, logits = [row_of(1, 2, 3, 1, 2)], torch.zeros(1, 6)
     logits[0, 3] = 2.0
     plain = Signals(logits, torch.tensor([3]), Told(rows)).read("peak_echo")
-    read = Signals(logits, torch.tensor([3]), Told(rows, (), [float(logits.softmax(-1).max())])).read("peak_echo")
+    known = ReadOff(torch.tensor([3]), [float(logits.softmax(-1).max())], None)
+    read = Signals(logits, known.choices, Told(rows, (), known)).read("peak_echo")
     assert read == pytest.approx(plain)

@@ -15,6 +15,7 @@ from storage.settings import LearnSettings
 from trainer.distil import NotFinite
 from trainer.heads.examples import Examples
 from trainer.heads.losses import weighted_bce
+from trainer.heads.scaling import rescale
 from trainer.optimizer import Moments, Schedule, adamw, scale, steps_done
 
 
@@ -28,6 +29,9 @@ class Fitted:
     loss_first: float
     """Mean weighted loss a token in the first epoch."""
     loss_last: float
+    slope: float
+    level: float
+    """What the estimates were multiplied by at the end, and what was added (:mod:`trainer.heads.scaling`)."""
     seconds: float
 
 
@@ -47,7 +51,8 @@ def fit(
     schedule: Schedule = "constant",
     optimizer: torch.optim.AdamW | None = None,
 ) -> Fitted:
-    """Train the head in place for ``learn.head_epochs`` passes, in batches of ``learn.head_batch`` drafted tokens.
+    """Train the head in place for ``learn.head_epochs`` passes, in batches of ``learn.head_batch`` drafted tokens, and
+    set its level and slope right.
 
     The weight of rejections is that of the head's config. Raises NotFinite, and what ``between`` raises.
     """
@@ -65,7 +70,8 @@ def fit(
             pace.step()
             between()
         means.append(total / len(examples))
-    return Fitted(steps, len(examples), means[0], means[-1], time.perf_counter() - started)
+    line = rescale(head, examples)
+    return Fitted(steps, len(examples), means[0], means[-1], *line, time.perf_counter() - started)
 
 
 def _step(

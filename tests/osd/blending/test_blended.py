@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from osd.brief import ReadOff
 from osd.drafters.blended import BlendedDrafter
 from osd.drafters.blending import Blending, Trust
 from osd.drafters.chain import Chain
@@ -64,18 +65,21 @@ def test_the_draft_reads_what_it_was_not_asked_about(monkeypatch: pytest.MonkeyP
     after rounds in which the table alone drafted."""
     pair, passes, unasked = random_pair("llama", noise=3.0), list[int](), list[int]()
     engine, _ = engine_of(pair, max_batch=3)
+    monkeypatch.setattr("osd.brief.MOST_LINES", 0)  # a brief pass rounds
     drafter = engine.drafter.default.body.drafter
     following, drafting = drafter._next, drafter.propose
 
-    def following_checked(rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> Tensor:
-        logits = following(rows, lengths, chain)
+    def following_checked(
+        rows: Sequence[Row], lengths: Sequence[int], chain: Chain
+    ) -> tuple[Tensor, ReadOff | None]:
+        logits, read_off = following(rows, lengths, chain)
         for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             if length > chain.size:
                 text = row.tokens + [int(tokens[i]) for tokens in chain.tokens]
                 fresh = pair.draft.module(input_ids=torch.tensor([text]), use_cache=False).logits[0, -1]
                 torch.testing.assert_close(logits[i, 0], fresh, rtol=1e-4, atol=1e-4)
                 passes.append(chain.size - chain.fed)
-        return logits
+        return logits, read_off
 
     def counted(*asked: object) -> object:
         draft = drafting(*asked)  # type: ignore[arg-type]

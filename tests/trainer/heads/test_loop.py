@@ -36,8 +36,9 @@ def changed(settings: Settings, section: str, **values: object) -> Settings:
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     serve = changed(settings, "serve", gamma="specdecpp", gamma_initial=4, gamma_max=8, max_length=64, max_batch=4)
+    few = changed(serve, "gate", confidence=0.7)  # a handful of requests judges here
     return changed(
-        serve, "learn", head_depth=1, head_epochs=10, head_learning_rate=5e-3, head_batch=64, interval_requests=16
+        few, "learn", head_depth=1, head_epochs=10, head_learning_rate=5e-3, head_batch=64, interval_requests=16
     )
 
 
