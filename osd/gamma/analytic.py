@@ -12,9 +12,9 @@ goes and measures for less than 1 % of decoding time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, repeat
-from operator import mul, truediv
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Literal, NamedTuple
 
 from osd.gamma.acceptance_rate import truncated
@@ -68,17 +68,23 @@ class History:
 _NOTHING = History(1)
 
 
-def best_gamma(betas: Iterable[float], costs: Sequence[float]) -> tuple[int, float]:
+def best_gamma(betas: Sequence[float], costs: Sequence[float]) -> tuple[int, float]:
     """argmax over γ of Eq. 1, its numerator summed over the rows; the least γ where several are equal.
 
-    betas: one acceptance a row; costs[γ]: milliseconds of a round with γ drafted tokens. Also gives how many
-    times the tokens a millisecond of γ = 0 that is.
+    betas: one acceptance a row, below 1; costs[γ]: milliseconds of a round with γ drafted tokens, which do not fall.
+    Also gives how many times the tokens a millisecond of γ = 0 that is.
     """
-    powers = (accumulate(repeat(beta, len(costs) - 1), mul, initial=1.0) for beta in betas)
-    tokens = map(sum, zip(*map(accumulate, powers), strict=True))
-    rates = list(map(truediv, tokens, costs))
-    best = max(rates)
-    return rates.index(best), best / rates[0]
+    kept = [1.0] * len(betas)
+    tokens, most = 0.0, sum([1 / (1 - beta) for beta in betas])
+    best, best_rate, plain_rate = 0, 0.0, len(betas) / costs[0]
+    for gamma, cost in enumerate(costs):
+        if most <= best_rate * cost:  # no draft can make up for that, and longer ones cost no less
+            break
+        tokens += sum(kept)
+        if tokens > best_rate * cost:
+            best, best_rate = gamma, tokens / cost
+        kept = list(map(mul, kept, betas))
+    return best, best_rate / plain_rate
 
 
 def _of_few(rows: Sequence[object], rooms: Sequence[int], unread: Sequence[int], gamma: int, count: int) -> list[int]:
@@ -109,7 +115,6 @@ class AnalyticRow:
         if seen.drafted:
             self._history.add(seen.drafted, seen.accepted)
             self._controller.shared.add(seen.drafted, seen.accepted)
-            self._controller.unknown = self._controller.estimate(_NOTHING)
             self._acceptance = self._controller.estimate(self._history)
 
 
@@ -149,9 +154,12 @@ class AnalyticController(Settled):
         self._acceptance_max = acceptance_max
         self._prior_trials = prior_trials
         self._prober = Prober(costs)
-        self.unknown = self.estimate(_NOTHING)
-        """β of a request without history."""
         self._kept: dict[tuple[int, int], Times] = {}
+
+    @property
+    def unknown(self) -> float:
+        """β of a request without history."""
+        return self.estimate(_NOTHING)
 
     def start(self) -> AnalyticRow:
         """A new request, which begins with the engine's recent acceptance."""
@@ -200,6 +208,7 @@ class AnalyticController(Settled):
         known = [ms for ms in found if ms is not None]
         if len(known) < len(found):
             return None
+        known = list(accumulate(known, max))  # more of them take no less, whatever few timings say
         self._kept[key] = fresh = Times(now, known, self._of_a_probe(known, batch))
         return fresh
 

@@ -39,6 +39,8 @@ class Prober:
         self._burst = 0
         self.short_ms = 0.0
         """Milliseconds of decoding that the last probe that was thought of still lacks; 0 where it was made."""
+        self._known: dict[int, int] = {}
+        """Rounds until which b(B, B) need not be timed, by batch size."""
         self._open: tuple[float, float] | None = None
         """The probe of this round: milliseconds of decoding before it, and what its round should take."""
 
@@ -91,5 +93,7 @@ class Prober:
         return True
 
     def _plain_known(self, batch: int) -> bool:
-        count, seen_at = self._costs.verified(batch, batch)
-        return count >= TRUSTED and self._costs.rounds - seen_at < STALE_ROUNDS
+        if self._known.get(batch, 0) <= self._costs.rounds:
+            count, seen_at = self._costs.verified(batch, batch)
+            self._known[batch] = seen_at + STALE_ROUNDS if count >= TRUSTED else 0
+        return self._known[batch] > self._costs.rounds
