@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from osd.cache import RaggedCache
+from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
 
 MOST_LINES = 8
@@ -53,6 +54,7 @@ def compile_passes() -> Any:
     """Import :mod:`osd.compiled.passes` and run it over a model of one layer and two numbers."""
     from osd.compiled import passes
 
+    apart(passes.run_top, "osd.brief:compile_passes")
     square, line, index = eight_bits(np.ones((2, 2), np.float32)), np.ones(2, np.float32), np.zeros(1, np.int64)
     kept, hidden, turns = np.ones((1, 1, 2), np.float32), np.ones((1, 2), np.float32), np.ones((2, 2), np.float32)
     mixing, down = eight_bits(np.ones((6, 2), np.float32)), eight_bits(turns[:, :1])

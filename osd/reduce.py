@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
 
 Index = npt.NDArray[np.int64]
@@ -95,6 +96,7 @@ def compile_reducing() -> Compiled:
     """Import and compile, or read what an earlier process compiled, and try it once."""
     from osd.compiled.topk import reduce_rows
 
+    apart(reduce_rows, "osd.reduce:compile_reducing")
     once = torch.zeros(2)
     _run(reduce_rows, np.array([once.data_ptr()]), 2, 1)
     return reduce_rows

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
 from osd.gamma import lines, weighing
 
@@ -30,17 +31,6 @@ PLAIN = Weighing(weighing.begin, weighing.weigh)
 """Over lists."""
 
 
-class Compiler(InBackground[Weighing]):
-    """Compiles once in a process. ``ready`` works over float64 arrays."""
-
-    def __init__(self) -> None:
-        otherwise = "goodput's arithmetic is not compiled: each decision takes some microseconds more"
-        super().__init__(lambda: _tried(compile_weighing()), "osd-compile-gamma", otherwise)
-
-
-COMPILER = Compiler()
-
-
 def compile_weighing() -> Weighing:
     """The functions over names of their own, so that the plain ones stay what they are. What Numba makes of them is
     kept beside the byte code."""
@@ -53,12 +43,25 @@ def compile_weighing() -> Weighing:
     return Weighing(names["begin"], names["weigh"])
 
 
-def _tried(made: Weighing) -> Weighing:
-    """Called once with each kind of argument that is to come, which compiles them."""
+def compile_and_try() -> Weighing:
+    """The functions, called once with each kind of argument that is to come, which compiles them."""
+    made = compile_weighing()
+    apart(made.weigh, "osd.gamma.compiled:compile_and_try")
     book, desk, places, peaks = array(lines.new_book()), array(lines.new_desk(1, 1)), whole([0]), array([0.0])
     made.begin(book, desk, places, 1, 0.0)
     made.weigh(book, desk, places, peaks, 1, 0.0, 0.0)
     return made
+
+
+class Compiler(InBackground[Weighing]):
+    """Compiles once in a process. ``ready`` works over float64 arrays."""
+
+    def __init__(self) -> None:
+        otherwise = "goodput's arithmetic is not compiled: each decision takes some microseconds more"
+        super().__init__(compile_and_try, "osd-compile-gamma", otherwise)
+
+
+COMPILER = Compiler()
 
 
 def array(values: Any) -> Any:

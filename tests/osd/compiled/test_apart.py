@@ -1,0 +1,57 @@
+"""A process of its own compiles where nothing is kept; here its code is then found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from osd.compiled import passes
+from osd.compiled.apart import INSIDE, apart, is_kept
+
+SCRIPT = """
+import sys
+from osd.brief import PASSES
+passes = PASSES.wait()
+assert passes is not None
+for name in ("run_layer", "run_top"):
+    stats = getattr(passes, name).stats
+    print(name, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
+"""
+
+
+def compiled_in(folder: Path, **variables: str) -> list[str]:
+    """How often a new process found kept code, and how often none, with this folder for it."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder), **variables}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split("\n")[:2]
+
+
+def test_another_process_compiles_and_this_one_finds_it(tmp_path: Path) -> None:
+    assert compiled_in(tmp_path) == ["run_layer 1 0", "run_top 1 0"]
+    assert compiled_in(tmp_path) == ["run_layer 1 0", "run_top 1 0"]  # and so does the next
+
+
+def test_the_other_one_compiles_itself(tmp_path: Path) -> None:
+    assert compiled_in(tmp_path, **{INSIDE: "1"}) == ["run_layer 0 1", "run_top 0 1"]
+
+
+def test_what_is_kept_needs_nobody_and_neither_does_what_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    from osd.brief import compile_passes
+
+    compile_passes()
+    assert is_kept(passes.run_top)
+    assert is_kept(passes.norm)  # it is not to be kept
+    monkeypatch.setattr(subprocess, "Popen", None)  # asking for a process would fail
+    apart(passes.run_top, "osd.brief:compile_passes")
+
+
+def test_a_process_that_fails_leaves_things_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("osd.compiled.apart.is_kept", lambda function: False)
+    monkeypatch.delenv(INSIDE, raising=False)
+    apart(passes.run_top, "osd.brief:nothing_of_the_kind")
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    apart(passes.run_top, "osd.brief:compile_passes")
