@@ -1,7 +1,7 @@
 """The drafts of a whole batch, sized together for the most tokens a second. osd's own rule (docs/goodput.md).
 
     λ      tokens a millisecond that decoding makes now: the price of time
-    θ      λ · b'(N): what one more token in the target's pass costs, in tokens
+    θ      λ · b'(N): what one more token in the target's pass costs, in tokens, where there are so many
     S      the chance that a row's draft is accepted up to here: Π of its tokens' chances
     f      what the next token's S will be worth, before its draft pass is made: E max(0, S p − θ)
 
@@ -64,8 +64,8 @@ class GoodputController:
         """Whether requests came, went or were judged since the last round."""
         self._hoped = 0.0
         """What the first draft pass of this round promised."""
-        self._price, self._bar = 0.0, _ALWAYS
-        """θ and λ a(B) of this round; a round that the rule does not size keeps every token."""
+        self._rate, self._bar = 0.0, _ALWAYS
+        """λ and λ a(B) of this round; a round that the rule does not size keeps every token."""
 
     @property
     def speedup(self) -> float:
@@ -88,7 +88,7 @@ class GoodputController:
         self._settle(batch)
         self._notice_changes(rows)
         prices = self._prices = self._price_list.of(batch)
-        self._price, self._bar = 0.0, _ALWAYS
+        self._rate, self._bar = 0.0, _ALWAYS
         if prices is None or self.weigher.judged < FIRST_JUDGED:
             gammas = self._try(rows, rooms)
         else:
@@ -98,7 +98,8 @@ class GoodputController:
     def steer(self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[float]) -> list[Go]:
         """Keep the token where S ≥ θ; go on together while another pass is worth it."""
         self.weigher.tally.passes = drafted
-        return self.weigher.weigh(rows, signals, self._price, self._bar)
+        price = self._rate * self._prices.token_at(drafted, len(rows)) if self._prices and self._rate else 0.0
+        return self.weigher.weigh(rows, signals, price, self._bar)
 
     def _try(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
         """A token of some rows, before anything is known."""
@@ -125,8 +126,8 @@ class GoodputController:
         table = (prices.plain, prices.plain + prices.begin + prices.draft + prices.token)
         chosen = self._prober.instead(gamma, self._time.speedup, batch, table)
         if gamma and chosen:
-            rate = _CAUTION * self._time.rate(prices, batch)
-            self._price, self._bar = rate * prices.token, rate * prices.draft
+            self._rate = _CAUTION * self._time.rate(prices, batch)
+            self._bar = self._rate * prices.draft
             return [gamma if hope > 0 else 0 for hope in hopes]
         if asked is None:
             return [0] * len(rows)

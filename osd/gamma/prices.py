@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from osd.gamma.costs import CostModel
+from osd.gamma.growth import Growth
 
 _REFRESH = 16
 """Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""
@@ -30,7 +31,15 @@ class Prices:
     draft: float
     """a(B): one more draft pass."""
     token: float
-    """b'(N): one more drafted token in the target's pass."""
+    """b'(N): one more drafted token in the target's pass, whichever it is."""
+    growth: Growth
+    """The same by how many there are."""
+
+    def token_at(self, depth: int, rows: int) -> float:
+        """One more drafted token where each of so many rows has its ``depth``-th. What the first has beyond the second
+        belongs to ``begin``."""
+        depth = max(2, depth)
+        return self.growth.a_token(rows * (depth - 1), rows * depth)
 
 
 def prices_of(costs: CostModel, batch: int, passes: float) -> Prices | None:
@@ -40,20 +49,20 @@ def prices_of(costs: CostModel, batch: int, passes: float) -> Prices | None:
     once, twice = costs.draft_ms(batch, depth), costs.draft_ms(batch, 2 * depth)
     if plain is None or once is None or twice is None:
         return None
-    jump, token = _verifying(costs, batch, plain)
+    jump, token, growth = _verifying(costs, batch, plain)
     draft = min(once, max(0.2 * once, twice - once)) / depth
-    return Prices(costs.rounds, plain, jump + once - depth * draft, draft, token)
+    return Prices(costs.rounds, plain, jump + once - depth * draft, draft, token, growth)
 
 
-def _verifying(costs: CostModel, batch: int, plain: float) -> tuple[float, float]:
-    """(jump, token) of the line plain + jump + token · n through the passes that verified n > 0 drafted tokens.
+def _verifying(costs: CostModel, batch: int, plain: float) -> tuple[float, float, Growth]:
+    """(jump, token) of the line plain + jump + token · n through the passes that verified n > 0 drafted tokens, and
+    their growth.
 
     Least squares, with the cost model's own line as one more timing, n = 2 a row, which decides while there is none.
     """
     guess = costs.verify_ms(batch, 3 * batch) or plain
-    points = [(2 * batch, guess, 1.0)]
-    points += [(tokens - batch, ms, weight) for tokens, ms, weight in costs.verified_ms(batch)]
-    points = [(n, ms, weight) for n, ms, weight in points if n > 0]
+    timed = [(tokens - batch, ms, weight) for tokens, ms, weight in costs.verified_ms(batch) if tokens > batch]
+    points = [(2 * batch, guess, 1.0), *timed]
     total = sum(weight for _, _, weight in points)
     n_mean = sum(weight * n for n, _, weight in points) / total
     ms_mean = sum(weight * ms for _, ms, weight in points) / total
@@ -61,7 +70,8 @@ def _verifying(costs: CostModel, batch: int, plain: float) -> tuple[float, float
     rise = sum(weight * (n - n_mean) * (ms - ms_mean) for n, ms, weight in points)
     over = max(0.0, ms_mean - plain)
     token = min(max(0.0, rise / spread), over / n_mean) if spread > 0 else over / n_mean
-    return over - token * n_mean, token
+    jump = over - token * n_mean
+    return jump, token, Growth([(n, ms - plain, weight) for n, ms, weight in timed], jump, token)
 
 
 class PriceList:

@@ -1,0 +1,62 @@
+"""What verifying so many drafted tokens takes, token by token: flat as long as weights are what a pass waits for, steep
+where it is at work, with steps between.
+
+Timings of passes over n drafted tokens, each held a little to a line through all of them, made to rise (least squares
+of what never falls, by pooling neighbours that do), straight between them, and the line's slope before the first and
+beyond the last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+Point = tuple[int, float, float]
+"""Drafted tokens, milliseconds more than a plain pass, weight."""
+_LINE = 2.0
+"""Timings that the line weighs beside a point's own."""
+
+
+def rising(points: Sequence[Point]) -> list[float]:
+    """The values that never fall and are nearest to those of ``points``, in order of tokens: Σ w (value − ms)² is
+    least."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, how many
+    for _, ms, weight in points:
+        pool = ms, weight, 1
+        while pools and pools[-1][0] >= pool[0]:
+            mean, before, count = pools.pop()
+            whole = before + pool[1]
+            pool = (mean * before + pool[0] * pool[1]) / whole, whole, count + pool[2]
+        pools.append(pool)
+    return [mean for mean, _, count in pools for _ in range(count)]
+
+
+class Growth:
+    """Milliseconds of a target's pass by drafted tokens, of all rows together."""
+
+    def __init__(self, points: Sequence[Point], jump: float, token: float) -> None:
+        """``jump`` + ``token`` · n is the line."""
+        held = sorted(
+            (n, (weight * ms + _LINE * (jump + token * n)) / (weight + _LINE), weight + _LINE)
+            for n, ms, weight in points
+        )
+        self._at, self._ms, self._token = [n for n, _, _ in held], rising(held), token
+        self._known: dict[tuple[int, int], float] = {}
+
+    def a_token(self, low: int, high: int) -> float:
+        """Milliseconds a token, between ``low`` and ``high`` of them."""
+        found = self._known.get((low, high))
+        if found is None:
+            found = self._known[low, high] = (self._of(high) - self._of(low)) / (high - low)
+        return found
+
+    def _of(self, n: int) -> float:
+        at, ms = self._at, self._ms
+        if not at:
+            return self._token * n
+        place = bisect_left(at, n)
+        if place in (0, len(at)):
+            end = -1 if place else 0
+            return ms[end] + self._token * (n - at[end])
+        part = (n - at[place - 1]) / (at[place] - at[place - 1])
+        return ms[place - 1] + part * (ms[place] - ms[place - 1])

@@ -1,0 +1,59 @@
+"""Growth against scikit-learn's isotonic regression, and on costs with a step."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
+
+from osd.gamma.growth import _LINE, Growth, rising
+from osd.gamma.prices import PriceList
+from tests.osd.gamma.worlds import known_costs
+
+points = st.lists(
+    st.tuples(st.integers(1, 40), st.floats(0, 20), st.floats(0.01, 8)), min_size=1, max_size=14,
+    unique_by=lambda point: point[0],
+).map(sorted)  # fmt: skip
+
+
+@given(points)
+def test_what_rises_is_nearest_in_least_squares(some: list[tuple[int, float, float]]) -> None:
+    at, ms, weights = zip(*some, strict=True)
+    expected = IsotonicRegression().fit_transform(at, ms, sample_weight=weights)
+    assert rising(some) == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+@given(points, st.floats(0, 5), st.floats(0, 2), st.integers(1, 60), st.integers(1, 9))
+def test_no_token_costs_less_than_nothing(
+    some: list[tuple[int, float, float]], jump: float, token: float, low: int, more: int
+) -> None:
+    assert Growth(some, jump, token).a_token(low, low + more) >= -1e-9
+
+
+def test_it_is_the_line_where_nothing_was_timed_and_where_the_line_is_right() -> None:
+    assert Growth([], 0.5, 0.2).a_token(3, 8) == pytest.approx(0.2)
+    line = Growth([(n, 0.5 + 0.2 * n, 8.0) for n in (2, 3, 6)], 0.5, 0.2)
+    for low, high in ((1, 2), (2, 3), (3, 5), (1, 9), (7, 30)):
+        assert line.a_token(low, high) == pytest.approx(0.2)
+
+
+def test_a_point_of_few_timings_is_held_to_the_line() -> None:
+    assert Growth([(4, 9.0, 1.0)], 1.0, 0.5).a_token(1, 4) == pytest.approx(0.5)
+    few = Growth([(1, 1.5, 8.0), (4, 9.0, 1.0)], 1.0, 0.5)
+    assert few.a_token(1, 4) == pytest.approx(((9.0 + _LINE * 3.0) / (1 + _LINE) - 1.5) / 3)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_tokens_before_a_step_cost_nothing_and_those_on_it_all_of_it(rows: int) -> None:
+    """A pass takes 4 ms, from a drafted token a row on 5, and 3 more from six a row on."""
+
+    def stepped(batch: int, tokens: int) -> float:
+        drafted = tokens - 1
+        return 4.0 + (drafted > 0) + 3.0 * (drafted >= 6)
+
+    prices = PriceList(known_costs(0.1, stepped, batches=(rows,))).of(rows)
+    assert prices is not None
+    assert max(prices.token_at(depth, rows) for depth in (1, 2, 3, 4)) < 0.1 / rows
+    assert prices.token_at(6, rows) > 1.5 / rows
+    assert prices.token > 0.2 / rows  # the line knows no steps
