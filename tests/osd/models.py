@@ -68,10 +68,12 @@ def rounded(module: Any) -> Any:
 def random_pair(
     kind: str = "llama", *, noise: float = 0.2, eos: int | None = None, vocabulary: int = VOCABULARY
 ) -> Pair:
-    """A target and a noisy copy of it, without a tokenizer."""
+    """A target and a noisy copy of it, without a tokenizer; rounded as brief passes round it, so that whether a process
+    has them compiled makes no difference."""
     target = random_module(kind, vocabulary=vocabulary)
+    draft = rounded(noisy(target, noise)) if noise else noisy(target, noise)
     ends = frozenset() if eos is None else frozenset([eos])
-    return Pair(model_of(target, "target"), model_of(noisy(target, noise), "draft"), None, ends)
+    return Pair(model_of(target, "target"), model_of(draft, "draft"), None, ends)
 
 
 def prompts(count: int, seed: int = 0, longest: int = 24) -> list[tuple[int, ...]]:

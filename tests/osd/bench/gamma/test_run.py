@@ -24,7 +24,7 @@ from osd.gamma.fixed import FixedRow
 from storage.errors import BadSetting
 from storage.records import Request
 from storage.settings import ServeSettings
-from tests.osd.models import model_of, prompts, random_pair, rounded
+from tests.osd.models import prompts, random_pair
 
 SERVE = ServeSettings(max_length=128, gamma_max=6)
 PLAN = Plan(
@@ -62,7 +62,6 @@ class Watch:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Watch]:
     """A run that was stopped before its tenth job, and gone on with to the end."""
     out, pair = tmp_path_factory.mktemp("gamma") / "run", random_pair("llama", noise=0.05)
-    pair = replace(pair, draft=model_of(rounded(pair.draft.module)))  # so that drafts are those that were recorded
     with pytest.raises(KeyboardInterrupt):
         bench_gamma(pair, SERVE, PLAN, PROMPTS, out, Watch(stop=10))
     assert len((out / LOG).read_text().splitlines()) == 9
