@@ -1,10 +1,11 @@
 """Brief passes: a small model over a few tokens, compiled, where the lean pass would spend its time between operations.
 
-A draft of a million numbers takes PyTorch some 220 µs a token, of which products are a quarter; compiled it takes less
-than 50 (docs/bench-log.md). Draft models are small and draft token by token, so this is the pass that drafting is made
-of. Its matrices are rounded to eight bits, which changes a guess now and then and never what is emitted: q is what this
-pass says, and it is q that is judged. It is compiled in the background once an engine has drafted for some rounds;
-until then, on a GPU, for larger models and over adapters the lean pass goes on, over the same cache.
+A draft of a million numbers takes PyTorch some 220 µs a token, of which products are a quarter; compiled, and still in
+float32, it took 60 (docs/bench-log.md). Draft models are small and draft token by token, so this is the pass that
+drafting is made of. Its matrices are rounded to eight bits, which changes a guess now and then and never what is
+emitted: q is what this pass says, and it is q that is judged. It is compiled in the background once an engine has
+drafted for some rounds; until then, on a GPU, for larger models and over adapters the lean pass goes on, over the same
+cache.
 """
 
 from __future__ import annotations

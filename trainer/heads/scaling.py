@@ -56,4 +56,6 @@ def best_line(logits: Tensor, chances: Tensor) -> tuple[float, float]:
                 found, height = found - step, there
                 break
             step = step / 2
+        else:
+            break  # nothing is lower: this is the foot
     return float(found[0]), float(found[1])
