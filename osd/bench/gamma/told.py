@@ -110,9 +110,9 @@ def _first_ms(each: Measured, usual: Usual) -> float:
 
 
 def _outside(each: Measured, usual: Usual) -> float:
-    """Seconds that were no round's."""
+    """Seconds that were no round's; none where a request's first rounds were faster than usual."""
     rounds = sum(map(sum, each.took_ms.values())) + _first_ms(each, usual)
-    return each.seconds - rounds / 1e3 - each.decision_ns / 1e9
+    return max(0.0, each.seconds - rounds / 1e3 - each.decision_ns / 1e9)
 
 
 def _told(each: Measured, usual: Usual, outside: float) -> Measured:

@@ -48,6 +48,13 @@ def test_rounds_in_which_a_request_came_in_count_as_others_of_their_kind() -> No
     assert told([before, again])[1].seconds == pytest.approx(before.seconds)
 
 
+def test_no_time_is_below_zero_though_first_rounds_were_faster_than_usual() -> None:
+    slow = replace(measured("fixed", {DRAFTED: 40}, slow=50.0), job=Job(SETTING, Entrant("rule", "fixed", 1), 1))
+    quick = replace(measured("goodput", {PLAIN: 5}), first={DRAFTED: 1}, seconds=0.04)
+    plain = replace(measured("analytic", {PLAIN: 5}), seconds=0.021)
+    assert min(each.seconds for each in told([slow, quick, plain])) > 0.0
+
+
 def test_a_kind_that_is_rare_is_read_off_those_that_are_not() -> None:
     """A round of four drafted tokens that was interrupted for 100 ms."""
     common = {PLAIN: 30, "1,1,2,0": 30, DRAFTED: 30}
