@@ -1,5 +1,5 @@
-"""Compiles :mod:`osd.gamma.weighing` with Numba, in the background; until it is ready, or where it cannot be, the
-interpreter runs the same lines."""
+"""Compiles :mod:`osd.gamma.weighing` and :mod:`osd.gamma.book` with Numba, in the background; until that is done, or
+where it cannot be, the interpreter runs the same lines."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
-from osd.gamma import lines, weighing
+from osd.gamma import book, lines, weighing
 
 _IN_ORDER = (
-    "bin_of", "middle_of", "leaning", "chance_of", "expect", "hope", "guess_of", "passed", "look", "weigh",
-    "forget", "lean", "saw", "judge", "begin",
+    "bin_of", "middle_of", "leaning", "chance_of", "expect", "guess_of", "passed", "forget", "lean", "saw",
+    "beyond", "foresee", "hope", "look", "weigh", "judge", "begin",
 )  # fmt: skip
 """Whatever one calls stands before it."""
 
@@ -24,10 +24,11 @@ class Weighing:
     """Functions of :mod:`osd.gamma.weighing`."""
 
     begin: Callable[..., float]
+    foresee: Callable[..., None]
     weigh: Callable[..., float]
 
 
-PLAIN = Weighing(weighing.begin, weighing.weigh)
+PLAIN = Weighing(weighing.begin, weighing.foresee, weighing.weigh)
 """Over lists."""
 
 
@@ -36,20 +37,22 @@ def compile_weighing() -> Weighing:
     kept beside the byte code."""
     from numba import njit
 
-    names: dict[str, Any] = dict(vars(weighing))
+    names: dict[str, Any] = {**vars(book), **vars(weighing)}
     for name in _IN_ORDER:
         plain = names[name]
         names[name] = njit(cache=True)(FunctionType(plain.__code__, names, name))
-    return Weighing(names["begin"], names["weigh"])
+    return Weighing(names["begin"], names["foresee"], names["weigh"])
 
 
 def compile_and_try() -> Weighing:
     """The functions, called once with each kind of argument that is to come, which compiles them."""
     made = compile_weighing()
     apart(made.weigh, "osd.gamma.compiled:compile_and_try")
-    book, desk, places, peaks = array(lines.new_book()), array(lines.new_desk(1, 1)), whole([0]), array([0.0])
-    made.begin(book, desk, places, 1, 0.0)
-    made.weigh(book, desk, places, peaks, 1, 0.0, 0.0)
+    known, desk, places, peaks = array(lines.new_book()), array(lines.new_desk(1, 1)), whole([0]), array([0.0])
+    prices, outlook = array([0.0, 0.0]), array(lines.new_outlook())
+    made.foresee(known, outlook, prices, 0.0)
+    made.begin(known, desk, places, 1, prices, outlook)
+    made.weigh(known, desk, places, peaks, 1, prices, outlook, 0.0)
     return made
 
 

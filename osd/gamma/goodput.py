@@ -1,13 +1,14 @@
 """The drafts of a whole batch, sized together for the most tokens a second. osd's own rule (docs/goodput.md).
 
     λ      tokens a millisecond that decoding makes now: the price of time
-    θ      λ · b'(N): what one more token in the target's pass costs, in tokens, where there are so many
+    θ_d    λ · what verifying a row's d-th token costs: its price, in tokens
     S      the chance that a row's draft is accepted up to here: Π of its tokens' chances
-    f      what the next token's S will be worth, before its draft pass is made: E max(0, S p − θ)
+    U_d    what going on after d tokens may yet win: max(0, f − λ a)
+    f      what the next token will be worth, before its draft pass is made: E max(0, S p − θ + U)
 
-After each draft pass a row keeps the token while S ≥ θ, and the batch makes another pass while Σ f > λ · a(B).
+After each draft pass a row keeps the token while S + U ≥ θ, and the batch makes another pass while Σ f > λ · a(B).
 Before the first, S = 1; if even that pass is not worth it, nobody speculates. λ is what this very rule achieves:
-Dinkelbach's way to the largest ratio of tokens to time. A row alone with b' = 0 stops as in SpecDec++ (Theorem 4.3):
+Dinkelbach's way to the largest ratio of tokens to time. A row alone with θ = 0 stops as in SpecDec++ (Theorem 4.3):
 when the chance that something was rejected, 1 − S, has grown past a threshold.
 
 A token is declined on peaks only, which are known before it is drawn, so sampling stays lossless.
@@ -24,15 +25,21 @@ from osd.gamma.goodput_row import GoodputRow
 from osd.gamma.prices import PriceList, Prices
 from osd.gamma.probing import Prober
 from osd.gamma.weigher import Weigher
-from osd.gamma.worth import PriceOfTime, WorthOfDrafts, nearer
+from osd.gamma.worth import PriceOfTime, nearer
 
 FIRST_JUDGED = 8
 """Judged tokens before the rule speaks; until then a few rows try one token each."""
 _FIRST_ROWS = 4
 """That try one token each, whatever gamma_initial is: a draft may be hopeless."""
-_CAUTION = 1.2
-"""Within a round λ counts so many times: what is hoped for is estimated, and acted on where the estimate is high. On
-recorded traffic speeds from 1.0 to 1.35 differ by 2 % at most, and 1.2 was best or next to it on three data sets."""
+_HOPEFUL = 1.3
+"""How far what a draft is hoped to win may fall short of its cost and one still begins: where nobody drafts nothing is
+learned, and a domain that gains is noticed late. From 1.15 to 1.5 it is the same."""
+_REFRESH = 16
+"""Judged tokens after which it is worked out again what may yet be won."""
+_MOVED = 0.1
+"""Part of its price by which a draft pass has become dearer or cheaper when it is, too."""
+_STEADY = 4
+"""Rounds that draft once it was found to pay: what is asked before a draft costs as much as a third of a pass."""
 _LENGTH = 64.0
 """Tokens that a request is taken to have before any has ended."""
 _PROBING = 0.0075
@@ -49,23 +56,26 @@ class GoodputController:
     def __init__(self, costs: CostModel, *, initial: int, maximum: int, weigher: Weigher | None = None) -> None:
         self.weigher = weigher or Weigher(max(initial, maximum, 1))
         self._costs, self._maximum = costs, maximum
-        self._price_list, self._time, self._drafts = PriceList(costs), PriceOfTime(), WorthOfDrafts()
+        self._price_list, self._time = PriceList(costs), PriceOfTime()
         self._prober, self._asking = Prober(costs, _PROBING), Asking()
         self._batch = 1
         self._rows: Sequence[GoodputRow] = []
         self._length = _LENGTH
         """Tokens that a request usually has."""
         self._prices: Prices | None = None
+        self._foreseen = (0, 0, 1.0)
+        """What may yet be won was last worked out for so many rows, holds until so many tokens are judged, and was for
+        this price of a row's draft pass."""
         self._idle_before: Prices | None = None
         """The prices at which the round before did not speculate; None where it did."""
         self._quiet = 0
         """Rounds to come in which there is nothing to decide: nobody drafts, nobody may be asked, prices stand."""
+        self._steady = 0
+        """Rounds to come in which all draft without asking anew whether it pays."""
         self._changed = True
         """Whether requests came, went or were judged since the last round."""
-        self._hoped = 0.0
-        """What the first draft pass of this round promised."""
-        self._rate, self._bar = 0.0, _ALWAYS
-        """λ and λ a(B) of this round; a round that the rule does not size keeps every token."""
+        self._bar = _ALWAYS
+        """λ a(B) in a round that the rule sizes; others keep every token."""
 
     @property
     def speedup(self) -> float:
@@ -84,11 +94,16 @@ class GoodputController:
             self._quiet -= 1
             self.weigher.tally.rounds += 1
             return [0] * len(rows)
-        self._quiet = 0
+        if self._steady and batch == self._batch and rows == self._rows and not any(unread):
+            self._steady -= 1
+            self.weigher.tally.rounds += 1
+            self.weigher.begin(rows)
+            return [min(self._maximum, room) for room in rooms]
+        self._quiet = self._steady = 0
         self._settle(batch)
         self._notice_changes(rows)
         prices = self._prices = self._price_list.of(batch)
-        self._rate, self._bar = 0.0, _ALWAYS
+        self._bar = _ALWAYS
         if prices is None or self.weigher.judged < FIRST_JUDGED:
             gammas = self._try(rows, rooms)
         else:
@@ -96,14 +111,15 @@ class GoodputController:
         return [min(gamma, room) for gamma, room in zip(gammas, rooms, strict=True)]
 
     def steer(self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[float]) -> list[Go]:
-        """Keep the token where S ≥ θ; go on together while another pass is worth it."""
-        self.weigher.tally.passes = drafted
-        price = self._rate * self._prices.token_at(drafted, len(rows)) if self._prices and self._rate else 0.0
-        return self.weigher.weigh(rows, signals, price, self._bar)
+        """Keep the token where S + U ≥ θ; go on together while another pass is worth it."""
+        tally = self.weigher.tally
+        tally.passes += 1
+        tally.begun += drafted == 1
+        return self.weigher.weigh(rows, signals, self._bar)
 
     def _try(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
         """A token of some rows, before anything is known."""
-        self.weigher.begin(rows, 0.0)
+        self.weigher.begin(rows)
         left, gammas = _FIRST_ROWS, []
         for room in rooms:
             gammas.append(min(1, left, room))
@@ -123,18 +139,18 @@ class GoodputController:
         asked = None if gamma else self._asking.whom(rows, rooms)
         if not gamma and asked is None:
             return self._rest(rows, prices, self._asking.rest(rows))
-        table = (prices.plain, prices.plain + prices.begin + prices.draft + prices.token)
+        table = (prices.plain, prices.try_ms)
         chosen = self._prober.instead(gamma, self._time.speedup, batch, table)
         if gamma and chosen:
-            self._rate = _CAUTION * self._time.rate(prices, batch)
-            self._bar = self._rate * prices.draft
+            self._bar = self._time.rate(prices, batch) * prices.draft
+            self._steady = 0 if any(unread) else _STEADY - 1
             return [gamma if hope > 0 else 0 for hope in hopes]
         if asked is None:
             return [0] * len(rows)
         if not chosen:
             return self._rest(rows, prices, ceil(self._prober.short_ms / prices.plain))
         if not hopes:
-            self.weigher.begin(rows, 0.0)
+            self.weigher.begin(rows)
         return self._asking.only(rows, asked, chosen)
 
     def _rest(self, rows: Sequence[GoodputRow], prices: Prices, rounds: int) -> list[int]:
@@ -148,14 +164,22 @@ class GoodputController:
     ) -> tuple[int, list[float]]:
         """gamma_max or 0, and what each row hopes of a first draft pass."""
         rate = self._time.rate(prices, self._batch)
-        hopes = self.weigher.begin(rows, rate * prices.token)
+        self._foresee(prices, len(rows), rate)
+        hopes = self.weigher.begin(rows)
         for i, behind in enumerate(unread):
             if behind and not self._pays(rows[i], hopes[i], rooms[i], rate * behind * self._costs.reading_ms):
                 hopes[i] = 0.0
         if 0 in rooms:
             hopes = [hope if room > 0 else 0.0 for hope, room in zip(hopes, rooms, strict=True)]
-        self._hoped = sum(hopes)
-        return (self._maximum if self._drafts.factor * self._hoped > rate * (prices.begin + prices.draft) else 0), hopes
+        return (self._maximum if _HOPEFUL * sum(hopes) > rate * (prices.begin + prices.draft) else 0), hopes
+
+    def _foresee(self, prices: Prices, rows: int, rate: float) -> None:
+        """Work out what may yet be won, where prices or what is known of the draft are not what they were then."""
+        one, judged = rate * prices.draft / rows, self.weigher.judged
+        if self._foreseen[0] == rows and judged < self._foreseen[1] and abs(one / self._foreseen[2] - 1) < _MOVED:
+            return
+        self._foreseen = rows, judged + _REFRESH, one
+        self.weigher.foresee([rate * ms for ms in prices.by_depth(rows, self._maximum)], one)
 
     def _pays(self, row: GoodputRow, hope: float, room: int, reading: float) -> bool:
         """Whether drafting for the rest of a row's text wins more tokens than the drafter's reading up costs.
@@ -174,9 +198,7 @@ class GoodputController:
             self._time.saw(seen, prices, self._batch)
         if seen.passes:
             self._changed = True
-            self._price_list.saw(self._batch, seen.passes)
-            if prices and self._bar != _ALWAYS and self._hoped > 0:
-                self._drafts.saw(seen, prices, self._time.rate(prices, self._batch), self._hoped)
+            self._price_list.saw(self._batch, seen.begun, seen.passes)
         self._batch = batch
 
     def _notice_changes(self, rows: Sequence[GoodputRow]) -> None:

@@ -48,10 +48,13 @@ class GoodputRow:
 
 
 class Tally:
-    """What the rows of a round drafted and emitted, or of several plain ones."""
+    """What the rows of some rounds drafted and emitted."""
 
-    __slots__ = ("drafted", "emitted", "passes", "rounds", "rows")
+    __slots__ = ("begun", "drafted", "emitted", "passes", "rounds", "rows")
 
     def __init__(self) -> None:
         self.rounds = 1
+        self.begun = 0
+        """Rounds with draft passes."""
         self.rows = self.passes = self.drafted = self.emitted = 0
+        """Sums over the rounds."""

@@ -32,31 +32,27 @@ def rising(points: Sequence[Point]) -> list[float]:
 
 
 class Growth:
-    """Milliseconds of a target's pass by drafted tokens, of all rows together."""
+    """Milliseconds of a target's pass by drafted tokens, of all rows together, beyond a plain one's."""
 
     def __init__(self, points: Sequence[Point], jump: float, token: float) -> None:
         """``jump`` + ``token`` · n is the line."""
         held = sorted(
-            (n, (weight * ms + _LINE * (jump + token * n)) / (weight + _LINE), weight + _LINE)
+            (n, max(0.0, weight * ms + _LINE * (jump + token * n)) / (weight + _LINE), weight + _LINE)
             for n, ms, weight in points
         )
-        self._at, self._ms, self._token = [n for n, _, _ in held], rising(held), token
-        self._known: dict[tuple[int, int], float] = {}
+        self._at, self._ms = [n for n, _, _ in held], rising(held)
+        self._jump, self._token = jump, token
 
-    def a_token(self, low: int, high: int) -> float:
-        """Milliseconds a token, between ``low`` and ``high`` of them."""
-        found = self._known.get((low, high))
-        if found is None:
-            found = self._known[low, high] = (self._of(high) - self._of(low)) / (high - low)
-        return found
-
-    def _of(self, n: int) -> float:
+    def of(self, n: float) -> float:
+        """Milliseconds of ``n`` drafted tokens; nothing for none."""
         at, ms = self._at, self._ms
+        if n <= 0:
+            return 0.0
         if not at:
-            return self._token * n
+            return self._jump + self._token * n
         place = bisect_left(at, n)
         if place in (0, len(at)):
             end = -1 if place else 0
-            return ms[end] + self._token * (n - at[end])
+            return max(0.0, ms[end] + self._token * (n - at[end]))
         part = (n - at[place - 1]) / (at[place] - at[place - 1])
         return ms[place - 1] + part * (ms[place] - ms[place - 1])

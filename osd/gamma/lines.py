@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from osd.gamma.weighing import (
+from osd.gamma.book import (
     ACCEPTED,
     BINS,
-    DRAFTED,
     FOLLOWS,
-    HEAD,
     JUDGED,
-    LEANS,
     LINES,
-    ODDS,
-    PASSES,
     PRIOR,
     PRIORS,
-    ROW_PRIOR,
     SHARED,
     SHARED_PRIOR,
     Line,
     guess_of,
     middle_of,
 )
+from osd.gamma.weighing import DRAFTED, FORESEEN, GRID, HEAD, LEANS, ODDS, PASSES, ROW_PRIOR
 
 
 def new_book() -> list[list[float]]:
@@ -42,6 +37,11 @@ def new_desk(rows: int, depth: int) -> list[list[float]]:
     for row in desk:
         welcome(row)
     return desk
+
+
+def new_outlook(levels: int = FORESEEN) -> list[list[list[float]]]:
+    """Nothing is to be won beyond a token."""
+    return [[[0.0] * BINS for _ in range(GRID + 1)] for _ in range(levels)]
 
 
 def welcome(row: Line) -> None:

@@ -1,18 +1,21 @@
 """What one batch size's passes cost just now, as the few numbers that sizing a draft needs.
 
-A round of B rows that drafts k passes and n tokens is taken to cost plain + begin + k · draft + n · token. ``begin`` is
-what speculating costs however little is drafted: products over one row of numbers are cheaper than over two, and a
-first draft pass has to be set up. The price of a draft pass is taken around the usual number of them.
+A round of B rows that drafts k passes and n tokens is taken to cost plain + begin + k · draft + V(n). ``begin`` is what
+it takes to set up a first draft pass. V is what verifying takes (:mod:`osd.gamma.growth`); its first token may well be
+the dearest, for products over one row of numbers are cheaper than over two. The price of a draft pass is taken around
+the usual number of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from osd.gamma.costs import CostModel
-from osd.gamma.growth import Growth
+from osd.gamma.growth import Growth, Point
 
-_REFRESH = 16
+_REFRESH = 64
 """Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""
 _LEARNS = 0.03
 """What a round changes of the usual number of draft passes."""
@@ -27,19 +30,21 @@ class Prices:
     plain: float
     """b(B, B): a target pass without drafts."""
     begin: float
-    """What speculating at all costs."""
+    """What drafting at all costs."""
     draft: float
     """a(B): one more draft pass."""
-    token: float
-    """b'(N): one more drafted token in the target's pass, whichever it is."""
-    growth: Growth
-    """The same by how many there are."""
+    verifying: Growth
+    """V."""
 
-    def token_at(self, depth: int, rows: int) -> float:
-        """One more drafted token where each of so many rows has its ``depth``-th. What the first has beyond the second
-        belongs to ``begin``."""
-        depth = max(2, depth)
-        return self.growth.a_token(rows * (depth - 1), rows * depth)
+    def by_depth(self, rows: int, most: int) -> list[float]:
+        """Verifying one more drafted token, where each of so many rows has its first, its second, … of ``most``."""
+        taken = [self.verifying.of(rows * depth) for depth in range(most + 1)]
+        return [(more - less) / rows for less, more in pairwise(taken)]
+
+    @property
+    def try_ms(self) -> float:
+        """A round of one draft pass and one drafted token."""
+        return self.plain + self.begin + self.draft + self.verifying.of(1)
 
 
 def prices_of(costs: CostModel, batch: int, passes: float) -> Prices | None:
@@ -49,29 +54,27 @@ def prices_of(costs: CostModel, batch: int, passes: float) -> Prices | None:
     once, twice = costs.draft_ms(batch, depth), costs.draft_ms(batch, 2 * depth)
     if plain is None or once is None or twice is None:
         return None
-    jump, token, growth = _verifying(costs, batch, plain)
     draft = min(once, max(0.2 * once, twice - once)) / depth
-    return Prices(costs.rounds, plain, jump + once - depth * draft, draft, token, growth)
+    return Prices(costs.rounds, plain, once - depth * draft, draft, _verifying(costs, batch, plain))
 
 
-def _verifying(costs: CostModel, batch: int, plain: float) -> tuple[float, float, Growth]:
-    """(jump, token) of the line plain + jump + token · n through the passes that verified n > 0 drafted tokens, and
-    their growth.
-
-    Least squares, with the cost model's own line as one more timing, n = 2 a row, which decides while there is none.
-    """
+def _verifying(costs: CostModel, batch: int, plain: float) -> Growth:
+    """Of the passes that verified n > 0 drafted tokens, with the cost model's own line as one more timing, n = 2 a row,
+    which decides while there is none."""
     guess = costs.verify_ms(batch, 3 * batch) or plain
-    timed = [(tokens - batch, ms, weight) for tokens, ms, weight in costs.verified_ms(batch) if tokens > batch]
-    points = [(2 * batch, guess, 1.0), *timed]
+    timed = [(tokens - batch, ms - plain, weight) for tokens, ms, weight in costs.verified_ms(batch) if tokens > batch]
+    return Growth(timed, *line_through([(2 * batch, guess - plain, 1.0), *timed]))
+
+
+def line_through(points: Sequence[Point]) -> tuple[float, float]:
+    """(jump, token) of jump + token · n, by least squares; neither is negative."""
     total = sum(weight for _, _, weight in points)
     n_mean = sum(weight * n for n, _, weight in points) / total
-    ms_mean = sum(weight * ms for _, ms, weight in points) / total
+    mean = max(0.0, sum(weight * ms for _, ms, weight in points) / total)
     spread = sum(weight * (n - n_mean) ** 2 for n, _, weight in points)
-    rise = sum(weight * (n - n_mean) * (ms - ms_mean) for n, ms, weight in points)
-    over = max(0.0, ms_mean - plain)
-    token = min(max(0.0, rise / spread), over / n_mean) if spread > 0 else over / n_mean
-    jump = over - token * n_mean
-    return jump, token, Growth([(n, ms - plain, weight) for n, ms, weight in timed], jump, token)
+    rise = sum(weight * (n - n_mean) * ms for n, ms, weight in points)
+    token = min(max(0.0, rise / spread), mean / n_mean) if spread > 0 else mean / n_mean
+    return mean - token * n_mean, token
 
 
 class PriceList:
@@ -99,7 +102,8 @@ class PriceList:
         """Rounds for which they may still be used."""
         return prices.rounds + min(_REFRESH, 1 + prices.rounds // 4) - self._costs.rounds
 
-    def saw(self, batch: int, passes: int) -> None:
-        """A round that speculated made so many draft passes."""
-        before = self._usual.get(batch, float(passes))
-        self._usual[batch] = before + _LEARNS * (passes - before)
+    def saw(self, batch: int, rounds: int, passes: int) -> None:
+        """So many rounds that speculated made so many draft passes."""
+        each = passes / rounds
+        before = self._usual.get(batch, each)
+        self._usual[batch] = before + min(1.0, _LEARNS * rounds) * (each - before)

@@ -17,6 +17,8 @@ _REFIT = 16
 """Timings after which the line is drawn anew."""
 _HALF_LIFE = 512
 """Rounds in which a cell that is not timed any more loses half of its weight."""
+_LONG_AGO = 1024
+"""Rounds after which a cell that is timed again begins anew: what was timed then is of another machine."""
 _APART = 0.05
 """1 − r² of rows and sizes from which on they are told apart; else all is laid to size, which speculates less."""
 
@@ -41,7 +43,10 @@ class Cell:
         self.seen_at = 0
 
     def add(self, value: float, at: int) -> None:
-        """A timing taken in round ``at``."""
+        """A timing taken in round ``at``; those from long before say nothing of now."""
+        if at - self.seen_at > _LONG_AGO:
+            self.recent.clear()
+            self.count = 0
         self.recent.append(value)
         self.count += 1
         self.typical = lower_median(self.recent) if self.count >= TRUSTED else min(self.recent)

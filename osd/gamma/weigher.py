@@ -34,9 +34,14 @@ class Weigher:
         self._desk: Any = lines.new_desk(_ROWS, depth)
         self._places: Any = [0] * _ROWS
         self._peaks: Any = [0.0] * _ROWS
+        self._prices: Any = [0.0] * (depth + 1)
+        self._outlook: Any = lines.new_outlook()
+        self._blank: Any = self._outlook[:0]
+        """Of a batch: how long the others go on, and share a pass, is not known."""
         self._free = list(range(_ROWS))
         self._begun = 0
         """Rows of this round, whose lines the first ``_places`` name."""
+        self._alone = True
         self._interpreted = 0
         """Rounds."""
 
@@ -52,7 +57,7 @@ class Weigher:
     def seat(self, gone: Sequence[GoodputRow], come: Sequence[GoodputRow]) -> None:
         """Rows that left give their lines to those that came, once the verdicts on their last drafts are learned."""
         if gone:
-            self._run.begin(self._book, self._desk, self._places, 0, 0.0)
+            self._run.begin(self._book, self._desk, self._places, 0, self._prices, self._outlook)
         for row in gone:
             self._free.append(row.place)
             row.place = NOWHERE
@@ -69,21 +74,30 @@ class Weigher:
             line[weighing.DRAFTED], line[weighing.TAKEN] = drafted, accepted
             self.judged += accepted + 1 if accepted < drafted else drafted
 
-    def begin(self, rows: Sequence[GoodputRow], price: float) -> list[float]:
-        """A round: what each row hopes of a first draft pass, where a token in the target's pass costs ``price``."""
+    def foresee(self, prices: Sequence[float], bar: float) -> None:
+        """From now on verifying a row's d-th token costs ``prices[d - 1]``, and a draft pass ``bar`` a row, in
+        tokens."""
+        last = len(self._prices) - 1
+        for depth in range(1, last + 1):
+            self._prices[depth] = prices[min(depth, len(prices)) - 1]
+        self._run.foresee(self._book, self._outlook, self._prices, bar)
+
+    def begin(self, rows: Sequence[GoodputRow]) -> list[float]:
+        """A round: what each row hopes of a first draft pass, and of what may follow."""
         if self._run is PLAIN and self._compiler:
             self._hurry(self._compiler)
         count = self._begun = len(rows)
+        self._alone = count == 1
         for k, row in enumerate(rows):
             self._places[k] = row.place
-        hopes = self._run.begin(self._book, self._desk, self._places, count, price)
+        hopes = self._run.begin(self._book, self._desk, self._places, count, self._prices, self._outlook)
         if count == 1:
             return [hopes]
         return [float(self._desk[row.place][weighing.HOPE]) for row in rows]
 
-    def weigh(self, rows: Sequence[GoodputRow], peaks: Sequence[float], price: float, bar: float) -> list[Go]:
-        """After a draft pass of these rows of the round: a row keeps its token while S ≥ ``price``, all go on while
-        they hope for more than ``bar``."""
+    def weigh(self, rows: Sequence[GoodputRow], peaks: Sequence[float], bar: float) -> list[Go]:
+        """After a draft pass of these rows of the round: a row keeps its token while that is worth what verifying it
+        costs, all go on while they hope for more than ``bar``; all keep and go on where it is below 0."""
         count = len(rows)
         if count != self._begun:
             self._begun = 0
@@ -91,7 +105,10 @@ class Weigher:
                 self._places[k] = rows[k].place
         for k in range(count):
             self._peaks[k] = peaks[k]
-        first = self._run.weigh(self._book, self._desk, self._places, self._peaks, count, price, bar)
+        outlook = self._outlook if self._alone else self._blank
+        first = self._run.weigh(
+            self._book, self._desk, self._places, self._peaks, count, self._prices, outlook, bar
+        )  # fmt: skip
         if count == 1:
             return _ALONE[int(first)]
         return [_GOES[int(self._desk[row.place][weighing.ANSWER])] for row in rows]
@@ -116,6 +133,8 @@ class Weigher:
             compiler.start()
         if compiler.ready:
             self._run, self._book = compiler.ready, array(self._book)
+            self._prices, self._outlook = array(self._prices), array(self._outlook)
+            self._blank = self._outlook[:0]
             self._arrays()
 
     def _arrays(self) -> None:

@@ -4,9 +4,10 @@ Written so that it runs in two ways, with the same answers: over lists by the in
 compiled it (:mod:`osd.gamma.weigher`). Python between two draft passes is cold: it costs five times what it
 measures warm.
 
-    book   what is known of the draft (54 lines): tokens accepted and judged by bin of the peak, which bin followed
-           which, and what that lets expect
-    desk   a line for each row of this round: S so far, bins and chances of its passes
+    book      what is known of the draft (:mod:`osd.gamma.book`)
+    desk      a line for each row of this round: S so far, bins and chances of its passes
+    prices    θ_d, what verifying a row's d-th token costs, in tokens; from 1 on
+    outlook   U_d(S, bin): what may yet be won after d tokens, by d, S and the last token's bin
 
 Derivation: docs/goodput.md.
 """
@@ -15,144 +16,82 @@ from __future__ import annotations
 
 from typing import Any
 
-Lines = Any
-"""list[list[float]], or a float64 array."""
-Line = Any
-EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
-"""Between bins of the peak."""
-PEAKS = len(EDGES) + 1
-BINS = PEAKS + 2
-"""The last two are of tokens that the request's own text said before (:mod:`osd.echo`): little hangs on their peaks."""
-SAID_ACCEPTED = 0.8  # of such tokens, until it is known
-START = BINS
-"""In place of a bin: the row's own last token, before anything is drafted."""
-
-ACCEPTED, JUDGED, PRIORS, FRESH, TICKS, SHARED = 0, 1, 2, 3, 4, 5
-"""Lines of the book. PRIORS: judged tokens of a bin that are the guess it began with; FRESH: whether a line of
-expectations is up to date; SHARED: how tokens were accepted beside what peaks say, as LEANS of a row and its ODDS."""
-FOLLOWS = 6
-WEIGHTS = FOLLOWS + BINS + 1
-CHANCES = WEIGHTS + BINS + 1
-LINES = CHANCES + BINS + 1
-ALL, SINCE, PASSED = 0, 1, 2
-"""Places in TICKS: tokens judged, those since all was halved, draft passes."""
+from osd.gamma.book import (
+    BINS,
+    CHANCES,
+    FRESH,
+    START,
+    WEIGHTS,
+    Line,
+    Lines,
+    bin_of,
+    chance_of,
+    expect,
+    lean,
+    leaning,
+    passed,
+    saw,
+)
 
 SURVIVAL, LINE, PASSES, ODDS, HOPE, ANSWER, DRAFTED, TAKEN, LEANS, HEAD = 0, 1, 2, 3, 4, 5, 6, 7, 8, 12
 """Places on the desk. DRAFTED, TAKEN: the verdict on the last round, DRAFTED 0 once it is learned. LEANS: tokens
 accepted, rejected, expected to be and not; ODDS: what they come to. From HEAD on passes' bins, then their chances."""
-
-PRIOR = 4.0
-"""Judged tokens that the peak itself counts as, in its bin."""
-SHARED_PRIOR = 2.0
-"""Accepted and rejected tokens that "peaks are the truth" counts as."""
-SHARED_KEEPS = 0.99
-"""What is kept of the history of all bins with each judged token."""
 ROW_PRIOR = 3.0
 """Accepted and rejected tokens that "this request is like the others" counts as."""
-MEMORY = 160.0
-"""Tokens that a bin remembers: traffic changes, and with it what a peak is worth."""
-FIRST_MEMORY = 16.0
-"""First passes that are remembered: they tell a change of traffic soonest (with 160 a mix of domains is 2 % slower)."""
-FORGET_AFTER = 512
-"""Judged tokens after which all counts are halved."""
-LIKE = 0.5
-"""Share of first guesses of what follows a token that is a token like it."""
-NEGLIGIBLE = 0.02
-"""Share of a bin's successors below which one is left out of what may come next."""
-REFRESH = 16
-"""Judged tokens after which what may come next is worked out again."""
 ROW_KEEPS = 0.97
 """What a row keeps of its own history with each judged token."""
 DECLINE, LAST, ON = 0.0, 1.0, 2.0
+FORESEEN = 3
+"""Tokens of a draft after which it is known what may yet be won; later ones are weighed one by one."""
+GRID = 4
+"""Parts of S between which U is straight."""
 
 
-def bin_of(peak: float) -> int:
-    """Which bin a peak falls into; of a token that the text said before, peak + 1."""
-    if peak >= 1.0:
-        return PEAKS + int(peak >= 1.5)
-    found = 0
-    for edge in EDGES:
-        if peak >= edge:
-            found += 1
-    return found
+def beyond(outlook: Any, depth: int, survival: float, peak_bin: int) -> float:
+    """U_d(S, bin); 0 where it is not known."""
+    if depth > len(outlook):
+        return 0.0
+    level, at = outlook[depth - 1], survival * GRID
+    low = min(int(at), GRID - 1)
+    here, there = level[low][peak_bin], level[low + 1][peak_bin]
+    return float(here + (at - low) * (there - here))
 
 
-def middle_of(peak_bin: int) -> float:
-    """The middle of a bin; of what the text said before, a guess."""
-    if peak_bin >= PEAKS:
-        return SAID_ACCEPTED
-    low = EDGES[peak_bin - 1] if peak_bin > 0 else 0.0
-    high = EDGES[peak_bin] if peak_bin < PEAKS - 1 else 1.0
-    return (low + high) / 2
+def foresee(book: Lines, outlook: Any, prices: Line, bar: float) -> None:
+    """U_d(S, b) = max(0, Σ_c P(c | b) max(0, S p_c − θ_d+1 + U_d+1(S p_c, c)) − ``bar``), the last d first."""
+    for before in range(BINS):
+        if book[FRESH][before] == 0.0:
+            expect(book, before)
+    for depth in range(len(outlook), 0, -1):
+        price = prices[min(depth + 1, len(prices) - 1)]
+        for before in range(BINS):
+            weights, chances = book[WEIGHTS + before], book[CHANCES + before]
+            for k in range(1, GRID + 1):
+                worth = -bar
+                for c in range(BINS):
+                    if weights[c] > 0.0:
+                        survival = chances[c] * k / GRID
+                        gain = survival - price + beyond(outlook, depth + 1, survival, c)
+                        if gain > 0.0:
+                            worth += weights[c] * gain
+                outlook[depth - 1][k][before] = max(0.0, worth)
 
 
-def leaning(odds: float, chance: float) -> float:
-    """A request's own chance where the book says ``chance``."""
-    return odds * chance / (odds * chance + (1.0 - chance))
-
-
-def chance_of(book: Lines, peak_bin: int) -> float:
-    """How often a token of this bin is accepted. What is not known of the bin is guessed: the peak itself, leaning as
-    the tokens of all bins do, so that a draft that is surely wrong is found out once and not in each bin."""
-    middle = middle_of(peak_bin)
-    guess = leaning(book[SHARED][4], middle) - middle
-    return float((book[ACCEPTED][peak_bin] + book[PRIORS][peak_bin] * guess) / book[JUDGED][peak_bin])
-
-
-def expect(book: Lines, before: int) -> None:
-    """Works out what the next draft pass may find after an accepted token of this bin: weights, which add up to 1,
-    and chances."""
-    follows, weights, chances = book[FOLLOWS + before], book[WEIGHTS + before], book[CHANCES + before]
-    total = kept = 0.0
-    for i in range(BINS):
-        total += follows[i]
-    for i in range(BINS):
-        weights[i] = follows[i] if follows[i] > NEGLIGIBLE * total else 0.0
-        kept += weights[i]
-    for i in range(BINS):
-        weights[i] /= kept
-        chances[i] = chance_of(book, i)
-    book[FRESH][before] = 1.0
-
-
-def hope(book: Lines, row: Line, price: float) -> float:
-    """f: expected tokens from one more draft pass, less what verifying it costs; the row may still decline it."""
+def hope(book: Lines, row: Line, prices: Line, outlook: Any) -> float:
+    """f: expected tokens from one more draft pass and what may follow, less what verifying them costs; the row may
+    still decline."""
     before, survival, odds, worth = int(row[LINE]), row[SURVIVAL], row[ODDS], 0.0
     if book[FRESH][before] == 0.0:
         expect(book, before)
     weights, chances = book[WEIGHTS + before], book[CHANCES + before]
+    depth = min(int(row[PASSES]) + 1, len(prices) - 1)
     for i in range(BINS):
         if weights[i] > 0.0:
-            gain = survival * leaning(odds, chances[i]) - price
+            then = survival * leaning(odds, chances[i])
+            gain = then - prices[depth] + beyond(outlook, depth, then, i)
             if gain > 0.0:
                 worth += weights[i] * gain
     return worth
-
-
-def guess_of(before: int, peak_bin: int) -> float:
-    """What is taken to follow a token of the bin ``before`` until that is known: one like it (else a draft whose second
-    tokens were never tried would never try them), or any peak."""
-    even = 1.0 / PEAKS if peak_bin < PEAKS else 0.0
-    if before == START:
-        return even
-    return LIKE * (1.0 if peak_bin == before else 0.0) + (1.0 - LIKE) * even
-
-
-def passed(book: Lines, before: int, peak_bin: int) -> None:
-    """A draft pass found its peak in this bin, after a token of the bin ``before``."""
-    follows, ticks = book[FOLLOWS + before], book[TICKS]
-    follows[peak_bin] += 1.0
-    ticks[PASSED] += 1.0
-    first = before == START
-    if first:
-        book[FRESH][before] = 0.0
-    if first or ticks[PASSED] % REFRESH == 0.0:
-        most, total = FIRST_MEMORY if first else MEMORY, 0.0
-        for i in range(BINS):
-            total += follows[i]
-        if total > most:
-            for i in range(BINS):
-                follows[i] *= most / total
 
 
 def look(book: Lines, row: Line, peak: float) -> None:
@@ -167,63 +106,28 @@ def look(book: Lines, row: Line, peak: float) -> None:
     row[LINE], row[PASSES] = float(found), float(min(count + 1, depth))
 
 
-def weigh(book: Lines, desk: Lines, places: Any, peaks: Any, rows: int, price: float, bar: float) -> float:
-    """After a draft pass over the first ``rows`` of ``places``: each keeps its token while S ≥ ``price``; they go on
-    while what they hope of another pass is more than ``bar``. ANSWER of each; returns that of the first."""
+def weigh(
+    book: Lines, desk: Lines, places: Any, peaks: Any, rows: int, prices: Line, outlook: Any, bar: float
+) -> float:
+    """After a draft pass over the first ``rows`` of ``places``: each keeps its token while S + U ≥ θ; they go on
+    while what they hope of another pass is more than ``bar``. Below 0 it keeps all. ANSWER of each; returns that of
+    the first."""
     hopes = 0.0
     for k in range(rows):
         row = desk[places[k]]
         look(book, row, peaks[k])
-        keeps = row[SURVIVAL] >= price
-        row[ANSWER] = ON if keeps else DECLINE
-        if keeps:
-            hopes += hope(book, row, price)
+        row[ANSWER] = ON
+        if bar >= 0.0:
+            depth, survival = int(row[PASSES]), row[SURVIVAL]
+            if survival + beyond(outlook, depth, survival, int(row[LINE])) >= prices[depth]:
+                hopes += hope(book, row, prices, outlook)
+            else:
+                row[ANSWER] = DECLINE
     if hopes <= bar:
         for k in range(rows):
             row = desk[places[k]]
             row[ANSWER] = min(row[ANSWER], LAST)
     return float(desk[places[0]][ANSWER])
-
-
-def forget(book: Lines) -> None:
-    """Halve what was counted; what is not counted any more goes back to the peak itself."""
-    for i in range(BINS):
-        book[ACCEPTED][i] = (book[ACCEPTED][i] + PRIOR * middle_of(i)) / 2
-        book[JUDGED][i] = (book[JUDGED][i] + PRIOR) / 2
-        book[PRIORS][i] = (book[PRIORS][i] + PRIOR) / 2
-    for before in range(BINS + 1):
-        for i in range(BINS):
-            book[FOLLOWS + before][i] = (book[FOLLOWS + before][i] + guess_of(before, i)) / 2
-
-
-def lean(line: Line, at: int, chance: float, accepted: float, keeps: float, prior: float) -> float:
-    """A token that was given this chance, 1 or 0 for its verdict: counts tokens accepted, rejected, expected to be
-    and not, from ``at`` on. Returns the odds of acceptance ÷ those that chances give."""
-    back = (1.0 - keeps) * prior
-    line[at] = keeps * line[at] + back + accepted
-    line[at + 1] = keeps * line[at + 1] + back + (1.0 - accepted)
-    line[at + 2] = keeps * line[at + 2] + back + chance
-    line[at + 3] = keeps * line[at + 3] + back + (1.0 - chance)
-    return float(line[at] * line[at + 3] / (line[at + 1] * line[at + 2]))
-
-
-def saw(book: Lines, peak_bin: int, accepted: float) -> None:
-    """The target's verdict on a token, 1 or 0."""
-    counts, ticks = book[JUDGED], book[TICKS]
-    ticks[ALL] += 1.0
-    ticks[SINCE] += 1.0
-    keeps = 1.0 if counts[peak_bin] < MEMORY else 1.0 - 1.0 / MEMORY
-    counts[peak_bin] = keeps * counts[peak_bin] + 1.0
-    book[ACCEPTED][peak_bin] = keeps * book[ACCEPTED][peak_bin] + accepted
-    book[PRIORS][peak_bin] *= keeps
-    if peak_bin < PEAKS:
-        book[SHARED][4] = lean(book[SHARED], 0, middle_of(peak_bin), accepted, SHARED_KEEPS, SHARED_PRIOR)
-    if ticks[SINCE] % REFRESH == 0.0 or ticks[ALL] <= REFRESH:
-        for before in range(BINS + 1):
-            book[FRESH][before] = 0.0
-    if ticks[SINCE] == FORGET_AFTER:
-        ticks[SINCE] = 0.0
-        forget(book)
 
 
 def judge(book: Lines, row: Line) -> None:
@@ -236,7 +140,7 @@ def judge(book: Lines, row: Line) -> None:
     row[DRAFTED] = 0.0
 
 
-def begin(book: Lines, desk: Lines, places: Any, rows: int, price: float) -> float:
+def begin(book: Lines, desk: Lines, places: Any, rows: int, prices: Line, outlook: Any) -> float:
     """Learns from the verdicts on the last round, and begins one with the first ``rows`` of ``places``: what does each
     HOPE of a first draft pass? Returns the sum."""
     for place in range(len(desk)):
@@ -246,6 +150,6 @@ def begin(book: Lines, desk: Lines, places: Any, rows: int, price: float) -> flo
     for k in range(rows):
         row = desk[places[k]]
         row[SURVIVAL], row[LINE], row[PASSES] = 1.0, float(START), 0.0
-        row[HOPE] = hope(book, row, price)
+        row[HOPE] = hope(book, row, prices, outlook)
         hopes += row[HOPE]
     return hopes

@@ -1,5 +1,4 @@
-"""What time is worth: λ, the tokens a millisecond that decoding makes now, and how much more whole drafts turn out
-to win than their first pass promised."""
+"""What time is worth: λ, the tokens a millisecond that decoding makes now."""
 
 from __future__ import annotations
 
@@ -10,8 +9,6 @@ MEMORY = 0.97
 """What the price of time keeps of its past with each round."""
 _PATIENCE = 4.0
 """Plain rounds that the price of time begins with."""
-_WORTH = 2.0
-"""How much more a whole draft is taken to be worth than its first pass promises, until that is known."""
 
 
 def nearer(before: float, now: float) -> float:
@@ -33,26 +30,14 @@ class PriceOfTime:
         return self.speedup * batch / prices.plain
 
     def saw(self, seen: Tally, prices: Prices, batch: int) -> None:
-        """A round of a batch of so many rows, or several plain ones."""
+        """Some rounds of a batch of so many rows."""
         keeps = MEMORY**seen.rounds
         each = (1 - keeps) / (1 - MEMORY) / seen.rounds
-        passes = seen.passes * prices.draft + (prices.begin if seen.passes else 0.0)
-        ms = (prices.plain + passes) * seen.rows / batch + seen.drafted * prices.token
+        part = seen.rows / (batch * seen.rounds)
+        ms = part * (seen.rounds * prices.plain + seen.begun * prices.begin + seen.passes * prices.draft)
+        if seen.drafted:
+            verified = part * max(1, seen.begun)
+            ms += verified * prices.verifying.of(seen.drafted / verified)
         self._gained = keeps * self._gained + each * seen.emitted / batch
         self._spent = keeps * self._spent + each * ms / prices.plain
         self.speedup = max(1.0, self._gained / self._spent)
-
-
-class WorthOfDrafts:
-    """Tokens won by whole drafts, less what they cost after the first pass, ÷ what the first passes promised."""
-
-    def __init__(self) -> None:
-        self._won, self._promised = _WORTH, 1.0
-        self.factor = _WORTH
-
-    def saw(self, seen: Tally, prices: Prices, rate: float, promised: float) -> None:
-        """A round whose drafts the rule sized; its first pass promised so many tokens."""
-        later = (seen.passes - 1) * prices.draft + seen.drafted * prices.token
-        self._won = nearer(self._won, seen.emitted - seen.rows - rate * later)
-        self._promised = nearer(self._promised, promised)
-        self.factor = max(1.0, self._won / self._promised)

@@ -25,6 +25,7 @@ from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
 from osd.brief import PASSES
 from osd.engine import Engine
 from osd.gamma import CostModel, GammaController, Pace, make_controller
+from osd.gamma.compiled import COMPILER
 from osd.models import Model, Pair
 from osd.row import Completion
 from storage.records import Request, Round, Sampling
@@ -51,6 +52,7 @@ class Contest:
     ) -> None:  # fmt: skip
         """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).
         ``traces``: the greedy text of each of them, in the same order, for the oracle."""
+        COMPILER.wait()
         PASSES.wait()  # what is compiled once is no part of what decoding costs
         self.pair, self.plan = pair, plan
         self.costs = CostModel()

@@ -1,4 +1,4 @@
-"""The arithmetic of osd.gamma.weighing once more, in plain objects: what the fast one must agree with.
+"""The arithmetic of osd.gamma.book and weighing once more, in plain objects: what the fast one must agree with.
 
 A draft knows its largest probability ("peak") before a token is drawn. How often such tokens are accepted depends on
 the draft, the target and the traffic, so it is counted: in bins of the peak, each pulled towards the peak itself while
@@ -14,6 +14,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+
+import numpy as np
+
+Following = Sequence[tuple[int, float, float]]
+"""(bin, weight, chance)."""
 
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 PEAKS = len(EDGES) + 1
@@ -65,7 +70,7 @@ class Calibration:
         self._since = self._passed = 0
         self.judged = 0
         """Tokens judged so far."""
-        self._known: list[list[tuple[float, float]] | None] = [None] * (BINS + 1)
+        self._known: list[Following | None] = [None] * (BINS + 1)
 
     def chance(self, peak_bin: int) -> float:
         """How often a token whose peak is in this bin is accepted; what is guessed of it leans as all bins do."""
@@ -73,16 +78,16 @@ class Calibration:
         own = self._accepted[peak_bin] - self._guessed[peak_bin] * middle
         return (own + self._guessed[peak_bin] * self._shared.of(middle)) / self._judged[peak_bin]
 
-    def following(self, peak_bin: int) -> Sequence[tuple[float, float]]:
-        """(weight, chance) of what the next draft pass may find, after an accepted token of this bin, or at START.
-        The weights add up to 1."""
+    def following(self, peak_bin: int) -> Following:
+        """What the next draft pass may find, after an accepted token of this bin, or at START. The weights add up
+        to 1."""
         known = self._known[peak_bin]
         if known is None:
             line = self._follows[peak_bin]
             total = sum(line)
-            kept = [(weight, self.chance(i)) for i, weight in enumerate(line) if weight > _NEGLIGIBLE * total]
-            total = sum([weight for weight, _ in kept])
-            known = self._known[peak_bin] = [(weight / total, chance) for weight, chance in kept]
+            kept = [(i, weight, self.chance(i)) for i, weight in enumerate(line) if weight > _NEGLIGIBLE * total]
+            total = sum([weight for _, weight, _ in kept])
+            known = self._known[peak_bin] = [(i, weight / total, chance) for i, weight, chance in kept]
         return known
 
     def passed(self, before: int, peak_bin: int) -> None:
@@ -168,10 +173,21 @@ class PlainRow:
         self.chances.append(self._calibration.chance(found))
         self.survival *= self.lean.of(self.chances[-1])
 
-    def hope(self, price: float) -> float:
-        """f: expected tokens from one more draft pass, less what verifying it costs."""
-        expected = self._calibration.following(self.bins[-1] if self.bins else START)
-        return sum(weight * max(0.0, self.survival * self.lean.of(chance) - price) for weight, chance in expected)
+    def hope(self, outlook: Outlook, far: bool) -> float:
+        """f: expected tokens from one more draft pass and, looking ``far``, what may follow, less their verifying."""
+        depth, expected = len(self.bins) + 1, self._calibration.following(self.bins[-1] if self.bins else START)
+        worth = 0.0
+        for found, weight, chance in expected:
+            survival = self.survival * self.lean.of(chance)
+            more = outlook.beyond(depth, survival, found) if far else 0.0
+            worth += weight * max(0.0, survival - outlook.price(depth) + more)
+        return worth
+
+    def keeps(self, outlook: Outlook, far: bool) -> bool:
+        """Whether the newest token is worth verifying."""
+        depth = len(self.bins)
+        more = outlook.beyond(depth, self.survival, self.bins[-1]) if far else 0.0
+        return self.survival + more >= outlook.price(depth)
 
     def judge(self, drafted: int, accepted: int) -> None:
         """Verdicts end with the first rejection."""
@@ -180,13 +196,45 @@ class PlainRow:
             self.lean.saw(self.chances[i], i < accepted)
 
 
+class Outlook:
+    """U_d(S, bin), what going on after d tokens may yet win: 0 where nothing is foreseen."""
+
+    def __init__(self, calibration: Calibration, prices: Sequence[float], bar: float, levels: int, parts: int) -> None:
+        """Verifying a d-th token costs ``prices[d - 1]``. U is worked out for ``levels`` d and S = 0, 1/parts, …, 1;
+        between these it is straight."""
+        self._prices, self._at = prices, [k / parts for k in range(parts + 1)]
+        self._levels: dict[int, list[list[float]]] = {}
+        for depth in range(levels, 0, -1):
+            self._levels[depth] = [
+                [self._worth(calibration.following(b), depth, survival) - bar for survival in self._at]
+                for b in range(BINS)
+            ]
+            self._levels[depth] = [[max(0.0, value) for value in line] for line in self._levels[depth]]
+
+    def _worth(self, following: Following, depth: int, survival: float) -> float:
+        found = [(weight, survival * chance, next_bin) for next_bin, weight, chance in following]
+        return sum(
+            weight * max(0.0, then - self.price(depth + 1) + self.beyond(depth + 1, then, next_bin))
+            for weight, then, next_bin in found
+        )
+
+    def price(self, depth: int) -> float:
+        """θ_d."""
+        return self._prices[min(depth, len(self._prices)) - 1]
+
+    def beyond(self, depth: int, survival: float, peak_bin: int) -> float:
+        """U_d(S, bin)."""
+        level = self._levels.get(depth)
+        return float(np.interp(survival, self._at, level[peak_bin])) if level else 0.0
+
+
 def weigh_plainly(
-    rows: Sequence[PlainRow], peaks: Sequence[float], price: float, bar: float
+    rows: Sequence[PlainRow], peaks: Sequence[float], outlook: Outlook, far: bool
 ) -> tuple[list[bool], float]:
     """Which rows keep their token, and what those hope of another pass; they go on where that is more than the bar."""
     kept, hopes = [], 0.0
     for row, peak in zip(rows, peaks, strict=True):
         row.look(peak)
-        kept.append(row.survival >= price)
-        hopes += row.hope(price) if kept[-1] else 0.0
+        kept.append(row.keeps(outlook, far))
+        hopes += row.hope(outlook, far) if kept[-1] else 0.0
     return kept, hopes

@@ -73,9 +73,9 @@ def test_what_comes_next_is_counted_by_what_came_before() -> None:
         seen.passed(bin_of(0.3), bin_of(0.97))
     for _ in range(16):
         seen.saw(bin_of(0.5), True)  # the guesses are worked out again
-    [(weight, chance)] = seen.following(START)
+    [(_, weight, chance)] = seen.following(START)
     assert (weight, chance) == (1.0, pytest.approx(seen.chance(bin_of(0.3))))
-    assert seen.following(bin_of(0.3))[0][1] == pytest.approx(seen.chance(bin_of(0.97)))
+    assert seen.following(bin_of(0.3))[0][2] == pytest.approx(seen.chance(bin_of(0.97)))
     assert len(seen.following(bin_of(0.7))) == PEAKS  # nothing known: any peak may follow
 
 

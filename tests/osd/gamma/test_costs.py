@@ -108,6 +108,16 @@ def test_what_is_not_timed_any_more_is_forgotten_for_what_is_timed_beside_it() -
     assert after is not None and after < 5.0
 
 
+def test_a_shape_that_was_last_timed_long_ago_begins_anew() -> None:
+    """Its median of 31 timings would hold to what it was then, and a draft that looks dear is hardly ever timed."""
+    costs = timed({(1, 1): 4.0, (1, 3): 40.0})
+    for _ in range(1100):
+        costs.observe_verify(1, 1, 4.0)
+    costs.observe_verify(1, 3, 5.0)
+    assert costs.verified(1, 3)[0] == 1
+    assert [ms for tokens, ms, _ in costs.verified_ms(1) if tokens == 3] == [5.0]
+
+
 def test_a_busy_machine_slows_what_is_not_being_timed_as_well() -> None:
     costs = timed({(1, 1): 4.0, (1, 5): 5.0}, {(1, 4): 4.0})
     for _ in range(12):

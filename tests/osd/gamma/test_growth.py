@@ -28,20 +28,21 @@ def test_what_rises_is_nearest_in_least_squares(some: list[tuple[int, float, flo
 def test_no_token_costs_less_than_nothing(
     some: list[tuple[int, float, float]], jump: float, token: float, low: int, more: int
 ) -> None:
-    assert Growth(some, jump, token).a_token(low, low + more) >= -1e-9
+    grown = Growth(some, jump, token)
+    assert 0.0 <= grown.of(low) <= grown.of(low + more) + 1e-9
 
 
 def test_it_is_the_line_where_nothing_was_timed_and_where_the_line_is_right() -> None:
-    assert Growth([], 0.5, 0.2).a_token(3, 8) == pytest.approx(0.2)
     line = Growth([(n, 0.5 + 0.2 * n, 8.0) for n in (2, 3, 6)], 0.5, 0.2)
-    for low, high in ((1, 2), (2, 3), (3, 5), (1, 9), (7, 30)):
-        assert line.a_token(low, high) == pytest.approx(0.2)
+    for grown in (Growth([], 0.5, 0.2), line):
+        assert grown.of(0) == 0.0
+        assert [grown.of(n) for n in (1, 2, 4, 30)] == pytest.approx([0.7, 0.9, 1.3, 6.5])
 
 
 def test_a_point_of_few_timings_is_held_to_the_line() -> None:
-    assert Growth([(4, 9.0, 1.0)], 1.0, 0.5).a_token(1, 4) == pytest.approx(0.5)
     few = Growth([(1, 1.5, 8.0), (4, 9.0, 1.0)], 1.0, 0.5)
-    assert few.a_token(1, 4) == pytest.approx(((9.0 + _LINE * 3.0) / (1 + _LINE) - 1.5) / 3)
+    assert few.of(4) == pytest.approx((9.0 + _LINE * 3.0) / (1 + _LINE))
+    assert few.of(1) == 1.5 and few.of(6) == pytest.approx(few.of(4) + 1.0)
 
 
 @pytest.mark.parametrize("rows", [1, 4])
@@ -54,6 +55,7 @@ def test_tokens_before_a_step_cost_nothing_and_those_on_it_all_of_it(rows: int) 
 
     prices = PriceList(known_costs(0.1, stepped, batches=(rows,))).of(rows)
     assert prices is not None
-    assert max(prices.token_at(depth, rows) for depth in (1, 2, 3, 4)) < 0.1 / rows
-    assert prices.token_at(6, rows) > 1.5 / rows
-    assert prices.token > 0.2 / rows  # the line knows no steps
+    taken = prices.by_depth(rows, 6)
+    assert taken[0] > 0.7 / rows
+    assert max(taken[1:4]) < 0.1 / rows
+    assert taken[5] > 1.5 / rows

@@ -13,7 +13,8 @@ from osd.gamma.base import Go, Observation
 from osd.gamma.compiled import COMPILER, Compiler
 from osd.gamma.goodput_row import GoodputRow
 from osd.gamma.weigher import WORTH_COMPILING, Weigher
-from tests.osd.gamma.plain_calibration import Calibration, PlainRow, weigh_plainly
+from osd.gamma.weighing import FORESEEN, GRID
+from tests.osd.gamma.plain_calibration import BINS, Calibration, Outlook, PlainRow, weigh_plainly
 
 DEPTH = 6
 
@@ -24,6 +25,7 @@ class Pair:
     def __init__(self, weigher: Weigher, seed: int, count: int) -> None:
         self.weigher, self.chance = weigher, random.Random(seed)
         self.calibration = Calibration()
+        self.outlook = self.foresee()
         self.rows: list[tuple[GoodputRow, PlainRow]] = []
         self.come(count)
 
@@ -33,26 +35,35 @@ class Pair:
         self.weigher.seat([], rows)
         self.rows += [(row, PlainRow(self.calibration)) for row in rows]
 
+    def foresee(self) -> Outlook:
+        """Other prices."""
+        prices = sorted(self.chance.choice([0.0, 0.1, 0.3, 0.5]) for _ in range(DEPTH))
+        pass_price = self.chance.choice([0.0, 0.05, 0.2])
+        self.weigher.foresee(prices, pass_price)
+        return Outlook(self.calibration, prices, pass_price, FORESEEN, GRID)
+
     def round(self) -> None:
         """Drafts, answers compared after each pass, and verdicts."""
-        price, bar = self.chance.choice([0.0, 0.1, 0.3]), self.chance.choice([0.05, 0.3, 0.8])
-        hopes = self.weigher.begin([row for row, _ in self.rows], price)
+        bar = self.chance.choice([0.05, 0.3, 0.8])
+        hopes = self.weigher.begin([row for row, _ in self.rows])
         for _, plain in self.rows:
             plain.begin()
         assert [self.weigher.odds(row) for row, _ in self.rows] == pytest.approx([p.lean.odds for _, p in self.rows])
-        assert hopes == pytest.approx([plain.hope(price) for _, plain in self.rows], rel=1e-9)
+        assert hopes == pytest.approx([plain.hope(self.outlook, True) for _, plain in self.rows], rel=1e-9)
+        if self.chance.random() < 0.3:
+            self.outlook = self.foresee()
         drafted, going = [0] * len(self.rows), list(range(len(self.rows)))
         for _ in range(DEPTH):
-            going = self.passed(going, drafted, price, bar)
+            going = self.passed(going, drafted, bar)
             if not going:
                 break
         self.judge(drafted)
 
-    def passed(self, going: list[int], drafted: list[int], price: float, bar: float) -> list[int]:
+    def passed(self, going: list[int], drafted: list[int], bar: float) -> list[int]:
         """One draft pass of these rows; those that go on."""
         peaks = [self.chance.betavariate(0.7, 0.7) + (self.chance.random() < 0.3) for _ in going]
-        answers = self.weigher.weigh([self.rows[i][0] for i in going], peaks, price, bar)
-        kept, hopes = weigh_plainly([self.rows[i][1] for i in going], peaks, price, bar)
+        answers = self.weigher.weigh([self.rows[i][0] for i in going], peaks, bar)
+        kept, hopes = weigh_plainly([self.rows[i][1] for i in going], peaks, self.outlook, len(self.rows) == 1)
         if abs(hopes - bar) > 1e-9:
             goes = Go.ON if hopes > bar else Go.LAST
             assert answers == [goes if keeps else Go.DECLINE for keeps in kept]
@@ -96,6 +107,30 @@ def test_it_answers_as_the_plain_one_after_any_history(make: object, seed: int, 
         pair.round()
         if pair.chance.random() < 0.1:
             pair.change()
+
+
+def test_what_is_foreseen_is_near_to_what_whole_drafts_of_so_many_tokens_may_win() -> None:
+    """U is straight between some S; against U at every S that a draft may have, of three tokens after one."""
+    chance, seen = random.Random(5), Calibration()
+    for _ in range(400):
+        found = chance.randrange(BINS)
+        seen.passed(chance.choice([found, chance.randrange(BINS)]), found)
+        seen.saw(found, chance.random() < found / BINS)
+    prices, bar = [0.1, 0.1, 0.4, 0.0, 0.05], 0.06
+    outlook = Outlook(seen, prices, bar, 3, GRID)
+
+    def exactly(depth: int, survival: float, before: int) -> float:
+        if depth > 3:
+            return 0.0
+        gains = [
+            weight * max(0.0, survival * p - prices[depth] + exactly(depth + 1, survival * p, found))
+            for found, weight, p in seen.following(before)
+        ]
+        return max(0.0, sum(gains) - bar)
+
+    for found in range(BINS):
+        for survival in (0.15, 0.33, 0.7, 0.95):
+            assert outlook.beyond(1, survival, found) == pytest.approx(exactly(1, survival, found), abs=0.03)
 
 
 class Late(Compiler):
@@ -147,10 +182,10 @@ def test_the_compiler_is_asked_for_once_it_is_worth_it() -> None:
     compiler = Asked()
     weigher = Weigher(DEPTH, compiler)
     for _ in range(WORTH_COMPILING - 1):
-        weigher.begin([], 0.0)
+        weigher.begin([])
     assert compiler.times == 0
     for _ in range(2 * WORTH_COMPILING):
-        weigher.begin([], 0.0)
+        weigher.begin([])
     assert compiler.times == 1
 
 

@@ -1,0 +1,167 @@
+"""What goodput knows of a draft: how often tokens of a peak are accepted, and what follows them.
+
+    book   54 lines: tokens accepted and judged by bin of the peak, which bin followed which, and what that lets expect
+
+Numbers alone, written so that they run in two ways (:mod:`osd.gamma.weighing`). Derivation: docs/goodput.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Lines = Any
+"""list[list[float]], or a float64 array."""
+Line = Any
+EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
+"""Between bins of the peak."""
+PEAKS = len(EDGES) + 1
+BINS = PEAKS + 2
+"""The last two are of tokens that the request's own text said before (:mod:`osd.echo`): little hangs on their peaks."""
+SAID_ACCEPTED = 0.8  # of such tokens, until it is known
+START = BINS
+"""In place of a bin: the row's own last token, before anything is drafted."""
+
+ACCEPTED, JUDGED, PRIORS, FRESH, TICKS, SHARED = 0, 1, 2, 3, 4, 5
+"""Lines of the book. PRIORS: judged tokens of a bin that are the guess it began with; FRESH: whether a line of
+expectations is up to date; SHARED: how tokens were accepted beside what peaks say, as LEANS of a row and its ODDS."""
+FOLLOWS = 6
+WEIGHTS = FOLLOWS + BINS + 1
+CHANCES = WEIGHTS + BINS + 1
+LINES = CHANCES + BINS + 1
+ALL, SINCE, PASSED = 0, 1, 2
+"""Places in TICKS: tokens judged, those since all was halved, draft passes."""
+
+PRIOR = 4.0
+"""Judged tokens that the peak itself counts as, in its bin."""
+SHARED_PRIOR = 2.0
+"""Accepted and rejected tokens that "peaks are the truth" counts as."""
+SHARED_KEEPS = 0.99
+"""What is kept of the history of all bins with each judged token."""
+MEMORY = 160.0
+"""Tokens that a bin remembers: traffic changes, and with it what a peak is worth."""
+FIRST_MEMORY = 16.0
+"""First passes that are remembered: they tell a change of traffic soonest (with 160 a mix of domains is 2 % slower)."""
+FORGET_AFTER = 512
+"""Judged tokens after which all counts are halved."""
+LIKE = 0.5
+"""Share of first guesses of what follows a token that is a token like it."""
+NEGLIGIBLE = 0.02
+"""Share of a bin's successors below which one is left out of what may come next."""
+REFRESH = 16
+"""Judged tokens after which what may come next is worked out again."""
+
+
+def bin_of(peak: float) -> int:
+    """Which bin a peak falls into; of a token that the text said before, peak + 1."""
+    if peak >= 1.0:
+        return PEAKS + int(peak >= 1.5)
+    found = 0
+    for edge in EDGES:
+        if peak >= edge:
+            found += 1
+    return found
+
+
+def middle_of(peak_bin: int) -> float:
+    """The middle of a bin; of what the text said before, a guess."""
+    if peak_bin >= PEAKS:
+        return SAID_ACCEPTED
+    low = EDGES[peak_bin - 1] if peak_bin > 0 else 0.0
+    high = EDGES[peak_bin] if peak_bin < PEAKS - 1 else 1.0
+    return (low + high) / 2
+
+
+def leaning(odds: float, chance: float) -> float:
+    """A request's own chance where the book says ``chance``."""
+    return odds * chance / (odds * chance + (1.0 - chance))
+
+
+def chance_of(book: Lines, peak_bin: int) -> float:
+    """How often a token of this bin is accepted. What is not known of the bin is guessed: the peak itself, leaning as
+    the tokens of all bins do, so that a draft that is surely wrong is found out once and not in each bin."""
+    middle = middle_of(peak_bin)
+    guess = leaning(book[SHARED][4], middle) - middle
+    return float((book[ACCEPTED][peak_bin] + book[PRIORS][peak_bin] * guess) / book[JUDGED][peak_bin])
+
+
+def expect(book: Lines, before: int) -> None:
+    """Works out what the next draft pass may find after an accepted token of this bin: weights, which add up to 1,
+    and chances."""
+    follows, weights, chances = book[FOLLOWS + before], book[WEIGHTS + before], book[CHANCES + before]
+    total = kept = 0.0
+    for i in range(BINS):
+        total += follows[i]
+    for i in range(BINS):
+        weights[i] = follows[i] if follows[i] > NEGLIGIBLE * total else 0.0
+        kept += weights[i]
+    for i in range(BINS):
+        weights[i] /= kept
+        chances[i] = chance_of(book, i)
+    book[FRESH][before] = 1.0
+
+
+def guess_of(before: int, peak_bin: int) -> float:
+    """What is taken to follow a token of the bin ``before`` until that is known: one like it (else a draft whose second
+    tokens were never tried would never try them), or any peak."""
+    even = 1.0 / PEAKS if peak_bin < PEAKS else 0.0
+    if before == START:
+        return even
+    return LIKE * (1.0 if peak_bin == before else 0.0) + (1.0 - LIKE) * even
+
+
+def passed(book: Lines, before: int, peak_bin: int) -> None:
+    """A draft pass found its peak in this bin, after a token of the bin ``before``."""
+    follows, ticks = book[FOLLOWS + before], book[TICKS]
+    follows[peak_bin] += 1.0
+    ticks[PASSED] += 1.0
+    first = before == START
+    if first:
+        book[FRESH][before] = 0.0
+    if first or ticks[PASSED] % REFRESH == 0.0:
+        most, total = FIRST_MEMORY if first else MEMORY, 0.0
+        for i in range(BINS):
+            total += follows[i]
+        if total > most:
+            for i in range(BINS):
+                follows[i] *= most / total
+
+
+def forget(book: Lines) -> None:
+    """Halve what was counted; what is not counted any more goes back to the peak itself."""
+    for i in range(BINS):
+        book[ACCEPTED][i] = (book[ACCEPTED][i] + PRIOR * middle_of(i)) / 2
+        book[JUDGED][i] = (book[JUDGED][i] + PRIOR) / 2
+        book[PRIORS][i] = (book[PRIORS][i] + PRIOR) / 2
+    for before in range(BINS + 1):
+        for i in range(BINS):
+            book[FOLLOWS + before][i] = (book[FOLLOWS + before][i] + guess_of(before, i)) / 2
+
+
+def lean(line: Line, at: int, chance: float, accepted: float, keeps: float, prior: float) -> float:
+    """A token that was given this chance, 1 or 0 for its verdict: counts tokens accepted, rejected, expected to be
+    and not, from ``at`` on. Returns the odds of acceptance ÷ those that chances give."""
+    back = (1.0 - keeps) * prior
+    line[at] = keeps * line[at] + back + accepted
+    line[at + 1] = keeps * line[at + 1] + back + (1.0 - accepted)
+    line[at + 2] = keeps * line[at + 2] + back + chance
+    line[at + 3] = keeps * line[at + 3] + back + (1.0 - chance)
+    return float(line[at] * line[at + 3] / (line[at + 1] * line[at + 2]))
+
+
+def saw(book: Lines, peak_bin: int, accepted: float) -> None:
+    """The target's verdict on a token, 1 or 0."""
+    counts, ticks = book[JUDGED], book[TICKS]
+    ticks[ALL] += 1.0
+    ticks[SINCE] += 1.0
+    keeps = 1.0 if counts[peak_bin] < MEMORY else 1.0 - 1.0 / MEMORY
+    counts[peak_bin] = keeps * counts[peak_bin] + 1.0
+    book[ACCEPTED][peak_bin] = keeps * book[ACCEPTED][peak_bin] + accepted
+    book[PRIORS][peak_bin] *= keeps
+    if peak_bin < PEAKS:
+        book[SHARED][4] = lean(book[SHARED], 0, middle_of(peak_bin), accepted, SHARED_KEEPS, SHARED_PRIOR)
+    if ticks[SINCE] % REFRESH == 0.0 or ticks[ALL] <= REFRESH:
+        for before in range(BINS + 1):
+            book[FRESH][before] = 0.0
+    if ticks[SINCE] == FORGET_AFTER:
+        ticks[SINCE] = 0.0
+        forget(book)
