@@ -14,7 +14,7 @@ from osd.gamma import book, lines, weighing
 
 _IN_ORDER = (
     "bin_of", "middle_of", "leaning", "chance_of", "expect", "guess_of", "passed", "forget", "lean", "saw",
-    "beyond", "foresee", "hope", "look", "weigh", "judge", "begin",
+    "beyond", "brings", "foresee", "hope", "look", "weigh", "judge", "begin",
 )  # fmt: skip
 """Whatever one calls stands before it."""
 

@@ -90,15 +90,9 @@ class GoodputController:
         self, rows: Sequence[GoodputRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
         """All that there is room for, to be cut short in the round; or 0 for all."""
-        if self._quiet and batch == self._batch and rows == self._rows:
-            self._quiet -= 1
-            self.weigher.tally.rounds += 1
-            return [0] * len(rows)
-        if self._steady and batch == self._batch and rows == self._rows and not any(unread):
-            self._steady -= 1
-            self.weigher.tally.rounds += 1
-            self.weigher.begin(rows)
-            return [min(self._maximum, room) for room in rooms]
+        stands = self._quiet or (self._steady and not any(unread))
+        if stands and batch == self._batch and rows == self._rows:
+            return self._as_before(rows, rooms)
         self._quiet = self._steady = 0
         self._settle(batch)
         self._notice_changes(rows)
@@ -116,6 +110,16 @@ class GoodputController:
         tally.passes += 1
         tally.begun += drafted == 1
         return self.weigher.weigh(rows, signals, self._bar)
+
+    def _as_before(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
+        """One more round like the last."""
+        self.weigher.tally.rounds += 1
+        if self._quiet:
+            self._quiet -= 1
+            return [0] * len(rows)
+        self._steady -= 1
+        self.weigher.begin(rows)
+        return [min(self._maximum, room) for room in rooms]
 
     def _try(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
         """A token of some rows, before anything is known."""
@@ -179,7 +183,7 @@ class GoodputController:
         if self._foreseen[0] == rows and judged < self._foreseen[1] and abs(one / self._foreseen[2] - 1) < _MOVED:
             return
         self._foreseen = rows, judged + _REFRESH, one
-        self.weigher.foresee([rate * ms for ms in prices.by_depth(rows, self._maximum)], one)
+        self.weigher.foresee([rate * ms for ms in prices.by_depth(rows, self.weigher.depth)], one)
 
     def _pays(self, row: GoodputRow, hope: float, room: int, reading: float) -> bool:
         """Whether drafting for the rest of a row's text wins more tokens than the drafter's reading up costs.

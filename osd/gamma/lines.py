@@ -39,9 +39,9 @@ def new_desk(rows: int, depth: int) -> list[list[float]]:
     return desk
 
 
-def new_outlook(levels: int = FORESEEN) -> list[list[list[float]]]:
+def new_outlook() -> list[list[list[float]]]:
     """Nothing is to be won beyond a token."""
-    return [[[0.0] * BINS for _ in range(GRID + 1)] for _ in range(levels)]
+    return [[[0.0] * BINS for _ in range(GRID + 1)] for _ in range(FORESEEN)]
 
 
 def welcome(row: Line) -> None:

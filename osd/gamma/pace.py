@@ -63,12 +63,6 @@ class Pace:
 
     def steer(self, rows: Sequence[Paced], lengths: list[int], drafted: int, read: Read) -> None:
         """After draft pass number ``drafted`` over these rows: shorten ``lengths`` of the rows that stop here."""
-        if len(rows) == 1:  # between a lone row's draft passes nothing else is done, so its few microseconds count
-            [row] = rows
-            if row.controller.signal != "none":
-                [go] = row.controller.steer([row.gamma], drafted, read(row.controller.signal))
-                lengths[0] = min(lengths[0], (drafted - 1, drafted, lengths[0])[go])
-            return
         going = [i for i, length in enumerate(lengths) if length >= drafted]
         for controller, members in _shared_out(rows, going):
             if controller.signal == "none":

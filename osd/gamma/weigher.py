@@ -25,6 +25,7 @@ class Weigher:
 
     def __init__(self, depth: int, compiler: Compiler | None = COMPILER) -> None:
         """``depth``: drafted tokens of a round, at most. ``compiler``: None stays with the interpreter."""
+        self.depth = depth
         self.tally = Tally()
         """Of the round that is being observed."""
         self.judged = 0
@@ -36,12 +37,9 @@ class Weigher:
         self._peaks: Any = [0.0] * _ROWS
         self._prices: Any = [0.0] * (depth + 1)
         self._outlook: Any = lines.new_outlook()
-        self._blank: Any = self._outlook[:0]
-        """Of a batch: how long the others go on, and share a pass, is not known."""
         self._free = list(range(_ROWS))
         self._begun = 0
         """Rows of this round, whose lines the first ``_places`` name."""
-        self._alone = True
         self._interpreted = 0
         """Rounds."""
 
@@ -75,11 +73,9 @@ class Weigher:
             self.judged += accepted + 1 if accepted < drafted else drafted
 
     def foresee(self, prices: Sequence[float], bar: float) -> None:
-        """From now on verifying a row's d-th token costs ``prices[d - 1]``, and a draft pass ``bar`` a row, in
-        tokens."""
-        last = len(self._prices) - 1
-        for depth in range(1, last + 1):
-            self._prices[depth] = prices[min(depth, len(prices)) - 1]
+        """From now on verifying a row's d-th token costs ``prices[d - 1]``, up to its depth, and a draft pass ``bar`` a
+        row, in tokens."""
+        self._prices[1:] = prices
         self._run.foresee(self._book, self._outlook, self._prices, bar)
 
     def begin(self, rows: Sequence[GoodputRow]) -> list[float]:
@@ -87,7 +83,6 @@ class Weigher:
         if self._run is PLAIN and self._compiler:
             self._hurry(self._compiler)
         count = self._begun = len(rows)
-        self._alone = count == 1
         for k, row in enumerate(rows):
             self._places[k] = row.place
         hopes = self._run.begin(self._book, self._desk, self._places, count, self._prices, self._outlook)
@@ -105,7 +100,8 @@ class Weigher:
                 self._places[k] = rows[k].place
         for k in range(count):
             self._peaks[k] = peaks[k]
-        outlook = self._outlook if self._alone else self._blank
+        alone = self._begun == 1  # else how long the others go on, and share a pass, is not known
+        outlook = self._outlook if alone else self._outlook[:0]
         first = self._run.weigh(
             self._book, self._desk, self._places, self._peaks, count, self._prices, outlook, bar
         )  # fmt: skip
@@ -134,7 +130,6 @@ class Weigher:
         if compiler.ready:
             self._run, self._book = compiler.ready, array(self._book)
             self._prices, self._outlook = array(self._prices), array(self._outlook)
-            self._blank = self._outlook[:0]
             self._arrays()
 
     def _arrays(self) -> None:

@@ -57,41 +57,38 @@ def beyond(outlook: Any, depth: int, survival: float, peak_bin: int) -> float:
     return float(here + (at - low) * (there - here))
 
 
+def brings(book: Lines, before: int, survival: float, odds: float, depth: int, prices: Line, outlook: Any) -> float:
+    """E max(0, S p − θ_d + U_d(S p, bin)): what a pass brings that finds a row's d-th token after one of the bin
+    ``before``, and what may follow, less what verifying them costs; the row may still decline."""
+    weights, chances = book[WEIGHTS + before], book[CHANCES + before]
+    price, worth = prices[min(depth, len(prices) - 1)], 0.0
+    for i in range(BINS):
+        if weights[i] > 0.0:
+            then = survival * leaning(odds, chances[i])
+            gain = then - price + beyond(outlook, depth, then, i)
+            if gain > 0.0:
+                worth += weights[i] * gain
+    return worth
+
+
 def foresee(book: Lines, outlook: Any, prices: Line, bar: float) -> None:
-    """U_d(S, b) = max(0, Σ_c P(c | b) max(0, S p_c − θ_d+1 + U_d+1(S p_c, c)) − ``bar``), the last d first."""
+    """U_d(S, b) = max(0, f_d(S, b) − ``bar``), the last d first."""
     for before in range(BINS):
         if book[FRESH][before] == 0.0:
             expect(book, before)
     for depth in range(len(outlook), 0, -1):
-        price = prices[min(depth + 1, len(prices) - 1)]
         for before in range(BINS):
-            weights, chances = book[WEIGHTS + before], book[CHANCES + before]
             for k in range(1, GRID + 1):
-                worth = -bar
-                for c in range(BINS):
-                    if weights[c] > 0.0:
-                        survival = chances[c] * k / GRID
-                        gain = survival - price + beyond(outlook, depth + 1, survival, c)
-                        if gain > 0.0:
-                            worth += weights[c] * gain
-                outlook[depth - 1][k][before] = max(0.0, worth)
+                worth = brings(book, before, k / GRID, 1.0, depth + 1, prices, outlook)
+                outlook[depth - 1][k][before] = max(0.0, worth - bar)
 
 
 def hope(book: Lines, row: Line, prices: Line, outlook: Any) -> float:
-    """f: expected tokens from one more draft pass and what may follow, less what verifying them costs; the row may
-    still decline."""
-    before, survival, odds, worth = int(row[LINE]), row[SURVIVAL], row[ODDS], 0.0
+    """f: what one more draft pass brings a row."""
+    before = int(row[LINE])
     if book[FRESH][before] == 0.0:
         expect(book, before)
-    weights, chances = book[WEIGHTS + before], book[CHANCES + before]
-    depth = min(int(row[PASSES]) + 1, len(prices) - 1)
-    for i in range(BINS):
-        if weights[i] > 0.0:
-            then = survival * leaning(odds, chances[i])
-            gain = then - prices[depth] + beyond(outlook, depth, then, i)
-            if gain > 0.0:
-                worth += weights[i] * gain
-    return worth
+    return brings(book, before, row[SURVIVAL], row[ODDS], int(row[PASSES]) + 1, prices, outlook)
 
 
 def look(book: Lines, row: Line, peak: float) -> None:
