@@ -10,12 +10,13 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import ItemsView, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -136,13 +137,28 @@ def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"s3://{BUCKET}/{uuid.uuid4().hex}"
 
 
+class Whole(dict[str, object]):
+    """fsspec's files in memory, listed from a copy: where garbage is collected while fsspec makes a tuple of them,
+    other threads may run and write ("dictionary changed size during iteration")."""
+
+    def items(self) -> ItemsView[str, object]:
+        return self.copy().items()
+
+
+@pytest.fixture
+def objects(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of an empty folder of objects in memory."""
+    monkeypatch.setattr(MemoryFileSystem, "store", Whole())
+    return f"memory://{uuid.uuid4().hex}"
+
+
 @pytest.fixture
 def settings(request: pytest.FixtureRequest, memory: Path) -> Settings:
     """Settings of an empty store; a tenth of the prompts is held out."""
     kind, place = request.param
     kept = {"directory": memory / "data", "cache": memory / "cache"}
     if place != "folder":
-        top = f"memory://{uuid.uuid4().hex}" if place == "memory" else request.getfixturevalue("s3")
+        top = request.getfixturevalue("objects" if place == "memory" else "s3")
         kept |= {"samples": f"{top}/samples", "weights": f"{top}/weights"}
     (memory / "data").mkdir()
     if kind == "postgresql":
