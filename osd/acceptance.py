@@ -7,20 +7,22 @@ norm(max(0, p − q)), and after a fully kept draft from p (Eq. 5). What comes o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from osd.warp import draw
 
 
-def accept_greedy(choices: Tensor, drafted: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Temperature 0: keep drafted tokens as long as they are the target's own first choice.
-
-    choices (B, G + 1): the target's argmax at each position; drafted (B, G); lengths (B,): how many of
-    them count. Returns accepted (B,) and the target's token that follows (B,).
-    """
-    kept = _leading(choices[:, :-1] == drafted, lengths)
-    return kept, choices.gather(1, kept.unsqueeze(1)).squeeze(1)
+def accept_greedy(choices: Sequence[int], drafted: Sequence[int], length: int) -> int:
+    """Temperature 0: how many drafted tokens of a row are kept, those that are the target's own first choice up to the
+    first that is not. choices (G + 1): the target's argmax at each position; drafted (G), of which ``length`` count. On
+    the host, where both are wanted in any case: every operation on tensors takes longer than the row."""
+    kept = 0
+    while kept < length and choices[kept] == drafted[kept]:
+        kept += 1
+    return kept
 
 
 def accept_sampled(

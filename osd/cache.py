@@ -9,36 +9,15 @@ beyond a row's length is garbage that no query sees and the next pass overwrites
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from osd.attending import Group, group, share_out
+from osd.aiming import Aim, Feed
 
 if TYPE_CHECKING:
     from osd.lora.bank import Mix
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """Where one forward pass reads and writes: rows ``first`` … ``first + B − 1``, T tokens each."""
-
-    first: int
-    groups: Sequence[Group]
-    """The rows, as they attend together: each of them reads up to its own ``span``."""
-    positions: torch.Tensor
-    """(B, T) int64: position of each token fed; consecutive within a row, or depths in a tree."""
-    slots: torch.Tensor
-    """(B · T,) int64, of a packed pass (N,): where keys and values are written, row · length + position; a tree's
-    tokens one after another."""
-    mask: torch.Tensor
-    """(B, 1, T, span) additive: 0 where the query may see the key, the dtype's minimum elsewhere."""
-    span: int
-    """Positions that are read: the longest row, this pass included."""
-    packed: torch.Tensor | None = None
-    """(N,) int64: which of the B · T tokens are computed at all; None for all of them."""
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers' own base is untyped
@@ -146,10 +125,8 @@ class RaggedCache(Cache):
     ) -> None:
         """``limit`` is the first position that the model does not know; only padding is ever fed there."""
         self.rows, self.length, self.limit = rows, length, limit
-        self._ramp = torch.arange(length, device=device)
-        self._row_base = self._bases()
-        self._seen = torch.zeros((), dtype=dtype, device=device)
-        self._hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
+        self._device, self._dtype = device, dtype
+        self._aim = Aim(length, limit, layers, self._size, device, dtype)
         self.feed: Feed
         self.wants_embedding = False
         """Whether somebody reads ``embedding``: a forward pass that would have to work for it asks."""
@@ -163,13 +140,12 @@ class RaggedCache(Cache):
 
     def like(self, rows: int, length: int) -> RaggedCache:
         """An empty one for the same model."""
-        return RaggedCache(len(self.ragged), rows, length, self._seen.device, self._seen.dtype, self.limit)
+        return RaggedCache(len(self.ragged), rows, length, self._device, self._dtype, self.limit)
 
     def grow(self, rows: int) -> None:
         """Room for at least so many rows: twice as many as before, or more, so that growing is rare."""
         if rows > self.rows:
             self.rows = max(rows, 2 * self.rows)
-            self._row_base = self._bases()
             for layer in self.ragged:
                 layer.grow(self.rows)
 
@@ -188,58 +164,26 @@ class RaggedCache(Cache):
         """Memory that keys and values take; none before the first pass."""
         return sum(layer.bytes for layer in self.ragged)
 
-    def _bases(self) -> torch.Tensor:
-        return torch.arange(self.rows, device=self._ramp.device).unsqueeze(1) * self.length
-
     def aim(
         self, first: int, starts: Sequence[int], width: int, counts: Sequence[int], packed: torch.Tensor | None = None
     ) -> Feed:
-        """Point the next forward pass at B rows from ``first``: row i takes ``width`` tokens at positions ``starts[i]``
-        …, which lie within the rows. With ``packed`` (N,) only those of the B · width tokens are fed, the first
-        ``counts[i]`` of each row."""
-        begin, span = self._column(starts), max(starts) + width
-        positions = begin + self._ramp[:width]
-        slots = (positions + self._row_base[first : first + len(starts)]).view(-1)
-        visible = self._ramp[:span] <= positions.unsqueeze(-1)
-        if span > self.limit:
-            positions = positions.clamp(max=self.limit - 1)
-        return self._aimed(first, starts, counts, positions, slots, visible, packed)
+        """Point the next forward pass at rows: see :meth:`osd.aiming.Aim.rows`."""
+        self.feed = self._aim.rows(first, starts, width, counts, packed)
+        return self.feed
 
     def aim_tree(
         self, starts: Sequence[int], depths: torch.Tensor, seen: torch.Tensor, counts: Sequence[int],
         packed: torch.Tensor | None,
     ) -> Feed:  # fmt: skip
-        """The same for trees in the first B rows: token i of a row goes to slot ``starts`` + i, stands at position
-        ``starts`` + ``depths`` (B, T), and sees the text before ``starts`` and its ancestors, ``seen`` (B, T, T)."""
-        begin, width = self._column(starts), depths.shape[1]
-        columns = begin + self._ramp[:width]
-        visible = (self._ramp[: max(starts) + width] < begin).unsqueeze(1).repeat(1, width, 1)
-        visible.scatter_(2, columns.unsqueeze(1).expand(-1, width, -1), seen)
-        positions = (begin + depths).clamp_(max=self.limit - 1)
-        slots = (columns + self._row_base[: len(starts)]).view(-1)
-        return self._aimed(0, starts, counts, positions, slots, visible, packed)
-
-    def _aimed(
-        self, first: int, starts: Sequence[int], counts: Sequence[int], positions: torch.Tensor, slots: torch.Tensor,
-        visible: torch.Tensor, packed: torch.Tensor | None,
-    ) -> Feed:  # fmt: skip
-        """The feed of B rows whose T tokens see what is ``visible`` (B, T, span)."""
-        mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)
-        fed = counts if packed is not None else [visible.shape[1]] * len(starts)
-        groups = group(share_out(starts, fed, self._size, len(self.ragged)), fed, mask, packed)
-        slots = slots if packed is None else slots[packed]
-        self.feed = Feed(first, groups, positions, slots, mask, visible.shape[2], packed)
+        """The same at trees: see :meth:`osd.aiming.Aim.trees`."""
+        self.feed = self._aim.trees(starts, depths, seen, counts, packed)
         return self.feed
 
-    def _column(self, starts: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(starts, device=self._ramp.device).unsqueeze(1)
-
-    @property
     def _size(self) -> int:
         """Numbers of a position's keys; 0, so that all rows attend together, on a device that does not notice what one
         of them reads in vain, and until it is known."""
         layer = self.ragged[0]
-        return layer.kept[0][:, 0].numel() if layer.kept and self._ramp.device.type == "cpu" else 0
+        return layer.kept[0][:, 0].numel() if layer.kept and self._device.type == "cpu" else 0
 
     def close_up(self, starts: Sequence[int], moves: Sequence[tuple[int, int, int]]) -> None:
         """After trees: of row i's tree at ``starts[i]`` copy token ``source`` to the place of ``target``, for each of
@@ -247,7 +191,7 @@ class RaggedCache(Cache):
         if moves:
             sources = [row * self.length + starts[row] + source for row, source, _ in moves]
             targets = [row * self.length + starts[row] + target for row, _, target in moves]
-            slots = torch.tensor([sources, targets], device=self._ramp.device)
+            slots = torch.tensor([sources, targets], device=self._device)
             for layer in self.ragged:
                 layer.copy(slots[0], slots[1])
 

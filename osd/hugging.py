@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PreTrainedModel
 
-from osd.cache import Feed, RaggedCache
+from osd.aiming import Feed
+from osd.cache import RaggedCache
 from osd.lora.bank import Mix
 
 if TYPE_CHECKING:

@@ -56,18 +56,23 @@ def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None
     A batch that samples has a ``warp`` and uniforms ``chance`` (B, 2 G + 1 or more, as :func:`uniforms` lays
     them out), and with ``keep_chances`` the verdict holds min(1, p/q).
     """
-    lengths = torch.tensor(draft.lengths, device=logits.device)
-    chances: Tensor | None = None
     if warp is None or chance is None:
-        accepted, follows = accept_greedy(logits.argmax(-1), draft.tokens, lengths)
-    else:
-        p = warp(logits)
-        q = p[:, :0] if draft.q is None else draft.q
-        used = chance.shape[1] // 2
-        tests, last = chance[:, used : used + draft.size], chance[:, -1]
-        accepted, follows = accept_sampled(p, q, draft.tokens, lengths, tests, last)
-        if keep_chances and draft.size:
-            chances = acceptance_chance(p, q, draft.tokens)
+        return _judge_greedily(logits, draft)
+    p = warp(logits)
+    q = p[:, :0] if draft.q is None else draft.q
+    used = chance.shape[1] // 2
+    tests, last = chance[:, used : used + draft.size], chance[:, -1]
+    lengths = torch.tensor(draft.lengths, device=logits.device)
+    accepted, follows = accept_sampled(p, q, draft.tokens, lengths, tests, last)
+    chances = acceptance_chance(p, q, draft.tokens) if keep_chances and draft.size else None
     table = torch.cat([accepted.unsqueeze(1), follows.unsqueeze(1), draft.tokens], dim=1).tolist()  # the one sync
     accepted_, follows_ = [line[0] for line in table], [line[1] for line in table]
     return Verdict(accepted_, [line[2:] for line in table], follows_, draft.lengths, chances)
+
+
+def _judge_greedily(logits: Tensor, draft: Draft) -> Verdict:
+    table = torch.cat([logits.argmax(-1), draft.tokens], dim=1).tolist()  # the one sync
+    choices, drafted = [line[: draft.size + 1] for line in table], [line[draft.size + 1 :] for line in table]
+    accepted = [accept_greedy(*line) for line in zip(choices, drafted, draft.lengths, strict=True)]
+    follows = [line[kept] for line, kept in zip(choices, accepted, strict=True)]
+    return Verdict(accepted, drafted, follows, draft.lengths)

@@ -1,0 +1,104 @@
+"""Where a forward pass reads and writes in a cache of rows of different length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from osd.attending import Group, group, share_out
+
+BAND = 32
+"""Tokens of one row up to which a pass takes its mask from one that was made beforehand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Where one forward pass reads and writes: rows ``first`` … ``first + B − 1``, T tokens each."""
+
+    first: int
+    groups: Sequence[Group]
+    """The rows, as they attend together: each of them reads up to its own ``span``."""
+    positions: Tensor
+    """(B, T) int64: position of each token fed; consecutive within a row, or depths in a tree."""
+    slots: Tensor
+    """(B · T,) int64, of a packed pass (N,): where keys and values are written, row · length + position; a tree's
+    tokens one after another."""
+    mask: Tensor
+    """(B, 1, T, span) additive: 0 where the query may see the key, the dtype's minimum elsewhere."""
+    span: int
+    """Positions that are read: the longest row, this pass included."""
+    packed: Tensor | None = None
+    """(N,) int64: which of the B · T tokens are computed at all; None for all of them."""
+
+
+class Aim:
+    """Makes feeds for a cache whose rows have ``length`` positions each, the model knowing the first ``limit``."""
+
+    def __init__(
+        self, length: int, limit: int, layers: int, size: Callable[[], int], device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """``size``: numbers of one position's keys, as :func:`osd.attending.share_out` takes them."""
+        self.length, self.limit, self._layers, self._size = length, limit, layers, size
+        self._ramp = torch.arange(length, device=device)
+        self._seen = torch.zeros((), dtype=dtype, device=device)
+        self._hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
+        self._band: Tensor | None = None
+        """(1, 1, BAND, length + BAND) additive: what tokens at 0, 1, … see of positions from −length on."""
+
+    def rows(
+        self, first: int, starts: Sequence[int], width: int, counts: Sequence[int], packed: Tensor | None = None
+    ) -> Feed:
+        """B rows from ``first``: row i takes ``width`` tokens at positions ``starts[i]`` …, which lie within the rows.
+        With ``packed`` (N,) only those of the B · width tokens are fed, the first ``counts[i]`` of each row."""
+        if len(starts) == 1 and packed is None and width <= BAND:
+            return self._few_of_one(first, starts[0], width)
+        begin, span = self._column(starts), max(starts) + width
+        columns = begin + self._ramp[:width]
+        visible = self._ramp[:span] <= columns.unsqueeze(-1)
+        return self._feed(first, starts, counts, self._known(columns, span), columns, visible, packed)
+
+    def _few_of_one(self, first: int, start: int, width: int) -> Feed:
+        """Few tokens of one row: all of it are pieces of what was made before."""
+        span = start + width
+        if self._band is None:
+            columns = torch.arange(-self.length, BAND, device=self._ramp.device)
+            self._band = torch.where(columns <= self._ramp[:BAND].unsqueeze(1), self._seen, self._hidden)[None, None]
+        mask = self._band[:, :, :width, self.length - start : self.length + width]
+        columns = self._ramp[start:span]
+        slots = columns + first * self.length if first else columns
+        groups = [Group(slice(0, 1), slice(0, width), width, start, span, mask, None)]
+        return Feed(first, groups, self._known(columns, span).unsqueeze(0), slots, mask, span)
+
+    def trees(
+        self, starts: Sequence[int], depths: Tensor, seen: Tensor, counts: Sequence[int], packed: Tensor | None
+    ) -> Feed:
+        """Trees in the first B rows: token i of a row goes to slot ``starts`` + i, stands at position ``starts`` +
+        ``depths`` (B, T), and sees the text before ``starts`` and its ancestors, ``seen`` (B, T, T)."""
+        begin, width = self._column(starts), depths.shape[1]
+        span = max(starts) + width
+        columns = begin + self._ramp[:width]
+        visible = (self._ramp[:span] < begin).unsqueeze(1).repeat(1, width, 1)
+        visible.scatter_(2, columns.unsqueeze(1).expand(-1, width, -1), seen)
+        return self._feed(0, starts, counts, self._known(begin + depths, span), columns, visible, packed)
+
+    def _feed(
+        self, first: int, starts: Sequence[int], counts: Sequence[int], positions: Tensor, columns: Tensor,
+        visible: Tensor, packed: Tensor | None,
+    ) -> Feed:  # fmt: skip
+        """Of B rows whose T tokens are written at ``columns`` (B, T) and see what is ``visible`` (B, T, span)."""
+        mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)
+        fed = counts if packed is not None else [visible.shape[1]] * len(starts)
+        groups = group(share_out(starts, fed, self._size(), self._layers), fed, mask, packed)
+        slots = (columns + self._column(range(first, first + len(starts))) * self.length).view(-1)
+        slots = slots if packed is None else slots[packed]
+        return Feed(first, groups, positions, slots, mask, visible.shape[2], packed)
+
+    def _known(self, positions: Tensor, span: int) -> Tensor:
+        """Positions that the model knows; beyond them is padding."""
+        return positions.clamp(max=self.limit - 1) if span > self.limit else positions
+
+    def _column(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, device=self._ramp.device).unsqueeze(1)

@@ -1,0 +1,40 @@
+"""Few tokens of one row are fed where any others would be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from osd import aiming
+from osd.aiming import Aim, Feed
+
+LENGTH, LIMIT = 40, 24
+
+
+def aimed(first: int, start: int, width: int) -> Feed:
+    aim = Aim(LENGTH, LIMIT, 2, lambda: 8, torch.device("cpu"), torch.float32)
+    return aim.rows(first, [start], width, [width])
+
+
+@given(first=st.integers(0, 3), start=st.integers(0, LENGTH - 1), width=st.integers(1, aiming.BAND + 2))
+def test_few_tokens_of_one_row_go_where_any_would(first: int, start: int, width: int) -> None:
+    width = min(width, LENGTH - start)
+    few = aimed(first, start, width)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aiming, "BAND", 0)
+        any_ = aimed(first, start, width)
+    for name in ("positions", "slots", "mask"):
+        assert torch.equal(getattr(few, name), getattr(any_, name)), name
+    assert (few.first, few.span, few.packed) == (any_.first, any_.span, None)
+    (one,), (other,) = few.groups, any_.groups
+    assert torch.equal(one.mask, other.mask) and one.places is other.places is None
+    assert one._replace(mask=few.mask) == other._replace(mask=few.mask)
+
+
+def test_a_token_sees_its_row_up_to_itself() -> None:
+    feed = aimed(1, 5, 3)
+    assert feed.slots.tolist() == [LENGTH + 5, LENGTH + 6, LENGTH + 7]
+    seen = (feed.mask[0, 0] == 0).int().tolist()
+    assert seen == [[1] * 6 + [0] * 2, [1] * 7 + [0], [1] * 8]
