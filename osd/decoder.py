@@ -46,8 +46,8 @@ class Decoder:
         """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""
         self.brief = False
         """Whether few tokens take the forward pass's brief way, where it has one (:mod:`osd.brief`)."""
-        self.went_brief = False
-        """Whether any did."""
+        self.went_brief: bool | None = None
+        """Whether any did; None before the first of them."""
         self.acceptance: Acceptance | None = None
         """The acceptance head that runs along with brief passes."""
         self.read_off: ReadOff | None = None
@@ -82,6 +82,7 @@ class Decoder:
                 self.went_brief = True
                 logits, self.read_off = brief(tokens, self.cache, first, starts, last, self.acceptance)
                 return logits
+            self.went_brief = bool(self.went_brief)
         self.read_off = None
         self.cache.aim(first, starts, width, counts or (), self._packed(counts, width))
         return self.forward(tokens, self.cache, last)

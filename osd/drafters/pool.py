@@ -133,7 +133,7 @@ class DraftPool:
         body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))
         went_brief = body.decoder.went_brief
         body.newest = draft = body.drafter.propose(body.rows, gammas, warp, chance, steer)
-        if body.decoder.went_brief and not went_brief:  # its passes cost a part of what they did
+        if body.decoder.went_brief and went_brief is False:  # its passes cost a part of what they did
             body.costs(self.costs).forget_drafts()
         if not draft.passes:
             body.costs(self.costs).unread = 0

@@ -53,8 +53,8 @@ class GoodputController:
     name: str = "goodput"
     signal: Signal = "peak_echo"
 
-    def __init__(self, costs: CostModel, *, initial: int, maximum: int, weigher: Weigher | None = None) -> None:
-        self.weigher = weigher or Weigher(max(initial, maximum, 1))
+    def __init__(self, costs: CostModel, *, initial: int, maximum: int) -> None:
+        self.weigher = Weigher(max(initial, maximum, 1))
         self._costs, self._maximum = costs, maximum
         self._price_list, self._time = PriceList(costs), PriceOfTime()
         self._prober, self._asking = Prober(costs, _PROBING), Asking()

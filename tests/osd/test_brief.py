@@ -167,6 +167,15 @@ def test_what_drafts_cost_before_is_forgotten_when_the_brief_pass_is_there(monke
     assert engine.costs._draft is surface  # once
 
 
+def test_what_a_draft_that_comes_back_cost_is_kept() -> None:
+    engine = served(2, 12)
+    assert engine.drafter.decoder.went_brief
+    surface, engine.drafter.decoder.went_brief = engine.costs._draft, None  # as that of weights loaded anew
+    engine.step()
+    assert engine.drafter.decoder.went_brief
+    assert engine.costs._draft is surface
+
+
 @torch.inference_mode()
 @pytest.mark.parametrize("rows", [1, 3])
 def test_what_is_read_off_logits(rows: int) -> None:
