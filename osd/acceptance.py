@@ -15,14 +15,17 @@ from torch import Tensor
 from osd.warp import draw
 
 
-def accept_greedy(choices: Sequence[int], drafted: Sequence[int], length: int) -> int:
-    """Temperature 0: how many drafted tokens of a row are kept, those that are the target's own first choice up to the
-    first that is not. choices (G + 1): the target's argmax at each position; drafted (G), of which ``length`` count. On
-    the host, where both are wanted in any case: every operation on tensors takes longer than the row."""
+def accept_greedy(choices: Sequence[int], drafted: Sequence[int], length: int) -> tuple[int, int]:
+    """Temperature 0: keep a row's drafted tokens as long as they are the target's own first choice.
+
+    choices (G + 1): the target's argmax at each position; drafted (G), of which ``length`` count. Returns how many are
+    kept and the target's token that follows. On the host, where both are wanted in any case: every operation on
+    tensors takes longer than the row.
+    """
     kept = 0
     while kept < length and choices[kept] == drafted[kept]:
         kept += 1
-    return kept
+    return kept, choices[kept]
 
 
 def accept_sampled(

@@ -92,7 +92,8 @@ class Aim:
         mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)
         fed = counts if packed is not None else [visible.shape[1]] * len(starts)
         groups = group(share_out(starts, fed, self._size(), self._layers), fed, mask, packed)
-        slots = (columns + self._column(range(first, first + len(starts))) * self.length).view(-1)
+        begins = [row * self.length for row in range(first, first + len(starts))]
+        slots = (columns + self._column(begins)).view(-1)
         slots = slots if packed is None else slots[packed]
         return Feed(first, groups, positions, slots, mask, visible.shape[2], packed)
 

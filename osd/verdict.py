@@ -73,6 +73,5 @@ def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None
 def _judge_greedily(logits: Tensor, draft: Draft) -> Verdict:
     table = torch.cat([logits.argmax(-1), draft.tokens], dim=1).tolist()  # the one sync
     choices, drafted = [line[: draft.size + 1] for line in table], [line[draft.size + 1 :] for line in table]
-    accepted = [accept_greedy(*line) for line in zip(choices, drafted, draft.lengths, strict=True)]
-    follows = [line[kept] for line, kept in zip(choices, accepted, strict=True)]
-    return Verdict(accepted, drafted, follows, draft.lengths)
+    kept = [accept_greedy(*line) for line in zip(choices, drafted, draft.lengths, strict=True)]
+    return Verdict([accepted for accepted, _ in kept], drafted, [follows for _, follows in kept], draft.lengths)

@@ -32,41 +32,21 @@ class Outbox(Generic[T, P]):
     """Belongs to the thread that decodes."""
 
     def __init__(self) -> None:
-        self._held: dict[T, list[P]] = {}
-        """What each job is to be told."""
-        self._due: dict[T, float] = {}
-        """And when."""
-        self._next = inf
-        """When somebody is to be told."""
+        self._held: dict[T, tuple[float, list[P]]] = {}
+        """When each job is to be told, and what."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def put(self, job: T, piece: P, now: float, *, urgent: bool, told: int = 1) -> None:
         """One more, at ``now`` seconds of any clock, when so many jobs are ``told`` what comes."""
-        waiting = self._held.get(job)
-        if waiting is None:
-            self._held[job] = [piece]
-        else:
-            waiting.append(piece)
-            if not urgent:
-                return  # it has its tick
-        if urgent or not job.begun or not job.pause:
-            due = now
-        else:
-            pause = max(job.pause, min(MOST, EACH * told))
-            due = (now // pause + 1) * pause
+        due, pieces = self._held.get(job, (inf, []))
+        at_once, pause = urgent or not job.begun or not job.pause, max(job.pause, min(MOST, EACH * told))
+        due = min(due, now if at_once else (now // pause + 1) * pause)
+        self._held[job] = due, [*pieces, piece]
         job.begun = True
-        self._due[job] = due
-        self._next = min(self._next, due)
 
     def take(self, now: float) -> Sequence[tuple[T, list[P]]]:
         """What is due, in the order in which it came."""
-        if now < self._next:
-            return []
-        due = [job for job in self._held if self._due[job] <= now]
-        taken = [(job, self._held.pop(job)) for job in due]
-        for job in due:
-            del self._due[job]
-        self._next = min(self._due.values(), default=inf)
-        return taken
+        due = [job for job, (at, _) in self._held.items() if at <= now]
+        return [(job, self._held.pop(job)[1]) for job in due]

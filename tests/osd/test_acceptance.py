@@ -57,7 +57,8 @@ def test_greedy_keeps_the_leading_agreement(seed: int) -> None:
     for i, length in enumerate(torch.randint(0, 4, (5,), generator=g).tolist()):
         agree = [bool(c == d) for c, d in zip(choices[i, :-1], drafted[i, :length], strict=False)]
         expected = len(list(itertools.takewhile(bool, agree)))
-        assert accept_greedy(choices[i].tolist(), drafted[i].tolist(), length) == expected
+        found = accept_greedy(choices[i].tolist(), drafted[i].tolist(), length)
+        assert found == (expected, int(choices[i, expected]))
 
 
 def test_the_first_token_out_is_distributed_exactly_as_p() -> None:
