@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +10,7 @@ from osd.server.errors import ApiError
 from osd.server.job import Job
 from osd.server.piece import Done, Piece
 from osd.server.scores import Scores
+from osd.server.served import Served
 from storage.records import Request, Sampling
 
 ERRORS: dict[str, type[ApiError]] = {
@@ -19,16 +19,16 @@ ERRORS: dict[str, type[ApiError]] = {
 
 
 def packed_job(job: Job) -> list[Any]:
-    """For :func:`job_of`."""
+    """For :func:`served_of`."""
     return [_shallow(job.request) | {"sampling": _shallow(job.request.sampling)}, job.pause, job.top]
 
 
-def job_of(packed: list[Any], deliver: Callable[[Piece], None]) -> Job:
-    """What :func:`packed_job` made; somebody else takes what comes."""
+def served_of(packed: list[Any]) -> Served:
+    """What :func:`packed_job` made, where it is decoded."""
     said, pause, top = packed
     tokens, stop, sampling = tuple(said["prompt_tokens"]), tuple(said["stop"]), Sampling(**said["sampling"])
     request = Request(**{**said, "prompt_tokens": tokens, "stop": stop, "sampling": sampling})
-    return Job(request, deliver, pause, top=top)
+    return Served(request, pause, top)
 
 
 def packed_piece(piece: Piece) -> list[Any]:

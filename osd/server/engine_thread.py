@@ -1,16 +1,19 @@
-"""The one thread that steps the engine: requests in through a line, tokens out to the event loop once a step.
+"""The one thread that steps the engine: jobs in and pieces out, straight from and to the process that answers HTTP.
 
-It never waits for HTTP, for the database or for the disk: what it shares with the event loop is a line of requests and
-a list of those to end, behind a lock that nobody holds for longer than a list operation.
+It never waits for HTTP, for the database or for the disk. Between two steps it reads what has come over its socket and
+writes what is due; nothing of a job passes through this process's event loop, which would take the interpreter from it
+every time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,12 +21,14 @@ from torch import Tensor
 from osd.engine import Engine
 from osd.machine import wake_promptly
 from osd.row import Progress, Row
-from osd.server.errors import ApiError, Busy, Draining, EngineFailed, Stopped, as_api_error
-from osd.server.job import Job
+from osd.server.cargo import error_of, packed_piece, served_of
+from osd.server.errors import ApiError, Busy, Draining, Stopped, as_api_error
 from osd.server.line import Line
 from osd.server.outbox import Outbox
-from osd.server.piece import Done, Piece, joined
+from osd.server.piece import Done
+from osd.server.post import Post
 from osd.server.scores import Scores, score
+from osd.server.served import Served
 from osd.verdict import Verdict
 from storage.errors import OsdError
 
@@ -34,23 +39,23 @@ IDLE_SECONDS = 0.05
 
 
 class EngineThread:
-    """Start it once; ``submit``, ``end`` and ``drain`` are the event loop's."""
+    """Start it once, from an event loop. What is public may be used from other threads."""
 
-    def __init__(self, engine: Engine, queue: int, failed: Callable[[], None]) -> None:
-        """``queue`` requests may wait; ``failed`` is called on the event loop when decoding broke."""
+    def __init__(self, engine: Engine, queue: int, failed: Callable[[], None], end: socket.socket) -> None:
+        """``queue`` requests may wait; ``failed`` is called on the event loop when decoding broke; a
+        :class:`~osd.server.far_thread.FarThread` is at the other side of ``end``."""
         self.engine, self.draining = engine, False
         self.finished = 0
         """Requests that have ended, in whatever way, since it began."""
-        self._failed, self._loop = failed, asyncio.get_running_loop()
-        self._wake = threading.Condition()
-        self._line: Line[Job] = Line(queue)
-        self._to_end: list[Job] = []
-        self._active: dict[str, Job] = {}
-        self._outbox: Outbox[Job, Piece] = Outbox()
-        self._notes: dict[str, tuple[Scores | None, str, str]] = {}
-        self._closing = False
+        self._failed, self._loop, self._post = failed, asyncio.get_running_loop(), Post(end)
+        self._line: Line[Served] = Line(queue)
+        self._jobs: dict[str, Served] = {}
+        """Those that wait, and those in the engine."""
+        self._outbox: Outbox[Served] = Outbox()
+        self._closing = self._ending_all = False
         self._thread = threading.Thread(target=self._work, name="osd-decode", daemon=True)
         self._cores = torch.get_num_threads()
+        self._heeds: dict[str, Callable[..., None]] = {"submit": self._submit, "end": self._end}
         engine.listener = self._listen
 
     def start(self) -> None:
@@ -65,52 +70,20 @@ class EngineThread:
     @property
     def running(self) -> int:
         """Requests in the engine."""
-        return len(self._active)
+        return max(0, len(self._jobs) - len(self._line))
 
     @property
     def alive(self) -> bool:
         """Whether it decodes."""
         return self._thread.is_alive()
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Put jobs in line, all or none. Raises Draining and Busy."""
-        if self.draining or self._closing:
-            raise Draining(retry_after=5)
-        pushed_out: list[Job] = []
-        with self._wake:
-            for number, job in enumerate(jobs):
-                out = self._line.put(job.request.tenant, job)
-                if out is job or out in jobs:
-                    for earlier in jobs[: number + 1]:
-                        self._line.remove(earlier.request.tenant, earlier)
-                    raise _full()
-                if out:
-                    pushed_out.append(out)
-            self._wake.notify()
-        for job in pushed_out:
-            job.deliver(Piece(error=_full()))
-
-    def end(self, job: Job, why: ApiError | None = None) -> None:
-        """Stop working for a job before the next step; with ``why`` it is told."""
-        with self._wake:
-            job.why = why
-            self._to_end.append(job)
-            self._wake.notify()
-
     def end_all(self) -> None:
-        """End everything that runs or waits."""
-        with self._wake:
-            jobs = [*self._active.values(), *self._line.clear()]
-            for job in jobs:
-                job.why = Stopped()
-            self._to_end += jobs
-            self._wake.notify()
+        """End everything that runs or waits, before the next step."""
+        self._ending_all = True
 
     def close(self, timeout: float | None = None) -> None:
         """Stop decoding."""
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
+        self._closing = True
         self._thread.join(timeout)
 
     def _work(self) -> None:
@@ -118,79 +91,109 @@ class EngineThread:
         torch.set_num_threads(self._cores)  # a new thread would begin with what the recorder's thread was given
         try:
             while not self._closing:
-                self._round(*self._gather())
+                self._hear()
+                self._begin()
+                self._step()
+                self._tell()
         except Exception:
             log.exception("decoding failed", extra={"action": "decoding_failed"})
             self._closing = True
-            with self._wake:
-                jobs = [*self._active.values(), *self._line.clear()]
-            self._hand_out([(job, Piece(error=EngineFailed())) for job in jobs])
             self._loop.call_soon_threadsafe(self._failed)
+        self._post.close()  # whoever still waits is told on the other side
 
-    def _gather(self) -> tuple[list[Job], list[Job]]:
-        """Wait for something to do: the jobs to begin with, and those to end."""
-        with self._wake:
-            if not (self._line or self._to_end or self.engine.busy):
-                self._wake.wait(IDLE_SECONDS)
-            to_end, self._to_end = self._to_end, []
-            waiting = [job for job in to_end if self._line.remove(job.request.tenant, job)]
-            new = [job for _ in range(self.engine.room) if (job := self._line.take())]
-        self._hand_out([(job, Piece(error=job.why)) for job in waiting if job.why])
-        return new, [job for job in to_end if job not in waiting]
+    def _hear(self) -> None:
+        """What the other side says; wait for it where there is nothing else to do."""
+        if not (self._line or self.engine.busy):
+            self._post.wait(IDLE_SECONDS)
+        for kind, *what in self._post.take():
+            self._heeds[kind](*what)
+        if self._ending_all or (self._jobs and not self._post.open):
+            self._ending_all = False
+            for job in list(self._jobs.values()):
+                self._stop(job, Stopped())
 
-    def _round(self, new: list[Job], to_end: list[Job]) -> None:
-        pieces: list[tuple[Job, Piece]] = []
-        for job in to_end:
-            if not self.engine.cancel(job.request.id) and job.why:
-                pieces.append((job, Piece(error=job.why)))
-        pieces += [(job, piece) for job in new if (piece := self._begin(job))]
-        steps = [(self._job(step), step) for step in self.engine.step()]
-        pieces += [(job, self._piece(job, step)) for job, step in steps if job]
-        self._notes.clear()
-        self._hand_out(pieces)
+    def _submit(self, packed: Sequence[list[Any]]) -> None:
+        """Put jobs in line, all or none."""
+        jobs = [served_of(one) for one in packed]
+        if self.draining:
+            self._refuse(jobs, Draining(retry_after=5))
+            return
+        pushed_out: list[Served] = []
+        for number, job in enumerate(jobs):
+            out = self._line.put(job.request.tenant, job)
+            if out is job or out in jobs:
+                for earlier in jobs[: number + 1]:
+                    self._line.remove(earlier.request.tenant, earlier)
+                self._refuse(jobs, _full())
+                break
+            if out:
+                pushed_out.append(out)
+        else:
+            self._jobs |= {job.request.id: job for job in jobs}
+        self._refuse(pushed_out, _full())
 
-    def _begin(self, job: Job) -> Piece | None:
-        """Into the engine; what is to be said if it cannot go there."""
-        try:
-            self.engine.submit(job.request)
-        except OsdError as error:
-            return Piece(error=as_api_error(error))
-        self._active[job.request.id] = job
-        return None
+    def _refuse(self, jobs: Sequence[Served], why: ApiError) -> None:
+        for job in jobs:
+            self._jobs.pop(job.request.id, None)
+            job.why = why
+            self._due(job)
 
-    def _job(self, step: Progress) -> Job | None:
-        self.finished += step.completion is not None
-        return (self._active.pop if step.completion else self._active.get)(step.request_id, None)
+    def _end(self, request_id: str, why: list[Any] | None) -> None:
+        """Somebody does not want it any more; who is to be told says why."""
+        if job := self._jobs.get(request_id):
+            self._stop(job, error_of(why))
 
-    def _piece(self, job: Job, step: Progress) -> Piece:
-        scores, version, route = self._notes.get(step.request_id, (None, None, None))
-        if step.completion is None:
-            return Piece(step.tokens, scores, version, route)
-        return Piece(step.tokens, scores, version, route, Done.of(step.completion), job.why)
+    def _stop(self, job: Served, why: ApiError | None) -> None:
+        job.why = why
+        if self._line.remove(job.request.tenant, job):
+            del self._jobs[job.request.id]
+            self._due(job)
+        else:
+            self.engine.cancel(job.request.id)
+
+    def _begin(self) -> None:
+        """From the line into the engine, as far as there is room."""
+        for _ in range(self.engine.room):
+            if not (job := self._line.take()):
+                return
+            try:
+                self.engine.submit(job.request)
+            except OsdError as error:
+                self._refuse([job], as_api_error(error))
+
+    def _step(self) -> None:
+        for progress in self.engine.step():
+            if progress.completion:
+                job = self._jobs.pop(progress.request_id)
+                job.done = Done.of(progress.completion)
+                self.finished += 1
+                self._due(job)
 
     def _listen(self, rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict, logits: Tensor) -> None:
-        """The engine's listener: who drafted, and log-probabilities where they were asked for."""
+        """The engine's listener: what each got, who drafted, and log-probabilities where they were asked for."""
+        now, told = time.monotonic(), len(rows)
         for i, (row, step) in enumerate(zip(rows, progress, strict=True)):
-            if (job := self._active.get(step.request_id)) is not None:
-                scores = None
-                if job.top is not None:
-                    places = list(verdict.places(i, 0, len(step.tokens)))
-                    scores = score(logits[i, places], step.tokens, job.top)
-                self._notes[step.request_id] = scores, row.rounds[-1].draft_version, row.route
+            job, scores = self._jobs[row.request.id], None
+            if job.top is not None:
+                scores = _scores(job.top, i, step, verdict, logits)
+            job.add(step.tokens, row.rounds[-1].draft_version, row.route, scores)
+            self._outbox.put(job, now, told=told)
 
-    def _hand_out(self, pieces: list[tuple[Job, Piece]]) -> None:
-        """To the event loop, all that is due in one call."""
-        now = time.monotonic()
-        for job, piece in pieces:
-            self._outbox.put(job, piece, now, urgent=piece.last, told=len(self._active))
-        if due := self._outbox.take(now):
-            self._loop.call_soon_threadsafe(_deliver, due)
+    def _due(self, job: Served) -> None:
+        self._outbox.put(job, time.monotonic(), urgent=True)
+
+    def _tell(self) -> None:
+        """All that is due, in one message."""
+        due = self._outbox.take(time.monotonic())
+        if pieces := [(job.request.id, packed_piece(piece)) for job in due for piece in job.take()]:
+            self._post.say("pieces", pieces)
+        else:
+            self._post.send()
 
 
-def _deliver(due: Sequence[tuple[Job, list[Piece]]]) -> None:
-    for job, pieces in due:
-        for piece in joined(pieces):
-            job.deliver(piece)
+def _scores(top: int, index: int, step: Progress, verdict: Verdict, logits: Tensor) -> Scores:
+    places = list(verdict.places(index, 0, len(step.tokens)))
+    return score(logits[index, places], step.tokens, top)
 
 
 def _full() -> Busy:

@@ -1,4 +1,4 @@
-"""The thread that decodes, as the process that answers HTTP sees it: at the other end of a link."""
+"""The thread that decodes, as the process that answers HTTP sees it: at the other end of a link of its own."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class FarThread:
             if why is None:
                 del self._jobs[job.request.id]
 
-    def take(self, pieces: Sequence[tuple[str, list[Any]]]) -> None:
-        """What came over."""
+    async def follow(self) -> None:
+        """Hand on what comes over, until it does not decode any more: whoever waits is told."""
+        await self._link.listen(lambda _, what: self._take(*what))
+        self.alive = False
+        jobs, self._jobs = self._jobs, {}
+        for job in jobs.values():
+            job.deliver(Piece(error=EngineFailed()))
+
+    def _take(self, pieces: Sequence[tuple[str, list[Any]]]) -> None:
         for request_id, packed in pieces:
             if job := self._jobs.get(request_id):
                 piece = piece_of(packed)
                 if piece.last:
                     del self._jobs[request_id]
                 job.deliver(piece)
-
-    def lose(self) -> None:
-        """It does not decode any more: whoever waits is told."""
-        self.alive = False
-        jobs, self._jobs = self._jobs, {}
-        for job in jobs.values():
-            job.deliver(Piece(error=EngineFailed()))

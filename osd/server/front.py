@@ -45,6 +45,8 @@ class Front:
     pid: int
     end: socket.socket
     """Of the link."""
+    jobs: socket.socket
+    """Of the link that jobs take."""
 
     def reap(self) -> None:
         """Wait until it has ended; end it where it still waits for a database, say."""
@@ -57,18 +59,20 @@ class Front:
 
 def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], port: socket.socket, seat: Seat | None) -> Front:
     """Start it. ``target`` has the tokenizer; ``ring`` opens the keys anew, for what is open cannot be shared."""
-    ours, its = socket.socketpair()
+    ours, its = zip(socket.socketpair(), socket.socketpair(), strict=True)
     pid = os.fork()
     if pid:
-        its.close()
-        return Front(pid, ours)
+        for end in its:
+            end.close()
+        return Front(pid, *ours)
     status = FAILED
     try:
         gc.freeze()  # what both share stays shared
-        ours.close()
+        for end in ours:
+            end.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        asyncio.run(_Fronting(target, settings, port, seat).run(its, ring))
+        asyncio.run(_Fronting(target, settings, port, seat).run(*its, ring))
         status = 0
     except Exception:
         log.exception("the process for HTTP failed", extra={"action": "front_failed"})
@@ -86,18 +90,19 @@ class _Fronting:
         self.service: Service
         self.serving: asyncio.Task[None] | None = None
         self.heeds: dict[str, Callable[..., None]] = {
-            "begin": self._begin, "pieces": lambda pieces: self.thread.take(pieces), "ready": self._ready,
-            "leave": self._leave, "return": self._return, "measure": self._measure, "stop": self._stop,
+            "begin": self._begin, "ready": self._ready, "leave": self._leave, "return": self._return,
+            "measure": self._measure, "stop": self._stop,
         }  # fmt: skip
 
-    async def run(self, end: socket.socket, ring: Callable[[], KeyRing]) -> None:
+    async def run(self, end: socket.socket, jobs: socket.socket, ring: Callable[[], KeyRing]) -> None:
         """Until the listener has ended."""
         self.link = await Link.over(end)
-        self.thread = FarThread(self.link)
+        self.thread = FarThread(await Link.over(jobs))
         self.ring, self.tokenizer = ring(), load_tokenizer(self.target)
-        beside = [asyncio.create_task(work) for work in (self.ring.follow(), keep_giving_back())]
+        beside = [
+            asyncio.create_task(work) for work in (self.thread.follow(), self.ring.follow(), keep_giving_back())
+        ]
         await self.link.listen(lambda kind, what: self.heeds[kind](*what))
-        self.thread.lose()
         if self.serving:
             self._leave()  # at once: what came now would find nobody who decodes
             self._stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from osd.server.errors import ApiError
@@ -20,16 +20,12 @@ class Job:
     """Called on the event loop."""
     pause: float = 0.0
     """Seconds between two portions of what comes."""
-    begun: bool = False
-    """Whether a piece has come."""
     top: int | None = None
     """How many of the likeliest tokens' log-probabilities come with each token; None for none at all."""
-    why: ApiError | None = field(default=None)
-    """Why it was ended."""
 
 
 class Decoding(Protocol):
-    """What decodes: :class:`osd.server.engine_thread.EngineThread`, or that of another process."""
+    """What decodes, as those see it who answer HTTP: :class:`osd.server.far_thread.FarThread`."""
 
     @property
     def alive(self) -> bool:
@@ -37,7 +33,7 @@ class Decoding(Protocol):
         ...
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Put jobs in line, all or none. Who cannot is told: by Draining or Busy here, or by a piece."""
+        """Put jobs in line, all or none; where there is no room a piece says so. Raises EngineFailed."""
         ...
 
     def end(self, job: Job, why: ApiError | None = None) -> None:

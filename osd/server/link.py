@@ -1,21 +1,19 @@
-"""What the process that answers HTTP and the one that decodes say to each other: JSON, over a pair of sockets.
+"""What the process that answers HTTP and the one that decodes say to each other, over a pair of sockets.
 
-A message is a kind and what belongs to it, behind its length in four bytes. What is said between two turns of the event
-loop leaves in one write.
+What is said between two turns of the event loop leaves in one write.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import socket
-import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
-LENGTH = struct.Struct("!I")
+from osd.server.message import LENGTH, message_of, packed_message
+
 ANSWER = "answer"
 
 
@@ -38,8 +36,7 @@ class Link:
         """To the other side; nothing where that has gone."""
         if not self._said:
             self._loop.call_soon(self._flush)
-        text = json.dumps([kind, *what], ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-        self._said += [LENGTH.pack(len(text)), text]
+        self._said.append(packed_message(kind, what))
 
     def _flush(self) -> None:
         said, self._said = self._said, []
@@ -73,7 +70,7 @@ class Link:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-                yield json.loads((await self._reader.readexactly(length)).decode("utf-8", "surrogatepass"))
+                yield message_of(await self._reader.readexactly(length))
 
     async def close(self) -> None:
         """Once what was said has left."""

@@ -1,15 +1,13 @@
-"""What rounds brought, until it is worth telling the event loop: every time that wakes, it takes the interpreter from
-the thread that decodes.
+"""Who is to be told what rounds brought, and when: every telling takes the process that answers HTTP, and its clients,
+the same time whether it is of one token or of ten.
 
-A job's first piece, its last one and an error go at once; what comes between waits for a tick, ``pause`` seconds of
-the job apart, at which all jobs of that pause are told together. Where many are told, ticks are further apart: to hand
-on a piece takes the event loop, and the process that answers HTTP, the same time whether it is of one token or of ten.
+A job's first tokens, its last ones and an error go at once; what comes between waits for a tick, ``pause`` seconds of
+the job apart, at which all jobs of that pause are told together. Where many are told, ticks are further apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
 from typing import Generic, Protocol, TypeVar
 
 EACH, MOST = 0.005, 0.1
@@ -25,28 +23,29 @@ class Paced(Protocol):
 
 
 T = TypeVar("T", bound=Paced)
-P = TypeVar("P")
 
 
-class Outbox(Generic[T, P]):
+class Outbox(Generic[T]):
     """Belongs to the thread that decodes."""
 
     def __init__(self) -> None:
-        self._held: dict[T, tuple[float, list[P]]] = {}
-        """When each job is to be told, and what."""
+        self._due: dict[T, float] = {}
+        """When each job is to be told."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._due)
 
-    def put(self, job: T, piece: P, now: float, *, urgent: bool, told: int = 1) -> None:
-        """One more, at ``now`` seconds of any clock, when so many jobs are ``told`` what comes."""
-        due, pieces = self._held.get(job, (inf, []))
-        at_once, pause = urgent or not job.begun or not job.pause, max(job.pause, min(MOST, EACH * told))
-        due = min(due, now if at_once else (now // pause + 1) * pause)
-        self._held[job] = due, [*pieces, piece]
-        job.begun = True
+    def put(self, job: T, now: float, *, urgent: bool = False, told: int = 1) -> None:
+        """Something has come for it, at ``now`` seconds of any clock, when so many jobs are ``told`` what comes."""
+        if urgent or not job.begun or not job.pause:
+            self._due[job], job.begun = now, True
+        elif job not in self._due:
+            pause = max(job.pause, min(MOST, EACH * told))
+            self._due[job] = (now // pause + 1) * pause
 
-    def take(self, now: float) -> Sequence[tuple[T, list[P]]]:
-        """What is due, in the order in which it came."""
-        due = [job for job, (at, _) in self._held.items() if at <= now]
-        return [(job, self._held.pop(job)[1]) for job in due]
+    def take(self, now: float) -> Sequence[T]:
+        """Who is due, in the order in which they were put here."""
+        due = [job for job, at in self._due.items() if at <= now]
+        for job in due:
+            del self._due[job]
+        return due

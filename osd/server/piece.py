@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from osd.row import Completion
@@ -29,7 +28,7 @@ class Done(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a step brought one job."""
+    """What one job is told: of one round, or of several."""
 
     tokens: tuple[int, ...] = ()
     scores: Scores | None = None
@@ -45,15 +44,3 @@ class Piece(NamedTuple):
     def last(self) -> bool:
         """Whether nothing comes after it."""
         return self.done is not None or self.error is not None
-
-
-def joined(pieces: Sequence[Piece]) -> Sequence[Piece]:
-    """A job's pieces as one, so that text is made of them once; as they are where they have scores, or an error."""
-    if len(pieces) == 1 or any(piece.scores or piece.error for piece in pieces):
-        return pieces
-    tokens: list[int] = []
-    version = route = None
-    for piece in pieces:  # one that was cancelled ends with a piece that names nobody
-        tokens += piece.tokens
-        version, route = piece.version or version, piece.route or route
-    return [Piece(tuple(tokens), None, version, route, pieces[-1].done)]

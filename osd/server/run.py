@@ -53,7 +53,7 @@ class Running:
     ) -> None:  # fmt: skip
         """``replaces``: a process that ended without a word, in whose place this one was started."""
         self.seat, self.front, self._replaces = seat, front, replaces
-        self.thread = EngineThread(engine, settings.server.queue, self._failed)
+        self.thread = EngineThread(engine, settings.server.queue, self._failed, front.jobs)
         self.host = Host(engine, settings, store, self.thread, ring, Meters(CollectorRegistry()), seat)
         self.exposition = Exposition(self.host, lambda: self.relay.measured())
         self.host.measure = self.exposition.whole
@@ -65,7 +65,7 @@ class Running:
 
     async def serve(self, ports: Ports, ready: Callable[[], None]) -> int:
         """Until it is told to stop; the exit status. ``ready`` is called once it listens."""
-        self.relay = Relay(await Link.over(self.front.end), self.thread, self.exposition.whole)
+        self.relay = Relay(await Link.over(self.front.end), self.exposition.whole)
         self._take_signals()
         self.thread.start()
         beside = [asyncio.create_task(work) for work in (self.host.ring.follow(), keep_giving_back())]

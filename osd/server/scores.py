@@ -19,6 +19,10 @@ class Scores(NamedTuple):
     top: list[list[float]]
     """(m, k)"""
 
+    def then(self, later: Scores) -> Scores:
+        """Of these tokens, and of those that came after them."""
+        return Scores(self.chosen + later.chosen, self.top_ids + later.top_ids, self.top + later.top)
+
 
 def score(logits: Tensor, tokens: Sequence[int], top: int) -> Scores:
     """From the target's logits (m, V) where each of the m tokens was decided; ``top`` is k."""

@@ -18,7 +18,7 @@ import pytest
 
 from osd.engine import Engine
 from osd.server import errors
-from osd.server.cargo import ERRORS, error_of, job_of, packed_error, packed_job, packed_piece, piece_of
+from osd.server.cargo import ERRORS, error_of, packed_error, packed_job, packed_piece, piece_of, served_of
 from osd.server.engine_thread import EngineThread
 from osd.server.errors import ApiError, Busy, DeadlineExceeded, EngineFailed, other
 from osd.server.exposition import added
@@ -26,15 +26,15 @@ from osd.server.far_thread import FarThread
 from osd.server.job import Job
 from osd.server.link import ANSWER, Link
 from osd.server.piece import Done, Piece
-from osd.server.relay import Relay
+from osd.server.post import Post
 from osd.server.scores import Scores
 from storage.errors import UnknownRoute, UnknownVersion
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 from tests.osd.models import alone, random_pair
 from tests.server.conftest import PATIENCE, Server, serving, until
+from tests.server.decoding import PROMPT, answer, decoding, ended, make_job
 
-PROMPT = (3, 5, 8)
 LONG = {"prompt": "def add(a, b):", "max_tokens": 1800, "ignore_eos": True, "temperature": 0, "stream": True}
 
 
@@ -47,8 +47,8 @@ def test_jobs_and_pieces_come_back_as_they_were() -> None:
         (1, 2, 3), max_new_tokens=7, sampling=Sampling(0.5, 3, 0.9, 1 << 63), stop=("a", "ä\n"), ignore_eos=True,
         route="r", tenant="t", learn=False, text="x", language="fi", gamma=2,
     )  # fmt: skip
-    job = job_of(over_json(packed_job(Job(request, print, 0.25, top=4))), print)
-    assert (job.request, job.pause, job.top, job.deliver) == (request, 0.25, 4, print)
+    job = served_of(over_json(packed_job(Job(request, print, 0.25, top=4))))
+    assert (job.request, job.pause, job.top) == (request, 0.25, 4)
     for piece in [
         Piece((4, 5), Scores([-0.5, -1.0], [[4], [5]], [[-0.5], [-float("inf")]]), "v", "r"),
         Piece((4,), None, "v", "r", Done(9, "text", "stop", "r", ((2, 1), (0, 0)))),
@@ -105,64 +105,74 @@ def test_messages_arrive_whole_and_in_order_and_questions_are_answered() -> None
     ends(body)
 
 
-async def answer(thread: FarThread, count: int, **fields: Any) -> list[Piece]:
-    inbox: asyncio.Queue[Piece] = asyncio.Queue()
-    thread.submit([Job(Request(PROMPT, max_new_tokens=count), inbox.put_nowait, **fields)])
-    pieces = [await inbox.get()]
-    while not pieces[-1].last:
-        pieces.append(await inbox.get())
-    return pieces
+def test_a_post_speaks_with_a_link_and_waits_for_nobody() -> None:
+    here, there = socket.socketpair()
+    post, heard = Post(there), []
+
+    async def body() -> None:
+        link = await Link.over(here)
+        listening = asyncio.create_task(link.listen(lambda kind, what: heard.append((kind, what))))
+        assert post.take() == []
+        large = "ä" * 3_000_000
+        post.say("first", large, "\ud83d")  # more than a socket holds
+        post.say("second", 2)
+        link.say("one", 1, large)
+        link.say("two")
+        got: list[list[Any]] = []
+        while len(heard) < 2 or len(got) < 2:
+            await asyncio.to_thread(post.wait, 1.0)
+            post.send()
+            got += post.take()
+        assert heard == [("first", [large, "\ud83d"]), ("second", [2])]
+        assert got == [["one", 1, large], ["two"]]
+        await link.close()
+        await listening
+        await asyncio.to_thread(post.wait, 0.01)
+        assert post.take() == [] and not post.open
+        post.say("too late")
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+    post.close()
 
 
-def far(body: Callable[[FarThread, EngineThread, Link], Awaitable[None]], *, queue: int = 4) -> None:
-    """A thread over random models, seen from the other end of a link."""
+def far(body: Callable[[FarThread, EngineThread], Awaitable[None]], *, queue: int = 4) -> None:
+    """A thread over random models of one row, seen from the other end of a link."""
     engine = Engine(random_pair(), ServeSettings(gamma="fixed", max_batch=1, max_length=512))
 
-    async def nothing(text: bytes) -> bytes:
-        return text
+    async def run() -> None:
+        async with decoding(engine, queue) as (distant, thread):
+            await asyncio.wait_for(body(distant, thread), 60)
 
-    async def both(here: Link, there: Link) -> None:
-        thread = EngineThread(engine, queue, lambda: None)
-        thread.start()
-        relay, distant = Relay(there, thread, nothing), FarThread(here)
-        tasks = [
-            asyncio.create_task(relay.follow()),
-            asyncio.create_task(here.listen(lambda kind, what: distant.take(*what))),
-        ]
-        try:
-            await body(distant, thread, here)
-        finally:
-            await here.close()
-            await asyncio.gather(*tasks)
-            await asyncio.to_thread(thread.close)
-
-    ends(both)
+    asyncio.run(run())
 
 
-def test_the_far_thread_answers_as_the_near_one() -> None:
-    async def body(distant: FarThread, thread: EngineThread, link: Link) -> None:
+def test_log_probabilities_come_where_they_were_asked_for() -> None:
+    async def body(distant: FarThread, thread: EngineThread) -> None:
         wanted = alone(thread.engine.pair.target.module, PROMPT, 24)
-        answers = await asyncio.gather(*(answer(distant, 20 + i, top=i or None) for i in range(4)))
+        answers = await asyncio.gather(*(answer(distant, 20 + i, top=i or None, pause=60.0) for i in range(4)))
         for i, pieces in enumerate(answers):
             assert [token for piece in pieces for token in piece.tokens] == wanted[: 20 + i]
             assert pieces[-1].done and pieces[-1].done.length == 20 + i
-        assert all(piece.scores for piece in answers[1] if piece.tokens) and not answers[0][0].scores
+        for piece in answers[2]:
+            assert piece.scores and len(piece.scores.chosen) == len(piece.tokens) == len(piece.scores.top)
+            assert [ids[0] for ids in piece.scores.top_ids] == list(piece.tokens), "greedy: the likeliest"
+        assert not any(piece.scores for piece in answers[0])
+        assert len(answers[0]) == 2, "what the first round brought, and a minute's rest together"
 
     far(body)
 
 
 def test_who_finds_no_room_or_is_late_is_told_so_and_who_goes_leaves_nothing_behind() -> None:
-    async def body(distant: FarThread, thread: EngineThread, link: Link) -> None:
-        running = Job(Request(PROMPT, max_new_tokens=400), lambda _: None)
-        late_inbox: asyncio.Queue[Piece] = asyncio.Queue()
-        late = Job(Request(PROMPT, max_new_tokens=400), late_inbox.put_nowait)
+    async def body(distant: FarThread, thread: EngineThread) -> None:
+        (running, _), (late, late_inbox) = make_job(400), make_job(400)
         distant.submit([running])
         distant.submit([late])
         while thread.running == 0:
             await asyncio.sleep(0.001)
-        inbox: asyncio.Queue[Piece] = asyncio.Queue()
-        distant.submit([Job(Request(PROMPT, max_new_tokens=2), inbox.put_nowait) for _ in range(9)])
-        assert isinstance((await inbox.get()).error, Busy)
+        crowd = [make_job(2) for _ in range(9)]
+        distant.submit([one for one, _ in crowd])
+        for _, inbox in crowd:
+            assert isinstance((await inbox.get()).error, Busy)
         distant.end(late, DeadlineExceeded())
         assert isinstance((await late_inbox.get()).error, DeadlineExceeded)
         distant.end(running)
@@ -172,16 +182,29 @@ def test_who_finds_no_room_or_is_late_is_told_so_and_who_goes_leaves_nothing_beh
     far(body, queue=8)
 
 
+def test_what_came_before_a_deadline_is_still_shown() -> None:
+    async def body(distant: FarThread, thread: EngineThread) -> None:
+        job, inbox = make_job(400, pause=60.0)
+        distant.submit([job])
+        first = await inbox.get()
+        while next(iter(thread._jobs.values()))._tokens == []:
+            await asyncio.sleep(0.001)
+        distant.end(job, DeadlineExceeded())
+        [held, last] = await ended(inbox)
+        assert first.tokens and held.tokens and not held.last and isinstance(last.error, DeadlineExceeded)
+
+    far(body)
+
+
 def test_when_http_goes_nobody_decodes_for_it() -> None:
-    async def body(distant: FarThread, thread: EngineThread, link: Link) -> None:
+    async def body(distant: FarThread, thread: EngineThread) -> None:
         told: list[Piece] = []
         distant.submit([Job(Request(PROMPT, max_new_tokens=400), told.append) for _ in range(3)])
         while thread.running == 0:
             await asyncio.sleep(0.001)
-        await link.close()
-        while thread.running or thread.waiting:
+        await distant._link.close()
+        while thread.running or thread.waiting or distant.alive:
             await asyncio.sleep(0.001)
-        distant.lose()
         assert len([piece for piece in told if isinstance(piece.error, EngineFailed)]) == 3
         with pytest.raises(EngineFailed):
             distant.submit([])

@@ -1,4 +1,4 @@
-"""The outbox of the thread that decodes: what waits for a tick, and what does not."""
+"""The outbox of the thread that decodes: what waits for a tick, and what does not; what is told at once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 
 from osd.server.errors import Stopped
 from osd.server.outbox import Outbox
-from osd.server.piece import Piece, joined
+from osd.server.piece import Done, Piece
 from osd.server.scores import Scores
+from osd.server.served import Served
+from storage.records import Request
 
 
 @dataclass(eq=False)
@@ -21,76 +23,90 @@ class Somebody:
 
 
 def test_the_first_goes_at_once_and_the_next_wait_for_each_other() -> None:
-    outbox: Outbox[Somebody, int] = Outbox()
-    one = Somebody("one")
-    outbox.put(one, 1, 3.0, urgent=False)
-    assert outbox.take(3.0) == [(one, [1])]
-    for piece, now in ((2, 4.0), (3, 9.0)):
-        outbox.put(one, piece, now, urgent=False)
+    outbox, one = Outbox[Somebody](), Somebody("one")
+    outbox.put(one, 3.0)
+    assert outbox.take(3.0) == [one]
+    for now in (4.0, 9.0):
+        outbox.put(one, now)
         assert outbox.take(now) == []
-    assert outbox.take(10.0) == [(one, [2, 3])], "the tick"
+    assert outbox.take(10.0) == [one], "the tick"
     assert outbox.take(20.0) == [] and len(outbox) == 0
 
 
-def test_the_last_takes_along_what_waits() -> None:
-    outbox: Outbox[Somebody, int] = Outbox()
-    one, other = Somebody("one", begun=True), Somebody("other", begun=True)
-    outbox.put(one, 1, 3.0, urgent=False)
-    outbox.put(other, 1, 3.0, urgent=False)
-    outbox.put(one, 2, 4.0, urgent=True)
-    assert outbox.take(4.0) == [(one, [1, 2])]
+def test_the_last_does_not_wait() -> None:
+    outbox, one, other = Outbox[Somebody](), Somebody("one", begun=True), Somebody("other", begun=True)
+    outbox.put(one, 3.0)
+    outbox.put(other, 3.0)
+    outbox.put(one, 4.0, urgent=True)
+    assert outbox.take(4.0) == [one]
     assert len(outbox) == 1
 
 
 def test_all_of_one_pause_are_told_together_and_others_when_it_is_their_time() -> None:
-    outbox: Outbox[Somebody, int] = Outbox()
+    outbox = Outbox[Somebody]()
     streams = [Somebody(str(i), begun=True) for i in range(3)]
     whole = Somebody("whole", pause=1000.0, begun=True)
     for now, somebody in enumerate([*streams, whole]):
-        outbox.put(somebody, now, float(now), urgent=False)
+        outbox.put(somebody, float(now))
     assert outbox.take(9.9) == []
-    assert [somebody for somebody, _ in outbox.take(10.0)] == streams
-    assert outbox.take(1000.0) == [(whole, [3])]
+    assert outbox.take(10.0) == streams
+    assert outbox.take(1000.0) == [whole]
 
 
 @pytest.mark.parametrize(("told", "pause"), [(1, 0.02), (4, 0.02), (8, 0.04), (16, 0.08), (20, 0.1), (500, 0.1)])
 def test_where_many_are_told_ticks_are_further_apart(told: int, pause: float) -> None:
-    outbox: Outbox[Somebody, int] = Outbox()
+    outbox = Outbox[Somebody]()
     stream, whole = Somebody("stream", 0.02, begun=True), Somebody("whole", 1.0, begun=True)
     every_round = Somebody("every round", 0.0, begun=True)
     for one in (stream, whole, every_round):
-        outbox.put(one, 1, 0.001, urgent=False, told=told)
-    assert outbox.take(0.001) == [(every_round, [1])]
-    assert outbox.take(pause - 0.001) == [] and outbox.take(pause) == [(stream, [1])]
-    assert outbox.take(1.0) == [(whole, [1])]
+        outbox.put(one, 0.001, told=told)
+    assert outbox.take(0.001) == [every_round]
+    assert outbox.take(pause - 0.001) == [] and outbox.take(pause) == [stream]
+    assert outbox.take(1.0) == [whole]
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_everything_goes_out_once_in_order_and_no_later_than_a_pause_after_it_came(seed: int) -> None:
-    chance = random.Random(seed)
-    outbox: Outbox[Somebody, tuple[int, float]] = Outbox()
+def test_everybody_is_told_no_later_than_a_pause_after_something_came(seed: int) -> None:
+    chance, outbox, now = random.Random(seed), Outbox[Somebody](), 0.0
     them = [Somebody(str(i), chance.choice([0.0, 0.5, 3.0])) for i in range(4)]
-    put: dict[Somebody, list[int]] = {somebody: [] for somebody in them}
-    got: dict[Somebody, list[int]] = {somebody: [] for somebody in them}
-    now = 0.0
-    for number in range(400):
+    since: dict[Somebody, float] = {}
+    for _ in range(400):
         now += chance.random() / 10
         somebody = chance.choice(them)
-        put[somebody].append(number)
-        outbox.put(somebody, (number, now), now, urgent=chance.random() < 0.05)
-        for one, pieces in outbox.take(now):
-            got[one] += [number for number, _ in pieces]
-            assert all(now - came <= one.pause + 0.1 for _, came in pieces)
-    for one, pieces in outbox.take(now + 3.0):
-        got[one] += [number for number, _ in pieces]
-    assert got == put and len(outbox) == 0
+        since.setdefault(somebody, now)
+        outbox.put(somebody, now, urgent=chance.random() < 0.05)
+        for one in outbox.take(now):
+            assert now - since.pop(one) <= one.pause + 0.1
+        assert len(outbox) == len(since)
+    assert set(outbox.take(now + 3.0)) == set(since)
 
 
-def test_pieces_are_joined_unless_each_has_something_of_its_own_to_say() -> None:
-    one, two = Piece((1, 2), None, "v1", "sql"), Piece((3,), None, "v2", "sql")
-    assert joined([one]) == [one]
-    assert joined([one, two, Piece()]) == [Piece((1, 2, 3), None, "v2", "sql")], "the last names nobody"
-    scored = Piece((4,), Scores([0.0], [[4]], [[0.0]]), "v2", "sql")
-    assert joined([one, scored]) == [one, scored]
-    failed = Piece(error=Stopped())
-    assert joined([one, failed]) == [one, failed], "what came before an error is still shown"
+REQUEST = Request((3,), max_new_tokens=9)
+DONE = Done(3, "abc", "length", "sql", ((2, 1),))
+
+
+def test_what_rounds_brought_is_told_as_one_piece() -> None:
+    job = Served(REQUEST)
+    job.add((1, 2), "v1", "sql", None)
+    job.add((3,), "v2", "sql", None)
+    job.done = DONE
+    assert job.take() == [Piece((1, 2, 3), None, "v2", "sql", DONE)]
+
+
+def test_log_probabilities_of_several_rounds_stay_beside_their_tokens() -> None:
+    job = Served(REQUEST, top=1)
+    job.add((1,), "v1", "sql", Scores([-1.0], [[1]], [[-1.0]]))
+    job.add((2, 3), "v1", "sql", Scores([-2.0, -3.0], [[2], [3]], [[-2.0], [-3.0]]))
+    scores = Scores([-1.0, -2.0, -3.0], [[1], [2], [3]], [[-1.0], [-2.0], [-3.0]])
+    assert job.take() == [Piece((1, 2, 3), scores, "v1", "sql")]
+    job.add((4,), "v1", "sql", Scores([-4.0], [[4]], [[-4.0]]))
+    assert job.take() == [Piece((4,), Scores([-4.0], [[4]], [[-4.0]]), "v1", "sql")]
+
+
+def test_what_came_before_an_error_is_a_piece_of_its_own() -> None:
+    job = Served(REQUEST)
+    job.add((1, 2), "v1", "sql", None)
+    job.why, job.done = Stopped(), DONE._replace(finish_reason="cancelled")
+    assert job.take() == [Piece((1, 2), None, "v1", "sql"), Piece(error=job.why)]
+    never = Served(REQUEST, why=Stopped())
+    assert never.take() == [Piece(error=never.why)]

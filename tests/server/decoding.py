@@ -1,0 +1,57 @@
+"""The thread that decodes and what the process that answers HTTP has of it, both here."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from osd.engine import Engine
+from osd.server.engine_thread import EngineThread
+from osd.server.far_thread import FarThread
+from osd.server.job import Job
+from osd.server.link import Link
+from osd.server.piece import Piece
+from storage.records import Request
+
+PROMPT = (3, 5, 8)
+
+
+@asynccontextmanager
+async def decoding(
+    engine: Engine, queue: int, failed: Callable[[], None] = lambda: None
+) -> AsyncIterator[tuple[FarThread, EngineThread]]:
+    """Both, as long as the block runs."""
+    here, there = socket.socketpair()
+    thread, distant = EngineThread(engine, queue, failed, there), FarThread(await Link.over(here))
+    thread.start()
+    following = asyncio.create_task(distant.follow())
+    try:
+        yield distant, thread
+    finally:
+        await asyncio.to_thread(thread.close)
+        await following
+
+
+def make_job(count: int = 20, tenant: str = "default", **fields: Any) -> tuple[Job, asyncio.Queue[Piece]]:
+    """A job, and where its pieces arrive."""
+    inbox: asyncio.Queue[Piece] = asyncio.Queue()
+    request = Request(PROMPT, max_new_tokens=count, tenant=tenant, ignore_eos=True)
+    return Job(request, inbox.put_nowait, **fields), inbox
+
+
+async def ended(inbox: asyncio.Queue[Piece]) -> list[Piece]:
+    """All pieces of a job."""
+    pieces = [await inbox.get()]
+    while not pieces[-1].last:
+        pieces.append(await inbox.get())
+    return pieces
+
+
+async def answer(thread: FarThread, count: int, **fields: Any) -> list[Piece]:
+    """What one request brings."""
+    job, inbox = make_job(count, **fields)
+    thread.submit([job])
+    return await ended(inbox)
