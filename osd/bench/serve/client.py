@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import time
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -19,6 +20,7 @@ from osd.bench.serve.connection import Connection
 
 PATIENCE = 600.0
 DONE = "[DONE]"
+GOOD = re.compile(rb"HTTP/\S+ 200 ")
 Json = dict[str, Any]
 
 
@@ -85,6 +87,14 @@ class Reply:
         return self.tokens * sum(at <= moment for at in self.times) / len(self.times) if self.times else 0.0
 
 
+class Collected(NamedTuple):
+    """An answer that nobody has read."""
+
+    begun: float
+    times: list[float]
+    data: list[bytes]
+
+
 class Client:
     """Somebody who asks again and again, on one connection as long as the other side keeps it, as the usual clients
     do."""
@@ -93,8 +103,9 @@ class Client:
         self.address = address
         self._connection: Connection | None = None
 
-    async def ask(self, job: Job) -> Reply:
-        """One answer. A request that fails is a reply with its ``error``, and ends the connection."""
+    async def collect(self, job: Job) -> Collected | Reply:
+        """One answer, to be read later; where there is none, a reply with its ``error``. Who is refused asks on a new
+        connection the next time."""
         request, begun = self.address.request(job), time.perf_counter()
         try:
             async with asyncio.timeout(PATIENCE):
@@ -103,10 +114,9 @@ class Client:
         except OSError as error:  # TimeoutError is one
             self.close()
             return Reply(begun, error=str(error) or type(error).__name__)
-        reply = read_reply(begun, times, data)
-        if reply.error:
+        if not (data and GOOD.match(data[0])):
             self.close()
-        return reply
+        return Collected(begun, times, data)
 
     def close(self) -> None:
         """End the connection."""
@@ -124,16 +134,19 @@ class Client:
 
 
 async def ask(address: Address, job: Job) -> Reply:
-    """One answer to somebody who asks once. See :meth:`Client.ask`."""
+    """One answer to somebody who asks once. A request that fails is a reply with its ``error``."""
     client = Client(address)
     try:
-        return await client.ask(job)
+        return read_reply(await client.collect(job))
     finally:
         client.close()
 
 
-def read_reply(begun: float, times: list[float], data: list[bytes]) -> Reply:
+def read_reply(collected: Collected | Reply) -> Reply:
     """What was collected, understood."""
+    if isinstance(collected, Reply):
+        return collected
+    begun, times, data = collected
     so_far = accumulate(data, bytes.__add__)
     reply = Reply(begun, times[next((i for i, seen in enumerate(so_far) if b"data: " in seen), 0) :])
     try:

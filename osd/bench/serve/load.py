@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osd.bench.serve.client import Address, Client, Job, Reply, ask
+from osd.bench.serve.client import Address, Client, Collected, Job, Reply, ask, read_reply
 
 QUANTILES = (50, 95, 99)
 LATE = 0.001
@@ -128,16 +128,19 @@ def closed_load(
 
     async def run() -> Load:
         load, begun = Load(), time.perf_counter()
+        collected: list[Collected | Reply] = []
 
         async def client() -> None:
             mine = Client(address)
             while time.perf_counter() < begun + RAMP_SECONDS + seconds and (job := next(jobs, None)):
-                load.keep(await mine.ask(job))
+                collected.append(await mine.collect(job))
             mine.close()
 
         async with _accompanied(beside):
             await asyncio.gather(*(client() for _ in range(clients)))
         lasted = time.perf_counter() - begun
+        for one in collected:
+            load.keep(read_reply(one))
         ramp = RAMP_SECONDS if lasted > RAMP_SECONDS else 0.0
         load.end(begun + ramp, min(seconds, lasted - ramp))
         return load

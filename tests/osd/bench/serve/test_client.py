@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from osd.bench.serve.client import Reply, read_reply
+from osd.bench.serve.client import Collected, Reply, read_reply
 from osd.bench.serve.load import Load
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -25,7 +25,7 @@ TEXT = {"choices": [{"text": "ä"}], "system_fingerprint": "v1"}
 
 def read(*pieces: bytes) -> Reply:
     """Pieces that come a second apart, from 10 on."""
-    return read_reply(9.0, [10.0 + i for i in range(len(pieces))], list(pieces))
+    return read_reply(Collected(9.0, [10.0 + i for i in range(len(pieces))], list(pieces)))
 
 
 def test_an_answer_in_pieces_cut_anywhere() -> None:
