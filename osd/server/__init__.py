@@ -7,9 +7,10 @@ front ──> app               HTTP: the API's port, forked by the other before
   │         v
   │       far_thread        what decodes, as seen from here
   │
-  │ link, cargo             what the two say to each other
+  │ link, message, cargo    what the two say to each other; post: the end of a thread without an event loop
   v
-run ──> relay ──> engine_thread     decoding: the one thread that steps the engine; line: who is next; outbox: what
-  │                                 waits for a tick
+run ──> engine_thread       decoding: the one thread that steps the engine; line: who is next; served: what has come of
+  │                         each; outbox: who waits for a tick
+  ├──> relay                everything between the two that is no job
   └──> admin                the admin port; dashboard: its page
 """

@@ -203,6 +203,16 @@ class Restless(GoodputController):
         return super().plan(*asked)
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+def test_a_draft_that_nearly_pays_loses_no_more_than_it_may(batch: int) -> None:
+    """A token is worth 0.84 of its pass; drafting one every round would lose 3.2 %."""
+    costs, kind = CostModel(), (0.21, 0.21)
+    world = World(sure=kind, unsure=kind, step=1.0)
+    controller = fresh(costs)
+    play(controller, costs, [world] * batch, 1000)
+    assert play(controller, costs, [world] * batch, 8000 // batch, seed=1).rate > 0.987 * batch / 4.0
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 def test_rounds_without_a_decision_are_those_in_which_it_would_decide_nothing(batch: int) -> None:
     bad = World(sure=(0.6, 0.1), unsure=(0.25, 0.0), step=0.8, verify=lambda batch, tokens: 4 + 0.1 * tokens)
