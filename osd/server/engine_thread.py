@@ -132,7 +132,8 @@ class EngineThread:
             self._jobs |= {job.request.id: job for job in jobs}
         self._refuse(pushed_out, _full())
 
-    def _refuse(self, jobs: Sequence[Served], why: ApiError) -> None:
+    def _refuse(self, jobs: Sequence[Served], why: ApiError | None) -> None:
+        """They do not come into the engine."""
         for job in jobs:
             self._jobs.pop(job.request.id, None)
             job.why = why
@@ -144,11 +145,10 @@ class EngineThread:
             self._stop(job, error_of(why))
 
     def _stop(self, job: Served, why: ApiError | None) -> None:
-        job.why = why
         if self._line.remove(job.request.tenant, job):
-            del self._jobs[job.request.id]
-            self._due(job)
+            self._refuse([job], why)
         else:
+            job.why = why
             self.engine.cancel(job.request.id)
 
     def _begin(self) -> None:

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request as HttpRequest
 
 from osd.server.errors import ApiError, Busy, DeadlineExceeded, Draining
+from osd.server.far_thread import FarThread
 from osd.server.inbox import Inbox
-from osd.server.job import Decoding, Job
+from osd.server.job import Job
 from osd.server.piece import Piece
 from osd.server.ring import Caller, KeyRing
 from storage.records import Request
@@ -22,7 +23,7 @@ Arrived = tuple[int, Piece]
 class Flight:
     """Jobs in the air. Open it with :func:`flying`."""
 
-    def __init__(self, thread: Decoding, requests: Sequence[Request], top: int | None, pause: float) -> None:
+    def __init__(self, thread: FarThread, requests: Sequence[Request], top: int | None, pause: float) -> None:
         self._thread = thread
         self._inbox: Inbox[Arrived | None] = Inbox()
         self._open = set(range(len(requests)))
@@ -79,7 +80,7 @@ class Flight:
 
 @asynccontextmanager
 async def flying(
-    thread: Decoding,
+    thread: FarThread,
     http: HttpRequest,
     requests: Sequence[Request],
     *,
@@ -90,7 +91,7 @@ async def flying(
     """Submit requests; at the end, or when the client goes away, what is not finished leaves the batch. ``pause``:
     seconds between two portions of what comes.
 
-    Raises Draining and Busy.
+    Raises EngineFailed.
     """
     flight, loop = Flight(thread, requests, top, pause), asyncio.get_running_loop()
     thread.submit(flight.jobs)

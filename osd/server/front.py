@@ -99,10 +99,8 @@ class _Fronting:
         self.link = await Link.over(end)
         self.thread = FarThread(await Link.over(jobs))
         self.ring, self.tokenizer = ring(), load_tokenizer(self.target)
-        beside = [
-            asyncio.create_task(work) for work in (self.thread.follow(), self.ring.follow(), keep_giving_back())
-        ]
-        await self.link.listen(lambda kind, what: self.heeds[kind](*what))
+        beside = [asyncio.create_task(work) for work in (self.ring.follow(), keep_giving_back())]
+        await asyncio.gather(self.thread.follow(), self.link.listen(lambda kind, what: self.heeds[kind](*what)))
         if self.serving:
             self._leave()  # at once: what came now would find nobody who decodes
             self._stop()

@@ -1,12 +1,10 @@
-"""A request with somebody who waits for it, and who takes such."""
+"""A request with somebody who waits for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from osd.server.errors import ApiError
 from osd.server.piece import Piece
 from storage.records import Request
 
@@ -22,20 +20,3 @@ class Job:
     """Seconds between two portions of what comes."""
     top: int | None = None
     """How many of the likeliest tokens' log-probabilities come with each token; None for none at all."""
-
-
-class Decoding(Protocol):
-    """What decodes, as those see it who answer HTTP: :class:`osd.server.far_thread.FarThread`."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether it decodes."""
-        ...
-
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Put jobs in line, all or none; where there is no room a piece says so. Raises EngineFailed."""
-        ...
-
-    def end(self, job: Job, why: ApiError | None = None) -> None:
-        """Stop working for a job; with ``why`` it is told."""
-        ...

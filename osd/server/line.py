@@ -58,10 +58,3 @@ class Line(Generic[T]):
         if not queue:
             del self._waiting[tenant]
         return True
-
-    def clear(self) -> list[T]:
-        """Everything that waited."""
-        things = [thing for queue in self._waiting.values() for thing in queue]
-        self._waiting.clear()
-        self._count = 0
-        return things

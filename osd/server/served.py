@@ -37,10 +37,11 @@ class Served:
 
     def take(self) -> list[Piece]:
         """All of it. Why it was ended is a piece of its own, for what came before is still shown."""
+        done = None if self.why else self.done
         pieces = []
-        if self._tokens or (self.done and not self.why):
-            pieces.append(Piece(tuple(self._tokens), self._scores, self._version, self._route, self.done))
+        if self._tokens or done:
+            pieces.append(Piece(tuple(self._tokens), self._scores, self._version, self._route, done))
         if self.why:
-            pieces = [piece._replace(done=None) for piece in pieces] + [Piece(error=self.why)]
+            pieces.append(Piece(error=self.why))
         self._tokens, self._scores = [], None
         return pieces

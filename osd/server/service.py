@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from osd.server.job import Decoding
+from osd.server.far_thread import FarThread
 from osd.server.meters import Meters
 from osd.server.ring import KeyRing
 from osd.server.token_text import TokenText
@@ -34,7 +34,7 @@ class Service:
 
     facts: Facts
     settings: Settings
-    thread: Decoding
+    thread: FarThread
     ring: KeyRing
     meters: Meters
     tokenizer: Any

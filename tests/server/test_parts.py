@@ -51,7 +51,7 @@ def test_a_line_counts_right_whatever_is_done() -> None:
             there = [one for one in there if one[1] != first]
         assert len(line) == len(there) <= 20
         assert Counter(one[0] for one in there) == {name: line.of(name) for name in "abc" if line.of(name)}
-    assert sorted(line.clear()) == sorted(one[1] for one in there) and len(line) == 0
+    assert sorted(iter(line.take, None)) == sorted(one[1] for one in there) and len(line) == 0
 
 
 def test_a_bucket_fills_with_time_and_may_be_in_debt() -> None:

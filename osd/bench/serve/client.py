@@ -10,6 +10,7 @@ import http.client
 import json
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import accumulate
@@ -91,8 +92,10 @@ class Collected(NamedTuple):
     """An answer that nobody has read."""
 
     begun: float
-    times: list[float]
-    data: list[bytes]
+    times: Sequence[float] = ()
+    data: Sequence[bytes] = ()
+    error: str | None = None
+    """Why there is none."""
 
 
 class Client:
@@ -103,9 +106,8 @@ class Client:
         self.address = address
         self._connection: Connection | None = None
 
-    async def collect(self, job: Job) -> Collected | Reply:
-        """One answer, to be read later; where there is none, a reply with its ``error``. Who is refused asks on a new
-        connection the next time."""
+    async def collect(self, job: Job) -> Collected:
+        """One answer, to be read later. Who is refused asks on a new connection the next time."""
         request, begun = self.address.request(job), time.perf_counter()
         try:
             async with asyncio.timeout(PATIENCE):
@@ -113,7 +115,7 @@ class Client:
                 times, data = await connection.exchange(request)
         except OSError as error:  # TimeoutError is one
             self.close()
-            return Reply(begun, error=str(error) or type(error).__name__)
+            return Collected(begun, error=str(error) or type(error).__name__)
         if not (data and GOOD.match(data[0])):
             self.close()
         return Collected(begun, times, data)
@@ -142,13 +144,13 @@ async def ask(address: Address, job: Job) -> Reply:
         client.close()
 
 
-def read_reply(collected: Collected | Reply) -> Reply:
+def read_reply(collected: Collected) -> Reply:
     """What was collected, understood."""
-    if isinstance(collected, Reply):
-        return collected
-    begun, times, data = collected
+    begun, times, data, error = collected
+    if error:
+        return Reply(begun, error=error)
     so_far = accumulate(data, bytes.__add__)
-    reply = Reply(begun, times[next((i for i, seen in enumerate(so_far) if b"data: " in seen), 0) :])
+    reply = Reply(begun, list(times[next((i for i, seen in enumerate(so_far) if b"data: " in seen), 0) :]))
     try:
         _understand(reply, b"".join(data))
     except (OSError, http.client.HTTPException, ValueError) as error:

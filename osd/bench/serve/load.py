@@ -128,7 +128,7 @@ def closed_load(
 
     async def run() -> Load:
         load, begun = Load(), time.perf_counter()
-        collected: list[Collected | Reply] = []
+        collected: list[Collected] = []
 
         async def client() -> None:
             mine = Client(address)
