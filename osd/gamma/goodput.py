@@ -42,8 +42,10 @@ _STEADY = 4
 """Rounds that draft once it was found to pay: what is asked before a draft costs as much as a third of a pass."""
 _LENGTH = 64.0
 """Tokens that a request is taken to have before any has ended."""
-_PROBING = 0.0075
+_PROBING = 0.004
 """Share of decoding time for probes; one row makes them, so that they are cheaper than a batch's."""
+_PROBING_FIRST = 20_000.0
+"""Milliseconds of decoding in which it is twice that: what an engine's first rounds say of costs may be all wrong."""
 _ALWAYS = float("-inf")
 
 
@@ -57,7 +59,7 @@ class GoodputController:
         self.weigher = Weigher(max(initial, maximum, 1))
         self._costs, self._maximum = costs, maximum
         self._price_list, self._time = PriceList(costs), PriceOfTime()
-        self._prober, self._asking = Prober(costs, _PROBING), Asking()
+        self._prober, self._asking = Prober(costs, _PROBING, _PROBING_FIRST), Asking()
         self._batch = 1
         self._rows: Sequence[GoodputRow] = []
         self._length = _LENGTH

@@ -33,8 +33,9 @@ STALE_ROUNDS = 512
 class Prober:
     """The credit, and what it is spent on."""
 
-    def __init__(self, costs: CostModel, share: float = SHARE) -> None:
-        self._costs, self._share = costs, share
+    def __init__(self, costs: CostModel, share: float = SHARE, first_ms: float = 0.0) -> None:
+        """``share`` of decoding time is for probes, and of the first ``first_ms`` milliseconds twice that."""
+        self._costs, self._share, self._first_ms = costs, share, first_ms
         self._paid = 0.0
         self._burst = 0
         self.short_ms = 0.0
@@ -84,9 +85,11 @@ class Prober:
     def _affords(self, loss: float) -> bool:
         if loss <= 0:
             return True
-        earned = self._share * self._costs.spent_ms
+        spent = self._costs.spent_ms
+        earned = self._share * (spent + min(spent, self._first_ms))
         self._paid = max(self._paid, earned - BANKED * loss)
-        self.short_ms = max(0.0, self._paid + loss - earned) / self._share
+        lasts = (self._paid + loss) / self._share
+        self.short_ms = max(0.0, lasts - min(lasts / 2, self._first_ms) - spent)
         if self.short_ms:
             return False
         self._paid += loss

@@ -110,6 +110,23 @@ def test_probes_stay_below_one_percent_of_decoding(step: float, start: float, sl
     assert lost <= 0.0101 * costs.spent_ms
 
 
+def test_an_engine_s_first_time_earns_twice() -> None:
+    # 2 ms a probe: 100 ms that count double, 25 plain rounds. The next is due at 300 ms, of which 100 count double and
+    # 10 were the first probe's: 48 plain rounds more
+    costs, asked, short = known_costs(1.0, level), [], []
+    prober = Prober(costs, first_ms=100.0)
+    for number in range(1, 100):
+        prober.settle()
+        gamma = prober.instead(0, 1.0, 1, (4.0, 5.0))
+        if gamma:
+            asked.append(number)
+        short.append(prober.short_ms)
+        costs.observe_draft(1, gamma, 1.0)
+        costs.observe_verify(1, 1 + gamma, 4.0)
+    assert asked == [26, 27, 76, 77]
+    assert short[0] == pytest.approx(100.0) and short[30] == pytest.approx(300.0 - 110.0 - 12.0)
+
+
 def test_saved_credit_is_limited() -> None:
     costs = known_costs(1.0, level)
     costs.spent_ms = 1e6  # a long time of speculating, without a probe
