@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from osd import lean
 from osd.brief import Acceptance, BriefPass, ReadOff
 from osd.cache import RaggedCache
+from osd.few import FewTokens
 from osd.hugging import hugging_face_forward
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
@@ -48,6 +49,8 @@ class Decoder:
         """Whether few tokens take the forward pass's brief way, where it has one (:mod:`osd.brief`)."""
         self.went_brief: bool | None = None
         """Whether any did; None before the first of them."""
+        self.quicker = False
+        """Whether its passes over few tokens have become quicker since somebody looked, who sets it back."""
         self.acceptance: Acceptance | None = None
         """The acceptance head that runs along with brief passes."""
         self.read_off: ReadOff | None = None
@@ -84,8 +87,17 @@ class Decoder:
                 return logits
             self.went_brief = bool(self.went_brief)
         self.read_off = None
+        few: FewTokens | None = getattr(self.forward, "few", None)
+        fed = counts or [width] * len(starts)
+        takes = few is not None and few.takes(starts, fed, self.cache)
+        if few is not None and takes and few.trusted:
+            return few(tokens, self.cache, first, starts, fed, last)
         self.cache.aim(first, starts, width, counts or (), self._packed(counts, width))
-        return self.forward(tokens, self.cache, last)
+        logits = self.forward(tokens, self.cache, last)
+        if few is not None and takes:
+            said = few(tokens, self.cache, first, starts, fed, last)
+            self.quicker = few.compare(said, logits, fed if last is None else [1] * len(fed))
+        return logits
 
     def tree_logits(
         self, tokens: torch.Tensor, starts: Sequence[int], layout: Layout, *, counts: Sequence[int]

@@ -195,6 +195,9 @@ class Engine:
         self.drafting.measure(clock.first_ms)
         tokens = sum(draft.lengths) + rows if self.target.packs else rows * (draft.size + 1)
         self.costs.observe_verify(rows, tokens, clock.second_ms + clock.since_ms())
+        if self.target.quicker:
+            self.target.quicker = False
+            self.costs.forget_verifying()
 
     def _commit(
         self, gammas: Sequence[int], draft: Draft, verdict: Verdict, logits: Tensor, clock: Clock

@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from osd.attending import attend, spread
 from osd.brief import BriefPass
 from osd.cache import RaggedCache
+from osd.few import FewTokens
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
 
@@ -73,6 +74,9 @@ class LeanDecoder:
         self.cos = self.sin = self.embedding.new_empty(0)
         self.brief = BriefPass.over(module, self._extend_rotary)
         """The same pass over few tokens, compiled; None where it would not be faster."""
+        plain = self.embedding.device.type == "cpu" and self.embedding.dtype == torch.float32
+        self.few = FewTokens(self, self._extend_rotary) if plain else None
+        """The same with these products, and compiled between them."""
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
         (rows, count), feed, mix = tokens.shape, cache.feed, cache.mix
@@ -132,6 +136,7 @@ class _Layer:
         self.out = _product(attention.o_proj.weight, attention.o_proj.bias)
         self.gate_up = _product(_stack([mlp.gate_proj.weight, mlp.up_proj.weight]), None)
         self.down = _product(mlp.down_proj.weight, None)
+        self.inner: int = mlp.down_proj.weight.shape[1]
         self.width: int = attention.head_dim
         self.queries = attention.q_proj.weight.shape[0] // self.width
         self.keys = attention.k_proj.weight.shape[0] // self.width

@@ -13,6 +13,7 @@ from transformers.utils import logging
 
 from osd.brief import PASSES
 from osd.engine import Engine
+from osd.few import PARTS
 from osd.models import Pair
 from storage.records import Request
 from storage.settings import ServeSettings
@@ -40,6 +41,7 @@ class Contender:
 
 def osd_contender(name: str, pair: Pair, settings: ServeSettings, new_tokens: int) -> Contender:
     """osd's engine; it lives on between calls, as a server's does, so what it learned of costs stays."""
+    PARTS.wait()
     PASSES.wait()  # what is compiled once is no part of what decoding costs
     engine = Engine(pair, settings)
 

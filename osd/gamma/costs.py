@@ -64,6 +64,10 @@ class _Common:
         self.drafts = 0
         """Cost models that share it."""
         self.load = Load()
+        self.forget_verifying()
+
+    def forget_verifying(self) -> None:
+        """What target passes took is no measure of what they will."""
         self.verify = Surface(lambda batch, tokens: tokens, by_rows=True)
         self.beyond = Surface(lambda batch, tokens: tokens)
         """What passes that verified drafts took more than plain ones did just then."""
@@ -138,6 +142,10 @@ class CostModel:
         self._late_drafts = 0
         self._extras: deque[float] = deque([0.0], maxlen=WINDOW)
         self._a_token: deque[float] = deque([0.0], maxlen=WINDOW)
+
+    def forget_verifying(self) -> None:
+        """From now on target passes take another time, and what they cost is to be learned anew."""
+        self._common.forget_verifying()
 
     def _observe_late(self, batch: int, steps: int, ms: float) -> None:
         self._common.spent_ms += ms

@@ -19,6 +19,7 @@ from scipy.stats import chisquare
 
 from osd.brief import PASSES
 from osd.engine import Engine
+from osd.few import PARTS
 from osd.gamma import CostModel, GammaController, Go, Pace, Signal, make_controller
 from osd.gamma.fixed import FixedController
 from osd.models import Pair
@@ -36,6 +37,7 @@ SAMPLES = 1500
 def compiled() -> None:
     """Drafts take the brief pass, as they do once a process has drafted a while."""
     assert PASSES.wait() is not None
+    assert PARTS.wait() is not None
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import pytest
 
 from osd.brief import PASSES
 from osd.engine import Engine
+from osd.few import PARTS
 from osd.gamma import CONTROLLERS
 from storage.records import Request
 from storage.settings import ServeSettings
@@ -23,6 +24,7 @@ def serve(engine: Engine, asked: list[Request]) -> list[list[int]]:
 def compiled() -> None:
     """Drafts take the brief pass, as they do once a process has drafted a while."""
     assert PASSES.wait() is not None
+    assert PARTS.wait() is not None
 
 
 @pytest.mark.parametrize("brief", [False, True])

@@ -24,6 +24,7 @@ from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
 from osd.brief import PASSES
 from osd.engine import Engine
+from osd.few import PARTS
 from osd.gamma import CostModel, GammaController, Pace, make_controller
 from osd.gamma.compiled import COMPILER
 from osd.models import Model, Pair
@@ -53,6 +54,7 @@ class Contest:
         """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).
         ``traces``: the greedy text of each of them, in the same order, for the oracle."""
         COMPILER.wait()
+        PARTS.wait()
         PASSES.wait()  # what is compiled once is no part of what decoding costs
         self.pair, self.plan = pair, plan
         self.costs = CostModel()

@@ -1,0 +1,163 @@
+"""The pass over few tokens computes what the lean pass computes, over the same cache, and is believed only then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from osd.compiled.background import InBackground
+from osd.decoder import Decoder
+from osd.engine import Engine
+from osd.few import MOST_TOKENS, PARTS, FewTokens
+from osd.lora.bank import Mix
+from storage.records import Request
+from storage.settings import ServeSettings
+from tests.osd.models import VOCABULARY, model_of, random_module, random_pair, rounded
+
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiled() -> None:
+    assert PARTS.wait() is not None
+
+
+def decoder_of(kind: str, *, trusted: bool | None) -> Decoder:
+    """Three rows of 9, 5 and 12 tokens in four; what a bias or a norm is, is random too."""
+    module = rounded(random_module(kind))
+    torch.manual_seed(3)
+    for name, weight in module.named_parameters():
+        if name.endswith("bias") or "norm" in name:
+            weight.add_(0.3 * torch.randn_like(weight))
+    decoder = model_of(module).decoder(4, 64)
+    for row, count in enumerate((9, 5, 12)):
+        decoder.prefill(row, some(count, row).tolist())
+    few_of(decoder).trusted = trusted
+    return decoder
+
+
+def few_of(decoder: Decoder) -> FewTokens:
+    few: FewTokens = decoder.forward.few  # type: ignore[attr-defined]
+    return few
+
+
+def some(*shape: int) -> Tensor:
+    """Tokens; the last number is the seed."""
+    return torch.randint(0, VOCABULARY, shape[:-1], generator=torch.Generator().manual_seed(shape[-1]))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("width", "counts"), [(1, None), (5, None), (4, [4]), (2, [2, 1]), (3, [1, 3, 2]), (5, [5, 4, 5]), (3, [3, 3, 3])]
+)
+def test_it_computes_what_the_lean_pass_computes(kind: str, width: int, counts: Sequence[int] | None) -> None:
+    quick, plain = decoder_of(kind, trusted=True), decoder_of(kind, trusted=False)
+    fed = counts or [width] * 3
+    starts = [9, 5, 12][: len(fed)]
+    for seed in range(3):  # garbage is written, rolled back and overwritten; then the rows go on
+        tokens = some(len(fed), width, seed)
+        ours, theirs = (decoder.logits(tokens, starts, counts=counts) for decoder in (quick, plain))
+        assert ours.shape == theirs.shape
+        for row, n in enumerate(fed):
+            torch.testing.assert_close(ours[row, :n], theirs[row, :n], rtol=1e-4, atol=1e-4)
+        if counts is None:
+            torch.testing.assert_close(quick.cache.embedding, plain.cache.embedding, rtol=1e-4, atol=1e-4)
+        starts = [start + min(seed, n) for start, n in zip(starts, fed, strict=True)]
+    for ours, theirs in zip(quick.cache.kept, plain.cache.kept, strict=True):
+        for row, end in enumerate(starts):
+            here = slice(row * 64, row * 64 + end)
+            torch.testing.assert_close(ours[:, here], theirs[:, here], rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_the_logits_that_are_asked_for_of_rows_further_down() -> None:
+    quick, plain = decoder_of("llama", trusted=True), decoder_of("llama", trusted=False)
+    tokens, last = some(2, 3, 1), torch.tensor([2, 0])
+    ours, theirs = (decoder.logits(tokens, [5, 12], first=1, last=last) for decoder in (quick, plain))
+    assert ours.shape == theirs.shape == (2, 1, VOCABULARY)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(quick.cache.embedding, plain.cache.embedding, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_it_is_believed_once_it_said_what_the_lean_pass_said() -> None:
+    decoder = decoder_of("llama", trusted=None)
+    decoder.logits(some(3, 2, 0), [9, 5, 12], counts=[2, 1, 1])
+    assert few_of(decoder).trusted and decoder.quicker
+    decoder.quicker = False
+    decoder.logits(some(3, 2, 0), [9, 5, 12], counts=[2, 1, 1])
+    assert not decoder.quicker, "only once"
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("wrong", [1.5, float("nan")])
+def test_it_is_never_used_where_it_says_something_else(wrong: float, caplog: pytest.LogCaptureFixture) -> None:
+    decoder, plain = decoder_of("llama", trusted=None), decoder_of("llama", trusted=False)
+    few_of(decoder)._final = few_of(decoder)._final * wrong
+    for _ in range(2):
+        with caplog.at_level(logging.WARNING):
+            said = decoder.logits(some(1, 1, 0), [9])
+        assert torch.equal(said, plain.logits(some(1, 1, 0), [9]))
+    assert few_of(decoder).trusted is False and not decoder.quicker
+    assert len(caplog.records) == 1
+
+
+@torch.inference_mode()
+def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoder_of("llama", trusted=True)
+    few, cache = few_of(decoder), decoder.cache
+    assert few.takes([9, 5], [2, 1], cache)
+    assert not few.takes([9], [MOST_TOKENS + 1], cache)
+    with monkeypatch.context() as patch:
+        patch.setattr("osd.few.MOST_READ", 11 * few._layers[0].seen * torch.get_num_threads())
+        assert few.takes([9], [1], cache) and few.takes([3, 4], [1, 1], cache)
+        assert not few.takes([9], [2], cache) and not few.takes([9, 5], [1, 1], cache)
+    cache.mix = Mix({})  # what adapters add, the lean pass adds
+    assert not few.takes([9], [1], cache)
+    cache.mix = None
+    fresh = model_of(random_module("llama")).decoder(1, 64)
+    assert not few_of(fresh).takes([0], [1], fresh.cache), "nothing is cached yet"
+    monkeypatch.setattr("osd.few.PARTS", InBackground(lambda: None, "test", "not compiled"))
+    assert not few.takes([9], [1], cache)
+
+
+def test_half_precision_has_none() -> None:
+    assert few_of(model_of(random_module("llama").bfloat16()).decoder(1, 8)) is None
+
+
+def served(rounds: int) -> Engine:
+    """An engine after so many rounds of one request."""
+    pair = random_pair("llama", noise=0.1)
+    engine = Engine(pair, ServeSettings(max_batch=1, max_length=200, gamma="fixed", gamma_initial=1))
+    engine.submit(Request((3, 4, 5), max_new_tokens=190, ignore_eos=True))
+    for _ in range(rounds):
+        engine.step()
+    return engine
+
+
+def test_the_compiler_is_asked_for_once_decoding_has_gone_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    later = InBackground(lambda: None, "test", "not compiled")
+    monkeypatch.setattr(later, "start", lambda: started.append(1))
+    monkeypatch.setattr("osd.few.PARTS", later)
+    monkeypatch.setattr("osd.few.WORTH_COMPILING", 12)
+    served(11)
+    assert not started
+    served(30)
+    assert started
+
+
+def test_what_verifying_cost_before_is_forgotten_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("osd.few.PARTS", InBackground(lambda: None, "test", "not compiled"))
+        engine = served(12)
+        assert engine.costs.verified(1, 2)[0] > 0
+    engine.step()
+    assert engine.costs.verified(1, 2) == (0, 0)
+    engine.step()
+    assert engine.costs.verified(1, 2)[0] == 1
