@@ -87,17 +87,21 @@ class Decoder:
                 return logits
             self.went_brief = bool(self.went_brief)
         self.read_off = None
-        few: FewTokens | None = getattr(self.forward, "few", None)
         fed = counts or [width] * len(starts)
-        takes = few is not None and few.takes(starts, fed, self.cache)
-        if few is not None and takes and few.trusted:
+        few = self._few(starts, fed)
+        if few and few.trusted:
             return few(tokens, self.cache, first, starts, fed, last)
         self.cache.aim(first, starts, width, counts or (), self._packed(counts, width))
         logits = self.forward(tokens, self.cache, last)
-        if few is not None and takes:
+        if few:
             said = few(tokens, self.cache, first, starts, fed, last)
             self.quicker = few.compare(said, logits, fed if last is None else [1] * len(fed))
         return logits
+
+    def _few(self, starts: Sequence[int], counts: Sequence[int]) -> FewTokens | None:
+        """The way of few tokens, where there is one that takes these."""
+        few: FewTokens | None = getattr(self.forward, "few", None)
+        return few if few and few.takes(starts, counts, self.cache) else None
 
     def tree_logits(
         self, tokens: torch.Tensor, starts: Sequence[int], layout: Layout, *, counts: Sequence[int]
