@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from osd.gamma.goodput_row import GoodputRow
-from osd.gamma.probing import BURST
 
+ROUNDS = 8
+"""Of asking. What rests is cold: a draft pass after a long rest takes four times, the next one twice and the eighth 1.2
+times what it takes in going on, and what is timed of two decides that it never goes on."""
 _ASK_AGAIN = 64
 """Tokens after which a request that a probe found bad is asked again."""
 _EARLY = 4
@@ -24,10 +26,10 @@ class Asking:
     def whom(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> GoodputRow | None:
         """The row that is being asked, else one that was not asked lately."""
         asked = self._asked
-        if asked and asked.tries % BURST and asked in rows:
+        if asked and asked.tries % ROUNDS and asked in rows:
             return asked
         for row, room in zip(rows, rooms, strict=True):
-            if room > BURST and row.emitted >= row.ask_after and row.emitted % _ASK_AGAIN <= _EARLY:
+            if room > ROUNDS and row.emitted >= row.ask_after and row.emitted % _ASK_AGAIN <= _EARLY:
                 return row
         return None
 

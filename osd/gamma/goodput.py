@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from osd.gamma.asking import Asking
+from osd.gamma.asking import ROUNDS, Asking
 from osd.gamma.base import CostModel, Go, Signal
 from osd.gamma.goodput_row import GoodputRow
 from osd.gamma.prices import PriceList, Prices
@@ -59,7 +59,7 @@ class GoodputController:
         self.weigher = Weigher(max(initial, maximum, 1))
         self._costs, self._maximum = costs, maximum
         self._price_list, self._time = PriceList(costs), PriceOfTime()
-        self._prober, self._asking = Prober(costs, _PROBING, _PROBING_FIRST), Asking()
+        self._prober, self._asking = Prober(costs, _PROBING, _PROBING_FIRST, ROUNDS), Asking()
         self._batch = 1
         self._rows: Sequence[GoodputRow] = []
         self._length = _LENGTH

@@ -23,7 +23,7 @@ from osd.gamma.costs import TRUSTED, CostModel
 SHARE = 0.01
 """Of decoding time, for probes."""
 BURST = 2
-"""Rounds of a probe at γ = 0: the drafter reads up once, and the second round times drafting alone."""
+"""Rounds of a probe at γ = 0, usually: the drafter reads up once, and the second round times drafting alone."""
 BANKED = 4.0
 """Credit is kept for so many probes at most, so that a long quiet time does not end in a burst."""
 STALE_ROUNDS = 512
@@ -33,9 +33,10 @@ STALE_ROUNDS = 512
 class Prober:
     """The credit, and what it is spent on."""
 
-    def __init__(self, costs: CostModel, share: float = SHARE, first_ms: float = 0.0) -> None:
-        """``share`` of decoding time is for probes, and of the first ``first_ms`` milliseconds twice that."""
-        self._costs, self._share, self._first_ms = costs, share, first_ms
+    def __init__(self, costs: CostModel, share: float = SHARE, first_ms: float = 0.0, rounds: int = BURST) -> None:
+        """``share`` of decoding time is for probes, of the first ``first_ms`` milliseconds twice that. A probe at γ = 0 has
+        so many ``rounds``."""
+        self._costs, self._share, self._first_ms, self._rounds = costs, share, first_ms, rounds
         self._paid = 0.0
         self._burst = 0
         self.short_ms = 0.0
@@ -74,8 +75,8 @@ class Prober:
 
     def _probe(self, plain: float, loss: float) -> int:
         charged = 0.0
-        if self._burst == 0 and self._affords(price := self._costs.catch_up_ms + BURST * loss):
-            self._burst, charged = BURST, max(0.0, price)
+        if self._burst == 0 and self._affords(price := self._costs.catch_up_ms + self._rounds * loss):
+            self._burst, charged = self._rounds, max(0.0, price)
         if self._burst == 0:
             return 0
         self._burst -= 1
