@@ -4,7 +4,7 @@ While γ is 0 nothing is learned about acceptance; while it is not, nothing abou
 A probe is a try of the other kind. Every millisecond of decoding earns 0.01 ms of credit, and a probe is made
 only when the credit covers what it may lose, reckoned as if it brought nothing:
 
-    at γ = 0    two rounds of one token in one row loses  catch-up + 2 (a(B) + b(B, B + 1) − b(B, B))
+    at γ = 0    n rounds of one token in one row loses    catch-up + n (a(B) + b(B, B + 1) − b(B, B))
     at γ > 0    one plain round                    loses  (gain − 1) · b(B, B)
 
 where catch-up is what the drafter needs to read the text of the rounds that had no draft. So a probe of c ms comes
@@ -34,8 +34,8 @@ class Prober:
     """The credit, and what it is spent on."""
 
     def __init__(self, costs: CostModel, share: float = SHARE, first_ms: float = 0.0, rounds: int = BURST) -> None:
-        """``share`` of decoding time is for probes, of the first ``first_ms`` milliseconds twice that. A probe at γ = 0 has
-        so many ``rounds``."""
+        """``share`` of decoding time is for probes, of its first ``first_ms`` milliseconds twice that; a probe at γ = 0
+        has so many ``rounds``."""
         self._costs, self._share, self._first_ms, self._rounds = costs, share, first_ms, rounds
         self._paid = 0.0
         self._burst = 0
