@@ -36,8 +36,8 @@ TOLERANCE = 2e-3
 
 
 def compile_parts() -> Any:
-    """Import :mod:`osd.compiled.parts` and run it over a token of two numbers."""
-    from osd.compiled import parts
+    """Import :mod:`osd.compiled.passes` and run its parts over a token of two numbers."""
+    from osd.compiled import passes as parts
 
     apart(parts.gate, "osd.few:compile_parts")
     line, mixed, weight = np.ones((1, 2), np.float32), np.ones((1, 6), np.float32), np.ones(2, np.float32)

@@ -121,6 +121,34 @@ def attend(
             )  # fmt: skip
 
 
+@holding
+def look_back(
+    mixed: Floats, bases: Index, positions: Index, rotary: Weights, norms: Weights, eps: np.float32,
+    scale: np.float32, keys: Floats, values: Floats, out: Floats,
+) -> None:  # fmt: skip
+    """:func:`remember`, then :func:`attend`."""
+    remember(mixed, bases, positions, rotary, norms, eps, keys, values)
+    attend(mixed, bases, positions, scale, keys, values, out)
+
+
+@holding
+def add_and_norm(hidden: Floats, part: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
+    """hidden (n, D) grows by ``part``, and out (n, D) ← its RMSNorm."""
+    for n in range(len(hidden)):
+        for i in range(hidden.shape[1]):
+            hidden[n, i] += part[n, i]
+        norm(hidden[n], weight, eps, out[n])
+
+
+@holding
+def gate(both: Floats, out: Floats) -> None:
+    """out (n, F) ← silu(gate) · up of ``both`` (n, 2 F)."""
+    size = out.shape[1]
+    for n in range(len(out)):
+        for i in range(size):
+            out[n, i] = both[n, i] * sigmoid(both[n, i]) * both[n, size + i]
+
+
 @njit(fastmath=LANES)
 def transform(hidden: Floats, normed: Floats, gate_up: Matrix, down: Matrix, part: Floats) -> None:
     """part (n, D) ← the feed-forward half (SwiGLU) of ``normed``."""
@@ -128,9 +156,7 @@ def transform(hidden: Floats, normed: Floats, gate_up: Matrix, down: Matrix, par
     size = down[0].shape[1]
     both, inner = np.empty((len(hidden), 2 * size), np.float32), np.empty((len(hidden), size), np.float32)
     products(gate_up, none, normed, both)
-    for n in range(len(hidden)):
-        for i in range(size):
-            inner[n, i] = both[n, i] * sigmoid(both[n, i]) * both[n, size + i]
+    gate(both, inner)
     products(down, none, inner, part)
 
 
@@ -151,13 +177,9 @@ def run_layer(
     for n in range(count):
         norm(hidden[n], before, eps, normed[n])
     products(qkv, qkv_bias, normed, mixed)
-    remember(mixed, bases, positions, rotary, norms, eps, keys, values)
-    attend(mixed, bases, positions, scale, keys, values, seen)
+    look_back(mixed, bases, positions, rotary, norms, eps, scale, keys, values, seen)
     products(back, back_bias, seen, part)
-    for n in range(count):
-        for i in range(size):
-            hidden[n, i] += part[n, i]
-        norm(hidden[n], after, eps, normed[n])
+    add_and_norm(hidden, part, after, eps, normed)
     transform(hidden, normed, gate_up, down, part)
     for n in range(count):
         for i in range(size):
