@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 import transformers as tf
+from torch import Tensor
 
-from osd.decoder import choose_forward
+from osd.decoder import Decoder, choose_forward
 from osd.models import Model, Pair, position_limit
 
 VOCABULARY = 97
@@ -93,3 +94,22 @@ def alone(module: Any, prompt: tuple[int, ...], count: int, eos: int | None = No
     while len(tokens) - len(prompt) < count and (len(tokens) == len(prompt) or tokens[-1] != eos):
         tokens.append(int(module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
     return tokens[len(prompt) :]
+
+
+def some(*shape: int) -> Tensor:
+    """Tokens; the last number is the seed."""
+    return torch.randint(0, VOCABULARY, shape[:-1], generator=torch.Generator().manual_seed(shape[-1]))
+
+
+def seated(kind: str) -> Decoder:
+    """Three rows of 9, 5 and 12 tokens in four; what a bias or a norm is, is random too. To be called in inference
+    mode."""
+    module = rounded(random_module(kind))
+    torch.manual_seed(3)
+    for name, weight in module.named_parameters():
+        if name.endswith("bias") or "norm" in name:
+            weight.add_(0.3 * torch.randn_like(weight))
+    decoder = model_of(module).decoder(4, 64)
+    for row, count in enumerate((9, 5, 12)):
+        decoder.prefill(row, some(count, row).tolist())
+    return decoder

@@ -18,7 +18,7 @@ from osd.engine import Engine
 from osd.lora.bank import Mix
 from storage.records import Request
 from storage.settings import ServeSettings
-from tests.osd.models import VOCABULARY, model_of, random_module, random_pair, rounded
+from tests.osd.models import VOCABULARY, model_of, random_module, random_pair, rounded, seated, some
 from tests.osd.test_head import random_head
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
@@ -30,22 +30,10 @@ def compiled() -> None:
 
 
 def decoder_of(kind: str) -> Decoder:
-    """Three rows of 9, 5 and 12 tokens in four; what a bias or a norm is, is random too."""
-    module = rounded(random_module(kind))
-    torch.manual_seed(3)
-    for name, weight in module.named_parameters():
-        if name.endswith("bias") or "norm" in name:
-            weight.add_(0.3 * torch.randn_like(weight))
-    decoder = model_of(module).decoder(4, 64)
+    """Three rows of 9, 5 and 12 tokens in four."""
+    decoder = seated(kind)
     decoder.cache.wants_embedding = True
-    for row, count in enumerate((9, 5, 12)):
-        decoder.prefill(row, some(count, row).tolist())
     return decoder
-
-
-def some(*shape: int) -> Tensor:
-    """Tokens; the last number is the seed."""
-    return torch.randint(0, VOCABULARY, shape[:-1], generator=torch.Generator().manual_seed(shape[-1]))
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor
 
 from osd.compiled.background import InBackground
 from osd.decoder import Decoder
@@ -16,7 +15,7 @@ from osd.few import MOST_TOKENS, PARTS, FewTokens
 from osd.lora.bank import Mix
 from storage.records import Request
 from storage.settings import ServeSettings
-from tests.osd.models import VOCABULARY, model_of, random_module, random_pair, rounded
+from tests.osd.models import VOCABULARY, model_of, random_module, random_pair, seated, some
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -27,15 +26,8 @@ def compiled() -> None:
 
 
 def decoder_of(kind: str, *, trusted: bool | None) -> Decoder:
-    """Three rows of 9, 5 and 12 tokens in four; what a bias or a norm is, is random too."""
-    module = rounded(random_module(kind))
-    torch.manual_seed(3)
-    for name, weight in module.named_parameters():
-        if name.endswith("bias") or "norm" in name:
-            weight.add_(0.3 * torch.randn_like(weight))
-    decoder = model_of(module).decoder(4, 64)
-    for row, count in enumerate((9, 5, 12)):
-        decoder.prefill(row, some(count, row).tolist())
+    """Three rows of 9, 5 and 12 tokens in four."""
+    decoder = seated(kind)
     few_of(decoder).trusted = trusted
     return decoder
 
@@ -43,11 +35,6 @@ def decoder_of(kind: str, *, trusted: bool | None) -> Decoder:
 def few_of(decoder: Decoder) -> FewTokens:
     few: FewTokens = decoder.forward.few  # type: ignore[attr-defined]
     return few
-
-
-def some(*shape: int) -> Tensor:
-    """Tokens; the last number is the seed."""
-    return torch.randint(0, VOCABULARY, shape[:-1], generator=torch.Generator().manual_seed(shape[-1]))
 
 
 @torch.inference_mode()
