@@ -21,6 +21,7 @@ from torch import Tensor
 from osd.cache import RaggedCache
 from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
+from osd.sight import of_rows
 
 MOST_LINES = 8
 """Tokens of a pass; over more, PyTorch's products gain what the rest of its pass loses."""
@@ -56,13 +57,13 @@ def compile_passes() -> Any:
     from osd.compiled import passes
 
     apart(passes.run_top, "osd.brief:compile_passes")
-    square, line, index = eight_bits(np.ones((2, 2), np.float32)), np.ones(2, np.float32), np.zeros(1, np.int64)
+    square, line, sight = eight_bits(np.ones((2, 2), np.float32)), np.ones(2, np.float32), of_rows(0, [0], [1], 1)
     kept, hidden, turns = np.ones((1, 1, 2), np.float32), np.ones((1, 2), np.float32), np.ones((2, 2), np.float32)
     mixing, down = eight_bits(np.ones((6, 2), np.float32)), eight_bits(turns[:, :1])
     weights = (mixing, _NONE, square, _NONE, square, down, line, line)
     numbers = np.float32(1), np.float32(1)
-    passes.run_layer(hidden, index, index, (turns, turns), weights, (_NONE, _NONE), *numbers, kept, kept.copy())
-    read = hidden.copy(), hidden.copy(), index.copy(), line[:1].copy(), line[:1].copy()
+    passes.run_layer(hidden, sight, (turns, turns), weights, (_NONE, _NONE), *numbers, kept, kept.copy())
+    read = hidden.copy(), hidden.copy(), sight[1], line[:1].copy(), line[:1].copy()
     passes.run_top(hidden, line, numbers[0], square, _NONE, NO_ACCEPTANCE, *read)
     return passes
 
@@ -106,13 +107,12 @@ class BriefPass:
         passes: Any = PASSES.ready
         (rows, width), length = tokens.shape, cache.length
         hidden = self._embedding[tokens.numpy().reshape(-1)]
-        bases = np.array([(first + row) * length for row in range(rows) for _ in range(width)])
-        positions = np.array([start + i for start in starts for i in range(width)])
+        sight = of_rows(first, starts, [width] * rows, length)
         cos, sin = self._rotary(length)
         rotary = cos.numpy(), sin.numpy()
         for (weights, norms, eps, scale), layer in zip(self._layers, cache.ragged, strict=True):
             keys, values = (kept.numpy() for kept in layer.kept)
-            passes.run_layer(hidden, bases, positions, rotary, weights, norms, eps, scale, keys, values)
+            passes.run_layer(hidden, sight, rotary, weights, norms, eps, scale, keys, values)
         if last is not None:
             hidden = hidden[last.numpy() + np.arange(0, rows * width, width)]
         embedding, logits = np.empty_like(hidden), np.empty((len(hidden), len(self._head[0])), np.float32)

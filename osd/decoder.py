@@ -16,6 +16,7 @@ from osd.few import FewTokens
 from osd.hugging import hugging_face_forward
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
+from osd.sight import Fed
 from osd.trees.layout import Layout
 from storage.errors import CannotServeRagged
 
@@ -87,33 +88,40 @@ class Decoder:
                 return logits
             self.went_brief = bool(self.went_brief)
         self.read_off = None
-        fed = counts or [width] * len(starts)
-        few = self._few(starts, fed)
-        if few and few.trusted:
-            return few(tokens, self.cache, first, starts, fed, last)
-        self.cache.aim(first, starts, width, counts or (), self._packed(counts, width))
-        logits = self.forward(tokens, self.cache, last)
-        if few:
-            said = few(tokens, self.cache, first, starts, fed, last)
-            self.quicker = few.compare(said, logits, fed if last is None else [1] * len(fed))
-        return logits
-
-    def _few(self, starts: Sequence[int], counts: Sequence[int]) -> FewTokens | None:
-        """The way of few tokens, where there is one that takes these."""
-        few: FewTokens | None = getattr(self.forward, "few", None)
-        return few if few and few.takes(starts, counts, self.cache) else None
+        return self._score(tokens, Fed(first, starts, counts or [width] * len(starts)), last)
 
     def tree_logits(
         self, tokens: torch.Tensor, starts: Sequence[int], layout: Layout, *, counts: Sequence[int]
     ) -> torch.Tensor:
         """Feed a tree (B, T) to each of the first rows, its root at position ``starts[i]``: logits (B, T, V)."""
         self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
-        self.cache.aim_tree(starts, *layout, counts, self._packed(counts, tokens.shape[1]))
-        return self.forward(tokens, self.cache, None)
+        return self._score(tokens, Fed(0, starts, counts, layout), None)
 
-    def _packed(self, counts: Sequence[int] | None, width: int) -> torch.Tensor | None:
+    def _score(self, tokens: torch.Tensor, fed: Fed, last: torch.Tensor | None) -> torch.Tensor:
+        """The logits, by the way of few tokens where there is one that takes these; until it is trusted, beside the
+        long one."""
+        few: FewTokens | None = getattr(self.forward, "few", None)
+        if few and not few.takes(fed, self.cache):
+            few = None
+        if few and few.trusted:
+            return few(tokens, self.cache, fed, last)
+        self._aim(fed, tokens.shape[1])
+        logits = self.forward(tokens, self.cache, last)
+        if few:
+            said = few(tokens, self.cache, fed, last)
+            self.quicker = few.compare(said, logits, fed.counts if last is None else [1] * len(fed.counts))
+        return logits
+
+    def _aim(self, fed: Fed, width: int) -> None:
+        packed = self._packed(fed.counts, width)
+        if fed.layout is None:
+            self.cache.aim(fed.first, fed.starts, width, fed.counts, packed)
+        else:
+            self.cache.aim_tree(fed.starts, *fed.layout, fed.counts, packed)
+
+    def _packed(self, counts: Sequence[int], width: int) -> torch.Tensor | None:
         """Which tokens to compute, where leaving out the others is worth the way round."""
-        if counts is None or not self.packs or sum(counts) > PACKED * width * len(counts):
+        if not self.packs or sum(counts) > PACKED * width * len(counts):
             return None
         chosen = [row * width + i for row, count in enumerate(counts) for i in range(count)]
         return torch.tensor(chosen, device=self.device)

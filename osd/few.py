@@ -3,8 +3,8 @@
 A small model's pass over a few tokens is spent between its products: in a dozen operations a layer on a few numbers, a
 mask for every row, and attention that reads as far as the longest of them. Compiled, each token looks back at just its
 own row; a pass took 0.6 of what it did (docs/bench-log.md). It is compiled in the background once a process has made
-some passes, and believed once a pass said what the lean one says. Until then, on a GPU, in half precision, over
-adapters and of trees the lean pass goes on, over the same cache.
+some passes, and believed once a pass said what the lean one says. Until then, on a GPU, in half precision and over
+adapters the lean pass goes on, over the same cache.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osd.attending import spread
-from osd.brief import WORTH_COMPILING, Array, array_of
+from osd.brief import WORTH_COMPILING, array_of
 from osd.cache import RaggedCache
 from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
+from osd.sight import Fed, Sight, of_rows
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +42,9 @@ def compile_parts() -> Any:
 
     apart(parts.gate, "osd.few:compile_parts")
     line, mixed, weight = np.ones((1, 2), np.float32), np.ones((1, 6), np.float32), np.ones(2, np.float32)
-    number, index, none, kept = np.float32(1), np.zeros(1, np.int64), array_of(None), np.ones((1, 1, 2), np.float32)
-    numbers = number, number
-    parts.look_back(mixed, index, index, (line, line), (none, none), *numbers, kept, kept.copy(), line.copy())
+    number, none, kept = np.float32(1), array_of(None), np.ones((1, 1, 2), np.float32)
+    sight, numbers = of_rows(0, [0], [1], 1), (number, number)
+    parts.look_back(mixed, sight, (line, line), (none, none), *numbers, kept, kept.copy(), line.copy())
     parts.add_and_norm(line.copy(), line, weight, number, line.copy())
     parts.gate(np.ones((1, 4), np.float32), line.copy())
     return parts
@@ -67,33 +68,28 @@ class FewTokens:
         self.trusted: bool | None = None
         """Whether it says what the lean pass says; None until it was tried."""
 
-    def takes(self, starts: Sequence[int], counts: Sequence[int], cache: RaggedCache) -> bool:
-        """Whether it is there for rows that feed ``counts[i]`` tokens from ``starts[i]`` on. Asked before every pass,
-        and after some of them the compiler is asked for."""
-        total = sum(counts)
-        if total > MOST_TOKENS or self.trusted is False or cache.mix is not None or not cache.ragged[0].is_initialized:
+    def takes(self, fed: Fed, cache: RaggedCache) -> bool:
+        """Whether it is there for what is fed. Asked before every pass, and after some of them the compiler is asked
+        for."""
+        if sum(fed.counts) > MOST_TOKENS or self.trusted is False or cache.mix is not None or not cache.ragged[0].is_initialized:
             return False
         self._asked += 1
         if self._asked == WORTH_COMPILING:
             PARTS.start()
         if PARTS.ready is None:
             return False
-        read = sum(n * (start + n) for start, n in zip(starts, counts, strict=True)) * self._layers[0].seen
+        read = sum(n * (start + n) for start, n in zip(fed.starts, fed.counts, strict=True)) * self._layers[0].seen
         return read * torch.get_num_threads() <= MOST_READ
 
-    def __call__(
-        self, tokens: Tensor, cache: RaggedCache, first: int, starts: Sequence[int], counts: Sequence[int],
-        last: Tensor | None,
-    ) -> Tensor:  # fmt: skip
-        """As :meth:`osd.decoder.Decoder.logits`: (B, T, V), 0 beyond a row's ``counts[i]`` tokens, or (B, 1, V)."""
+    def __call__(self, tokens: Tensor, cache: RaggedCache, fed: Fed, last: Tensor | None) -> Tensor:
+        """Tokens (B, T), of which those count that are fed: logits (B, T, V), 0 of the others, or with ``last`` (B,)
+        those after one token of each row, (B, 1, V)."""
         rows, width = tokens.shape
-        fed, places = tokens.reshape(-1), None
-        if sum(counts) < rows * width:
-            places = torch.tensor([row * width + i for row, n in enumerate(counts) for i in range(n)])
-            fed = fed[places]
-        bases = np.array([(first + row) * cache.length for row, n in enumerate(counts) for _ in range(n)])
-        positions = np.array([start + i for start, n in zip(starts, counts, strict=True) for i in range(n)])
-        embedding = self._climb(fed, cache, bases, positions)
+        line, places = tokens.reshape(-1), None
+        if sum(fed.counts) < rows * width:
+            places = torch.tensor([row * width + i for row, n in enumerate(fed.counts) for i in range(n)])
+            line = line[places]
+        embedding = self._climb(line, cache, fed.sight(cache.length))
         if last is not None:
             embedding = embedding[last + torch.arange(0, rows * width, width)].unsqueeze(1)
         elif places is None:
@@ -104,9 +100,8 @@ class FewTokens:
         logits = self._head(embedding)
         return logits if last is not None or places is None else spread(logits[0], places, rows, width)
 
-    def _climb(self, tokens: Tensor, cache: RaggedCache, bases: Array, positions: Array) -> Tensor:
-        """Tokens (N,) at ``positions`` (N,) of the rows whose slots begin at ``bases`` (N,): what the output layer is
-        given, (N, D)."""
+    def _climb(self, tokens: Tensor, cache: RaggedCache, sight: Sight) -> Tensor:
+        """Tokens (N,): what the output layer is given, (N, D)."""
         parts: Any = PARTS.ready
         cos, sin = self._rotary(cache.length)
         rotary = cos.numpy(), sin.numpy()
@@ -119,9 +114,7 @@ class FewTokens:
             keys, values = (kept.numpy() for kept in ragged.kept)
             parts.add_and_norm(hidden, part, layer.before, layer.eps, normed.numpy())
             mixed = layer.qkv(normed).numpy()
-            parts.look_back(
-                mixed, bases, positions, rotary, layer.norms, layer.eps, layer.scale, keys, values, seen.numpy()
-            )
+            parts.look_back(mixed, sight, rotary, layer.norms, layer.eps, layer.scale, keys, values, seen.numpy())
             parts.add_and_norm(hidden, layer.out(seen).numpy(), layer.after, layer.eps, normed.numpy())
             parts.gate(layer.gate_up(normed).numpy(), inner.numpy())
             part = layer.down(inner).numpy()

@@ -19,7 +19,7 @@ from osd.compiled.keeping import kept
 from osd.compiled.products import Matrix, products
 
 Index = npt.NDArray[np.int64]
-Weights = tuple[Any, ...]
+Tuple = tuple[Any, ...]
 
 holding = partial(kept, nogil=False, fastmath=LANES)
 """Calls of some 50 µs keep the interpreter: without it they would wait for it afterwards."""
@@ -54,15 +54,25 @@ def turn(head: Floats, cos: Floats, sin: Floats) -> None:
 
 
 @njit(fastmath=LANES)
+def score(query: Floats, key: Floats) -> np.float32:
+    """q · k"""
+    total = zero
+    for i in range(len(query)):
+        total += query[i] * key[i]
+    return total
+
+
+@njit(fastmath=LANES)
 def look(
-    query: Floats, keys: Floats, values: Floats, begin: int, scale: np.float32, scores: Floats, out: Floats
+    query: Floats, keys: Floats, values: Floats, begin: int, path: Index, scale: np.float32, scores: Floats, out: Floats
 ) -> None:
-    """Attention of one head (W,) over len(scores) positions from slot ``begin`` on, of keys and values (slots, W)."""
-    for p in range(len(scores)):
-        score = zero
-        for i in range(len(query)):
-            score += query[i] * keys[begin + p, i]
-        scores[p] = score * scale
+    """Attention of one head (W,) over len(scores) of the keys and values (slots, W): those from slot ``begin`` on, and
+    at last those at the slots of ``path``."""
+    text = len(scores) - len(path)
+    for p in range(text):
+        scores[p] = score(query, keys[begin + p]) * scale
+    for p in range(len(path)):
+        scores[text + p] = score(query, keys[path[p]]) * scale
     most = scores[0]
     for p in range(len(scores)):
         most = max(most, scores[p])
@@ -73,26 +83,28 @@ def look(
         total += scores[p]
     for i in range(len(out)):
         out[i] = zero
-    for p in range(len(scores)):
+    for p in range(text):
         for i in range(len(out)):
             out[i] += scores[p] * values[begin + p, i]
+    for p in range(len(path)):
+        for i in range(len(out)):
+            out[i] += scores[text + p] * values[path[p], i]
     for i in range(len(out)):
         out[i] /= total
 
 
 @njit
 def remember(
-    mixed: Floats, bases: Index, positions: Index, rotary: Weights, norms: Weights, eps: np.float32, keys: Floats,
-    values: Floats,
-) -> None:  # fmt: skip
-    """Turn queries and keys of ``mixed`` (n, (H + 2 K) · W), and write keys and values (K, slots, W) at slots
-    ``bases`` + ``positions``."""
+    mixed: Floats, sight: Tuple, rotary: Tuple, norms: Tuple, eps: np.float32, keys: Floats, values: Floats
+) -> None:
+    """Turn queries and keys of ``mixed`` (n, (H + 2 K) · W), and write keys and values (K, slots, W)."""
+    slots, positions = sight[:2]
     cos, sin = rotary
     query_norm, key_norm = norms
     width, shared = keys.shape[2], keys.shape[0]
     heads = mixed.shape[1] // width - 2 * shared
     for n in range(len(mixed)):
-        slot, place = bases[n] + positions[n], min(positions[n], len(cos) - 1)
+        slot, place = slots[n], min(positions[n], len(cos) - 1)
         for h in range(heads + shared):
             head = mixed[n, h * width : (h + 1) * width]
             if len(query_norm):
@@ -105,30 +117,34 @@ def remember(
 
 
 @njit
-def attend(
-    mixed: Floats, bases: Index, positions: Index, scale: np.float32, keys: Floats, values: Floats, out: Floats
-) -> None:
-    """out (n, H · W) ← what each line's queries see of its row, up to the line itself."""
-    width, shared = keys.shape[2], keys.shape[0]
+def attend(mixed: Floats, sight: Tuple, scale: np.float32, keys: Floats, values: Floats, out: Floats) -> None:
+    """out (n, H · W) ← what each line's queries see of its row."""
+    _, _, begins, texts, seen = sight
+    width, shared, nodes = keys.shape[2], keys.shape[0], seen.shape[1]
     heads = mixed.shape[1] // width - 2 * shared
-    scores = np.empty(positions.max() + 1, np.float32)
+    scores, path = np.empty(texts.max() + nodes, np.float32), np.empty(nodes, np.int64)
     for n in range(len(mixed)):
+        deep = 0
+        for node in range(nodes):
+            if seen[n, node]:
+                path[deep] = begins[n] + texts[n] + node
+                deep += 1
         for h in range(heads):
             begin, end, kept_head = h * width, (h + 1) * width, h * shared // heads
             look(
-                mixed[n, begin:end], keys[kept_head], values[kept_head], bases[n], scale,
-                scores[: positions[n] + 1], out[n, begin:end],
+                mixed[n, begin:end], keys[kept_head], values[kept_head], begins[n], path[:deep], scale,
+                scores[: texts[n] + deep], out[n, begin:end],
             )  # fmt: skip
 
 
 @holding
 def look_back(
-    mixed: Floats, bases: Index, positions: Index, rotary: Weights, norms: Weights, eps: np.float32,
-    scale: np.float32, keys: Floats, values: Floats, out: Floats,
+    mixed: Floats, sight: Tuple, rotary: Tuple, norms: Tuple, eps: np.float32, scale: np.float32, keys: Floats,
+    values: Floats, out: Floats,
 ) -> None:  # fmt: skip
     """:func:`remember`, then :func:`attend`."""
-    remember(mixed, bases, positions, rotary, norms, eps, keys, values)
-    attend(mixed, bases, positions, scale, keys, values, out)
+    remember(mixed, sight, rotary, norms, eps, keys, values)
+    attend(mixed, sight, scale, keys, values, out)
 
 
 @holding
@@ -162,11 +178,11 @@ def transform(hidden: Floats, normed: Floats, gate_up: Matrix, down: Matrix, par
 
 @holding
 def run_layer(
-    hidden: Floats, bases: Index, positions: Index, rotary: Weights, weights: Weights, norms: Weights,
-    eps: np.float32, scale: np.float32, keys: Floats, values: Floats,
+    hidden: Floats, sight: Tuple, rotary: Tuple, weights: Tuple, norms: Tuple, eps: np.float32, scale: np.float32,
+    keys: Floats, values: Floats,
 ) -> None:  # fmt: skip
-    """One decoder layer over ``hidden`` (n, D), in place. Line i is at ``positions[i]`` of the row whose slots begin at
-    ``bases[i]``; lines of one row are in order. ``rotary``: cos and sin (positions, W); ``weights``: the matrix of q, k
+    """One decoder layer over ``hidden`` (n, D), in place, of which a line sees none that comes after it. ``sight``: see
+    :mod:`osd.sight`. ``rotary``: cos and sin (positions, W); ``weights``: the matrix of q, k
     and v (…, D), their bias, out (D, H · W), its bias, gate and up (2 F, D), down (D, F), the norms before and after
     (D,); ``norms``: of queries and of keys (W,). Biases and those norms are empty where there are none."""
     qkv, qkv_bias, back, back_bias, gate_up, down, before, after = weights
@@ -177,7 +193,7 @@ def run_layer(
     for n in range(count):
         norm(hidden[n], before, eps, normed[n])
     products(qkv, qkv_bias, normed, mixed)
-    look_back(mixed, bases, positions, rotary, norms, eps, scale, keys, values, seen)
+    look_back(mixed, sight, rotary, norms, eps, scale, keys, values, seen)
     products(back, back_bias, seen, part)
     add_and_norm(hidden, part, after, eps, normed)
     transform(hidden, normed, gate_up, down, part)
@@ -219,7 +235,7 @@ def read_off(logits: Floats, choices: Index, peaks: Floats) -> None:
 
 @holding
 def run_top(
-    hidden: Floats, final: Floats, eps: np.float32, head: Matrix, bias: Floats, acceptance: Weights,
+    hidden: Floats, final: Floats, eps: np.float32, head: Matrix, bias: Floats, acceptance: Tuple,
     embedding: Floats, logits: Floats, choices: Index, peaks: Floats, chances: Floats,
 ) -> None:  # fmt: skip
     """embedding (n, D) ← ``hidden`` after the final norm; logits (n, V) ← what the output layer (V, D) makes of it;

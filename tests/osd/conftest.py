@@ -1,4 +1,5 @@
-"""What tests of the recorder start from: a draft that is often wrong, three rows, eight tokens kept a position."""
+"""What tests of the recorder start from: a draft that is often wrong, three rows, eight tokens kept a position; and
+models whose passes are compiled."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from osd.brief import PASSES
+from osd.few import PARTS
 from osd.models import Pair
 from storage.settings import Settings, load_settings
 from tests.osd.models import random_pair
@@ -20,3 +23,10 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture(scope="module")
 def pair() -> Pair:
     return random_pair("llama", noise=0.3)
+
+
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    """Passes over few tokens are compiled, as they are once a process has decoded and drafted a while."""
+    assert PASSES.wait() is not None
+    assert PARTS.wait() is not None

@@ -21,12 +21,9 @@ from storage.settings import ServeSettings
 from tests.osd.models import VOCABULARY, model_of, random_module, random_pair, rounded, seated, some
 from tests.osd.test_head import random_head
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled() -> None:
-    assert PASSES.wait() is not None
 
 
 def decoder_of(kind: str) -> Decoder:

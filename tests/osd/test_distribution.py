@@ -17,9 +17,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from osd.brief import PASSES
 from osd.engine import Engine
-from osd.few import PARTS
 from osd.gamma import CostModel, GammaController, Go, Pace, Signal, make_controller
 from osd.gamma.fixed import FixedController
 from osd.models import Pair
@@ -28,16 +26,11 @@ from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 from tests.osd.models import random_pair
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 LEVEL = 1e-4
 PROMPT = (3, 7, 2)
 SAMPLES = 1500
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled() -> None:
-    """Drafts take the brief pass, as they do once a process has drafted a while."""
-    assert PASSES.wait() is not None
-    assert PARTS.wait() is not None
 
 
 @pytest.fixture(scope="module")

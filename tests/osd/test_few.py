@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from osd.compiled.background import InBackground
-from osd.decoder import Decoder
+from osd.decoder import Decoder, Forward
 from osd.engine import Engine
 from osd.few import MOST_TOKENS, PARTS, FewTokens
+from osd.lean import LeanDecoder, lean_forward
 from osd.lora.bank import Mix
+from osd.sight import Fed
+from osd.trees.checking import check_model
+from osd.trees.layout import lay_out
+from osd.trees.tree import Tree, moves
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import VOCABULARY, model_of, random_module, random_pair, seated, some
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled() -> None:
-    assert PARTS.wait() is not None
 
 
 def decoder_of(kind: str, *, trusted: bool | None) -> Decoder:
@@ -59,6 +63,47 @@ def test_it_computes_what_the_lean_pass_computes(kind: str, width: int, counts: 
         for row, end in enumerate(starts):
             here = slice(row * 64, row * 64 + end)
             torch.testing.assert_close(ours[:, here], theirs[:, here], rtol=1e-4, atol=1e-4)
+
+
+def tree_of(parents: Sequence[int]) -> Tree:
+    tree = Tree()
+    for node, parent in enumerate(parents, 1):
+        tree.add(parent, node)
+    return tree
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("parents", [[(0,)], [(0, 0, 1, 1, 2, 3, 6)], [(0, 0, 2, 3), (), (0, 1, 0, 3, 3)]])
+def test_it_computes_trees(kind: str, parents: Sequence[Sequence[int]]) -> None:
+    quick, plain = decoder_of(kind, trusted=True), decoder_of(kind, trusted=False)
+    trees, starts = [tree_of(own) for own in parents], [9, 5, 12][: len(parents)]
+    counts = [len(tree) + 1 for tree in trees]
+    layout = lay_out(trees, max(counts), quick.device)
+    for seed in range(2):  # garbage, then the trees
+        tokens = some(len(trees), max(counts), seed)
+        ours, theirs = (decoder.tree_logits(tokens, starts, layout, counts=counts) for decoder in (quick, plain))
+        assert ours.shape == theirs.shape
+        for row, n in enumerate(counts):
+            torch.testing.assert_close(ours[row, :n], theirs[row, :n], rtol=1e-4, atol=1e-4)
+    path = [0, *([2] if len(parents[0]) > 1 else [1])]
+    for decoder in (quick, plain):  # a path is kept, and the rows go on behind it
+        decoder.cache.close_up(starts, [(0, *move) for move in moves(path)])
+    tokens, on = some(len(trees), 2, 5), [starts[0] + 2, *(start + 1 for start in starts[1:])]
+    torch.testing.assert_close(quick.logits(tokens, on), plain.logits(tokens, on), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_trees_are_texts_to_the_module_itself(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(module: PreTrainedModel) -> Forward | None:
+        forward = lean_forward(module)
+        assert isinstance(forward, LeanDecoder) and forward.few
+        forward.few.trusted = True
+        return forward
+
+    model = replace(model_of(random_module(kind)), build=build)
+    monkeypatch.delattr(LeanDecoder, "__call__")  # so that it only fills the cache
+    check_model(model)
 
 
 @torch.inference_mode()
@@ -98,19 +143,19 @@ def test_it_is_never_used_where_it_says_something_else(wrong: float, caplog: pyt
 def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = decoder_of("llama", trusted=True)
     few, cache = few_of(decoder), decoder.cache
-    assert few.takes([9, 5], [2, 1], cache)
-    assert not few.takes([9], [MOST_TOKENS + 1], cache)
+    assert few.takes(Fed(0, [9, 5], [2, 1]), cache)
+    assert not few.takes(Fed(0, [9], [MOST_TOKENS + 1]), cache)
     with monkeypatch.context() as patch:
         patch.setattr("osd.few.MOST_READ", 11 * few._layers[0].seen * torch.get_num_threads())
-        assert few.takes([9], [1], cache) and few.takes([3, 4], [1, 1], cache)
-        assert not few.takes([9], [2], cache) and not few.takes([9, 5], [1, 1], cache)
+        assert few.takes(Fed(0, [9], [1]), cache) and few.takes(Fed(0, [3, 4], [1, 1]), cache)
+        assert not few.takes(Fed(0, [9], [2]), cache) and not few.takes(Fed(0, [9, 5], [1, 1]), cache)
     cache.mix = Mix({})  # what adapters add, the lean pass adds
-    assert not few.takes([9], [1], cache)
+    assert not few.takes(Fed(0, [9], [1]), cache)
     cache.mix = None
     fresh = model_of(random_module("llama")).decoder(1, 64)
-    assert not few_of(fresh).takes([0], [1], fresh.cache), "nothing is cached yet"
+    assert not few_of(fresh).takes(Fed(0, [0], [1]), fresh.cache), "nothing is cached yet"
     monkeypatch.setattr("osd.few.PARTS", InBackground(lambda: None, "test", "not compiled"))
-    assert not few.takes([9], [1], cache)
+    assert not few.takes(Fed(0, [9], [1]), cache)
 
 
 def test_half_precision_has_none() -> None:

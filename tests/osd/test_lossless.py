@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from osd.brief import PASSES
 from osd.engine import Engine
-from osd.few import PARTS
 from osd.gamma import CONTROLLERS
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import CONFIGS, alone, model_of, noisy, prompts, random_pair
+
+pytestmark = pytest.mark.usefixtures("compiled")
 
 COUNT = 24
 
@@ -18,13 +18,6 @@ COUNT = 24
 def serve(engine: Engine, asked: list[Request]) -> list[list[int]]:
     done = {c.request.id: list(c.tokens) for c in engine.run(asked)}
     return [done[request.id] for request in asked]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compiled() -> None:
-    """Drafts take the brief pass, as they do once a process has drafted a while."""
-    assert PASSES.wait() is not None
-    assert PARTS.wait() is not None
 
 
 @pytest.mark.parametrize("brief", [False, True])

@@ -30,6 +30,8 @@ from tests.osd.models import prompts, random_pair
 from tests.osd.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
 from tests.osd.trees.proposers import Guessing
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:

@@ -25,6 +25,8 @@ from tests.osd.models import CONFIGS, VOCABULARY, alone, prompts, random_pair
 from tests.osd.test_lossless import serve
 from tests.osd.trees.proposers import Guessing
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 COUNT = 24
 KINDS = (TreeDrafter, MixedDrafter)
 

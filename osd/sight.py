@@ -1,0 +1,50 @@
+"""What each token of a compiled pass sees of its row, and where it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from osd.trees.layout import Layout
+
+Array = npt.NDArray[Any]
+Sight = tuple[Array, Array, Array, Array, Array]
+"""Of n tokens, row after row: (n,) int64 the slots where their keys and values go, their positions, the slots where
+their rows begin, and how many slots from there on they see; (n, T) bool which of the T slots behind those they see,
+themselves among them. T is 0 where there is no tree."""
+
+
+def of_rows(first: int, starts: Sequence[int], counts: Sequence[int], length: int) -> Sight:
+    """``counts[i]`` tokens from position ``starts[i]`` on, in the rows from ``first`` on, of ``length`` slots each: all
+    up to themselves."""
+    begins = np.array([(first + row) * length for row, n in enumerate(counts) for _ in range(n)])
+    positions = np.array([start + i for start, n in zip(starts, counts, strict=True) for i in range(n)])
+    return begins + positions, positions, begins, positions + 1, np.empty((len(positions), 0), np.bool_)
+
+
+def of_trees(starts: Sequence[int], counts: Sequence[int], length: int, layout: Layout) -> Sight:
+    """The first ``counts[i]`` nodes of each of the first rows' trees, whose roots are at ``starts[i]``: the text before
+    the root, and their ancestors."""
+    depths, seen = (each.numpy() for each in layout)
+    rows, nodes = np.nonzero(np.arange(depths.shape[1]) < np.array(counts)[:, None])
+    begins, texts = rows * length, np.array(starts)[rows]
+    return begins + texts + nodes, texts + depths[rows, nodes], begins, texts, seen[rows, nodes]
+
+
+class Fed(NamedTuple):
+    """What a pass feeds: ``counts[i]`` tokens from position ``starts[i]`` on, to each row from ``first`` on; with a
+    layout they are trees, in the first rows."""
+
+    first: int
+    starts: Sequence[int]
+    counts: Sequence[int]
+    layout: Layout | None = None
+
+    def sight(self, length: int) -> Sight:
+        """Of rows of ``length`` slots."""
+        if self.layout is None:
+            return of_rows(self.first, self.starts, self.counts, length)
+        return of_trees(self.starts, self.counts, length, self.layout)
