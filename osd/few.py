@@ -71,7 +71,8 @@ class FewTokens:
     def takes(self, fed: Fed, cache: RaggedCache) -> bool:
         """Whether it is there for what is fed. Asked before every pass, and after some of them the compiler is asked
         for."""
-        if sum(fed.counts) > MOST_TOKENS or self.trusted is False or cache.mix is not None or not cache.ragged[0].is_initialized:
+        refused = self.trusted is False or cache.mix is not None or not cache.ragged[0].is_initialized
+        if refused or sum(fed.counts) > MOST_TOKENS:
             return False
         self._asked += 1
         if self._asked == WORTH_COMPILING:

@@ -63,6 +63,20 @@ def score(query: Floats, key: Floats) -> np.float32:
 
 
 @njit(fastmath=LANES)
+def soften(scores: Floats) -> np.float32:
+    """Their exponentials in their place, the largest 1; and the sum of them."""
+    most = scores[0]
+    for p in range(len(scores)):
+        most = max(most, scores[p])
+    total = zero
+    for p in range(len(scores)):
+        scores[p] = exp(scores[p] - most)
+    for p in range(len(scores)):
+        total += scores[p]
+    return total
+
+
+@njit(fastmath=LANES)
 def look(
     query: Floats, keys: Floats, values: Floats, begin: int, path: Index, scale: np.float32, scores: Floats, out: Floats
 ) -> None:
@@ -73,14 +87,7 @@ def look(
         scores[p] = score(query, keys[begin + p]) * scale
     for p in range(len(path)):
         scores[text + p] = score(query, keys[path[p]]) * scale
-    most = scores[0]
-    for p in range(len(scores)):
-        most = max(most, scores[p])
-    for p in range(len(scores)):
-        scores[p] = exp(scores[p] - most)
-    total = zero
-    for p in range(len(scores)):
-        total += scores[p]
+    total = soften(scores)
     for i in range(len(out)):
         out[i] = zero
     for p in range(text):

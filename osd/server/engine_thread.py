@@ -170,25 +170,29 @@ class EngineThread:
                 self._due(job)
 
     def _listen(self, rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict, logits: Tensor) -> None:
-        """The engine's listener: what each got, who drafted, and log-probabilities where they were asked for."""
-        now, told = time.monotonic(), len(rows)
-        for i, (row, step) in enumerate(zip(rows, progress, strict=True)):
-            job, scores = self._jobs[row.request.id], None
+        """The engine's listener: who has begun, and log-probabilities where they were asked for."""
+        for i, row in enumerate(rows):
+            job = self._jobs[row.request.id]
+            if job.row is None:
+                job.row = row
+                self._outbox.put(job, time.monotonic())
             if job.top is not None:
-                scores = _scores(job.top, i, step, verdict, logits)
-            job.add(step.tokens, row.rounds[-1].draft_version, row.route, scores)
-            self._outbox.put(job, now, told=told)
+                job.score(_scores(job.top, i, progress[i], verdict, logits))
 
     def _due(self, job: Served) -> None:
         self._outbox.put(job, time.monotonic(), urgent=True)
 
     def _tell(self) -> None:
-        """All that is due, in one message."""
-        due = self._outbox.take(time.monotonic())
+        """All that is due, in one message; who is still decoded is told again."""
+        now, told = time.monotonic(), len(self.engine.rows)
+        due = self._outbox.take(now)
         if pieces := [(job.request.id, packed_piece(piece)) for job in due for piece in job.take()]:
             self._post.say("pieces", pieces)
         else:
             self._post.send()
+        for job in due:
+            if job.request.id in self._jobs:
+                self._outbox.put(job, now, told=told)
 
 
 def _scores(top: int, index: int, step: Progress, verdict: Verdict, logits: Tensor) -> Scores:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from osd.row import Row
 from osd.server.errors import ApiError
 from osd.server.piece import Done, Piece
 from osd.server.scores import Scores
@@ -23,25 +23,30 @@ class Served:
     why: ApiError | None = None
     """Why it was ended."""
     done: Done | None = None
-    _tokens: list[int] = field(default_factory=list)
+    row: Row | None = None
+    """Since its first round."""
+    _told: int = 0
+    """Tokens that its caller has been told of."""
     _scores: Scores | None = None
-    _version: str | None = None
-    _route: str | None = None
 
-    def add(self, tokens: Sequence[int], version: str, route: str, scores: Scores | None) -> None:
-        """What a round brought."""
-        self._tokens += tokens
-        self._version, self._route = version, route
-        if scores is not None:
-            self._scores = scores if self._scores is None else self._scores.then(scores)
+    def score(self, scores: Scores) -> None:
+        """Log-probabilities of the tokens that a round brought."""
+        self._scores = scores if self._scores is None else self._scores.then(scores)
 
     def take(self) -> list[Piece]:
         """All of it. Why it was ended is a piece of its own, for what came before is still shown."""
-        done = None if self.why else self.done
-        pieces = []
-        if self._tokens or done:
-            pieces.append(Piece(tuple(self._tokens), self._scores, self._version, self._route, done))
+        pieces = [piece] if (piece := self._news()) else []
         if self.why:
             pieces.append(Piece(error=self.why))
-        self._tokens, self._scores = [], None
         return pieces
+
+    def _news(self) -> Piece | None:
+        row, done = self.row, None if self.why else self.done
+        if row is None:
+            return Piece(done=done) if done else None
+        tokens = tuple(row.tokens[row.prompt_len + self._told :])
+        if not tokens and not done:
+            return None
+        self._told += len(tokens)
+        scores, self._scores = self._scores, None
+        return Piece(tokens, scores, row.rounds[-1].draft_version, row.route, done)

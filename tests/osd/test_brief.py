@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.brief import MOST_LINES, PASSES, BriefPass, eight_bits
+from osd.brief import MOST_LINES, BriefPass, eight_bits
 from osd.compiled.background import InBackground
 from osd.decoder import Decoder
 from osd.drafters.head import HeadPass

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from osd.compiled.background import InBackground
 from osd.decoder import Decoder, Forward
 from osd.engine import Engine
-from osd.few import MOST_TOKENS, PARTS, FewTokens
+from osd.few import MOST_TOKENS, FewTokens
 from osd.lean import LeanDecoder, lean_forward
 from osd.lora.bank import Mix
 from osd.sight import Fed

@@ -84,7 +84,8 @@ def test_a_stream_says_its_usage_last_where_it_is_asked(client: openai.OpenAI) -
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_n_choices_are_those_of_their_seeds(client: openai.OpenAI, stream: bool) -> None:
-    asked = dict(model="target", prompt=PROMPTS[1], max_tokens=12, temperature=1.0)
+    without = {"osd": {"gamma": 0}}  # what a seed draws hangs on the draft, whose pass changes when it is compiled
+    asked = dict(model="target", prompt=PROMPTS[1], max_tokens=12, temperature=1.0, extra_body=without)
     alone = [client.completions.create(**asked, seed=7 + i).choices[0].text for i in range(3)]
     assert len(set(alone)) == 3
     made = client.completions.create(**asked, seed=7, n=3, stream=stream)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from osd.row import Row
 from osd.server.errors import Stopped
 from osd.server.outbox import Outbox
 from osd.server.piece import Done, Piece
 from osd.server.scores import Scores
 from osd.server.served import Served
-from storage.records import Request
+from router.base import Decision
+from storage.records import Request, Round, Route
 
 
 @dataclass(eq=False)
@@ -85,27 +89,45 @@ REQUEST = Request((3,), max_new_tokens=9)
 DONE = Done(3, "abc", "length", "sql", ((2, 1),))
 
 
+def served(**more: Any) -> Served:
+    """One that is decoded."""
+    return Served(REQUEST, row=Row(REQUEST, REQUEST, Decision(Route("sql")), 99), **more)
+
+
+def bring(job: Served, tokens: Sequence[int], version: str = "v1") -> None:
+    """What a round does."""
+    assert job.row
+    job.row.tokens += tokens
+    job.row.rounds.append(Round(0, 0, 0, len(tokens), 0.0, 1.0, version))
+
+
 def test_what_rounds_brought_is_told_as_one_piece() -> None:
-    job = Served(REQUEST)
-    job.add((1, 2), "v1", "sql", None)
-    job.add((3,), "v2", "sql", None)
+    job = served()
+    bring(job, (1, 2))
+    bring(job, (3,), "v2")
+    assert job.take() == [Piece((1, 2, 3), None, "v2", "sql")]
+    assert job.take() == [], "once"
+    bring(job, (4,))
     job.done = DONE
-    assert job.take() == [Piece((1, 2, 3), None, "v2", "sql", DONE)]
+    assert job.take() == [Piece((4,), None, "v1", "sql", DONE)]
 
 
 def test_log_probabilities_of_several_rounds_stay_beside_their_tokens() -> None:
-    job = Served(REQUEST, top=1)
-    job.add((1,), "v1", "sql", Scores([-1.0], [[1]], [[-1.0]]))
-    job.add((2, 3), "v1", "sql", Scores([-2.0, -3.0], [[2], [3]], [[-2.0], [-3.0]]))
+    job = served(top=1)
+    bring(job, (1,))
+    job.score(Scores([-1.0], [[1]], [[-1.0]]))
+    bring(job, (2, 3))
+    job.score(Scores([-2.0, -3.0], [[2], [3]], [[-2.0], [-3.0]]))
     scores = Scores([-1.0, -2.0, -3.0], [[1], [2], [3]], [[-1.0], [-2.0], [-3.0]])
     assert job.take() == [Piece((1, 2, 3), scores, "v1", "sql")]
-    job.add((4,), "v1", "sql", Scores([-4.0], [[4]], [[-4.0]]))
+    bring(job, (4,))
+    job.score(Scores([-4.0], [[4]], [[-4.0]]))
     assert job.take() == [Piece((4,), Scores([-4.0], [[4]], [[-4.0]]), "v1", "sql")]
 
 
 def test_what_came_before_an_error_is_a_piece_of_its_own() -> None:
-    job = Served(REQUEST)
-    job.add((1, 2), "v1", "sql", None)
+    job = served()
+    bring(job, (1, 2))
     job.why, job.done = Stopped(), DONE._replace(finish_reason="cancelled")
     assert job.take() == [Piece((1, 2), None, "v1", "sql"), Piece(error=job.why)]
     never = Served(REQUEST, why=Stopped())
