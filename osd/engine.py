@@ -22,7 +22,6 @@ from osd.drafters import Draft
 from osd.drafters.making import make_drafting
 from osd.drafters.tree import Proposer
 from osd.gamma import CostModel, GammaController, Observation, make_pace
-from osd.gamma.fixed import FixedController
 from osd.household import UNVERSIONED, Household, PassCosts
 from osd.models import Pair, row_length, row_limit
 from osd.reading import Reading
@@ -185,7 +184,7 @@ class Engine:
     def _controller(self, row: Row) -> GammaController:
         gamma = row.request.gamma
         if gamma is not None:
-            return FixedController(min(gamma, self.settings.gamma_max))
+            return self.pace.fixed(min(gamma, self.settings.gamma_max))
         return self.pace.controller(row.route, self.drafter.costs_beside(row))
 
     def _measure(self, rows: int, draft: Draft, clock: Clock) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from osd.gamma.base import GammaController, Signal
 from osd.gamma.costs import CostModel
+from osd.gamma.fixed import FixedController
 
 Read = Callable[[Signal], list[float]]
 """A signal of the newest draft pass, for every row that shares it."""
@@ -39,6 +40,7 @@ class Pace:
         """The controllers of the engine's first draft. Others have their own, which ``make`` makes."""
         self._usual, self._by_route, self._make = usual, by_route, make
         self._others: dict[tuple[str, int], tuple[CostModel, GammaController]] = {}
+        self._fixed: dict[int, FixedController] = {}
 
     def controller(self, route: str, costs: CostModel | None = None) -> GammaController:
         """The rule of a route, for the draft that has these costs; None is the first draft."""
@@ -49,6 +51,10 @@ class Pace:
         if key not in self._others:
             self._others[key] = costs, self._make(usual.name, costs)
         return self._others[key][1]
+
+    def fixed(self, gamma: int) -> GammaController:
+        """One for all rows that ask for this gamma, so that they are planned together."""
+        return self._fixed.setdefault(gamma, FixedController(gamma))
 
     def plan(self, rows: Sequence[Paced]) -> list[int]:
         """Tokens to draft at most, a row."""

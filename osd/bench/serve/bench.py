@@ -1,22 +1,25 @@
-"""The arms: a server that does not speculate, one with fixed drafts, one with goodput; and the engine without HTTP.
+"""The arms: no drafts, fixed drafts, goodput; and the engine without HTTP.
 
 All of them live at the same time and take turns, so that what else the machine does falls on all alike. While one is
-loaded the others have nothing to do.
+loaded the others have nothing to do. Where a process's weights lie in memory makes it some hundredths faster or slower
+than another of its kind for as long as it lives. So requests without drafts go to the server of goodput, and where that
+is compared with the engine alone both begin anew several times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from osd.bench.serve.alone import alone_load
-from osd.bench.serve.client import Job
+from osd.bench.serve.client import Address, Job
 from osd.bench.serve.load import Load, closed_load
-from osd.bench.serve.process import Server, server, settings_in
+from osd.bench.serve.process import server, settings_in
 from osd.bench.serve.result import MAIN, whole_line
 from osd.bench.serve.swaps import Swaps, swaps_of
 from osd.bench.serve.trace import Trace, trace_line
@@ -27,11 +30,12 @@ from osd.serving import in_folder, serving
 from storage.settings import Settings
 from storage.store import open_store
 
-ARMS: dict[str, dict[str, Any]] = {
-    "off": {"gamma": "fixed", "gamma_initial": 0}, "fixed": {"gamma": "fixed"}, "goodput": {"gamma": "goodput"},
-}  # fmt: skip
-SWAPPING = ("fixed", MAIN)
+SERVERS: dict[str, dict[str, Any]] = {"fixed": {"gamma": "fixed"}, MAIN: {"gamma": "goodput"}}
+ARMS: dict[str, tuple[str, dict[str, Any]]] = {"off": (MAIN, {"gamma": 0}), "fixed": ("fixed", {}), MAIN: (MAIN, {})}
+"""Which server each asks, and what its requests say beside."""
 WARM_SECONDS = 4.0
+SITTINGS = 4
+"""In which the turns are measured where the server is compared with the engine alone."""
 Report = Callable[[str], None]
 
 
@@ -46,86 +50,121 @@ class Plan:
     turns: int
     """Into so many parts they are divided."""
     swaps: int
-    """New versions in each arm that drafts, over all levels."""
+    """New versions while goodput is measured, over all levels."""
     max_tokens: int
     traces: Sequence[Trace] = ()
+
+    def sittings(self, at: int) -> list[list[tuple[int, int]]]:
+        """(clients, turns) that are measured before everything begins anew; of the level ``at`` its part of each."""
+        others = [(level, self.turns) for level in self.levels if level != at]
+        ends = [self.turns * part // SITTINGS for part in range(SITTINGS + 1)]
+        parts = [[(at, end - begin)] for begin, end in pairwise(ends) if end > begin]
+        return [[*others, *parts[0]], *parts[1:]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """Everything that is up while some turns are measured."""
+
+    arms: Mapping[str, Address]
+    engine: Engine
+    swaps: Swaps
+
+    def warm_up(self, jobs: Sequence[Job]) -> None:
+        """What is compiled, cached and learned of costs is no part of what is measured."""
+        rows = self.engine.settings.max_batch
+        for address in self.arms.values():
+            closed_load(address, jobs_of(jobs, 0), rows, WARM_SECONDS)
+        alone_load(self.engine, jobs_of(jobs, 0), rows, WARM_SECONDS)
 
 
 @dataclass(slots=True)
 class Bench:
-    """Everything that is up while it is measured."""
+    """What is measured, and what was found."""
 
-    servers: Mapping[str, Server]
-    engine: Engine
-    swaps: Mapping[str, Swaps]
     jobs: Sequence[Job]
     plan: Plan
+    rows: int
+    """Of a full batch."""
     report: Report
     found: dict[int, dict[str, list[Load]]] = field(default_factory=dict)
     """By clients and arm, turn after turn."""
     alone: list[Load] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
+    """Versions that were made current."""
     turns: int = 0
     """Over."""
+
+    def __post_init__(self) -> None:
+        self.found = {level: {arm: [] for arm in ARMS} for level in self.plan.levels}
 
     @property
     def compared_at(self) -> int:
         """Clients at which the server is compared with the engine alone: the level that is nearest a full batch."""
-        return min(self.plan.levels, key=lambda level: abs(level - self.engine.settings.max_batch))
+        return min(self.plan.levels, key=lambda level: abs(level - self.rows))
 
-    def measure(self) -> None:
-        """Every level, arm after arm, several times."""
-        for level in self.plan.levels:
-            self.found[level] = {arm: [] for arm in ARMS}
-            for turn in range(self.plan.turns):
-                self.report(f"{level} at a time, turn {turn + 1} of {self.plan.turns}")
-                for arm in turned(list(ARMS), turn):
-                    self._turn(arm, level)
-                self.turns += 1
+    def due(self, turns: int) -> int:
+        """Versions that are to be current by then."""
+        return self.plan.swaps * turns // (len(self.plan.levels) * self.plan.turns)
 
-    def _turn(self, arm: str, level: int) -> None:
-        seconds, turns = self.plan.seconds / self.plan.turns, len(self.plan.levels) * self.plan.turns
-        due = self.plan.swaps * (self.turns + 1) // turns
-        beside = self.swaps[arm].beside(due, seconds) if arm in self.swaps else None
-        load = closed_load(self.servers[arm].address, jobs_of(self.jobs, self.turns), level, seconds, beside)
+    def measure(self, sitting: Sitting, level: int, turns: int) -> None:
+        """Some turns of a level: arm after arm."""
+        for _ in range(turns):
+            turn = len(self.found[level][MAIN])
+            self.report(f"{level} at a time, turn {turn + 1} of {self.plan.turns}")
+            for arm in turned(list(ARMS), turn):
+                self._turn(sitting, arm, level)
+            self.turns += 1
+
+    def _turn(self, sitting: Sitting, arm: str, level: int) -> None:
+        seconds, beside = self.plan.seconds / self.plan.turns, None
+        if arm == MAIN:
+            beside = sitting.swaps.beside(self.due(self.turns + 1) - len(self.made), seconds, self.made)
+        load = closed_load(sitting.arms[arm], jobs_of(self.jobs, self.turns), level, seconds, beside)
         self.found[level][arm].append(load)
         if arm == MAIN and level == self.compared_at:
-            self.alone.append(alone_load(self.engine, jobs_of(self.jobs, self.turns), level, seconds))
-
-    def warm_up(self) -> None:
-        """What is compiled, cached and learned of costs is no part of what is measured."""
-        self.report("warming up")
-        rows = self.engine.settings.max_batch
-        for arm in ARMS:
-            closed_load(self.servers[arm].address, jobs_of(self.jobs, self.turns), rows, WARM_SECONDS)
-        alone_load(self.engine, jobs_of(self.jobs, self.turns), rows, WARM_SECONDS)
+            self.alone.append(alone_load(sitting.engine, jobs_of(self.jobs, self.turns), level, seconds))
 
 
 def bench_serve(
     pair: Pair, prompts: Sequence[Sequence[int]], settings: Settings, plan: Plan, report: Report
 ) -> dict[str, Any]:
     """Measure. Raises StoreError when a server does not start."""
-    jobs = shuffled_jobs(prompts, plan.max_tokens)
+    bench = Bench(shuffled_jobs(prompts, plan.max_tokens), plan, settings.serve.max_batch, report)
+    traces: dict[str, Any] = {}
+    for parts in plan.sittings(bench.compared_at):
+        with _sitting(pair, settings, bench, sum(turns for _, turns in parts)) as sitting:
+            sitting.warm_up(bench.jobs)
+            for level, turns in parts:
+                bench.measure(sitting, level, turns)
+            for trace in plan.traces if not traces else ():
+                traces[trace.name] = trace_line(sitting.arms, bench.rows, trace, plan, report)
+    return result(bench) | ({"traces": traces} if traces else {})
+
+
+@contextmanager
+def _sitting(pair: Pair, settings: Settings, bench: Bench, turns: int) -> Iterator[Sitting]:
+    """For so many turns."""
+    bench.report("starting servers")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-serve-")))
-        report("starting servers")
         servers = {
-            arm: stack.enter_context(server(settings_in(folder / arm, settings, pair, serve), folder / arm))
-            for arm, serve in ARMS.items()
+            name: stack.enter_context(server(settings_in(folder / name, settings, pair, serve), folder / name))
+            for name, serve in SERVERS.items()
         }
         draft = Path(in_folder(pair.draft).name)
-        swaps = {arm: stack.enter_context(swaps_of(servers[arm].settings, draft, plan.swaps)) for arm in SWAPPING}
-        own = settings_in(folder / "alone", settings, pair, ARMS[MAIN])
+        count = bench.due(bench.turns + turns) - len(bench.made)
+        swaps = stack.enter_context(swaps_of(servers[MAIN].settings, draft, count))
+        own = settings_in(folder / "alone", settings, pair, SERVERS[MAIN])
         engine = stack.enter_context(serving(pair, own, stack.enter_context(open_store(own))))
-        bench = Bench(servers, engine, swaps, jobs, plan, report)
-        bench.warm_up()
-        bench.measure()
-        traces = {trace.name: trace_line(bench.servers, trace, plan, report) for trace in plan.traces}
-    return result(bench) | ({"traces": traces} if traces else {})
+        arms = {arm: servers[name].asked(says) for arm, (name, says) in ARMS.items()}
+        bench.report("warming up")
+        yield Sitting(arms, engine, swaps)
 
 
 def result(bench: Bench) -> dict[str, Any]:
     """The line that the command ends with."""
-    made = set(bench.swaps[MAIN].made)
+    made = set(bench.made)
     named = {reply.version for arms in bench.found.values() for turn in arms[MAIN] for reply in turn.replies}
     return {
         **whole_line(bench.found, bench.alone, bench.compared_at),

@@ -40,6 +40,10 @@ class Server:
         """For clients."""
         return Address(self.url, EXACT)
 
+    def asked(self, osd: Mapping[str, Any]) -> Address:
+        """For clients whose requests say this in ``osd``."""
+        return Address(self.url, (*EXACT, ("osd", dict(osd))))
+
 
 def settings_in(folder: Path, settings: Settings, pair: Pair, serve: Mapping[str, Any]) -> Settings:
     """The settings of a server that works in this folder, with the pair by name and ``serve`` on top."""

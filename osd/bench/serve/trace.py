@@ -9,9 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from osd.bench.serve.client import Job
+from osd.bench.serve.client import Address, Job
 from osd.bench.serve.load import Arrival, closed_load, open_load
-from osd.bench.serve.process import Server
 from osd.prompts import open_bytes
 from storage.errors import BadPromptFile
 
@@ -85,19 +84,19 @@ def _entries(path: Path) -> Iterator[Entry]:
         raise BadPromptFile(path=path, reason=f"cannot be read ({error.strerror or error})") from None
 
 
-def trace_line(servers: Mapping[str, Server], trace: Trace, plan: Plan, report: Report) -> dict[str, Any]:
-    """Every arm under the same arrivals: tokens a second and latencies. What each can do is measured first."""
+def trace_line(arms: Mapping[str, Address], rows: int, trace: Trace, plan: Plan, report: Report) -> dict[str, Any]:
+    """Every arm, in batches of so many rows, under the same arrivals: tokens a second and latencies. What each can do
+    is measured first."""
     report(f"{trace.name}: what the servers can do")
-    rows = max(server.settings.serve.max_batch for server in servers.values())
     able = {}
-    for arm, server in servers.items():
-        load = closed_load(server.address, iter(trace.jobs), 2 * rows, plan.seconds)
+    for arm, address in arms.items():
+        load = closed_load(address, iter(trace.jobs), 2 * rows, plan.seconds)
         able[arm] = load.rate / (sum(reply.tokens for reply in load.replies) / max(1, len(load.replies)))
     per_second = SHARE * min(able.values())
     lines = {}
-    for arm, server in servers.items():
+    for arm, address in arms.items():
         report(f"{trace.name}: {arm}")
-        load = open_load(server.address, trace.arrivals(per_second, plan.seconds), UNDER_WAY, plan.seconds)
+        load = open_load(address, trace.arrivals(per_second, plan.seconds), UNDER_WAY, plan.seconds)
         counts = {"tokens_per_s": load.rate, "requests": len(load.replies), "failed": load.failed}
         lines[arm] = {**counts, **load.percentiles()}
     return {"requests_per_s": per_second, "able_per_s": able, **lines}

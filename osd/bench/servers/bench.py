@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from osd.bench.serve.bench import ARMS, WARM_SECONDS
+from osd.bench.serve.bench import SERVERS, WARM_SECONDS
 from osd.bench.serve.client import Job
 from osd.bench.serve.load import Load, closed_load
 from osd.bench.serve.process import awake, server, settings_in, signal_group
@@ -26,6 +26,7 @@ from storage.settings import Settings
 
 TURNS = 3
 """Into so many parts the seconds of a server are divided."""
+OFF = {"gamma": "fixed", "gamma_initial": 0}
 Report = Callable[[str], None]
 
 
@@ -68,9 +69,9 @@ def _start(
     """Those that listen, and why others do not."""
     up: dict[str, Up] = {}
     wrong: dict[str, str] = {}
-    for name, arm in (("osd", MAIN), ("osd off", "off")):
+    for name, serve in (("osd", SERVERS[MAIN]), ("osd off", OFF)):
         report(f"starting {name}")
-        own = settings_in(folder / name, settings, pair, ARMS[arm])
+        own = settings_in(folder / name, settings, pair, serve)
         made = stack.enter_context(server(own, folder / name))
         up[name] = Up(made.address, made.process)
         signal_group(made.process, signal.SIGSTOP)

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from osd.bench.serve.bench import ARMS
+from osd.bench.serve.bench import SERVERS
 from osd.bench.serve.client import Job
 from osd.bench.serve.load import Arrival, Load, closed_load, open_load
 from osd.bench.serve.process import Server, server, settings_in
@@ -64,7 +64,7 @@ def bench_soak(pair: Pair, settings: Settings, plan: Plan, out: Path, report: Re
     soaked = Soaked()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-soak-")))
-        own = settings_in(folder, settings, pair, ARMS[MAIN])
+        own = settings_in(folder, settings, pair, SERVERS[MAIN])
         report("starting the server and a worker")
         served = stack.enter_context(server(own, folder))
         worker = stack.enter_context(worker_beside(served.config, out / "worker.log"))

@@ -102,3 +102,9 @@ def test_nothing_is_read_where_nobody_asks() -> None:
 
     Pace(blind, {}).steer([Line(blind, Told(4, {}))] * 2, lengths, 1, reader)  # type: ignore[arg-type]
     assert lengths == [4, 4]
+
+
+def test_rows_that_ask_for_one_gamma_are_planned_together() -> None:
+    pace = make_pace(ServeSettings(), CostModel())
+    assert pace.fixed(3) is pace.fixed(3) is not pace.fixed(0)
+    assert pace.fixed(3).plan([pace.fixed(3).start()] * 2, [9, 9], 2, []) == [3, 3]

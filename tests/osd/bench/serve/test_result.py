@@ -6,6 +6,7 @@ from itertools import islice
 
 import pytest
 
+from osd.bench.serve.bench import Plan
 from osd.bench.serve.load import Load
 from osd.bench.serve.result import level_line, ratio, whole_line
 from osd.bench.serve.turns import STRIDE, jobs_of, shuffled_jobs, turned
@@ -47,3 +48,11 @@ def test_all_have_the_same_prompts_in_a_turn_and_others_in_the_next() -> None:
     first, again, second = (list(islice(jobs_of(jobs, turn), 300)) for turn in (0, 0, 1))
     assert first == again == [*jobs, *jobs[:100]] and second[:50] == first[STRIDE : STRIDE + 50]
     assert [turned(["a", "b", "c"], turn)[0] for turn in range(4)] == ["a", "b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [(8, [[(1, 8), (2, 8), (4, 2)], [(4, 2)], [(4, 2)], [(4, 2)]]), (1, [[(1, 1), (2, 1), (4, 1)]])],
+)
+def test_a_full_batch_is_measured_in_several_sittings(turns: int, expected: list[list[tuple[int, int]]]) -> None:
+    assert Plan((1, 2, 4), 9.0, turns, 0, 16).sittings(4) == expected
