@@ -198,8 +198,8 @@ class GoodputController:
 
     def _settle(self, batch: int) -> None:
         """Learn from the last round."""
-        self._prober.settle()
         seen, prices = self.weigher.take_tally(), self._prices
+        self._prober.settle(seen.rounds)
         if seen.rows and prices:
             self._time.saw(seen, prices, self._batch)
         if seen.passes:

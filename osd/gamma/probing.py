@@ -45,12 +45,21 @@ class Prober:
         """Rounds until which b(B, B) need not be timed, by batch size."""
         self._open: tuple[float, float] | None = None
         """The probe of this round: milliseconds of decoding before it, and what its round should take."""
+        self._seen = costs.rounds, costs.whole_ms
+        """Of the engine, when the last round was settled."""
+        self._others_ms = 0.0
+        """Of decoding in rounds that another rule sized alone, taken to be as long as ours: they earn nothing here."""
 
-    def settle(self) -> None:
-        """A round is over: a probe pays what it really took. To be called before each round."""
+    def settle(self, own: int = 1) -> None:
+        """So many rounds that this rule sized are over: a probe pays what it really took. To be called before it sizes
+        another one."""
+        (rounds, ms), self._seen = self._seen, (self._costs.rounds, self._costs.whole_ms)
+        every = self._costs.rounds - rounds
+        others_ms = (self._costs.whole_ms - ms) * (every - own) / every if every > own else 0.0
+        self._others_ms += others_ms
         if self._open:
             before, reckoned = self._open
-            self._paid += self._costs.whole_ms - before - reckoned
+            self._paid += self._costs.whole_ms - before - others_ms - reckoned
             self._open = None
 
     def instead(self, gamma: int, gain: float, batch: int, table: Sequence[float]) -> int:
@@ -86,7 +95,7 @@ class Prober:
     def _affords(self, loss: float) -> bool:
         if loss <= 0:
             return True
-        spent = self._costs.spent_ms
+        spent = self._costs.spent_ms * (1 - self._others_ms / max(self._costs.whole_ms, self._others_ms, 1e-9))
         earned = self._share * (spent + min(spent, self._first_ms))
         self._paid = max(self._paid, earned - BANKED * loss)
         lasts = (self._paid + loss) / self._share

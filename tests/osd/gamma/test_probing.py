@@ -127,6 +127,22 @@ def test_an_engine_s_first_time_earns_twice() -> None:
     assert short[0] == pytest.approx(100.0) and short[30] == pytest.approx(300.0 - 110.0 - 12.0)
 
 
+@pytest.mark.parametrize("others", [0, 1, 5])
+def test_rounds_that_another_rule_sizes_earn_nothing_and_cost_nothing(others: int) -> None:
+    # the first test's probes, with others' rounds behind each of ours, a probe's first one too
+    costs, asked = known_costs(1.0, level), []
+    prober = Prober(costs)
+    for number in range(1, 141):
+        prober.settle()
+        if gamma := prober.instead(0, 1.0, 1, (4.0, 5.0)):
+            asked.append(number)
+            costs.observe_draft(1, gamma, 1.0)
+        costs.observe_verify(1, 1 + gamma, 4.0)
+        for _ in range(others):
+            costs.observe_verify(1, 1, 4.0)
+    assert asked == pytest.approx([51, 52, 101, 102], abs=1)
+
+
 def test_saved_credit_is_limited() -> None:
     costs = known_costs(1.0, level)
     costs.spent_ms = 1e6  # a long time of speculating, without a probe
