@@ -51,16 +51,16 @@ class Prober:
         """Of decoding in rounds that another rule sized alone, taken to be as long as ours: they earn nothing here."""
 
     def settle(self, own: int = 1) -> None:
-        """So many rounds that this rule sized are over: a probe pays what it really took. To be called before it sizes
-        another one."""
+        """So many rounds that this rule sized are over: a probe pays what it really took, where no other's round came
+        between. To be called before it sizes another one."""
         (rounds, ms), self._seen = self._seen, (self._costs.rounds, self._costs.whole_ms)
         every = self._costs.rounds - rounds
-        others_ms = (self._costs.whole_ms - ms) * (every - own) / every if every > own else 0.0
-        self._others_ms += others_ms
-        if self._open:
+        if every > own:
+            self._others_ms += (self._costs.whole_ms - ms) * (every - own) / every
+        elif self._open:
             before, reckoned = self._open
-            self._paid += self._costs.whole_ms - before - others_ms - reckoned
-            self._open = None
+            self._paid += self._costs.whole_ms - before - reckoned
+        self._open = None
 
     def instead(self, gamma: int, gain: float, batch: int, table: Sequence[float]) -> int:
         """The γ to use: the best one, or a probe's.

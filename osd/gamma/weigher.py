@@ -12,7 +12,7 @@ from osd.gamma.goodput_row import NOWHERE, GoodputRow, Tally
 
 _ROWS = 8
 """That there is room for at first."""
-WORTH_COMPILING = 256
+WORTH_COMPILING = 64
 """Rounds after which the compiler is asked for: loading it takes a second or two of a core, which so many rounds of
 interpreted lines do not."""
 _GOES = (Go.DECLINE, Go.LAST, Go.ON)

@@ -128,8 +128,8 @@ def test_an_engine_s_first_time_earns_twice() -> None:
 
 
 @pytest.mark.parametrize("others", [0, 1, 5])
-def test_rounds_that_another_rule_sizes_earn_nothing_and_cost_nothing(others: int) -> None:
-    # the first test's probes, with others' rounds behind each of ours, a probe's first one too
+def test_rounds_that_another_rule_sizes_earn_nothing(others: int) -> None:
+    # the first test's probes, with others' rounds behind each of ours
     costs, asked = known_costs(1.0, level), []
     prober = Prober(costs)
     for number in range(1, 141):
