@@ -52,8 +52,8 @@ def serve(
     """Load a server with 1 to 64 clients: tokens a second, time to the first token and between tokens, failures.
 
     No drafts, fixed ones and goodput take turns; the server that is asked for the first and the last gets new versions
-    while goodput is measured. Goodput's latencies are shown, and it is compared with the engine alone, with the same prompts
-    and rows; ratios are those of the median turn. Clients run on this machine and take their part of it.
+    while goodput is measured. Goodput's latencies are shown, and it is compared with the engine alone, with the same
+    prompts and rows; ratios are those of the median turn. Clients run on this machine and take their part of it.
 
     Example: `osd bench serve --concurrency 1,8 --seconds 3 --json`
     """
