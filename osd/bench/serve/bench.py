@@ -33,7 +33,7 @@ from storage.store import open_store
 SERVERS: dict[str, dict[str, Any]] = {"fixed": {"gamma": "fixed"}, MAIN: {"gamma": "goodput"}}
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {"off": (MAIN, {"gamma": 0}), "fixed": ("fixed", {}), MAIN: (MAIN, {})}
 """Which server each asks, and what its requests say beside."""
-WARM_SECONDS = 4.0
+WARM_SECONDS = 6.0
 SITTINGS = 4
 """In which the turns are measured where the server is compared with the engine alone."""
 Report = Callable[[str], None]
@@ -90,8 +90,10 @@ class Bench:
     found: dict[int, dict[str, list[Load]]] = field(default_factory=dict)
     """By clients and arm, turn after turn."""
     alone: list[Load] = field(default_factory=list)
-    made: list[str] = field(default_factory=list)
-    """Versions that were made current."""
+    published: int = 0
+    """Versions that were made current in the sittings that are over."""
+    served: int = 0
+    """Those of them that an answer named."""
     turns: int = 0
     """Over."""
 
@@ -107,8 +109,17 @@ class Bench:
         """Versions that are to be current by then."""
         return self.plan.swaps * turns // (len(self.plan.levels) * self.plan.turns)
 
-    def measure(self, sitting: Sitting, level: int, turns: int) -> None:
-        """Some turns of a level: arm after arm."""
+    def measure(self, sitting: Sitting, parts: Sequence[tuple[int, int]]) -> None:
+        """So many turns of each level: arm after arm. Then count which versions served: the next sitting's are called
+        the same."""
+        named: set[str | None] = set()
+        for level, turns in parts:
+            self._measure(sitting, level, turns)
+            named |= {reply.version for load in self.found[level][MAIN][-turns:] for reply in load.replies}
+        self.published += len(sitting.swaps.made)
+        self.served += len(named.intersection(sitting.swaps.made))
+
+    def _measure(self, sitting: Sitting, level: int, turns: int) -> None:
         for _ in range(turns):
             turn = len(self.found[level][MAIN])
             self.report(f"{level} at a time, turn {turn + 1} of {self.plan.turns}")
@@ -119,7 +130,7 @@ class Bench:
     def _turn(self, sitting: Sitting, arm: str, level: int) -> None:
         seconds, beside = self.plan.seconds / self.plan.turns, None
         if arm == MAIN:
-            beside = sitting.swaps.beside(self.due(self.turns + 1) - len(self.made), seconds, self.made)
+            beside = sitting.swaps.beside(self.due(self.turns + 1) - self.published, seconds)
         load = closed_load(sitting.arms[arm], jobs_of(self.jobs, self.turns), level, seconds, beside)
         self.found[level][arm].append(load)
         if arm == MAIN and level == self.compared_at:
@@ -135,8 +146,7 @@ def bench_serve(
     for parts in plan.sittings(bench.compared_at):
         with _sitting(pair, settings, bench, sum(turns for _, turns in parts)) as sitting:
             sitting.warm_up(bench.jobs)
-            for level, turns in parts:
-                bench.measure(sitting, level, turns)
+            bench.measure(sitting, parts)
             for trace in plan.traces if not traces else ():
                 traces[trace.name] = trace_line(sitting.arms, bench.rows, trace, plan, report)
     return result(bench) | ({"traces": traces} if traces else {})
@@ -153,7 +163,7 @@ def _sitting(pair: Pair, settings: Settings, bench: Bench, turns: int) -> Iterat
             for name, serve in SERVERS.items()
         }
         draft = Path(in_folder(pair.draft).name)
-        count = bench.due(bench.turns + turns) - len(bench.made)
+        count = bench.due(bench.turns + turns) - bench.published
         swaps = stack.enter_context(swaps_of(servers[MAIN].settings, draft, count))
         own = settings_in(folder / "alone", settings, pair, SERVERS[MAIN])
         engine = stack.enter_context(serving(pair, own, stack.enter_context(open_store(own))))
@@ -164,10 +174,8 @@ def _sitting(pair: Pair, settings: Settings, bench: Bench, turns: int) -> Iterat
 
 def result(bench: Bench) -> dict[str, Any]:
     """The line that the command ends with."""
-    made = set(bench.made)
-    named = {reply.version for arms in bench.found.values() for turn in arms[MAIN] for reply in turn.replies}
     return {
         **whole_line(bench.found, bench.alone, bench.compared_at),
-        "swaps": {"published": len(made), "served": len(made & named)},
+        "swaps": {"published": bench.published, "served": bench.served},
         "seconds": bench.plan.seconds, "turns": bench.plan.turns, "max_tokens": bench.plan.max_tokens,
     }  # fmt: skip

@@ -23,18 +23,19 @@ class Swaps:
         self._store = store
         root = store.versions.register_root(DEFAULT_DRAFT, draft)
         self._ready = [_stage(store, root, number) for number in range(1, count + 1)]
+        self.made: list[str] = []
+        """Ids of those that were made current."""
 
-    def beside(self, count: int, seconds: float, made: list[str]) -> Beside | None:
-        """What makes so many versions current, as far as there are any, evenly over so many seconds; their ids are
-        added to ``made``."""
-        count = min(count, len(self._ready))
+    def beside(self, due: int, seconds: float) -> Beside | None:
+        """What makes versions current, evenly over so many seconds, until ``due`` are."""
+        count = min(due - len(self.made), len(self._ready))
 
         async def publish() -> None:
             for _ in range(count):
                 await asyncio.sleep(seconds / (count + 1))
                 version = self._ready.pop(0)
                 await asyncio.to_thread(self._store.versions.promote, version.id)
-                made.append(version.id)
+                self.made.append(version.id)
 
         return publish if count > 0 else None
 
