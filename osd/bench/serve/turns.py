@@ -28,5 +28,7 @@ def jobs_of(jobs: Sequence[Job], turn: int) -> Iterator[Job]:
 
 
 def turned(names: Sequence[str], turn: int) -> list[str]:
-    """The same, beginning with another one every turn."""
-    return [*names[turn % len(names) :], *names[: turn % len(names)]]
+    """The same, beginning with another one every other turn, and backwards in the turns between: who comes after a rest
+    is slower for seconds, and that must not always be the same."""
+    begin = turn // 2 % len(names)
+    return [*names[begin:], *names[:begin]][:: -1 if turn % 2 else 1]

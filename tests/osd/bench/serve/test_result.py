@@ -47,7 +47,8 @@ def test_all_have_the_same_prompts_in_a_turn_and_others_in_the_next() -> None:
     assert {job.tokens for job in jobs} == {4, 5, 6, 7}
     first, again, second = (list(islice(jobs_of(jobs, turn), 300)) for turn in (0, 0, 1))
     assert first == again == [*jobs, *jobs[:100]] and second[:50] == first[STRIDE : STRIDE + 50]
-    assert [turned(["a", "b", "c"], turn)[0] for turn in range(4)] == ["a", "b", "c", "a"]
+    orders = ["".join(turned(["a", "b", "c"], turn)) for turn in range(7)]
+    assert orders == ["abc", "cba", "bca", "acb", "cab", "bac", "abc"]
 
 
 @pytest.mark.parametrize(
