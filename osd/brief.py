@@ -14,14 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from osd.cache import RaggedCache
 from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
-from osd.sight import of_rows
+from osd.sight import Array, of_rows
 
 MOST_LINES = 8
 """Tokens of a pass; over more, PyTorch's products gain what the rest of its pass loses."""
@@ -30,7 +29,6 @@ MOST_WEIGHTS = 4 << 20
 WORTH_COMPILING = 128
 """Rounds after the first one that drafted, when the compiler is asked for: loading it takes a second of a core."""
 
-Array = npt.NDArray[Any]
 Matrix = tuple[Array, Array]
 Acceptance = tuple[Matrix, Array, Array]
 """An acceptance head: matrices (L, D, D), biases (L, D), and the D weights and the bias of its output."""
@@ -63,7 +61,7 @@ def compile_passes() -> Any:
     weights = (mixing, _NONE, square, _NONE, square, down, line, line)
     numbers = np.float32(1), np.float32(1)
     passes.run_layer(hidden, sight, (turns, turns), weights, (_NONE, _NONE), *numbers, kept, kept.copy())
-    read = hidden.copy(), hidden.copy(), sight[1], line[:1].copy(), line[:1].copy()
+    read = hidden.copy(), hidden.copy(), np.zeros(1, np.int64), line[:1].copy(), line[:1].copy()
     passes.run_top(hidden, line, numbers[0], square, _NONE, NO_ACCEPTANCE, *read)
     return passes
 

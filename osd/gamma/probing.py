@@ -1,8 +1,8 @@
 """Measuring what the best choice leaves unmeasured, within a budget.
 
 While γ is 0 nothing is learned about acceptance; while it is not, nothing about b(B, B), which it must beat.
-A probe is a try of the other kind. Every millisecond of decoding earns 0.01 ms of credit, and a probe is made
-only when the credit covers what it may lose, reckoned as if it brought nothing:
+A probe is a try of the other kind. Every millisecond of decoding in rounds that the rule sizes earns 0.01 ms of
+credit, and a probe is made only when the credit covers what it may lose, reckoned as if it brought nothing:
 
     at γ = 0    n rounds of one token in one row loses    catch-up + n (a(B) + b(B, B + 1) − b(B, B))
     at γ > 0    one plain round                    loses  (gain − 1) · b(B, B)
@@ -95,7 +95,7 @@ class Prober:
     def _affords(self, loss: float) -> bool:
         if loss <= 0:
             return True
-        spent = self._costs.spent_ms * (1 - self._others_ms / max(self._costs.whole_ms, self._others_ms, 1e-9))
+        spent = self._costs.spent_ms * (1 - self._others_ms / (self._costs.whole_ms or 1.0))
         earned = self._share * (spent + min(spent, self._first_ms))
         self._paid = max(self._paid, earned - BANKED * loss)
         lasts = (self._paid + loss) / self._share

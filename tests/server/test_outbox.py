@@ -105,11 +105,16 @@ def test_what_rounds_brought_is_told_as_one_piece() -> None:
     job = served()
     bring(job, (1, 2))
     bring(job, (3,), "v2")
-    assert job.take() == [Piece((1, 2, 3), None, "v2", "sql")]
-    assert job.take() == [], "once"
-    bring(job, (4,))
     job.done = DONE
-    assert job.take() == [Piece((4,), None, "v1", "sql", DONE)]
+    assert job.take() == [Piece((1, 2, 3), None, "v2", "sql", DONE)]
+
+
+def test_what_was_told_is_not_told_again() -> None:
+    job = served()
+    bring(job, (1, 2))
+    assert job.take() == [Piece((1, 2), None, "v1", "sql")] and job.take() == []
+    bring(job, (3,), "v2")
+    assert job.take() == [Piece((3,), None, "v2", "sql")]
 
 
 def test_log_probabilities_of_several_rounds_stay_beside_their_tokens() -> None:

@@ -87,7 +87,7 @@ class Bench:
     rows: int
     """Of a full batch."""
     report: Report
-    found: dict[int, dict[str, list[Load]]] = field(default_factory=dict)
+    found: dict[int, dict[str, list[Load]]] = field(init=False)
     """By clients and arm, turn after turn."""
     alone: list[Load] = field(default_factory=list)
     published: int = 0
@@ -145,10 +145,11 @@ def bench_serve(
     traces: dict[str, Any] = {}
     for parts in plan.sittings(bench.compared_at):
         with _sitting(pair, settings, bench, sum(turns for _, turns in parts)) as sitting:
+            report("warming up")
             sitting.warm_up(bench.jobs)
             bench.measure(sitting, parts)
-            for trace in plan.traces if not traces else ():
-                traces[trace.name] = trace_line(sitting.arms, bench.rows, trace, plan, report)
+            if not traces:
+                traces = {one.name: trace_line(sitting.arms, bench.rows, one, plan, report) for one in plan.traces}
     return result(bench) | ({"traces": traces} if traces else {})
 
 
@@ -168,7 +169,6 @@ def _sitting(pair: Pair, settings: Settings, bench: Bench, turns: int) -> Iterat
         own = settings_in(folder / "alone", settings, pair, SERVERS[MAIN])
         engine = stack.enter_context(serving(pair, own, stack.enter_context(open_store(own))))
         arms = {arm: servers[name].asked(says) for arm, (name, says) in ARMS.items()}
-        bench.report("warming up")
         yield Sitting(arms, engine, swaps)
 
 

@@ -1,4 +1,4 @@
-"""Taking turns: everybody has the same prompts in a turn, and everybody is first once."""
+"""Taking turns: everybody has the same prompts in a turn, and everybody is first as often."""
 
 from __future__ import annotations
 
