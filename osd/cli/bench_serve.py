@@ -53,7 +53,7 @@ def serve(
 
     No drafts, fixed ones and goodput take turns; the server that is asked for the first and the last gets new versions
     while goodput is measured. Goodput's latencies are shown, and it is compared with the engine alone, with the same
-    prompts and rows; ratios are those of the median turn. Clients run on this machine and take their part of it.
+    prompts and rows; ratios are medians of turns, there and back. Clients run on this machine and take a part of it.
 
     Example: `osd bench serve --concurrency 1,8 --seconds 3 --json`
     """

@@ -1,7 +1,8 @@
-"""What a load bench ends with: by clients what each arm did, and arms compared turn by turn.
+"""What a load bench ends with: by clients what each arm did, and arms compared there and back.
 
 Arms of one turn have the same prompts and stand next to each other in time, so a machine that is slower for a minute is
-so for all of them: their ratio in the median turn, and not the ratio of their totals, is what is told.
+so for all of them: their ratio in the median of the turns, and not the ratio of their totals, is what is told. Every
+other turn goes backwards, and two are told as one: what coming after a rest costs falls on both arms of a ratio alike.
 """
 
 from __future__ import annotations
@@ -19,16 +20,21 @@ MAIN = "goodput"
 
 
 class Ratio(NamedTuple):
-    """Tokens a second of the one ÷ the other, in the median turn."""
+    """Tokens a second of the one ÷ the other, in the median of the turns, there and back."""
 
     value: float | None
     error: float | None
 
 
 def ratio(one: Sequence[Load], other: Sequence[Load]) -> Ratio:
-    """Of the turns in which both got something done."""
-    values = [a.rate / b.rate for a, b in zip(one, other, strict=True) if b.rate]
+    """Of the turns, there and back, in which both got something done."""
+    values = [a.rate / b.rate for a, b in zip(there_and_back(one), there_and_back(other), strict=True) if b.rate]
     return Ratio(statistics.median(values), median_error(values)) if values else Ratio(None, None)
+
+
+def there_and_back(turns: Sequence[Load]) -> list[Load]:
+    """Each turn with the one after it, which went backwards; one that is left over by itself."""
+    return [together(turns[first : first + 2]) for first in range(0, len(turns), 2)]
 
 
 def together(turns: Sequence[Load]) -> Load:

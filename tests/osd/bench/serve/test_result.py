@@ -18,16 +18,21 @@ def turns(*rates: float, errors: tuple[str, ...] = ()) -> list[Load]:
 
 
 def test_a_machine_that_is_slow_for_a_turn_does_not_move_the_ratio() -> None:
-    one, other = turns(110, 55, 220, 111, 10), turns(100, 50, 200, 100, 100)
-    found = ratio(one, other)
+    slow = turns(110, 110, 55, 55, 220, 220, 111, 111, 10, 10), turns(100, 100, 50, 50, 200, 200, 100, 100, 100, 100)
+    found = ratio(*slow)
     assert found.value == pytest.approx(1.1) and found.error is not None and found.error < 0.01
     assert ratio(turns(1, 2), turns(0, 0)) == (None, None)
-    assert ratio(turns(3, 9, 8), turns(1, 0, 2)).value == 3.5  # a turn without anything is none
+    assert ratio(turns(3, 3, 9, 9, 8, 8), turns(1, 1, 0, 0, 2, 2)).value == 3.5  # what has nothing is none
+
+
+def test_who_comes_after_a_rest_in_every_other_turn_does_not_move_the_ratio() -> None:
+    after, before = turns(97, 100, 97, 100, 97), turns(100, 97, 100, 97, 97)
+    assert ratio(after, before) == (1.0, 0.0)
 
 
 def test_the_main_arm_is_held_against_the_better_of_the_others() -> None:
-    line = level_line({"off": turns(100, 100, 100), "fixed": turns(60, 60, 60), "goodput": turns(95, 99, 98)})
-    assert (line["off"], line["fixed"]) == (100, 60) and line["goodput"] == pytest.approx(292 / 3)
+    line = level_line({"off": turns(100, 100, 100), "fixed": turns(60, 60, 60), "goodput": turns(95, 99, 99)})
+    assert (line["off"], line["fixed"]) == (100, 60) and line["goodput"] == pytest.approx(293 / 3)
     assert line["goodput_over_best"] == pytest.approx(0.98) and line["failed"] == 0
 
 
