@@ -36,7 +36,7 @@ def serve(
     prompts: PromptsOption = None,
     concurrency: Annotated[str, typer.Option(help="Clients at a time.", metavar="N,…")] = "1,2,4,8,16,32,64",
     seconds: SecondsOption = 15.0,
-    turns: Annotated[int, typer.Option(help="Parts of them, in which the servers take turns.", min=1)] = 5,
+    turns: Annotated[int, typer.Option(help="Parts of them, in which the servers take turns.", min=1)] = 6,
     swaps: Annotated[int, typer.Option(help="New draft versions while it measures.", min=0)] = 20,
     max_tokens: MaxTokensOption = ANSWER,
     trace: Annotated[

@@ -3,7 +3,9 @@
 All of them live at the same time and take turns, so that what else the machine does falls on all alike. While one is
 loaded the others have nothing to do. Where a process's weights lie in memory makes it some hundredths faster or slower
 than another of its kind for as long as it lives. So requests without drafts go to the server of goodput, and where that
-is compared with the engine alone both begin anew several times.
+is compared with the engine alone both begin anew several times. A line of clients takes longer to be answered than to
+be measured, and arms that are far apart in time differ by what else happened: so it is answered only where times to
+the first token are told.
 """
 
 from __future__ import annotations
@@ -131,7 +133,8 @@ class Bench:
         seconds, beside = self.plan.seconds / self.plan.turns, None
         if arm == MAIN:
             beside = sitting.swaps.beside(self.due(self.turns + 1) - self.published, seconds)
-        load = closed_load(sitting.arms[arm], jobs_of(self.jobs, self.turns), level, seconds, beside)
+        jobs = jobs_of(self.jobs, self.turns)
+        load = closed_load(sitting.arms[arm], jobs, level, seconds, beside, wait=arm == MAIN)
         self.found[level][arm].append(load)
         if arm == MAIN and level == self.compared_at:
             self.alone.append(alone_load(sitting.engine, jobs_of(self.jobs, self.turns), level, seconds))

@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from osd.bench.serve.connection import Connection
+from osd.bench.serve.connection import EVENT, Connection
 
 PATIENCE = 600.0
 DONE = "[DONE]"
@@ -104,6 +104,8 @@ class Client:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self.gone = False
+        """Whether it has left before its answer began."""
         self._connection: Connection | None = None
 
     async def collect(self, job: Job) -> Collected:
@@ -119,6 +121,12 @@ class Client:
         if not (data and GOOD.match(data[0])):
             self.close()
         return Collected(begun, times, data)
+
+    def leave(self) -> None:
+        """Wait no longer for an answer that has not begun."""
+        if self._connection and not self._connection.heard:
+            self.gone = True
+            self._connection.close()
 
     def close(self) -> None:
         """End the connection."""
@@ -150,7 +158,7 @@ def read_reply(collected: Collected) -> Reply:
     if error:
         return Reply(begun, error=error)
     so_far = accumulate(data, bytes.__add__)
-    reply = Reply(begun, list(times[next((i for i, seen in enumerate(so_far) if b"data: " in seen), 0) :]))
+    reply = Reply(begun, list(times[next((i for i, seen in enumerate(so_far) if EVENT in seen), 0) :]))
     try:
         _understand(reply, b"".join(data))
     except (OSError, http.client.HTTPException, ValueError) as error:

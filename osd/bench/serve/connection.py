@@ -8,6 +8,7 @@ import time
 
 BLANK = b"\r\n\r\n"
 LAST_CHUNK = b"\r\n0\r\n\r\n"
+EVENT = b"data: "
 NEAR = 4
 """Into so many pieces head and last chunk may fall."""
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -28,6 +29,11 @@ class Connection(asyncio.Protocol):
     def usable(self) -> bool:
         """Whether another request may be sent."""
         return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def heard(self) -> bool:
+        """Whether the first event of this answer has come."""
+        return any(EVENT in data for data in self._data)
 
     async def exchange(self, request: bytes) -> tuple[list[float], list[bytes]]:
         """When the answer's data came, in seconds of ``time.perf_counter``, and the data. It is over where its length

@@ -121,23 +121,28 @@ async def _accompanied(beside: Beside | None) -> AsyncIterator[None]:
 
 
 def closed_load(
-    address: Address, jobs: Iterator[Job], clients: int, seconds: float, beside: Beside | None = None
+    address: Address, jobs: Iterator[Job], clients: int, seconds: float, beside: Beside | None = None, wait: bool = True
 ) -> Load:
     """So many clients until the time is over, a ramp before it; what they have begun by then is finished, and not
-    counted as tokens. Where jobs run out before the ramp is over, all of them are."""
+    counted as tokens. Where they shall not ``wait``, those whose answers have not begun leave: nothing is known of
+    their times. Where jobs run out before the ramp is over, all of them are counted."""
 
     async def run() -> Load:
         load, begun = Load(), time.perf_counter()
+        everybody = [Client(address) for _ in range(clients)]
         collected: list[Collected] = []
 
-        async def client() -> None:
-            mine = Client(address)
+        async def be(client: Client) -> None:
             while time.perf_counter() < begun + RAMP_SECONDS + seconds and (job := next(jobs, None)):
-                collected.append(await mine.collect(job))
-            mine.close()
+                answer = await client.collect(job)
+                if not client.gone:
+                    collected.append(answer)
+            client.close()
 
         async with _accompanied(beside):
-            await asyncio.gather(*(client() for _ in range(clients)))
+            if not wait:
+                asyncio.get_running_loop().call_later(RAMP_SECONDS + seconds, _send_home, everybody)
+            await asyncio.gather(*map(be, everybody))
         lasted = time.perf_counter() - begun
         for one in collected:
             load.keep(read_reply(one))
@@ -146,6 +151,11 @@ def closed_load(
         return load
 
     return _run(run())
+
+
+def _send_home(clients: Iterable[Client]) -> None:
+    for client in clients:
+        client.leave()
 
 
 def open_load(
