@@ -5,7 +5,7 @@ loaded the others have nothing to do. Where a process's weights lie in memory ma
 than another of its kind for as long as it lives. So requests without drafts go to the server of goodput, and where that
 is compared with the engine alone both begin anew several times. A line of clients takes longer to be answered than to
 be measured, and arms that are far apart in time differ by what else happened: so it is answered only where times to
-the first token are told.
+the first token are told, and an arm that is hopeless soon rests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from osd.bench.serve.alone import alone_load
 from osd.bench.serve.client import Address, Job
 from osd.bench.serve.load import Load, closed_load
 from osd.bench.serve.process import server, settings_in
-from osd.bench.serve.result import MAIN, whole_line
+from osd.bench.serve.result import MAIN, hopeless, whole_line
 from osd.bench.serve.swaps import Swaps, swaps_of
 from osd.bench.serve.trace import Trace, trace_line
 from osd.bench.serve.turns import jobs_of, shuffled_jobs, turned
@@ -35,6 +35,8 @@ from storage.store import open_store
 SERVERS: dict[str, dict[str, Any]] = {"fixed": {"gamma": "fixed"}, MAIN: {"gamma": "goodput"}}
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {"off": (MAIN, {"gamma": 0}), "fixed": ("fixed", {}), MAIN: (MAIN, {})}
 """Which server each asks, and what its requests say beside."""
+ALONE = "alone"
+"""The engine without a server takes turns as an arm of one level."""
 WARM_SECONDS = 6.0
 SITTINGS = 4
 """In which the turns are measured where the server is compared with the engine alone."""
@@ -125,19 +127,23 @@ class Bench:
         for _ in range(turns):
             turn = len(self.found[level][MAIN])
             self.report(f"{level} at a time, turn {turn + 1} of {self.plan.turns}")
-            for arm in turned(list(ARMS), turn):
+            for arm in turned(self._taking_part(level), turn):
                 self._turn(sitting, arm, level)
             self.turns += 1
 
+    def _taking_part(self, level: int) -> list[str]:
+        arms = [arm for arm in ARMS if not hopeless(self.found[level], arm)]
+        return [*arms, ALONE] if level == self.compared_at else arms
+
     def _turn(self, sitting: Sitting, arm: str, level: int) -> None:
-        seconds, beside = self.plan.seconds / self.plan.turns, None
+        jobs, seconds, beside = jobs_of(self.jobs, self.turns), self.plan.seconds / self.plan.turns, None
+        if arm == ALONE:
+            self.alone.append(alone_load(sitting.engine, jobs, level, seconds))
+            return
         if arm == MAIN:
             beside = sitting.swaps.beside(self.due(self.turns + 1) - self.published, seconds)
-        jobs = jobs_of(self.jobs, self.turns)
         load = closed_load(sitting.arms[arm], jobs, level, seconds, beside, wait=arm == MAIN)
         self.found[level][arm].append(load)
-        if arm == MAIN and level == self.compared_at:
-            self.alone.append(alone_load(sitting.engine, jobs_of(self.jobs, self.turns), level, seconds))
 
 
 def bench_serve(

@@ -17,6 +17,10 @@ from osd.bench.serve.load import Load
 
 MAIN = "goodput"
 """The arm whose latencies are shown, and that the others and the engine alone are compared with."""
+TRIED = 6
+"""Turns of every arm; then a hopeless one rests."""
+HOPELESS = 0.8
+"""Of the best arm's tokens a second."""
 
 
 class Ratio(NamedTuple):
@@ -27,9 +31,15 @@ class Ratio(NamedTuple):
 
 
 def ratio(one: Sequence[Load], other: Sequence[Load]) -> Ratio:
-    """Of the turns, there and back, in which both got something done."""
-    values = [a.rate / b.rate for a, b in zip(there_and_back(one), there_and_back(other), strict=True) if b.rate]
+    """Of the turns, there and back, in which both got something done. Who rests has had the first ones."""
+    values = [a.rate / b.rate for a, b in zip(there_and_back(one), there_and_back(other), strict=False) if b.rate]
     return Ratio(statistics.median(values), median_error(values)) if values else Ratio(None, None)
+
+
+def hopeless(arms: Mapping[str, Sequence[Load]], arm: str) -> bool:
+    """Whether an arm was so far behind in the turns that each has had that more of them would tell nothing."""
+    rates = {name: together(turns[:TRIED]).rate for name, turns in arms.items()}
+    return arm != MAIN and len(arms[arm]) >= TRIED and rates[arm] < HOPELESS * max(rates.values())
 
 
 def there_and_back(turns: Sequence[Load]) -> list[Load]:

@@ -8,7 +8,7 @@ import pytest
 
 from osd.bench.serve.bench import Plan
 from osd.bench.serve.load import Load
-from osd.bench.serve.result import level_line, ratio, whole_line
+from osd.bench.serve.result import TRIED, hopeless, level_line, ratio, whole_line
 from osd.bench.serve.turns import STRIDE, jobs_of, shuffled_jobs, turned
 
 
@@ -28,6 +28,15 @@ def test_a_machine_that_is_slow_for_a_turn_does_not_move_the_ratio() -> None:
 def test_who_comes_after_a_rest_in_every_other_turn_does_not_move_the_ratio() -> None:
     after, before = turns(97, 100, 97, 100, 97), turns(100, 97, 100, 97, 97)
     assert ratio(after, before) == (1.0, 0.0)
+
+
+def test_an_arm_that_is_far_behind_in_its_first_turns_rests_and_keeps_what_it_had() -> None:
+    first = {"off": turns(*[100] * TRIED), "fixed": turns(*[79] * TRIED), "goodput": turns(*[70] * TRIED)}
+    assert [arm for arm in first if hopeless(first, arm)] == ["fixed"]  # never the one that is compared
+    assert not hopeless({**first, "fixed": first["fixed"][1:]}, "fixed")
+    later = {**first, "off": [*first["off"], *turns(20, 20)], "goodput": [*first["goodput"], *turns(160, 160)]}
+    assert [arm for arm in later if hopeless(later, arm)] == ["fixed"]  # what is decided stands
+    assert ratio(later["goodput"], later["fixed"]) == ratio(first["goodput"], first["fixed"])
 
 
 def test_the_main_arm_is_held_against_the_better_of_the_others() -> None:
