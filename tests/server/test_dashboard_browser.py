@@ -92,7 +92,23 @@ def inside(page) -> None:
     assert len(page.text("#inside-one .text .prompt")) > 10
 
 
+LATE = """
+const usual = window.fetch
+window.heardLate = 0
+window.fetch = async (path, options) => {
+  const answer = await usual(path, options)
+  if (String(path).includes('/dashboard/') && !answer.ok) {
+    await new Promise((done) => setTimeout(done, 3000))
+    window.heardLate += 1
+  }
+  return answer
+}
+"""
+"""Some are told only later that a key is needed."""
+
+
 def behind_a_key(page, server: Server) -> None:
+    page.driver.execute_script(LATE)
     with server.store() as store:
         plain, admin = (store.keys.create("own", scopes=[scope])[0] for scope in ("infer", "admin"))
     until(lambda: page.all("#sign-in:not([hidden])"), "it asks for a key")
@@ -101,6 +117,8 @@ def behind_a_key(page, server: Server) -> None:
         page.driver.execute_script("document.getElementById('key').value = arguments[0]", key)
         page.press("#key")
         until(lambda wanted=outcome: page.all(wanted), outcome)
+        until(lambda: page.driver.execute_script("return window.heardLate"), "what was asked without a key is refused")
+        assert page.all(outcome), "and changes nothing"
     assert page.all("#main:not([hidden])")
     until(lambda: "Texts are not shown" in page.text("#inside-empty"), "texts are gone")
     assert not page.text("#inside-one")

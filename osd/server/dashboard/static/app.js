@@ -22,11 +22,13 @@ function say(text, look) {
 const failed = (error) => error instanceof Refused ? askForKey(error.message) : say(error.message, 'lost')
 
 function refresh(now) {
+  const mine = stop
   for (const [every, show] of EVERY) {
     const last = asked.get(show) ?? -Infinity
     if (now - last < every || last === Infinity) continue
     asked.set(show, Infinity) // under way
-    show().catch(failed).finally(() => asked.set(show, performance.now()))
+    show().catch((error) => mine.signal.aborted || failed(error)) // a late refusal says nothing about the next key
+      .finally(() => asked.set(show, performance.now()))
   }
 }
 
@@ -50,18 +52,18 @@ function askForKey(why) {
 }
 
 async function run() {
-  for (;;) {
+  const mine = stop = new AbortController()
+  while (!mine.signal.aborted) {
     try {
       await get('/workers') // says what is wrong with the key, if anything is
       by('main').hidden = false
       by('sign-in').hidden = true
       by('sign-out').hidden = !key.get()
-      stop = new AbortController()
-      await follow('/events', heard, stop.signal)
+      await follow('/events', heard, mine.signal)
       say('the server ended; trying again …', 'lost')
     } catch (error) {
+      if (mine.signal.aborted) return
       if (error instanceof Refused) return askForKey(error.message)
-      if (error.name === 'AbortError') return
       say('the server cannot be reached; trying again …', 'lost')
     }
     await new Promise((done) => setTimeout(done, AGAIN))
