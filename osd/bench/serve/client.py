@@ -13,11 +13,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
-from itertools import accumulate
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from osd.bench.serve.connection import EVENT, Connection
+from osd.bench.serve.connection import Connection, first_event
 
 PATIENCE = 600.0
 DONE = "[DONE]"
@@ -157,8 +156,7 @@ def read_reply(collected: Collected) -> Reply:
     begun, times, data, error = collected
     if error:
         return Reply(begun, error=error)
-    so_far = accumulate(data, bytes.__add__)
-    reply = Reply(begun, list(times[next((i for i, seen in enumerate(so_far) if EVENT in seen), 0) :]))
+    reply = Reply(begun, list(times[first_event(data) or 0 :]))
     try:
         _understand(reply, b"".join(data))
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Iterable
+from itertools import accumulate
 
 BLANK = b"\r\n\r\n"
 LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -33,7 +35,7 @@ class Connection(asyncio.Protocol):
     @property
     def heard(self) -> bool:
         """Whether the first event of this answer has come."""
-        return any(EVENT in data for data in self._data)
+        return first_event(self._data) is not None
 
     async def exchange(self, request: bytes) -> tuple[list[float], list[bytes]]:
         """When the answer's data came, in seconds of ``time.perf_counter``, and the data. It is over where its length
@@ -76,3 +78,8 @@ class Connection(asyncio.Protocol):
             found = LENGTH.search(head) if blank else None
             self._size = len(head) + len(BLANK) + int(found[1]) if found else None
         return self._size is not None and sum(map(len, self._data)) >= self._size
+
+
+def first_event(data: Iterable[bytes]) -> int | None:
+    """Which piece of an answer brings its first event, wherever it was cut."""
+    return next((i for i, seen in enumerate(accumulate(data)) if EVENT in seen), None)

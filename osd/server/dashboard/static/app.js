@@ -12,7 +12,7 @@ import { by } from './show.js'
 const EVERY = [[2000, showAcceptance], [2000, showDrafts], [3000, showRuns], [2000, showInside], [5000, showRoutes], [5000, showGain]]
 const AGAIN = 2000
 const asked = new Map()
-let stop = null
+let stop
 
 function say(text, look) {
   by('link').textContent = text
@@ -40,7 +40,7 @@ function heard(snapshot) {
 }
 
 function askForKey(why) {
-  stop?.abort()
+  stop.abort()
   forget()
   by('main').hidden = true
   by('sign-in').hidden = false

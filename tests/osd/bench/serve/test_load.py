@@ -14,10 +14,8 @@ import pytest
 
 from osd.bench.serve.client import Address, Job
 from osd.bench.serve.load import closed_load
+from tests.osd.bench.serve.test_connection import CHUNK, HEAD
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-EVENT = b'data: {"usage": {"completion_tokens": 2}}\n\n'
-CHUNK = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
 SECONDS = 0.4
 
 
