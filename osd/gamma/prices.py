@@ -15,7 +15,7 @@ from itertools import pairwise
 from osd.gamma.costs import CostModel
 from osd.gamma.growth import Growth, Point
 
-_REFRESH = 64
+_REFRESH = 256
 """Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""
 _LEARNS = 0.03
 """What a round changes of the usual number of draft passes."""

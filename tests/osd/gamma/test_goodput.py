@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from osd.gamma import goodput
 from osd.gamma.asking import ROUNDS
 from osd.gamma.base import CostModel, Go, Observation
 from osd.gamma.goodput import FIRST_JUDGED, GoodputController
@@ -215,7 +216,10 @@ def test_a_draft_that_nearly_pays_loses_no_more_than_it_may(batch: int) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-def test_rounds_without_a_decision_are_those_in_which_it_would_decide_nothing(batch: int) -> None:
+def test_rounds_without_a_decision_are_those_in_which_it_would_decide_nothing(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(goodput, "_COMING_AND_GOING", 0)
     bad = World(sure=(0.6, 0.1), unsure=(0.25, 0.0), step=0.8, verify=lambda batch, tokens: 4 + 0.1 * tokens)
     worlds = [[bad] * batch, [World()] * batch, [bad] * batch, [bad] * (batch - 1) + [World()]]
     played: list[list[Played]] = []
@@ -224,6 +228,36 @@ def test_rounds_without_a_decision_are_those_in_which_it_would_decide_nothing(ba
         controller = kind(costs, initial=4, maximum=20)
         played.append([play(controller, costs, rows, 700, seed) for seed, rows in enumerate(worlds)])
     assert played[0] == played[1]
+
+
+class Counting(GoodputController):
+    """Counts its decisions."""
+
+    decisions = 0
+
+    def _decide(self, *asked):
+        self.decisions += 1
+        return super()._decide(*asked)
+
+
+@pytest.mark.parametrize(("batch", "least", "most"), [(1, 40, 40), (4, 10, 24)])
+def test_who_comes_to_a_batch_that_rests_is_looked_at_a_little_later(batch: int, least: int, most: int) -> None:
+    """However many come and go: the first of them waits for three rounds, and one row alone for none."""
+    bad = World(sure=(0.97, 0.0), unsure=(0.25, 0.0), verify=lambda batch, tokens: 4 + 0.1 * tokens)
+    costs = CostModel()
+    controller = Counting(costs, initial=4, maximum=20)
+    play(controller, costs, [bad] * batch, 2000)
+    rows = [controller.start() for _ in range(batch)]
+    controller.decisions = 0
+    for _ in range(40):
+        rows = [*rows[1:], controller.start()]
+        gammas = controller.plan(rows, [20] * batch, batch)
+        if any(gammas):
+            controller.steer([row for row, gamma in zip(rows, gammas, strict=True) if gamma], 1, [0.0])
+        costs.observe_verify(batch, batch, bad.verify(batch, batch))
+        for row in rows:
+            row.observe(Observation(0, 0, 0))
+    assert least <= controller.decisions <= most
 
 
 def test_it_starts_again_when_the_draft_becomes_good() -> None:
