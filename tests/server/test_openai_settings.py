@@ -11,11 +11,9 @@ import pytest
 
 from osd.models import Pair
 from tests.server.conftest import Server, until
-from tests.server.test_openai_client import PROMPTS, Plain, framed
+from tests.server.test_openai_client import PROMPTS, UNDRAFTED, Plain, framed
 
 TEXT = PROMPTS[0]
-NEVER = {"osd": {"gamma": 0}}
-"""What a seed draws hangs on the draft, whose pass changes when it is compiled."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,11 @@ class Way:
 
     def ask(self, text: str = TEXT, **settings: Any) -> list[str]:
         """The text of each choice."""
-        chunks = self.chunks(text, **settings)
-        texts = [""] * settings.get("n", 1)
+        return self.texts(self.chunks(text, **settings), settings.get("n", 1))
+
+    def texts(self, chunks: list[Any], n: int = 1) -> list[str]:
+        """What came, put together, of each choice."""
+        texts = [""] * n
         for choice in [choice for chunk in chunks for choice in chunk.choices]:
             texts[choice.index] += self._said(choice)
         return texts
@@ -69,7 +70,7 @@ def test_only_the_likeliest_token_is_the_targets_own(way: Way, wanted: Callable[
 
 
 def test_a_seed_says_the_same_again_and_another_one_something_else(way: Way) -> None:
-    asked = {"temperature": 1.0, "max_tokens": 24, "extra_body": NEVER}
+    asked = {"temperature": 1.0, "max_tokens": 24, "extra_body": UNDRAFTED}
     assert way.ask(seed=5, **asked) == way.ask(seed=5, **asked) != way.ask(seed=6, **asked)
 
 
@@ -81,7 +82,7 @@ def test_one_stop_string(way: Way, wanted: Callable[[int], str]) -> None:
     whole = wanted(40)
     stop = whole[12:15]
     chunks = way.chunks(stop=stop, max_tokens=40)
-    assert way.ask(stop=stop, max_tokens=40) == [whole[: whole.index(stop)]]
+    assert way.texts(chunks) == [whole[: whole.index(stop)]]
     assert chunks[-1].choices[0].finish_reason == "stop"
 
 
