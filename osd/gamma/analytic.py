@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import accumulate
-from operator import mul
-from typing import Literal, NamedTuple
+from math import ceil
+from typing import Literal
 
 from osd.gamma.acceptance_rate import truncated
 from osd.gamma.base import CostModel, Observation, Settled
 from osd.gamma.probing import Prober
+from osd.gamma.round_times import RoundTimes, Times, best_gamma
 
 ACCEPTANCE_MAX = 0.98
 """Acc_max: an estimate near 1 is never believed (section 4.1)."""
@@ -33,8 +33,6 @@ _TRIED = 4
 """Drafted tokens of such a round, about, of all rows together."""
 _LOST = 2
 """Judged tokens that were all rejected, after which the first rounds draft one token instead of gamma_initial."""
-_REFRESH = 64
-"""Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""
 
 Estimator = Literal["ratio", "truncated"]
 
@@ -68,41 +66,6 @@ class History:
 _NOTHING = History(1)
 
 
-def best_gamma(betas: Sequence[float], costs: Sequence[float]) -> tuple[int, float]:
-    """argmax over γ of Eq. 1, its numerator summed over the rows; the least γ where several are equal.
-
-    betas: one acceptance a row, below 1; costs[γ]: milliseconds of a round with γ drafted tokens, which do not fall.
-    Also gives how many times the tokens a millisecond of γ = 0 that is.
-    """
-    if len(betas) == 1:
-        return _best_of_one(betas[0], costs)
-    kept = [1.0] * len(betas)
-    tokens, most = 0.0, sum([1 / (1 - beta) for beta in betas])
-    best, best_rate, plain_rate = 0, 0.0, len(betas) / costs[0]
-    for gamma, cost in enumerate(costs):
-        if most <= best_rate * cost:  # no draft can make up for that, and longer ones cost no less
-            break
-        tokens += sum(kept)
-        if tokens > best_rate * cost:
-            best, best_rate = gamma, tokens / cost
-        kept = list(map(mul, kept, betas))
-    return best, best_rate / plain_rate
-
-
-def _best_of_one(beta: float, costs: Sequence[float]) -> tuple[int, float]:
-    """The same for one row, which is asked every round: in a third of the time."""
-    kept, tokens, most = 1.0, 0.0, 1 / (1 - beta)
-    best, best_rate = 0, 0.0
-    for gamma, cost in enumerate(costs):
-        if most <= best_rate * cost:
-            break
-        tokens += kept
-        if tokens > best_rate * cost:
-            best, best_rate = gamma, tokens / cost
-        kept *= beta
-    return best, best_rate * costs[0]
-
-
 def _of_few(rows: Sequence[object], rooms: Sequence[int], unread: Sequence[int], gamma: int, count: int) -> list[int]:
     """γ for so many rows that have room for it, those with the least to read first; 0 for the others."""
     behind = unread or [0] * len(rows)
@@ -134,17 +97,6 @@ class AnalyticRow:
             self._acceptance = self._controller.estimate(self._history)
 
 
-class Times(NamedTuple):
-    """Milliseconds, of one batch size."""
-
-    at: int
-    """Rounds that had been timed by then."""
-    rounds: Sequence[float]
-    """A round of each γ, from 0 on."""
-    probe: Sequence[float]
-    """A plain round, and a probe's."""
-
-
 class AnalyticController(Settled):
     """See the module. ``history`` is the paper's h."""
 
@@ -165,12 +117,17 @@ class AnalyticController(Settled):
         self.shared = History(SHARED_ROUNDS)
         self._costs = costs
         self._initial = initial
-        self._maximum = maximum
         self._estimator = estimator
         self._acceptance_max = acceptance_max
         self._prior_trials = prior_trials
         self._prober = Prober(costs)
-        self._kept: dict[tuple[int, int], Times] = {}
+        self._times = RoundTimes(costs, maximum)
+        self._resting: tuple[int, Sequence[AnalyticRow]] = 0, ()
+        """The batch and the rows for which γ was 0 in the last round."""
+        self._quiet = 0
+        """Rounds to come in which it stays 0 for them: nothing is judged, no probe can be afforded, times hold."""
+        self._rested = 0
+        """Rounds since the last that was decided."""
 
     @property
     def unknown(self) -> float:
@@ -198,14 +155,32 @@ class AnalyticController(Settled):
         self, rows: Sequence[AnalyticRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
         """One γ for all rows; a few of them where it is a try, those that the drafter has least to read for."""
-        self._prober.settle()
-        times = self._times(batch)
+        if self._quiet and self._resting == (batch, rows):
+            self._quiet -= 1
+            self._rested += 1
+            return [0] * len(rows)
+        self._prober.settle(1 + self._rested)
+        self._quiet = self._rested = 0
+        return self._decide(rows, rooms, batch, unread)
+
+    def _decide(
+        self, rows: Sequence[AnalyticRow], rooms: Sequence[int], batch: int, unread: Sequence[int]
+    ) -> list[int]:
+        times = self._times.of(batch)
         if times is None or self.shared.trials < FIRST_TRIALS:
             gamma = self._first(batch)
             return _of_few(rows, rooms, unread, gamma, max(1, _TRIED // max(1, gamma)))
         gamma, gain = best_gamma([row.acceptance for row in rows], times.rounds)
         chosen = self._prober.instead(gamma, gain, batch, times.rounds if gamma else times.probe)
+        if not (gamma or chosen):
+            self._rest(rows, batch, times)
         return [chosen] * len(rows) if gamma else _of_few(rows, rooms, unread, chosen, 1)
+
+    def _rest(self, rows: Sequence[AnalyticRow], batch: int, times: Times) -> None:
+        """As long as the rows stay the same there is nothing to decide until a probe can be afforded, or times are
+        old."""
+        self._resting = batch, list(rows)
+        self._quiet = max(0, min(ceil(self._prober.short_ms / times.rounds[0]), times.left(self._costs.rounds)) - 1)
 
     def _first(self, batch: int) -> int:
         """gamma_initial before anything is known, less in a batch; and 1 where all that was judged was rejected."""
@@ -213,23 +188,3 @@ class AnalyticController(Settled):
             return self._prober.blind(batch)
         hopeless = self.shared.trials >= _LOST and self.shared.accepted == 0
         return 1 if hopeless else min(self._initial, max(1, FIRST_TRIALS // batch))
-
-    def _times(self, batch: int) -> Times | None:
-        """What rounds take; None until that is known of each γ from 0 to gamma_max."""
-        now, key = self._costs.rounds, (batch, self._costs.drafting(batch))
-        kept = self._kept.get(key)
-        if kept is not None and kept.at + min(_REFRESH, 1 + kept.at // 4) > now:
-            return kept
-        found = [self._costs.round_ms(batch, gamma) for gamma in range(self._maximum + 1)]
-        known = [ms for ms in found if ms is not None]
-        if len(known) < len(found):
-            return None
-        known = list(accumulate(known, max))  # more of them take no less, whatever few timings say
-        self._kept[key] = fresh = Times(now, known, self._of_a_probe(known, batch))
-        return fresh
-
-    def _of_a_probe(self, rounds: Sequence[float], batch: int) -> Sequence[float]:
-        """Milliseconds of a round of γ = 0, and of one in which a single row has one drafted token."""
-        plain, more = self._costs.verify_ms(batch, batch), self._costs.verify_ms(batch, batch + 1)
-        step = self._costs.draft_ms(batch, 1)
-        return rounds if plain is None or more is None or step is None else (rounds[0], rounds[0] + step + more - plain)

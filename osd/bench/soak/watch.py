@@ -73,19 +73,20 @@ def look(process: psutil.Process, at: float) -> Sample | None:
 
 
 def ends(samples: Sequence[Sample]) -> tuple[Sample, Sample] | None:
-    """The state after settling and at the end, each the median of a window; None where too little was seen."""
+    """The state after settling and at the end, each of a window: its medians, and the fewest files, for clients'
+    connections come and go and what leaks stays. None where too little was seen."""
     if len(samples) < 3:
         return None
     first, span = samples[0].at, samples[-1].at - samples[0].at
     begin = first + SETTLING * span
     early = [one for one in samples if begin <= one.at <= begin + WINDOW * span]
     late = [one for one in samples if one.at >= samples[-1].at - WINDOW * span]
-    return (_median(early), _median(late)) if early and late else None
+    return (_state(early), _state(late)) if early and late else None
 
 
-def _median(samples: Sequence[Sample]) -> Sample:
-    at, memory, files, threads = (statistics.median(column) for column in zip(*samples, strict=True))
-    return Sample(at, memory, int(files), int(threads))
+def _state(samples: Sequence[Sample]) -> Sample:
+    at, memory, files, threads = zip(*samples, strict=True)
+    return Sample(statistics.median(at), statistics.median(memory), min(files), int(statistics.median(threads)))
 
 
 def growth(curves: Curves) -> dict[str, dict[str, Any]]:

@@ -26,6 +26,14 @@ def test_growth_is_counted_after_settling() -> None:
     assert found["files"] == [5, 5] and found["threads"] == [3, 3]
 
 
+def test_files_that_come_and_go_are_no_leak_and_files_that_stay_are() -> None:
+    clients = [0, 7, 3, 9, 4, 8, 5, 9, 6, 2] * 10
+    steady = [Sample(float(i), 100.0, 29 + more, 3) for i, more in enumerate(clients)]
+    leaking = [one._replace(files=one.files + i // 20) for i, one in enumerate(steady)]
+    assert growth({"server": steady})["server"]["files"] == [29, 29]
+    assert growth({"server": leaking})["server"]["files"] == [30, 33]
+
+
 def test_too_few_looks_say_nothing() -> None:
     assert ends(samples([1.0, 2.0])) is None and growth({"server": []}) == {}
 
