@@ -41,6 +41,25 @@ def test_at_gamma_0_a_probe_comes_as_often_as_its_cost_allows() -> None:
     assert {gamma for gamma, _ in played} == {0, 1}
 
 
+class NeverRests(AnalyticController):
+    """Decides every round."""
+
+    def _rest(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("beta", "step"), [(0.0, 1.0), (0.3, 1.0), (0.6, 2.5)])
+def test_resting_answers_what_deciding_every_round_would(beta: float, step: float) -> None:
+    def of(kind: type[AnalyticController]) -> list[tuple[int, int]]:
+        costs = known_costs(step, level)
+        controller = kind(costs, initial=4, maximum=12)
+        return play(controller, controller.start(), costs, 2000, beta, step, level)
+
+    played = of(AnalyticController)
+    assert played == of(NeverRests)
+    assert [gamma for gamma, _ in played].count(0) > 100
+
+
 def test_a_dearer_probe_is_rarer() -> None:
     # a = 3, b(1, 2) = 5: two rounds lose 2 (3 + 5 − 4) = 8 ms, one probe in every 800 ms, which is 200 plain rounds
     def verify(batch: int, tokens: int) -> float:
