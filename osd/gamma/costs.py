@@ -26,6 +26,12 @@ def nearly(tokens: int) -> int:
     return (tokens + step // 2) // step * step
 
 
+def rounds_left(at: int, now: int, most: int) -> int:
+    """Rounds for which costs that were looked up in round ``at`` may still be used: ``most``, fewer while little was
+    timed."""
+    return at + min(most, 1 + at // 4) - now
+
+
 def _doubled(steps: int) -> int:
     """Drafts of 3 and 4 steps share a cell, of 5 to 8, and so on: a step costs nearly the same in all of them, and a
     change is noticed sooner."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from osd.gamma.costs import CostModel
+from osd.gamma.costs import CostModel, rounds_left
 from osd.gamma.growth import Growth, Point
 
 _REFRESH = 256
@@ -100,7 +100,7 @@ class PriceList:
 
     def left(self, prices: Prices) -> int:
         """Rounds for which they may still be used."""
-        return prices.rounds + min(_REFRESH, 1 + prices.rounds // 4) - self._costs.rounds
+        return rounds_left(prices.rounds, self._costs.rounds, _REFRESH)
 
     def saw(self, batch: int, rounds: int, passes: int) -> None:
         """So many rounds that speculated made so many draft passes."""

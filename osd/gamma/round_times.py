@@ -7,7 +7,7 @@ from itertools import accumulate
 from operator import mul
 from typing import NamedTuple
 
-from osd.gamma.costs import CostModel
+from osd.gamma.costs import CostModel, rounds_left
 
 _REFRESH = 64
 """Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""
@@ -25,7 +25,7 @@ class Times(NamedTuple):
 
     def left(self, now: int) -> int:
         """Rounds for which they may still be used."""
-        return self.at + min(_REFRESH, 1 + self.at // 4) - now
+        return rounds_left(self.at, now, _REFRESH)
 
 
 class RoundTimes:
