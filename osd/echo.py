@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from osd.gamma.contexts import NOWHERE, Peak, Slots
+
 REACH = 4096
 """Last tokens of a text that are looked at when it is first asked about: of a longer prompt, the rest would take
 milliseconds."""
@@ -16,9 +18,9 @@ _BITS = 24
 _BELOW_ONE = 1 - 2**-40
 
 
-def signal_of(peak: float, said: bool) -> float:
-    """``peak_echo``: a peak below 1, and 1 more where the text said the token before."""
-    return min(peak, _BELOW_ONE) + said
+def signal_of(peak: float, said: bool, slots: Slots = NOWHERE, token: int = -1) -> Peak:
+    """``peak_echo``: a peak below 1, and 1 more where the text said the token before; with its context."""
+    return Peak(min(peak, _BELOW_ONE) + said, slots, token)
 
 
 class Echo:

@@ -88,6 +88,11 @@ class Row:
         """The name of its route."""
         return self.decision.name
 
+    @property
+    def greedy(self) -> bool:
+        """Whether it is at temperature 0."""
+        return self.request.sampling.temperature == 0
+
     def begin(self, controller: GammaController) -> None:
         """It has a seat, and this rule sizes its drafts."""
         self.controller, self.gamma = controller, controller.start()

@@ -13,6 +13,7 @@ from osd.brief import ReadOff
 from osd.drafters.head import HeadPass
 from osd.echo import signal_of
 from osd.gamma import Signal
+from osd.gamma.contexts import slots_of
 from osd.row import Row
 
 
@@ -66,11 +67,12 @@ class Signals:
     def _echoed(self) -> list[float]:
         """Of each row's likeliest token, whatever was drawn: what is drawn must not decide whether it is verified."""
         drafted, likeliest, peaks = self._on_host()
-        signals = []
+        signals: list[float] = []
         for i, (row, token, peak) in enumerate(zip(self._told.rows, likeliest, peaks, strict=True)):
             row.echo.learn(row.tokens)
             before, last = [-1, -1, *row.tokens[-2:], *(tokens[i] for tokens in drafted)][-2:]
-            signals.append(signal_of(peak, row.echo.said(before, last, token)))
+            said, slots = row.echo.said(before, last, token), slots_of(last, token)
+            signals.append(signal_of(peak, said, slots, token if row.greedy else -1))
         return signals
 
     def _on_host(self) -> tuple[list[list[int]], list[int], list[float]]:

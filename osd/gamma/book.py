@@ -28,8 +28,8 @@ FOLLOWS = 6
 WEIGHTS = FOLLOWS + BINS + 1
 CHANCES = WEIGHTS + BINS + 1
 LINES = CHANCES + BINS + 1
-ALL, SINCE, PASSED = 0, 1, 2
-"""Places in TICKS: tokens judged, those since all was halved, draft passes."""
+ALL, SINCE, PASSED, HALVED = 0, 1, 2, 3
+"""Places in TICKS: tokens judged, those since all was halved, draft passes, how often all was halved."""
 
 PRIOR = 4.0
 """Judged tokens that the peak itself counts as, in its bin."""
@@ -128,6 +128,7 @@ def passed(book: Lines, before: int, peak_bin: int) -> None:
 
 def forget(book: Lines) -> None:
     """Halve what was counted; what is not counted any more goes back to the peak itself."""
+    book[TICKS][HALVED] += 1.0
     for i in range(BINS):
         book[ACCEPTED][i] = (book[ACCEPTED][i] + PRIOR * middle_of(i)) / 2
         book[JUDGED][i] = (book[JUDGED][i] + PRIOR) / 2

@@ -17,7 +17,7 @@ A token is declined on peaks only, which are known before it is drawn, so sampli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 
 from osd.gamma.asking import ROUNDS, Asking
 from osd.gamma.base import CostModel, Go, Signal
@@ -39,7 +39,11 @@ _REFRESH = 16
 _MOVED = 0.1
 """Part of its price by which a draft pass has become dearer or cheaper when it is, too."""
 _STEADY = 4
-"""Rounds that draft once it was found to pay: what is asked before a draft costs as much as a third of a pass."""
+"""Rounds that draft once it was found to pay: what is asked before a draft costs as much as a third of a pass. Of
+one row alone only its last token is asked about."""
+_SKIPS = 16
+"""Rounds on end in which a row alone goes without because of its last tokens, though others would pay: what is known of
+them may have become wrong."""
 _COMING_AND_GOING = 3
 """Rounds for which a batch that rests goes on resting though requests came or went: where one leaves another follows at
 once, and deciding costs a twentieth of a pass. One row alone has nobody to wait for."""
@@ -77,6 +81,14 @@ class GoodputController:
         """Rounds to come in which there is nothing to decide: nobody drafts, nobody may be asked, prices stand."""
         self._steady = 0
         """Rounds to come in which all draft without asking anew whether it pays."""
+        self._entry = 0.0
+        """λ (begin + a(B)) ÷ 1.3: what rows must hope for together."""
+        self._held_back = False
+        """Whether rows go without for want of room, or because reading up is dear."""
+        self._wakes = inf
+        """The odds after a row's last token with which it drafts though it rests, alone."""
+        self._skipped = 0
+        """Rounds on end in which only its last tokens spoke against drafting."""
         self._waits = 0
         """Rounds to come in which a batch that rests need not be looked at, whoever came or went."""
         self._changed = True
@@ -98,7 +110,7 @@ class GoodputController:
     ) -> list[int]:
         """All that there is room for, to be cut short in the round; or 0 for all."""
         stands = self._quiet or (self._steady and not any(unread))
-        if stands and batch == self._batch and rows == self._rows:
+        if stands and batch == self._batch and rows == self._rows and not self._woken(rows):
             return self._as_before(rows, rooms)
         if self._quiet and self._waits and batch > 1:
             self._waits -= 1
@@ -128,8 +140,16 @@ class GoodputController:
             self._quiet -= 1
             return [0] * len(rows)
         self._steady -= 1
-        self.weigher.begin(rows)
+        hopes = self.weigher.begin(rows)
+        if len(rows) == 1 and hopes[0] <= self._entry and self._skips():
+            return [0]
         return [min(self._maximum, room) for room in rooms]
+
+    def _woken(self, rows: Sequence[GoodputRow]) -> bool:
+        """Whether a row that rests alone has come to a token after which its draft is good enough."""
+        woken = self._wakes < inf and self.weigher.odds_after(rows[0]) >= self._wakes
+        self._changed |= woken
+        return woken
 
     def _try(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
         """A token of some rows, before anything is known."""
@@ -150,6 +170,8 @@ class GoodputController:
             gamma, hopes = self._weigh(rows, prices, rooms, unread)
         self._changed = False
         self._idle_before = None if gamma else prices
+        if hopes and self._only_its_token(rows, gamma):
+            return [0]
         asked = None if gamma else self._asking.whom(rows, rooms)
         if not gamma and asked is None:
             return self._rest(rows, prices, self._asking.rest(rows))
@@ -167,6 +189,23 @@ class GoodputController:
             self.weigher.begin(rows)
         return self._asking.only(rows, asked, chosen)
 
+    def _only_its_token(self, rows: Sequence[GoodputRow], gamma: int) -> bool:
+        """Whether a row alone would draft, but for its last token: the next one may be better. Where others would not
+        do either, from which odds on one does."""
+        self._wakes = inf
+        if gamma or len(rows) > 1 or self._held_back:
+            return False
+        self._wakes = self.weigher.pays_from(rows[0], self._entry)
+        if self._wakes > 1.0 or not self._skips():
+            return False
+        self._idle_before, self._steady = None, _STEADY - 1
+        return True
+
+    def _skips(self) -> bool:
+        """A row alone goes without because of its last token; not for ever."""
+        self._skipped = (self._skipped + 1) % _SKIPS
+        return self._skipped > 0
+
     def _rest(self, rows: Sequence[GoodputRow], prices: Prices, rounds: int) -> list[int]:
         """Nobody drafts, and as long as the rows stay the same nothing is to be decided for so many rounds, this one
         counted."""
@@ -181,12 +220,14 @@ class GoodputController:
         rate = self._time.rate(prices, self._batch)
         self._foresee(prices, len(rows), rate)
         hopes = self.weigher.begin(rows)
+        self._held_back = 0 in rooms
         for i, behind in enumerate(unread):
             if behind and not self._pays(rows[i], hopes[i], rooms[i], rate * behind * self._costs.reading_ms):
-                hopes[i] = 0.0
+                hopes[i], self._held_back = 0.0, True
         if 0 in rooms:
             hopes = [hope if room > 0 else 0.0 for hope, room in zip(hopes, rooms, strict=True)]
-        return (self._maximum if _HOPEFUL * sum(hopes) > rate * (prices.begin + prices.draft) else 0), hopes
+        self._entry = rate * (prices.begin + prices.draft) / _HOPEFUL
+        return (self._maximum if sum(hopes) > self._entry else 0), hopes
 
     def _foresee(self, prices: Prices, rows: int, rate: float) -> None:
         """Work out what may yet be won, where prices or what is known of the draft are not what they were then."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from osd.gamma.base import Observation
+from osd.gamma.contexts import slot_of
 
 NOWHERE = -1
 """The place of a row that is in no round."""
@@ -23,12 +25,15 @@ class Judge(Protocol):
 class GoodputRow:
     """One request."""
 
-    __slots__ = ("_judge", "ask_after", "emitted", "place", "tries")
+    __slots__ = ("_judge", "_text", "ask_after", "declined", "emitted", "place", "tries")
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
+        self._text: Sequence[int] = ()
         self.place = NOWHERE
         """Its line on the desk."""
+        self.declined = -1
+        """The token that this round's draft was not given, if it is known; the target says it, or another, there."""
         self.emitted = 0
         """Tokens so far."""
         self.tries = 0
@@ -36,12 +41,21 @@ class GoodputRow:
         self.ask_after = 0
         """Tokens before which it is not probed again."""
 
+    @property
+    def after(self) -> int:
+        """The context of what comes next: that of its last token."""
+        return slot_of(self._text[-1] if self._text else -1)
+
     def observe(self, seen: Observation) -> None:
         """A round."""
         drafted, emitted, tally = seen.drafted, seen.accepted + 1, self._judge.tally
-        if drafted:
+        if self.declined >= 0 and seen.accepted == drafted:
+            self._judge.verdict(self.place, drafted + 1, seen.accepted + (self.declined == seen.text[-1]))
+        elif drafted:
             self._judge.verdict(self.place, drafted, seen.accepted)
+        self.declined = -1
         self.emitted += emitted
+        self._text = seen.text
         tally.rows += 1
         tally.drafted += drafted
         tally.emitted += emitted

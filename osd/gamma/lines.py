@@ -16,7 +16,7 @@ from osd.gamma.book import (
     guess_of,
     middle_of,
 )
-from osd.gamma.weighing import DRAFTED, FORESEEN, GRID, HEAD, LEANS, ODDS, PASSES, ROW_PRIOR
+from osd.gamma.weighing import AFTER, DRAFTED, FORESEEN, GRID, HEAD, LEANS, ODDS, PASSES, PER_PASS, ROW_PRIOR
 
 
 def new_book() -> list[list[float]]:
@@ -33,7 +33,7 @@ def new_book() -> list[list[float]]:
 
 def new_desk(rows: int, depth: int) -> list[list[float]]:
     """For so many rows, and drafts of so many tokens."""
-    desk = [[0.0] * (HEAD + 2 * depth) for _ in range(rows)]
+    desk = [[0.0] * (HEAD + PER_PASS * depth) for _ in range(rows)]
     for row in desk:
         welcome(row)
     return desk
@@ -46,6 +46,6 @@ def new_outlook() -> list[list[list[float]]]:
 
 def welcome(row: Line) -> None:
     """A new request takes this line; it leans neither way."""
-    row[DRAFTED], row[PASSES], row[ODDS] = 0.0, 0.0, 1.0
+    row[DRAFTED], row[PASSES], row[ODDS], row[AFTER] = 0.0, 0.0, 1.0, -1.0
     for i in range(4):
         row[LEANS + i] = ROW_PRIOR

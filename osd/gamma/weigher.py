@@ -7,7 +7,10 @@ from typing import Any
 
 from osd.gamma import lines, weighing
 from osd.gamma.base import Go
-from osd.gamma.compiled import COMPILER, PLAIN, Compiler, array, whole
+from osd.gamma.book import HALVED, TICKS
+from osd.gamma.compiled import COMPILER, PLAIN, Compiler, array, new_contexts, whole
+from osd.gamma.contexts import NOWHERE as ANYWHERE
+from osd.gamma.contexts import Peak, odds_after
 from osd.gamma.goodput_row import NOWHERE, GoodputRow, Tally
 
 _ROWS = 8
@@ -34,7 +37,8 @@ class Weigher:
         self._book: Any = lines.new_book()
         self._desk: Any = lines.new_desk(_ROWS, depth)
         self._places: Any = [0] * _ROWS
-        self._peaks: Any = [0.0] * _ROWS
+        self._peaks: Any = _no_peaks(_ROWS)
+        self._contexts: Any = new_contexts()
         self._prices: Any = [0.0] * (depth + 1)
         self._outlook: Any = lines.new_outlook()
         self._free = list(range(_ROWS))
@@ -55,7 +59,7 @@ class Weigher:
     def seat(self, gone: Sequence[GoodputRow], come: Sequence[GoodputRow]) -> None:
         """Rows that left give their lines to those that came, once the verdicts on their last drafts are learned."""
         if gone:
-            self._run.begin(self._book, self._desk, self._places, 0, self._prices, self._outlook)
+            self._run.begin(self._book, self._contexts, self._desk, self._places, 0, self._prices, self._outlook)
         for row in gone:
             self._free.append(row.place)
             row.place = NOWHERE
@@ -85,7 +89,11 @@ class Weigher:
         count = self._begun = len(rows)
         for k, row in enumerate(rows):
             self._places[k] = row.place
-        hopes = self._run.begin(self._book, self._desk, self._places, count, self._prices, self._outlook)
+        if count == 1:
+            self._desk[rows[0].place][weighing.AFTER] = rows[0].after
+        hopes = self._run.begin(
+            self._book, self._contexts, self._desk, self._places, count, self._prices, self._outlook
+        )  # fmt: skip
         if count == 1:
             return [hopes]
         return [float(self._desk[row.place][weighing.HOPE]) for row in rows]
@@ -98,16 +106,32 @@ class Weigher:
             self._begun = 0
             for k in range(count):
                 self._places[k] = rows[k].place
-        for k in range(count):
-            self._peaks[k] = peaks[k]
+        for k, peak in enumerate(peaks):
+            line = self._peaks[k]
+            line[0] = peak
+            line[1], line[2] = peak.slots if isinstance(peak, Peak) else ANYWHERE
         alone = self._begun == 1  # else how long the others go on, and share a pass, is not known
         outlook = self._outlook if alone else self._outlook[:0]
         first = self._run.weigh(
-            self._book, self._desk, self._places, self._peaks, count, self._prices, outlook, bar
+            self._book, self._contexts, self._desk, self._places, self._peaks, count, self._prices, outlook, bar
         )  # fmt: skip
-        if count == 1:
-            return _ALONE[int(first)]
-        return [_GOES[int(self._desk[row.place][weighing.ANSWER])] for row in rows]
+        if count > 1:
+            answers = [_GOES[int(self._desk[row.place][weighing.ANSWER])] for row in rows]
+        else:
+            answers = _ALONE[int(first)]
+        for row, peak, go in zip(rows, peaks, answers, strict=True):
+            if not go and isinstance(peak, Peak):
+                row.declined = peak.token
+        return answers
+
+    def pays_from(self, row: GoodputRow, bar: float) -> float:
+        """What :meth:`odds_after` a row's last token must be for it to hope for more than ``bar``, if it has just begun
+        a round; 1 at least."""
+        return self._run.pays_from(self._book, self._desk[row.place], self._prices, self._outlook, bar)
+
+    def odds_after(self, row: GoodputRow) -> float:
+        """The odds of acceptance after a row's last token ÷ those that peaks give."""
+        return odds_after(self._contexts, row.after, self._book[TICKS][HALVED])
 
     def odds(self, row: GoodputRow) -> float:
         """A row's odds of acceptance ÷ those of all requests, when the round was begun."""
@@ -115,9 +139,9 @@ class Weigher:
 
     def _grow(self) -> None:
         """Twice the room. Rare, so it goes by way of lists."""
-        before, depth = len(self._desk), (len(self._desk[0]) - weighing.HEAD) // 2
-        self._desk = [list(line) for line in self._desk] + lines.new_desk(before, depth)
-        self._places, self._peaks = [0] * (2 * before), [0.0] * (2 * before)
+        before = len(self._desk)
+        self._desk = [list(line) for line in self._desk] + lines.new_desk(before, self.depth)
+        self._places, self._peaks = [0] * (2 * before), _no_peaks(2 * before)
         self._free += range(before, 2 * before)
         if self._run is not PLAIN:
             self._arrays()
@@ -134,3 +158,7 @@ class Weigher:
 
     def _arrays(self) -> None:
         self._desk, self._places, self._peaks = array(self._desk), whole(self._places), array(self._peaks)
+
+
+def _no_peaks(rows: int) -> list[list[float]]:
+    return [[0.0, *ANYWHERE] for _ in range(rows)]

@@ -10,9 +10,10 @@ import torch
 from osd.brief import ReadOff
 from osd.drafters.signals import Signals, Told
 from osd.echo import REACH, Echo, signal_of
+from osd.gamma.contexts import Peak, slots_of
 from osd.row import Row
 from router.base import Decision
-from storage.records import Request
+from storage.records import Request, Sampling
 
 
 def said_plainly(text: list[int], before: int, last: int, token: int) -> bool:
@@ -67,6 +68,17 @@ def test_signals_are_of_the_likeliest_token_and_not_of_the_one_drawn() -> None:
         assert signals.read("peak_echo") == pytest.approx([peak, 1 + peak, peak])
         signals = Signals(logits, torch.tensor(drawn), Told(rows))
         assert signals.read("peak_echo") == pytest.approx([1 + peak, peak, peak])
+
+
+def test_a_signal_knows_its_context_and_the_token_that_a_greedy_row_would_draft() -> None:
+    warm = Row(Request((4, 5), sampling=Sampling(1.0)), Request((4, 5)), Decision("default", "default"), 64)
+    logits = torch.zeros(2, 6)
+    logits[:, 3] = 2.0
+    first = Signals(logits, torch.tensor([3, 0]), Told([row_of(4, 5), warm])).read("peak_echo")
+    then = Signals(logits, torch.tensor([3, 0]), Told([row_of(4, 5), warm], [torch.tensor([2, 1])])).read("peak_echo")
+    known = [signal for signal in (*first, *then) if isinstance(signal, Peak)]
+    assert [peak.slots for peak in known] == [slots_of(5, 3), slots_of(5, 3), slots_of(2, 3), slots_of(1, 3)]
+    assert [peak.token for peak in known] == [3, -1, 3, -1]  # what was drawn is not the likeliest, and must not matter
 
 
 def test_what_is_read_off_already_gives_the_same() -> None:

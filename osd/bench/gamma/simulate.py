@@ -24,6 +24,7 @@ from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.time_model import discard_rate, verification_rate
 from osd.echo import Echo, signal_of
 from osd.gamma import CostModel, GammaController, Observation, Pace, Signal
+from osd.gamma.contexts import slots_of
 from osd.row import LAG
 from storage.errors import BadInput
 
@@ -137,12 +138,18 @@ def _signals(trace: Trace, signal: Signal) -> list[list[float]]:
 def _echoed(trace: Trace) -> list[list[float]]:
     """Peaks, and whether the text up to each position said the chain's tokens before; where those were drawn, they
     stand for the likeliest ones, which were not recorded."""
-    echo, text, signals = Echo(), trace.prompt.tolist(), []
+    echo, text = Echo(), trace.prompt.tolist()
+    signals: list[list[float]] = []
     for peaks, chain, own in zip(trace.peak.tolist(), trace.drafted.tolist(), trace.text.tolist(), strict=True):
         echo.learn(text)
         whole = [-1, -1, *text[-2:], *chain][-2 - len(chain) :]
-        said = [echo.said(*whole[i : i + 3]) for i in range(len(chain))]
-        signals.append([signal_of(peak, again) for peak, again in zip(peaks, said, strict=True)])
+        asked = zip(peaks, whole, whole[1:], whole[2:], strict=False)
+        signals.append(
+            [
+                signal_of(peak, echo.said(*tokens), slots_of(*tokens[1:]), tokens[-1] if trace.greedy else -1)
+                for peak, *tokens in asked
+            ]
+        )
         text.append(own)
     return signals
 

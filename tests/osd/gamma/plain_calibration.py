@@ -7,12 +7,14 @@ that there is a guess of what one more draft pass will find before it is made.
 
 Tokens that the request's own text said before have two bins of their own, by whether the peak is at least a half.
 
-Requests differ where peaks do not: a row multiplies the odds by how much oftener than expected it was accepted.
+Requests differ where peaks do not: a row multiplies the odds by how much oftener than expected it was accepted. So do
+the tokens that a draft follows, and what it says next.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,6 +43,7 @@ _REFRESH = 16
 """Judged tokens after which what may come next is worked out again."""
 _ROW_KEEPS = 0.97
 """What a row keeps of its own history with each judged token."""
+_CONTEXT_KEEPS, _CONTEXT_PRIOR = 0.97, 0.7
 
 
 def bin_of(signal: float) -> int:
@@ -66,6 +69,10 @@ class Calibration:
         self._guessed = [_PRIOR] * BINS
         """Of the judged tokens of a bin, those that were not seen but taken from its middle."""
         self._shared = Lean(keeps=0.99, prior=2.0)
+        self.after: defaultdict[int, Lean] = defaultdict(_context)
+        """By a last token's line."""
+        self.between: defaultdict[int, Lean] = defaultdict(_context)
+        """By a pair's."""
         self._follows = [guess_after(before) for before in range(BINS + 1)]
         self._since = self._passed = 0
         self.judged = 0
@@ -119,6 +126,8 @@ class Calibration:
     def _forget(self) -> None:
         """Halve what was counted; what is not counted any more goes back to the peak itself."""
         self._since = 0
+        for lean in (*self.after.values(), *self.between.values()):
+            lean.halve()
         for i, middle in enumerate(self._middles):
             self._accepted[i] = (self._accepted[i] + _PRIOR * middle) / 2
             self._judged[i] = (self._judged[i] + _PRIOR) / 2
@@ -132,11 +141,11 @@ class Calibration:
 class Lean:
     """How one request leans: its odds of acceptance ÷ those that the calibration gives."""
 
-    __slots__ = ("_accepted", "_back", "_expected", "_expected_not", "_keeps", "_rejected", "odds")
+    __slots__ = ("_accepted", "_back", "_expected", "_expected_not", "_keeps", "_prior", "_rejected", "odds")
 
     def __init__(self, keeps: float = _ROW_KEEPS, prior: float = _ROW_PRIOR) -> None:
         self._accepted = self._rejected = self._expected = self._expected_not = prior
-        self._keeps, self._back = keeps, (1 - keeps) * prior
+        self._keeps, self._prior, self._back = keeps, prior, (1 - keeps) * prior
         self.odds = 1.0
 
     def of(self, chance: float) -> float:
@@ -150,7 +159,20 @@ class Lean:
         self._rejected = self._keeps * self._rejected + self._back + (not accepted)
         self._expected = self._keeps * self._expected + self._back + chance
         self._expected_not = self._keeps * self._expected_not + self._back + 1 - chance
+        self._reckon()
+
+    def halve(self) -> None:
+        """Back to the prior by a half."""
+        self._accepted, self._rejected = (self._accepted + self._prior) / 2, (self._rejected + self._prior) / 2
+        self._expected, self._expected_not = (self._expected + self._prior) / 2, (self._expected_not + self._prior) / 2
+        self._reckon()
+
+    def _reckon(self) -> None:
         self.odds = self._accepted * self._expected_not / (self._rejected * self._expected)
+
+
+def _context() -> Lean:
+    return Lean(_CONTEXT_KEEPS, _CONTEXT_PRIOR)
 
 
 class PlainRow:
@@ -160,25 +182,34 @@ class PlainRow:
         self._calibration, self.lean, self.survival = calibration, Lean(), 1.0
         self.bins: list[int] = []
         self.chances: list[float] = []
+        self.slots: list[tuple[int, int]] = []
 
     def begin(self) -> None:
         """A round."""
-        self.survival, self.bins, self.chances = 1.0, [], []
+        self.survival, self.bins, self.chances, self.slots = 1.0, [], [], []
 
-    def look(self, peak: float) -> None:
-        """A draft pass found this peak."""
+    def look(self, peak: float, slots: tuple[int, int] = (-1, -1)) -> None:
+        """A draft pass found this peak, in the context of these lines; below 0, in none."""
         found = bin_of(peak)
         self._calibration.passed(self.bins[-1] if self.bins else START, found)
         self.bins.append(found)
-        self.chances.append(self._calibration.chance(found))
+        self.slots.append(slots)
+        self.chances.append(self._here(slots, self._calibration.chance(found)))
         self.survival *= self.lean.of(self.chances[-1])
 
-    def hope(self, outlook: Outlook, far: bool) -> float:
-        """f: expected tokens from one more draft pass and, looking ``far``, what may follow, less their verifying."""
+    def _here(self, slots: tuple[int, int], chance: float) -> float:
+        if slots[0] < 0:
+            return chance
+        return self._calibration.between[slots[1]].of(self._calibration.after[slots[0]].of(chance))
+
+    def hope(self, outlook: Outlook, far: bool, here: float = 1.0) -> float:
+        """f: expected tokens from one more draft pass and, looking ``far``, what may follow, less their verifying;
+        ``here``: the odds of what comes next ÷ those that peaks give."""
         depth, expected = len(self.bins) + 1, self._calibration.following(self.bins[-1] if self.bins else START)
         worth = 0.0
         for found, weight, chance in expected:
-            survival = self.survival * self.lean.of(chance)
+            odds = here * self.lean.odds
+            survival = self.survival * odds * chance / (odds * chance + 1 - chance)
             more = outlook.beyond(depth, survival, found) if far else 0.0
             worth += weight * max(0.0, survival - outlook.price(depth) + more)
         return worth
@@ -192,8 +223,17 @@ class PlainRow:
     def judge(self, drafted: int, accepted: int) -> None:
         """Verdicts end with the first rejection."""
         for i in range(min(accepted + 1, drafted, len(self.bins))):
+            if self.slots[i][0] >= 0:
+                self._judge_context(self.slots[i], self._calibration.chance(self.bins[i]), i < accepted)
             self._calibration.saw(self.bins[i], i < accepted)
             self.lean.saw(self.chances[i], i < accepted)
+
+
+    def _judge_context(self, slots: tuple[int, int], chance: float, accepted: bool) -> None:
+        after, between = self._calibration.after[slots[0]], self._calibration.between[slots[1]]
+        elsewhere = after.of(chance)
+        after.saw(chance, accepted)
+        between.saw(elsewhere, accepted)
 
 
 class Outlook:
@@ -234,7 +274,7 @@ def weigh_plainly(
     """Which rows keep their token, and what those hope of another pass; they go on where that is more than the bar."""
     kept, hopes = [], 0.0
     for row, peak in zip(rows, peaks, strict=True):
-        row.look(peak)
+        row.look(peak, getattr(peak, "slots", (-1, -1)))
         kept.append(row.keeps(outlook, far))
         hopes += row.hope(outlook, far) if kept[-1] else 0.0
     return kept, hopes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 
@@ -11,12 +12,15 @@ from hypothesis import strategies as st
 
 from osd.gamma.base import Go, Observation
 from osd.gamma.compiled import COMPILER, Compiler
+from osd.gamma.contexts import Peak, slot_of, slots_of
 from osd.gamma.goodput_row import GoodputRow
 from osd.gamma.weigher import WORTH_COMPILING, Weigher
 from osd.gamma.weighing import FORESEEN, GRID
 from tests.osd.gamma.plain_calibration import BINS, Calibration, Outlook, PlainRow, weigh_plainly
 
 DEPTH = 6
+VOCABULARY = 5
+"""So few tokens that contexts come again."""
 
 
 class Pair:
@@ -49,7 +53,10 @@ class Pair:
         for _, plain in self.rows:
             plain.begin()
         assert [self.weigher.odds(row) for row, _ in self.rows] == pytest.approx([p.lean.odds for _, p in self.rows])
-        assert hopes == pytest.approx([plain.hope(self.outlook, True) for _, plain in self.rows], rel=1e-9)
+        assert hopes == pytest.approx(
+            [plain.hope(self.outlook, True, self.here(row)) for row, plain in self.rows], rel=1e-9
+        )
+        self.pays_from(bar)
         if self.chance.random() < 0.3:
             self.outlook = self.foresee()
         drafted, going = [0] * len(self.rows), list(range(len(self.rows)))
@@ -59,16 +66,37 @@ class Pair:
                 break
         self.judge(drafted)
 
+    def here(self, row: GoodputRow) -> float:
+        """What is known after a row's last token, if it is alone."""
+        after = self.calibration.after[row.after].odds if row.after >= 0 else 1.0
+        assert self.weigher.odds_after(row) == pytest.approx(after)
+        return after if len(self.rows) == 1 else 1.0
+
+    def pays_from(self, bar: float) -> None:
+        """The context from which a draft pays."""
+        row, plain = self.rows[0]
+        wanted = (odds for odds in (1.0, 2.0, 4.0, 8.0, 16.0) if plain.hope(self.outlook, True, odds) > bar)
+        assert self.weigher.pays_from(row, bar) == next(wanted, math.inf)
+
+    def peak(self) -> Peak:
+        """Of some token after another; now and then it is not known which."""
+        value = self.chance.betavariate(0.7, 0.7) + (self.chance.random() < 0.3)
+        token = self.chance.randrange(VOCABULARY)
+        if self.chance.random() < 0.1:
+            return Peak(value)
+        return Peak(value, slots_of(self.chance.randrange(VOCABULARY), token), self.chance.choice([token, -1]))
+
     def passed(self, going: list[int], drafted: list[int], bar: float) -> list[int]:
         """One draft pass of these rows; those that go on."""
-        peaks = [self.chance.betavariate(0.7, 0.7) + (self.chance.random() < 0.3) for _ in going]
+        peaks = [self.peak() for _ in going]
         answers = self.weigher.weigh([self.rows[i][0] for i in going], peaks, bar)
         kept, hopes = weigh_plainly([self.rows[i][1] for i in going], peaks, self.outlook, len(self.rows) == 1)
         if abs(hopes - bar) > 1e-9:
             goes = Go.ON if hopes > bar else Go.LAST
             assert answers == [goes if keeps else Go.DECLINE for keeps in kept]
-        for i, go in zip(going, answers, strict=True):
+        for i, go, peak in zip(going, answers, peaks, strict=True):
             drafted[i] += go != Go.DECLINE
+            assert self.rows[i][0].declined == (peak.token if go == Go.DECLINE else -1)
         return [i for i, go in zip(going, answers, strict=True) if go == Go.ON]
 
     def judge(self, drafted: list[int]) -> None:
@@ -76,8 +104,12 @@ class Pair:
         in_places = sorted(zip(self.rows, drafted, strict=True), key=lambda each: each[0][0].place)
         for (row, plain), length in in_places:
             accepted = min(length, int(self.chance.expovariate(0.5)))
-            row.observe(Observation(DEPTH, length, accepted))
-            if length:
+            declined, own = row.declined, self.chance.randrange(VOCABULARY)
+            row.observe(Observation(DEPTH, length, accepted, [7, own]))
+            assert row.after == slot_of(own)
+            if declined >= 0 and accepted == length:
+                plain.judge(length + 1, accepted + (own == declined))
+            elif length:
                 plain.judge(length, accepted)
 
     def change(self) -> None:
