@@ -37,8 +37,9 @@ Signal = Literal["none", "confidence", "peak", "peak_echo", "acceptance"]
 
 ``confidence``: the draft's probability of the token that it chose. ``peak``: its largest probability for that
 token, known before one is drawn. ``peak_echo``: that, below 1, and 1 more where the request's own text said the draft's
-likeliest token after the same two before (:mod:`osd.echo`); a :class:`~osd.gamma.contexts.Peak`. ``acceptance``: the acceptance head's estimate for the
-token *before*, which the pass has just read (at a round's first pass: for the row's own last token, and meaningless);
+likeliest token after the same two before (:mod:`osd.echo`); a :class:`~osd.gamma.contexts.Peak`. ``acceptance``: the
+acceptance head's estimate for the token *before*, which the pass has just read (at a round's first pass: for the row's
+own last token, and meaningless);
 NaN where no head is there yet.
 """
 
