@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osd.gamma.contexts import NOWHERE, Peak, Slots
+from osd.gamma.contexts import NO_CONTEXT, Peak, Slots, slots_of
 
 REACH = 4096
 """Last tokens of a text that are looked at when it is first asked about: of a longer prompt, the rest would take
@@ -18,7 +18,7 @@ _BITS = 24
 _BELOW_ONE = 1 - 2**-40
 
 
-def signal_of(peak: float, said: bool, slots: Slots = NOWHERE, token: int = -1) -> Peak:
+def signal_of(peak: float, said: bool, slots: Slots = NO_CONTEXT, token: int = -1) -> Peak:
     """``peak_echo``: a peak below 1, and 1 more where the text said the token before; with its context."""
     return Peak(min(peak, _BELOW_ONE) + said, slots, token)
 
@@ -37,6 +37,12 @@ class Echo:
         for i in range(max(self._learned, len(text) - REACH, 2), len(text)):
             self._triples.add((text[i - 2] << _BITS | text[i - 1]) << _BITS | text[i])
         self._learned = len(text)
+
+    def signal(self, peak: float, before: int, last: int, token: int, greedy: bool) -> Peak:
+        """``peak_echo`` of a draft whose likeliest token after ``before`` and ``last`` is ``token``, by a row at
+        temperature 0 or not."""
+        slots = slots_of(last, token)
+        return signal_of(peak, self.said(before, last, token), slots, token if greedy else -1)
 
     def said(self, before: int, last: int, token: int) -> bool:
         """Whether ``token`` followed ``before`` and ``last`` somewhere in it."""

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from osd.brief import ReadOff
 from osd.drafters.head import HeadPass
-from osd.echo import signal_of
 from osd.gamma import Signal
-from osd.gamma.contexts import slots_of
 from osd.row import Row
 
 
@@ -71,8 +69,7 @@ class Signals:
         for i, (row, token, peak) in enumerate(zip(self._told.rows, likeliest, peaks, strict=True)):
             row.echo.learn(row.tokens)
             before, last = [-1, -1, *row.tokens[-2:], *(tokens[i] for tokens in drafted)][-2:]
-            said, slots = row.echo.said(before, last, token), slots_of(last, token)
-            signals.append(signal_of(peak, said, slots, token if row.greedy else -1))
+            signals.append(row.echo.signal(peak, before, last, token, row.greedy))
         return signals
 
     def _on_host(self) -> tuple[list[list[int]], list[int], list[float]]:

@@ -39,8 +39,7 @@ Signal = Literal["none", "confidence", "peak", "peak_echo", "acceptance"]
 token, known before one is drawn. ``peak_echo``: that, below 1, and 1 more where the request's own text said the draft's
 likeliest token after the same two before (:mod:`osd.echo`); a :class:`~osd.gamma.contexts.Peak`. ``acceptance``: the
 acceptance head's estimate for the token *before*, which the pass has just read (at a round's first pass: for the row's
-own last token, and meaningless);
-NaN where no head is there yet.
+own last token, and meaningless); NaN where no head is there yet.
 """
 
 

@@ -138,6 +138,11 @@ def forget(book: Lines) -> None:
             book[FOLLOWS + before][i] = (book[FOLLOWS + before][i] + guess_of(before, i)) / 2
 
 
+def odds_of(line: Line, at: int) -> float:
+    """The odds of acceptance ÷ those that chances give, from tokens accepted, rejected, expected to be and not."""
+    return float(line[at] * line[at + 3] / (line[at + 1] * line[at + 2]))
+
+
 def lean(line: Line, at: int, chance: float, accepted: float, keeps: float, prior: float) -> float:
     """A token that was given this chance, 1 or 0 for its verdict: counts tokens accepted, rejected, expected to be
     and not, from ``at`` on. Returns the odds of acceptance ÷ those that chances give."""
@@ -146,7 +151,7 @@ def lean(line: Line, at: int, chance: float, accepted: float, keeps: float, prio
     line[at + 1] = keeps * line[at + 1] + back + (1.0 - accepted)
     line[at + 2] = keeps * line[at + 2] + back + chance
     line[at + 3] = keeps * line[at + 3] + back + (1.0 - chance)
-    return float(line[at] * line[at + 3] / (line[at + 1] * line[at + 2]))
+    return odds_of(line, at)
 
 
 def saw(book: Lines, peak_bin: int, accepted: float) -> None:

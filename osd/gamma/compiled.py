@@ -1,5 +1,5 @@
-"""Compiles :mod:`osd.gamma.weighing`, ``book`` and ``contexts`` with Numba, in the background;
-until that is done, or where it cannot be, the interpreter runs the same lines."""
+"""Compiles :mod:`osd.gamma.weighing`, ``book`` and ``contexts`` with Numba, in the background; until that is done, or
+where it cannot be, the interpreter runs the same lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from osd.compiled.background import InBackground
 from osd.gamma import book, contexts, lines, weighing
 
 _IN_ORDER = (
-    "bin_of", "middle_of", "leaning", "chance_of", "expect", "guess_of", "passed", "forget", "lean", "saw",
+    "bin_of", "middle_of", "leaning", "chance_of", "expect", "guess_of", "passed", "forget", "odds_of", "lean", "saw",
     "recalled", "odds_after", "odds_at", "saw_at",
     "beyond", "brings", "foresee", "hope", "look", "weigh", "judge", "begin", "pays_from",
 )  # fmt: skip
@@ -51,7 +51,7 @@ def compile_and_try() -> Weighing:
     made = compile_weighing()
     apart(made.weigh, "osd.gamma.compiled:compile_and_try")
     known, held = array(lines.new_book()), new_contexts()
-    desk, places, peaks = array(lines.new_desk(1, 1)), whole([0]), array([[0.0, *contexts.NOWHERE]])
+    desk, places, peaks = array(lines.new_desk(1, 1)), whole([0]), array([[0.0, *contexts.NO_CONTEXT]])
     prices, outlook = array([0.0, 0.0]), array(lines.new_outlook())
     made.foresee(known, outlook, prices, 0.0)
     made.begin(known, held, desk, places, 1, prices, outlook)

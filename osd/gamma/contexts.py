@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from osd.gamma.book import Line, lean, leaning
+from osd.gamma.book import Line, lean, leaning, odds_of
 
 Contexts = Any
 """A float64 array (KINDS, SLOTS, 6)."""
@@ -34,7 +34,7 @@ NOT_SEEN = (CONTEXT_PRIOR, CONTEXT_PRIOR, CONTEXT_PRIOR, CONTEXT_PRIOR, 1.0, 0.0
 
 Slots = tuple[int, int]
 """A line of each kind."""
-NOWHERE: Slots = (-1, -1)
+NO_CONTEXT: Slots = (-1, -1)
 """Of what no context is known, or none counts."""
 
 
@@ -46,7 +46,7 @@ class Peak(float):
     token: int
     """The draft's likeliest, where it is the one that was drafted, by a row at temperature 0; else −1."""
 
-    def __new__(cls, value: float, slots: Slots = NOWHERE, token: int = -1) -> Peak:
+    def __new__(cls, value: float, slots: Slots = NO_CONTEXT, token: int = -1) -> Peak:
         """``value``: as the signal says."""
         made = super().__new__(cls, value)
         made.slots, made.token = slots, token
@@ -60,7 +60,7 @@ def slot_of(last: int) -> int:
 
 def slots_of(last: int, token: int) -> Slots:
     """Of a draft whose likeliest next token after ``last`` is ``token``."""
-    return (slot_of(last), (last * _PAIRS + token) % SLOTS) if last >= 0 else NOWHERE
+    return (slot_of(last), (last * _PAIRS + token) % SLOTS) if last >= 0 else NO_CONTEXT
 
 
 def recalled(line: Line, halvings: float) -> float:
@@ -70,7 +70,7 @@ def recalled(line: Line, halvings: float) -> float:
         for i in range(4):
             line[i] = CONTEXT_PRIOR + left * (line[i] - CONTEXT_PRIOR)
         line[HALVINGS] = halvings
-        line[CONTEXT_ODDS] = line[0] * line[3] / (line[1] * line[2])
+        line[CONTEXT_ODDS] = odds_of(line, 0)
     return float(line[CONTEXT_ODDS])
 
 
@@ -91,8 +91,8 @@ def saw_at(contexts: Contexts, first: int, second: int, halvings: float, chance:
     told again by the pair."""
     if first < 0:
         return
-    odds = odds_after(contexts, first, halvings)
-    recalled(contexts[1][second], halvings)
-    for kind, slot, known in ((0, first, chance), (1, second, leaning(odds, chance))):
-        line = contexts[kind][slot]
-        line[CONTEXT_ODDS] = lean(line, 0, known, accepted, CONTEXT_KEEPS, CONTEXT_PRIOR)
+    after, between = contexts[0][first], contexts[1][second]
+    elsewhere = leaning(recalled(after, halvings), chance)
+    recalled(between, halvings)
+    after[CONTEXT_ODDS] = lean(after, 0, chance, accepted, CONTEXT_KEEPS, CONTEXT_PRIOR)
+    between[CONTEXT_ODDS] = lean(between, 0, elsewhere, accepted, CONTEXT_KEEPS, CONTEXT_PRIOR)

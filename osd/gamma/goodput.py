@@ -17,11 +17,12 @@ A token is declined on peaks only, which are known before it is drawn, so sampli
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, inf
+from math import ceil
 
 from osd.gamma.asking import ROUNDS, Asking
 from osd.gamma.base import CostModel, Go, Signal
 from osd.gamma.goodput_row import GoodputRow
+from osd.gamma.last_token import LastToken
 from osd.gamma.prices import PriceList, Prices
 from osd.gamma.probing import Prober
 from osd.gamma.weigher import Weigher
@@ -41,9 +42,6 @@ _MOVED = 0.1
 _STEADY = 4
 """Rounds that draft once it was found to pay: what is asked before a draft costs as much as a third of a pass. Of
 one row alone only its last token is asked about."""
-_SKIPS = 16
-"""Rounds on end in which a row alone goes without because of its last tokens, though others would pay: what is known of
-them may have become wrong."""
 _COMING_AND_GOING = 3
 """Rounds for which a batch that rests goes on resting though requests came or went: where one leaves another follows at
 once, and deciding costs a twentieth of a pass. One row alone has nobody to wait for."""
@@ -68,6 +66,7 @@ class GoodputController:
         self._price_list, self._time = PriceList(costs), PriceOfTime()
         self._prober, self._asking = Prober(costs, _PROBING, _PROBING_FIRST, ROUNDS), Asking()
         self._batch = 1
+        self._last_token = LastToken(self.weigher)
         self._rows: Sequence[GoodputRow] = []
         self._length = _LENGTH
         """Tokens that a request usually has."""
@@ -85,10 +84,6 @@ class GoodputController:
         """λ (begin + a(B)) ÷ 1.3: what rows must hope for together."""
         self._held_back = False
         """Whether rows go without for want of room, or because reading up is dear."""
-        self._wakes = inf
-        """The odds after a row's last token with which it drafts though it rests, alone."""
-        self._skipped = 0
-        """Rounds on end in which only its last tokens spoke against drafting."""
         self._waits = 0
         """Rounds to come in which a batch that rests need not be looked at, whoever came or went."""
         self._changed = True
@@ -110,8 +105,10 @@ class GoodputController:
     ) -> list[int]:
         """All that there is room for, to be cut short in the round; or 0 for all."""
         stands = self._quiet or (self._steady and not any(unread))
-        if stands and batch == self._batch and rows == self._rows and not self._woken(rows):
-            return self._as_before(rows, rooms)
+        if stands and batch == self._batch and rows == self._rows:
+            if not self._last_token.wakes(rows):
+                return self._as_before(rows, rooms)
+            self._changed = True
         if self._quiet and self._waits and batch > 1:
             self._waits -= 1
             return self._as_before(rows, rooms)
@@ -141,15 +138,9 @@ class GoodputController:
             return [0] * len(rows)
         self._steady -= 1
         hopes = self.weigher.begin(rows)
-        if len(rows) == 1 and hopes[0] <= self._entry and self._skips():
+        if len(rows) == 1 and hopes[0] <= self._entry and self._last_token.skips():
             return [0]
         return [min(self._maximum, room) for room in rooms]
-
-    def _woken(self, rows: Sequence[GoodputRow]) -> bool:
-        """Whether a row that rests alone has come to a token after which its draft is good enough."""
-        woken = self._wakes < inf and self.weigher.odds_after(rows[0]) >= self._wakes
-        self._changed |= woken
-        return woken
 
     def _try(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
         """A token of some rows, before anything is known."""
@@ -170,7 +161,9 @@ class GoodputController:
             gamma, hopes = self._weigh(rows, prices, rooms, unread)
         self._changed = False
         self._idle_before = None if gamma else prices
-        if hopes and self._only_its_token(rows, gamma):
+        if hopes and self._last_token.weighed(rows, gamma > 0 or self._held_back, self._entry):
+            self._idle_before = None
+            self._go_on_drafting(prices, batch, unread)
             return [0]
         asked = None if gamma else self._asking.whom(rows, rooms)
         if not gamma and asked is None:
@@ -178,8 +171,7 @@ class GoodputController:
         table = (prices.plain, prices.try_ms)
         chosen = self._prober.instead(gamma, self._time.speedup, batch, table)
         if gamma and chosen:
-            self._bar = self._time.rate(prices, batch) * prices.draft
-            self._steady = 0 if any(unread) else _STEADY - 1
+            self._go_on_drafting(prices, batch, unread)
             return [gamma if hope > 0 else 0 for hope in hopes]
         if asked is None:
             return [0] * len(rows)
@@ -189,22 +181,10 @@ class GoodputController:
             self.weigher.begin(rows)
         return self._asking.only(rows, asked, chosen)
 
-    def _only_its_token(self, rows: Sequence[GoodputRow], gamma: int) -> bool:
-        """Whether a row alone would draft, but for its last token: the next one may be better. Where others would not
-        do either, from which odds on one does."""
-        self._wakes = inf
-        if gamma or len(rows) > 1 or self._held_back:
-            return False
-        self._wakes = self.weigher.pays_from(rows[0], self._entry)
-        if self._wakes > 1.0 or not self._skips():
-            return False
-        self._idle_before, self._steady = None, _STEADY - 1
-        return True
-
-    def _skips(self) -> bool:
-        """A row alone goes without because of its last token; not for ever."""
-        self._skipped = (self._skipped + 1) % _SKIPS
-        return self._skipped > 0
+    def _go_on_drafting(self, prices: Prices, batch: int, unread: Sequence[int]) -> None:
+        """In this round and those that stay like it the rule cuts drafts short."""
+        self._bar = self._time.rate(prices, batch) * prices.draft
+        self._steady = 0 if any(unread) else _STEADY - 1
 
     def _rest(self, rows: Sequence[GoodputRow], prices: Prices, rounds: int) -> list[int]:
         """Nobody drafts, and as long as the rows stay the same nothing is to be decided for so many rounds, this one

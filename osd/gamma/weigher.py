@@ -9,8 +9,7 @@ from osd.gamma import lines, weighing
 from osd.gamma.base import Go
 from osd.gamma.book import HALVED, TICKS
 from osd.gamma.compiled import COMPILER, PLAIN, Compiler, array, new_contexts, whole
-from osd.gamma.contexts import NOWHERE as ANYWHERE
-from osd.gamma.contexts import Peak, odds_after
+from osd.gamma.contexts import NO_CONTEXT, Peak, odds_after
 from osd.gamma.goodput_row import NOWHERE, GoodputRow, Tally
 
 _ROWS = 8
@@ -109,7 +108,7 @@ class Weigher:
         for k, peak in enumerate(peaks):
             line = self._peaks[k]
             line[0] = peak
-            line[1], line[2] = peak.slots if isinstance(peak, Peak) else ANYWHERE
+            line[1], line[2] = peak.slots if isinstance(peak, Peak) else NO_CONTEXT
         alone = self._begun == 1  # else how long the others go on, and share a pass, is not known
         outlook = self._outlook if alone else self._outlook[:0]
         first = self._run.weigh(
@@ -161,4 +160,4 @@ class Weigher:
 
 
 def _no_peaks(rows: int) -> list[list[float]]:
-    return [[0.0, *ANYWHERE] for _ in range(rows)]
+    return [[0.0, *NO_CONTEXT] for _ in range(rows)]

@@ -40,9 +40,8 @@ from osd.gamma.contexts import KINDS, Contexts, odds_after, odds_at, saw_at
 
 SURVIVAL, LINE, PASSES, ODDS, HOPE, ANSWER, DRAFTED, TAKEN, LEANS, AFTER, HEAD = 0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 13
 """Places on the desk. DRAFTED, TAKEN: the verdict on the last round, DRAFTED 0 once it is learned. LEANS: tokens
-accepted, rejected, expected to be and not; ODDS: what they come to. AFTER: the context of the text's last
-token. From HEAD on passes' bins, their chances, and their
-lines of each kind of context."""
+accepted, rejected, expected to be and not; ODDS: what they come to. AFTER: the context of the text's last token.
+From HEAD on passes' bins, their chances, and their lines of each kind of context."""
 PER_PASS = 2 + KINDS
 ROW_PRIOR = 3.0
 """Accepted and rejected tokens that "this request is like the others" counts as."""
@@ -53,6 +52,8 @@ FORESEEN = 3
 """Tokens of a draft after which it is known what may yet be won; later ones are weighed one by one."""
 GRID = 4
 """Parts of S between which U is straight."""
+ODDS_TRIED = 16.0
+"""The best context that is thought of."""
 
 
 def beyond(outlook: Any, depth: int, survival: float, peak_bin: int) -> float:
@@ -89,10 +90,6 @@ def foresee(book: Lines, outlook: Any, prices: Line, bar: float) -> None:
             for k in range(1, GRID + 1):
                 worth = brings(book, before, k / GRID, 1.0, depth + 1, prices, outlook)
                 outlook[depth - 1][k][before] = max(0.0, worth - bar)
-
-
-ODDS_TRIED = 16.0
-"""The best context that is thought of."""
 
 
 def hope(book: Lines, row: Line, prices: Line, outlook: Any, here: float) -> float:

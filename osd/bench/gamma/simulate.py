@@ -22,9 +22,8 @@ from functools import cache, partial
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.time_model import discard_rate, verification_rate
-from osd.echo import Echo, signal_of
+from osd.echo import Echo
 from osd.gamma import CostModel, GammaController, Observation, Pace, Signal
-from osd.gamma.contexts import slots_of
 from osd.row import LAG
 from storage.errors import BadInput
 
@@ -144,12 +143,7 @@ def _echoed(trace: Trace) -> list[list[float]]:
         echo.learn(text)
         whole = [-1, -1, *text[-2:], *chain][-2 - len(chain) :]
         asked = zip(peaks, whole, whole[1:], whole[2:], strict=False)
-        signals.append(
-            [
-                signal_of(peak, echo.said(*tokens), slots_of(*tokens[1:]), tokens[-1] if trace.greedy else -1)
-                for peak, *tokens in asked
-            ]
-        )
+        signals.append([echo.signal(*each, trace.greedy) for each in asked])
         text.append(own)
     return signals
 

@@ -13,7 +13,7 @@ from osd.gamma.compiled import new_contexts
 from osd.gamma.contexts import (
     CONTEXT_KEEPS,
     CONTEXT_PRIOR,
-    NOWHERE,
+    NO_CONTEXT,
     SLOTS,
     Peak,
     odds_after,
@@ -22,7 +22,8 @@ from osd.gamma.contexts import (
     slot_of,
     slots_of,
 )
-from osd.gamma.goodput import _SKIPS, GoodputController
+from osd.gamma.goodput import GoodputController
+from osd.gamma.last_token import SKIPS
 from tests.osd.gamma.worlds import known_costs
 
 GOOD, BAD, NEXT, WRONG = 3, 5, 9, 11
@@ -68,11 +69,11 @@ def test_pairs_of_tokens_spread_over_their_lines() -> None:
 
 
 def test_before_a_text_there_is_no_context() -> None:
-    assert slots_of(-1, 4) == NOWHERE
+    assert slots_of(-1, 4) == NO_CONTEXT
     contexts = new_contexts()
-    saw_at(contexts, *NOWHERE, 0.0, 0.5, 1.0)
+    saw_at(contexts, *NO_CONTEXT, 0.0, 0.5, 1.0)
     assert (contexts == new_contexts()).all()
-    assert odds_at(contexts, *NOWHERE, 0.0) == odds_after(contexts, -1, 0.0) == 1.0
+    assert odds_at(contexts, *NO_CONTEXT, 0.0) == odds_after(contexts, -1, 0.0) == 1.0
 
 
 def played(controller: GoodputController, costs: CostModel, text: Sequence[int], right: Right) -> list[Seen]:
@@ -126,7 +127,7 @@ def test_one_bad_token_after_another_does_not_keep_a_good_draft_away() -> None:
     (controller, costs), text = rule(), some_text(500, 4)
     played(controller, costs, text, lambda at: text[at] == GOOD)
     bad = played(controller, costs, [BAD] * 200, lambda at: True)
-    assert any(drafted for _, _, drafted in bad[: 2 * _SKIPS])
+    assert any(drafted for _, _, drafted in bad[: 2 * SKIPS])
     assert share(bad[60:], BAD) > 0.9
 
 
@@ -140,3 +141,19 @@ def test_of_several_rows_none_hangs_on_its_last_token_alone() -> None:
         row.observe(Observation(0, 0, 0, [last]))
     [first, second] = controller.weigher.begin(rows)
     assert first == second
+
+
+def test_a_draft_after_skipped_rounds_is_cut_short_as_any_other() -> None:
+    """However it was found that a round is to be skipped, by deciding or in between."""
+    (controller, costs), text = rule(), some_text(500, 6)
+    played(controller, costs, text, lambda at: text[at] == GOOD)
+    row, gammas = controller.start(), []
+    for last in [BAD, BAD, BAD, BAD, GOOD, BAD]:
+        [gamma] = controller.plan([row], [9], 1)
+        gammas.append(gamma)
+        if gamma:
+            assert controller.steer([row], 1, [Peak(0.01)]) != [Go.ON]
+        costs.observe_draft(1, gamma, 0.5 * gamma)
+        costs.observe_verify(1, 1, 4.0)
+        row.observe(Observation(gamma, 0, 0, [last]))
+    assert gammas == [1, 0, 0, 0, 0, 1]

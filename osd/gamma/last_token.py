@@ -1,0 +1,50 @@
+"""A row that decodes alone: its last token tells whether a draft is worth beginning, before a pass is made.
+
+While it drafts it skips rounds after tokens that speak against it; while it rests it wakes after one good enough.
+Several rows draft and rest together, whatever each stands after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from osd.gamma.goodput_row import GoodputRow
+from osd.gamma.weigher import Weigher
+
+SKIPS = 16
+"""Of so many rounds in which only its last token speaks against drafting a row drafts in one: what is known of such
+tokens may have become wrong."""
+
+
+class LastToken:
+    """What is known of the row's last tokens, and how long that is believed."""
+
+    def __init__(self, weigher: Weigher) -> None:
+        self._weigher = weigher
+        self._wakes = inf
+        """The odds after a last token with which the row drafts though it rests."""
+        self._skipped = 0
+        """Rounds that were skipped since one was not."""
+
+    def weighed(self, rows: Sequence[GoodputRow], settled: bool, entry: float) -> bool:
+        """Whether a row alone would begin, but for its last token; ``settled``: it begins, or something else keeps it
+        from that; ``entry``: what it must hope for. Where no other token would do either, it is kept from which odds on
+        one does."""
+        self._wakes = inf
+        if settled or len(rows) > 1:
+            return False
+        self._wakes = self._weigher.pays_from(rows[0], entry)
+        if self._wakes > 1.0 or not self.skips():
+            return False
+        self._wakes = inf
+        return True
+
+    def skips(self) -> bool:
+        """Whether it goes without because of its last token; not always."""
+        self._skipped = (self._skipped + 1) % SKIPS
+        return self._skipped > 0
+
+    def wakes(self, rows: Sequence[GoodputRow]) -> bool:
+        """Whether a row that rests alone has come to a token after which its draft is good enough."""
+        return self._wakes < inf and self._weigher.odds_after(rows[0]) >= self._wakes
