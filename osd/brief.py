@@ -23,7 +23,9 @@ from osd.compiled.background import InBackground
 from osd.sight import Array, of_rows
 
 MOST_LINES = 8
-"""Tokens of a pass; over more, PyTorch's products gain what the rest of its pass loses."""
+"""Tokens of a pass with logits; over more, PyTorch's products gain what the rest of its pass loses."""
+MOST_READ = 48
+"""Of one that only reads them."""
 MOST_WEIGHTS = 4 << 20
 """Numbers in the products of a pass: beyond that they are what it takes, and PyTorch's run on every core."""
 WORTH_COMPILING = 128
@@ -91,26 +93,33 @@ class BriefPass:
         small = sum(p.numel() for p in module.model.layers.parameters()) + weight.numel() <= MOST_WEIGHTS
         return cls(module, rotary) if small and weight.device.type == "cpu" and weight.dtype == torch.float32 else None
 
-    def takes(self, lines: int, cache: RaggedCache) -> bool:
+    def takes(self, lines: int, cache: RaggedCache, most: int = MOST_LINES) -> bool:
         """Whether it is there for so many tokens and this cache; asked before every pass."""
-        few = lines <= MOST_LINES and cache.mix is None
-        return few and PASSES.ready is not None and cache.ragged[0].is_initialized
+        return lines <= most and cache.mix is None and PASSES.ready is not None and cache.ragged[0].is_initialized
 
-    def __call__(
-        self, tokens: Tensor, cache: RaggedCache, first: int, starts: Sequence[int], last: Tensor | None,
-        acceptance: Acceptance | None = None,
-    ) -> tuple[Tensor, ReadOff]:  # fmt: skip
-        """Tokens (B, T) of the rows from ``first`` on, at positions ``starts[i]`` …: logits (B, T, V), or with ``last``
-        (B,) those after one token of each row, (B, 1, V); and what they say, line by line."""
+    def read(self, tokens: Tensor, cache: RaggedCache, first: int, starts: Sequence[int]) -> Array:
+        """Tokens (B, T) of the rows from ``first`` on, at positions ``starts[i]`` …, into the cache: what the layers
+        make of them, (B · T, D)."""
         passes: Any = PASSES.ready
         (rows, width), length = tokens.shape, cache.length
-        hidden = self._embedding[tokens.numpy().reshape(-1)]
+        hidden: Array = self._embedding[tokens.numpy().reshape(-1)]
         sight = of_rows(first, starts, [width] * rows, length)
         cos, sin = self._rotary(length)
         rotary = cos.numpy(), sin.numpy()
         for (weights, norms, eps, scale), layer in zip(self._layers, cache.ragged, strict=True):
             keys, values = (kept.numpy() for kept in layer.kept)
             passes.run_layer(hidden, sight, rotary, weights, norms, eps, scale, keys, values)
+        return hidden
+
+    def __call__(
+        self, tokens: Tensor, cache: RaggedCache, first: int, starts: Sequence[int], last: Tensor | None,
+        acceptance: Acceptance | None = None,
+    ) -> tuple[Tensor, ReadOff]:  # fmt: skip
+        """The same, and logits (B, T, V), or with ``last`` (B,) those after one token of each row, (B, 1, V); and what
+        they say, line by line."""
+        passes: Any = PASSES.ready
+        rows, width = tokens.shape
+        hidden = self.read(tokens, cache, first, starts)
         if last is not None:
             hidden = hidden[last.numpy() + np.arange(0, rows * width, width)]
         embedding, logits = np.empty_like(hidden), np.empty((len(hidden), len(self._head[0])), np.float32)

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from osd import lean
-from osd.brief import Acceptance, BriefPass, ReadOff
+from osd.brief import MOST_READ, Acceptance, BriefPass, ReadOff
 from osd.cache import RaggedCache
 from osd.few import FewTokens
 from osd.hugging import hugging_face_forward
@@ -64,6 +64,11 @@ class Decoder:
         """Whether a pass costs only the tokens that count, however they are spread over the rows."""
         return bool(getattr(self.forward, "packs", False))
 
+    @property
+    def _brief_pass(self) -> BriefPass | None:
+        brief: BriefPass | None = getattr(self.forward, "brief", None)
+        return brief
+
     def logits(
         self,
         tokens: torch.Tensor,
@@ -81,7 +86,7 @@ class Decoder:
         width = tokens.shape[1]
         self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
         if self.brief and counts is None:
-            brief: BriefPass | None = getattr(self.forward, "brief", None)
+            brief = self._brief_pass
             if brief is not None and brief.takes(tokens.numel(), self.cache):
                 self.went_brief = True
                 logits, self.read_off = brief(tokens, self.cache, first, starts, last, self.acceptance)
@@ -133,6 +138,10 @@ class Decoder:
         tokens = torch.tensor([[*piece, *[0] * (width - len(piece))] for piece in pieces], device=self.device)
         counts = [len(piece) for piece in pieces]
         mix = self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
+        brief = self._brief_pass if self.brief and min(starts) > 0 else None  # a beginning is read as exactly as can be
+        if brief is not None and brief.takes(tokens.numel(), self.cache, MOST_READ):
+            brief.read(tokens, self.cache, first, starts)
+            return
         self.cache.aim(first, starts, width, counts, None if mix else self._packed(counts, width))
         only_fill: Fill | None = getattr(self.forward, "read", None)
         if only_fill is None:

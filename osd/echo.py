@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osd.gamma.contexts import NO_CONTEXT, Peak, Slots, slots_of
+from osd.gamma.contexts import NO_CONTEXT, Around, Before, Peak
 
 REACH = 4096
 """Last tokens of a text that are looked at when it is first asked about: of a longer prompt, the rest would take
@@ -18,9 +18,9 @@ _BITS = 24
 _BELOW_ONE = 1 - 2**-40
 
 
-def signal_of(peak: float, said: bool, slots: Slots = NO_CONTEXT, token: int = -1) -> Peak:
+def signal_of(peak: float, said: bool, around: Around = NO_CONTEXT, token: int = -1) -> Peak:
     """``peak_echo``: a peak below 1, and 1 more where the text said the token before; with its context."""
-    return Peak(min(peak, _BELOW_ONE) + said, slots, token)
+    return Peak(min(peak, _BELOW_ONE) + said, around, token)
 
 
 class Echo:
@@ -38,11 +38,10 @@ class Echo:
             self._triples.add((text[i - 2] << _BITS | text[i - 1]) << _BITS | text[i])
         self._learned = len(text)
 
-    def signal(self, peak: float, before: int, last: int, token: int, greedy: bool) -> Peak:
-        """``peak_echo`` of a draft whose likeliest token after ``before`` and ``last`` is ``token``, by a row at
-        temperature 0 or not."""
-        slots = slots_of(last, token)
-        return signal_of(peak, self.said(before, last, token), slots, token if greedy else -1)
+    def signal(self, peak: float, before: Before, token: int, greedy: bool) -> Peak:
+        """``peak_echo`` of a draft whose likeliest token after these is ``token``, by a row at temperature 0 or not."""
+        _, second, last = before
+        return signal_of(peak, self.said(second, last, token), (*before, token), token if greedy else -1)
 
     def said(self, before: int, last: int, token: int) -> bool:
         """Whether ``token`` followed ``before`` and ``last`` somewhere in it."""

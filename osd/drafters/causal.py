@@ -82,7 +82,7 @@ class CausalDrafter:
             chosen, q = read_off.choices, None
         else:
             chosen, q = self._choose(logits, warp, chance, chain.size)
-        told = Told(rows, chain.tokens[-2:], read_off, self.head, self.decoder.cache.embedding)
+        told = Told(rows, chain.tokens[-3:], read_off, self.head, self.decoder.cache.embedding)
         signals: Reads = Signals(logits[:, 0], chosen, told)
         if second:
             chosen, signals = second.overrule(chosen, q, signals)

@@ -21,7 +21,7 @@ class Told(NamedTuple):
     rows: Sequence[Row] = ()
     """Those that share the pass; nobody, where nothing is asked of their texts."""
     drafted: Sequence[Tensor] = ()
-    """(B,) each: the last tokens of their chains before this pass, two at most."""
+    """(B,) each: the last tokens of their chains before this pass, three at most."""
     read_off: ReadOff | None = None
     """What is known of its logits already."""
     head: HeadPass | None = None
@@ -68,8 +68,8 @@ class Signals:
         signals: list[float] = []
         for i, (row, token, peak) in enumerate(zip(self._told.rows, likeliest, peaks, strict=True)):
             row.echo.learn(row.tokens)
-            before, last = [-1, -1, *row.tokens[-2:], *(tokens[i] for tokens in drafted)][-2:]
-            signals.append(row.echo.signal(peak, before, last, token, row.greedy))
+            third, second, last = [-1, -1, -1, *row.tokens[-3:], *(tokens[i] for tokens in drafted)][-3:]
+            signals.append(row.echo.signal(peak, (third, second, last), token, row.greedy))
         return signals
 
     def _on_host(self) -> tuple[list[list[int]], list[int], list[float]]:

@@ -23,7 +23,9 @@ START = BINS
 
 ACCEPTED, JUDGED, PRIORS, FRESH, TICKS, SHARED = 0, 1, 2, 3, 4, 5
 """Lines of the book. PRIORS: judged tokens of a bin that are the guess it began with; FRESH: whether a line of
-expectations is up to date; SHARED: how tokens were accepted beside what peaks say, as LEANS of a row and its ODDS."""
+expectations is up to date; SHARED: how tokens were accepted beside what peaks say, as LEANS of a row and its ODDS, and
+from USUAL on tokens accepted and judged lately."""
+USUAL = 5
 FOLLOWS = 6
 WEIGHTS = FOLLOWS + BINS + 1
 CHANCES = WEIGHTS + BINS + 1
@@ -37,6 +39,10 @@ SHARED_PRIOR = 2.0
 """Accepted and rejected tokens that "peaks are the truth" counts as."""
 SHARED_KEEPS = 0.99
 """What is kept of the history of all bins with each judged token."""
+USUAL_KEEPS = 0.998
+"""What is kept of the tokens accepted and judged lately, with each judged one."""
+USUAL_PRIOR = 4.0
+"""Judged tokens, half of them accepted, that these begin with."""
 MEMORY = 160.0
 """Tokens that a bin remembers: traffic changes, and with it what a peak is worth."""
 FIRST_MEMORY = 16.0
@@ -82,6 +88,11 @@ def chance_of(book: Lines, peak_bin: int) -> float:
     middle = middle_of(peak_bin)
     guess = leaning(book[SHARED][4], middle) - middle
     return float((book[ACCEPTED][peak_bin] + book[PRIORS][peak_bin] * guess) / book[JUDGED][peak_bin])
+
+
+def usual(book: Lines) -> float:
+    """How often drafted tokens are accepted, whatever their peaks."""
+    return float(book[SHARED][USUAL] / book[SHARED][USUAL + 1])
 
 
 def expect(book: Lines, before: int) -> None:
@@ -156,7 +167,7 @@ def lean(line: Line, at: int, chance: float, accepted: float, keeps: float, prio
 
 def saw(book: Lines, peak_bin: int, accepted: float) -> None:
     """The target's verdict on a token, 1 or 0."""
-    counts, ticks = book[JUDGED], book[TICKS]
+    counts, ticks, shared = book[JUDGED], book[TICKS], book[SHARED]
     ticks[ALL] += 1.0
     ticks[SINCE] += 1.0
     keeps = 1.0 if counts[peak_bin] < MEMORY else 1.0 - 1.0 / MEMORY
@@ -164,7 +175,9 @@ def saw(book: Lines, peak_bin: int, accepted: float) -> None:
     book[ACCEPTED][peak_bin] = keeps * book[ACCEPTED][peak_bin] + accepted
     book[PRIORS][peak_bin] *= keeps
     if peak_bin < PEAKS:
-        book[SHARED][4] = lean(book[SHARED], 0, middle_of(peak_bin), accepted, SHARED_KEEPS, SHARED_PRIOR)
+        shared[4] = lean(shared, 0, middle_of(peak_bin), accepted, SHARED_KEEPS, SHARED_PRIOR)
+    shared[USUAL] = USUAL_KEEPS * shared[USUAL] + accepted
+    shared[USUAL + 1] = USUAL_KEEPS * shared[USUAL + 1] + 1.0
     if ticks[SINCE] % REFRESH == 0.0 or ticks[ALL] <= REFRESH:
         for before in range(BINS + 1):
             book[FRESH][before] = 0.0

@@ -1,62 +1,71 @@
-"""Compiles :mod:`osd.gamma.weighing`, ``book`` and ``contexts`` with Numba, in the background; until that is done, or
-where it cannot be, the interpreter runs the same lines."""
+"""Compiles :mod:`osd.gamma.held` and what it calls with Numba, in the background; until that is done, or where it
+cannot be, the interpreter runs the same lines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import FunctionType
 from typing import Any
 
 from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
-from osd.gamma import book, contexts, lines, weighing
+from osd.gamma import book, contexts, held, lines, weighing
 
 _IN_ORDER = (
     "bin_of", "middle_of", "leaning", "chance_of", "expect", "guess_of", "passed", "forget", "odds_of", "lean", "saw",
-    "recalled", "odds_after", "odds_at", "saw_at",
-    "beyond", "brings", "foresee", "hope", "look", "weigh", "judge", "begin", "pays_from",
+    "usual", "slot_of", "recalled", "chance_ahead", "odds_beside", "saw_at",
+    "beyond", "brings", "foresee", "hope", "odds_next", "look", "weigh", "judge", "clear", "pays_from",
+    "cut", "look_ahead", "learn", "begin_alone", "begin", "weigh_alone", "weigh_together", "pays_alone", "odds_after",
 )  # fmt: skip
 """Whatever one calls stands before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighing:
-    """Functions of :mod:`osd.gamma.weighing`."""
+    """Functions of :mod:`osd.gamma.held`."""
 
-    begin: Callable[..., float]
-    foresee: Callable[..., None]
-    weigh: Callable[..., float]
-    pays_from: Callable[..., float]
+    look_ahead: Callable[..., None]
+    learn: Callable[..., None]
+    begin_alone: Callable[..., float]
+    begin: Callable[..., None]
+    weigh_alone: Callable[..., float]
+    weigh_together: Callable[..., None]
+    pays_alone: Callable[..., float]
+    odds_after: Callable[..., float]
 
 
-PLAIN = Weighing(weighing.begin, weighing.foresee, weighing.weigh, weighing.pays_from)
+_ASKED = tuple(field.name for field in fields(Weighing))
+PLAIN = Weighing(**{name: getattr(held, name) for name in _ASKED})
 """Over lists."""
 
 
 def compile_weighing() -> Weighing:
-    """The functions over names of their own, so that the plain ones stay what they are. What Numba makes of them is
-    kept beside the byte code."""
-    from numba import njit
+    """The functions over names of their own, so that the plain ones stay what they are."""
+    from osd.compiled.keeping import kept
 
-    names: dict[str, Any] = {**vars(book), **vars(contexts), **vars(weighing)}
+    names: dict[str, Any] = {**vars(book), **vars(contexts), **vars(weighing), **vars(held)}
     for name in _IN_ORDER:
         plain = names[name]
-        names[name] = njit(cache=True)(FunctionType(plain.__code__, names, name))
-    return Weighing(names["begin"], names["foresee"], names["weigh"], names["pays_from"])
+        names[name] = kept(FunctionType(plain.__code__, names, name), nogil=False)
+        if name == "cut":
+            names["parts"] = names[name]
+    return Weighing(**{name: names[name] for name in _ASKED})
 
 
 def compile_and_try() -> Weighing:
     """The functions, called once with each kind of argument that is to come, which compiles them."""
     made = compile_weighing()
-    apart(made.weigh, "osd.gamma.compiled:compile_and_try")
-    known, held = array(lines.new_book()), new_contexts()
-    desk, places, peaks = array(lines.new_desk(1, 1)), whole([0]), array([[0.0, *contexts.NO_CONTEXT]])
-    prices, outlook = array([0.0, 0.0]), array(lines.new_outlook())
-    made.foresee(known, outlook, prices, 0.0)
-    made.begin(known, held, desk, places, 1, prices, outlook)
-    made.pays_from(known, desk[0], prices, outlook, 0.0)
-    made.weigh(known, held, desk, places, peaks, 1, prices, outlook, 0.0)
+    apart(made.weigh_alone, "osd.gamma.compiled:compile_and_try")
+    numbers = array(lines.new_held(1, 1, new_contexts()))
+    made.look_ahead(numbers, 0.0)
+    made.begin_alone(numbers, 0, *contexts.NOTHING_BEFORE, 0, 0)
+    made.weigh_alone(numbers, 0, 0.0, *contexts.NO_CONTEXT, 0.0)
+    made.pays_alone(numbers, 0, 0.0)
+    made.begin(numbers, 1)
+    made.weigh_together(numbers, 1, 0.0)
+    made.learn(numbers, 0, 1, 1)
+    made.odds_after(numbers, *contexts.NOTHING_BEFORE)
     return made
 
 
@@ -71,22 +80,16 @@ class Compiler(InBackground[Weighing]):
 COMPILER = Compiler()
 
 
-def array(values: Any) -> Any:
-    """As float64 numbers."""
+def array(parts: Any) -> held.Held:
+    """What :func:`osd.gamma.held.cut` takes apart again, of the tuple."""
     import numpy as np  # here and not above: what is not compiled needs no arrays
 
-    return np.array(values, np.float64)
+    rows, depth = len(parts[-1]), len(parts[2]) - 1
+    return np.concatenate([np.array([depth, rows], np.float64), *(np.ravel(np.array(part)) for part in parts)])
 
 
 def new_contexts() -> contexts.Contexts:
-    """Nothing is known of any context. Arrays from the beginning: so many lists would take milliseconds."""
+    """Nothing is known of any context. An array from the beginning: so many lists would take milliseconds."""
     import numpy as np
 
     return np.tile(np.array(contexts.NOT_SEEN), (contexts.KINDS, contexts.SLOTS, 1))
-
-
-def whole(values: Any) -> Any:
-    """As int64 numbers."""
-    import numpy as np
-
-    return np.array(values, np.int64)

@@ -1,10 +1,12 @@
-"""After which tokens a draft is right: how much oftener than its peaks say, by context.
+"""After which tokens a draft is right, before a draft pass is made and after it.
 
-    contexts   lines of two kinds: one for a last token, one for a last token with the draft's likeliest next
+    contexts   lines of four kinds: for the last token, the last two, the last three, and for the last token with the
+               draft's likeliest next
 
-A peak says how sure a draft is, and not how often it is right where it is so sure: of the pair's drafts on ``wikisql``,
-those after one token were nearly always accepted, after another nearly never, at the same peak. What stands before a
-drafted token is known before it is drawn, and so is its likeliest one; so the odds may decide whether it is verified.
+What stands before a drafted token is known before its pass is made, and mostly tells how the draft will do: of the
+pair's drafts on ``wikisql``, the last three tokens told the accepted from the others as well as peaks did. After the
+pass a peak says how sure a draft is, and a line of each kind how much oftener it is right where it is so sure. All of
+it is known before a token is drawn, and so is the likeliest one; so the odds may decide whether it is verified.
 
 Numbers alone, as :mod:`osd.gamma.book`. Tokens share lines by remainder: two of one line have what both deserve.
 """
@@ -16,83 +18,104 @@ from typing import Any
 from osd.gamma.book import Line, lean, leaning, odds_of
 
 Contexts = Any
-"""A float64 array (KINDS, SLOTS, 6)."""
+"""A float64 array (KINDS, SLOTS, PLACES)."""
 
-KINDS = 2
+ONE_BEFORE, TWO_BEFORE, THREE_BEFORE, WITH_NEXT, KINDS = 0, 1, 2, 3, 4
 SLOTS = 8191
 """Lines of a kind; a prime, so that pairs of tokens spread over them."""
-_PAIRS = 7919
-CONTEXT_PRIOR = 0.7
+_PAIRS, _TRIPLES = 7919, 6131
+AHEAD_PRIOR = 0.7
+"""Judged tokens that what is known of fewer tokens before counts as."""
+CONTEXT_PRIOR = 0.5
 """Accepted and rejected tokens that "here as elsewhere" counts as."""
 CONTEXT_KEEPS = 0.97
 """What a context keeps of its history with each judged token."""
-CONTEXT_ODDS, HALVINGS = 4, 5
-"""Places on a line, after the four counts of :func:`~osd.gamma.book.lean`."""
+ACCEPTED_HERE, JUDGED_HERE, BESIDE, CONTEXT_ODDS, HALVINGS, PLACES = 0, 1, 2, 6, 7, 8
+"""Places on a line. BESIDE: the four counts of :func:`~osd.gamma.book.lean`, beside what peaks said, and the odds that
+they come to. HALVINGS: how often all of them were halved."""
 
-NOT_SEEN = (CONTEXT_PRIOR, CONTEXT_PRIOR, CONTEXT_PRIOR, CONTEXT_PRIOR, 1.0, 0.0)
+NOT_SEEN = (0.0, 0.0, *([CONTEXT_PRIOR] * 4), 1.0, 0.0)
 """The line of a context before anything is known: here as elsewhere."""
 
-Slots = tuple[int, int]
-"""A line of each kind."""
-NO_CONTEXT: Slots = (-1, -1)
+Before = tuple[int, int, int]
+"""Three tokens of a text, one after another; −1 where there is none."""
+Around = tuple[int, int, int, int]
+"""The same, and the token that a draft finds likeliest next."""
+NOTHING_BEFORE: Before = (-1, -1, -1)
+NO_CONTEXT: Around = (-1, -1, -1, -1)
 """Of what no context is known, or none counts."""
 
 
 class Peak(float):
-    """What a draft pass tells of one row, a number, with the lines of the token's context."""
+    """What a draft pass tells of one row, a number, with the tokens around it."""
 
-    __slots__ = ("slots", "token")
-    slots: Slots
+    __slots__ = ("around", "token")
+    around: Around
     token: int
     """The draft's likeliest, where it is the one that was drafted, by a row at temperature 0; else −1."""
 
-    def __new__(cls, value: float, slots: Slots = NO_CONTEXT, token: int = -1) -> Peak:
+    def __new__(cls, value: float, around: Around = NO_CONTEXT, token: int = -1) -> Peak:
         """``value``: as the signal says."""
         made = super().__new__(cls, value)
-        made.slots, made.token = slots, token
+        made.around, made.token = around, token
         return made
 
 
-def slot_of(last: int) -> int:
-    """The line of a last token; −1 where there is none."""
-    return last % SLOTS if last >= 0 else -1
+def slot_of(kind: int, third: int, second: int, last: int, token: int) -> int:
+    """The line of this kind, of ``token`` after these."""
+    if kind == ONE_BEFORE:
+        return last % SLOTS
+    if kind == TWO_BEFORE:
+        return (second * _PAIRS + last) % SLOTS
+    if kind == THREE_BEFORE:
+        return ((third * _TRIPLES + second) * _PAIRS + last) % SLOTS
+    return (last * _PAIRS + token) % SLOTS
 
 
-def slots_of(last: int, token: int) -> Slots:
-    """Of a draft whose likeliest next token after ``last`` is ``token``."""
-    return (slot_of(last), (last * _PAIRS + token) % SLOTS) if last >= 0 else NO_CONTEXT
-
-
-def recalled(line: Line, halvings: float) -> float:
-    """A context's odds, once its history is halved as often as everybody's."""
+def recalled(line: Line, halvings: float) -> Line:
+    """A context's line, once its history is halved as often as everybody's."""
     if line[HALVINGS] < halvings:
         left = 0.5 ** (halvings - line[HALVINGS])
-        for i in range(4):
+        line[ACCEPTED_HERE] *= left
+        line[JUDGED_HERE] *= left
+        for i in range(BESIDE, CONTEXT_ODDS):
             line[i] = CONTEXT_PRIOR + left * (line[i] - CONTEXT_PRIOR)
+        line[CONTEXT_ODDS] = odds_of(line, BESIDE)
         line[HALVINGS] = halvings
-        line[CONTEXT_ODDS] = odds_of(line, 0)
-    return float(line[CONTEXT_ODDS])
+    return line
 
 
-def odds_after(contexts: Contexts, last: int, halvings: float) -> float:
-    """The same of any token after this one, which has the line ``last``: all that is known before a draft pass."""
-    return recalled(contexts[0][last], halvings) if last >= 0 else 1.0
+def chance_ahead(contexts: Contexts, third: int, second: int, last: int, halvings: float, usual: float) -> float:
+    """How often a draft is right after these tokens, where it usually is so often: all that is known before its pass.
+    Where little is known of three tokens, two say it, and of two, one."""
+    chance = usual
+    for kind in range(WITH_NEXT):
+        line = recalled(contexts[kind][slot_of(kind, third, second, last, 0)], halvings)
+        chance = (line[ACCEPTED_HERE] + AHEAD_PRIOR * chance) / (line[JUDGED_HERE] + AHEAD_PRIOR)
+    return float(chance)
 
 
-def odds_at(contexts: Contexts, first: int, second: int, halvings: float) -> float:
+def odds_beside(contexts: Contexts, third: int, second: int, last: int, token: int, halvings: float) -> float:
     """Odds of acceptance in a context ÷ those that peaks give."""
-    if first < 0:
-        return 1.0
-    return odds_after(contexts, first, halvings) * recalled(contexts[1][second], halvings)
+    odds = 1.0
+    if last >= 0:
+        for kind in range(KINDS):
+            slot = slot_of(kind, third, second, last, token)
+            odds *= recalled(contexts[kind][slot], halvings)[CONTEXT_ODDS]
+    return odds
 
 
-def saw_at(contexts: Contexts, first: int, second: int, halvings: float, chance: float, accepted: float) -> None:
-    """The target's verdict on a token to which its peak gives this chance. What the last token has told already is not
-    told again by the pair."""
-    if first < 0:
+def saw_at(
+    contexts: Contexts, third: int, second: int, last: int, token: int, halvings: float, chance: float, accepted: float
+) -> None:
+    """The target's verdict on a token to which its peak gives this chance. What one kind has told already beside it is
+    not told again by the next."""
+    if last < 0:
         return
-    after, between = contexts[0][first], contexts[1][second]
-    elsewhere = leaning(recalled(after, halvings), chance)
-    recalled(between, halvings)
-    after[CONTEXT_ODDS] = lean(after, 0, chance, accepted, CONTEXT_KEEPS, CONTEXT_PRIOR)
-    between[CONTEXT_ODDS] = lean(between, 0, elsewhere, accepted, CONTEXT_KEEPS, CONTEXT_PRIOR)
+    for kind in range(KINDS):
+        line = recalled(contexts[kind][slot_of(kind, third, second, last, token)], halvings)
+        line[ACCEPTED_HERE] = CONTEXT_KEEPS * line[ACCEPTED_HERE] + accepted
+        line[JUDGED_HERE] = CONTEXT_KEEPS * line[JUDGED_HERE] + 1.0
+        leant = leaning(line[CONTEXT_ODDS], chance)
+        line[CONTEXT_ODDS] = lean(line, BESIDE, chance, accepted, CONTEXT_KEEPS, CONTEXT_PRIOR)
+        chance = leant

@@ -42,6 +42,8 @@ _MOVED = 0.1
 _STEADY = 4
 """Rounds that draft once it was found to pay: what is asked before a draft costs as much as a third of a pass. Of
 one row alone only its last token is asked about."""
+_SOON_READ = 32
+"""Unread tokens up to which a row that goes on needs no thought: reading them takes a fraction of a round, and pays."""
 _COMING_AND_GOING = 3
 """Rounds for which a batch that rests goes on resting though requests came or went: where one leaves another follows at
 once, and deciding costs a twentieth of a pass. One row alone has nobody to wait for."""
@@ -104,7 +106,7 @@ class GoodputController:
         self, rows: Sequence[GoodputRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
         """All that there is room for, to be cut short in the round; or 0 for all."""
-        stands = self._quiet or (self._steady and not any(unread))
+        stands = self._quiet or (self._steady and max(unread, default=0) <= _SOON_READ)
         if stands and batch == self._batch and rows == self._rows:
             if not self._last_token.wakes(rows):
                 return self._as_before(rows, rooms)
@@ -184,7 +186,7 @@ class GoodputController:
     def _go_on_drafting(self, prices: Prices, batch: int, unread: Sequence[int]) -> None:
         """In this round and those that stay like it the rule cuts drafts short."""
         self._bar = self._time.rate(prices, batch) * prices.draft
-        self._steady = 0 if any(unread) else _STEADY - 1
+        self._steady = _STEADY - 1 if max(unread, default=0) <= _SOON_READ else 0
 
     def _rest(self, rows: Sequence[GoodputRow], prices: Prices, rounds: int) -> list[int]:
         """Nobody drafts, and as long as the rows stay the same nothing is to be decided for so many rounds, this one

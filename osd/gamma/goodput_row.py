@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from osd.gamma.base import Observation
-from osd.gamma.contexts import slot_of
+from osd.gamma.contexts import Before
 
 NOWHERE = -1
 """The place of a row that is in no round."""
@@ -42,9 +42,12 @@ class GoodputRow:
         """Tokens before which it is not probed again."""
 
     @property
-    def after(self) -> int:
-        """The context of what comes next: that of its last token."""
-        return slot_of(self._text[-1] if self._text else -1)
+    def before(self) -> Before:
+        """What comes next comes after these."""
+        text = self._text
+        if len(text) < 3:
+            text = [-1, -1, -1, *text]
+        return text[-3], text[-2], text[-1]
 
     def observe(self, seen: Observation) -> None:
         """A round."""

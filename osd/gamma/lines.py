@@ -1,4 +1,4 @@
-"""Makes the lines that :mod:`osd.gamma.weighing` works on, as lists: before anything is known."""
+"""Makes the numbers that :mod:`osd.gamma.weighing` works on: before anything is known."""
 
 from __future__ import annotations
 
@@ -12,11 +12,25 @@ from osd.gamma.book import (
     PRIORS,
     SHARED,
     SHARED_PRIOR,
+    USUAL,
+    USUAL_PRIOR,
     Line,
     guess_of,
     middle_of,
 )
-from osd.gamma.weighing import AFTER, DRAFTED, FORESEEN, GRID, HEAD, LEANS, ODDS, PASSES, PER_PASS, ROW_PRIOR
+from osd.gamma.contexts import NO_CONTEXT, Contexts
+from osd.gamma.held import Held
+from osd.gamma.weighing import FORESEEN, GRID, HEAD, LEANS, ODDS, PASSES, PER_PASS, ROW_PRIOR
+
+
+def new_held(rows: int, depth: int, contexts: Contexts) -> Held:
+    """The tuple that :func:`osd.gamma.held.parts` gives, for so many rows and drafts of so many tokens."""
+    return new_book(), new_outlook(), [0.0] * (depth + 1), contexts, *new_batch(rows, depth)
+
+
+def new_batch(rows: int, depth: int) -> Held:
+    """The last three of it: what there is a line of for each row."""
+    return new_desk(rows, depth), [0.0] * rows, [[0.0, *map(float, NO_CONTEXT)] for _ in range(rows)]
 
 
 def new_book() -> list[list[float]]:
@@ -25,7 +39,7 @@ def new_book() -> list[list[float]]:
     book[ACCEPTED] = [PRIOR * middle_of(i) for i in range(BINS)] + [0.0]
     book[JUDGED] = [PRIOR] * (BINS + 1)
     book[PRIORS] = [PRIOR] * (BINS + 1)
-    book[SHARED][:5] = [SHARED_PRIOR] * 4 + [1.0]
+    book[SHARED][: USUAL + 2] = [SHARED_PRIOR] * 4 + [1.0, USUAL_PRIOR / 2, USUAL_PRIOR]
     for before in range(BINS + 1):
         book[FOLLOWS + before] = [guess_of(before, i) for i in range(BINS)] + [0.0]
     return book
@@ -46,6 +60,6 @@ def new_outlook() -> list[list[list[float]]]:
 
 def welcome(row: Line) -> None:
     """A new request takes this line; it leans neither way."""
-    row[DRAFTED], row[PASSES], row[ODDS], row[AFTER] = 0.0, 0.0, 1.0, -1.0
+    row[PASSES], row[ODDS] = 0.0, 1.0
     for i in range(4):
         row[LEANS + i] = ROW_PRIOR

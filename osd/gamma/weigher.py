@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from osd.gamma import lines, weighing
+from osd.gamma import held, lines, weighing
 from osd.gamma.base import Go
-from osd.gamma.book import HALVED, TICKS
-from osd.gamma.compiled import COMPILER, PLAIN, Compiler, array, new_contexts, whole
-from osd.gamma.contexts import NO_CONTEXT, Peak, odds_after
+from osd.gamma.compiled import COMPILER, PLAIN, Compiler, array, new_contexts
+from osd.gamma.contexts import NO_CONTEXT, Around, Peak
 from osd.gamma.goodput_row import NOWHERE, GoodputRow, Tally
 
 _ROWS = 8
@@ -33,16 +31,12 @@ class Weigher:
         self.judged = 0
         """Tokens judged so far."""
         self._compiler, self._run = compiler, PLAIN
-        self._book: Any = lines.new_book()
-        self._desk: Any = lines.new_desk(_ROWS, depth)
-        self._places: Any = [0] * _ROWS
-        self._peaks: Any = _no_peaks(_ROWS)
-        self._contexts: Any = new_contexts()
-        self._prices: Any = [0.0] * (depth + 1)
-        self._outlook: Any = lines.new_outlook()
+        self._hold(lines.new_held(_ROWS, depth, new_contexts()))
         self._free = list(range(_ROWS))
         self._begun = 0
         """Rows of this round, whose lines the first ``_places`` name."""
+        self._verdicts: list[tuple[int, int, int]] = []
+        """On the last drafts, which are learned from when the next round begins: a row's place, drafted, accepted."""
         self._interpreted = 0
         """Rounds."""
 
@@ -57,8 +51,7 @@ class Weigher:
 
     def seat(self, gone: Sequence[GoodputRow], come: Sequence[GoodputRow]) -> None:
         """Rows that left give their lines to those that came, once the verdicts on their last drafts are learned."""
-        if gone:
-            self._run.begin(self._book, self._contexts, self._desk, self._places, 0, self._prices, self._outlook)
+        self._learn()
         for row in gone:
             self._free.append(row.place)
             row.place = NOWHERE
@@ -69,81 +62,102 @@ class Weigher:
             lines.welcome(self._desk[row.place])
 
     def verdict(self, place: int, drafted: int, accepted: int) -> None:
-        """On a row's draft; it is learned from when the next round begins."""
+        """On a row's draft."""
         if place != NOWHERE:
-            line = self._desk[place]
-            line[weighing.DRAFTED], line[weighing.TAKEN] = drafted, accepted
+            self._verdicts.append((place, drafted, accepted))
             self.judged += accepted + 1 if accepted < drafted else drafted
 
     def foresee(self, prices: Sequence[float], bar: float) -> None:
         """From now on verifying a row's d-th token costs ``prices[d - 1]``, up to its depth, and a draft pass ``bar`` a
         row, in tokens."""
         self._prices[1:] = prices
-        self._run.foresee(self._book, self._outlook, self._prices, bar)
+        self._run.look_ahead(self._held, bar)
 
     def begin(self, rows: Sequence[GoodputRow]) -> list[float]:
         """A round: what each row hopes of a first draft pass, and of what may follow."""
         if self._run is PLAIN and self._compiler:
             self._hurry(self._compiler)
         count = self._begun = len(rows)
-        for k, row in enumerate(rows):
-            self._places[k] = row.place
         if count == 1:
-            self._desk[rows[0].place][weighing.AFTER] = rows[0].after
-        hopes = self._run.begin(
-            self._book, self._contexts, self._desk, self._places, count, self._prices, self._outlook
-        )  # fmt: skip
-        if count == 1:
-            return [hopes]
+            return [self._begin_alone(rows[0])]
+        self._learn()
+        self._places_of(rows)
+        self._run.begin(self._held, count)
         return [float(self._desk[row.place][weighing.HOPE]) for row in rows]
 
     def weigh(self, rows: Sequence[GoodputRow], peaks: Sequence[float], bar: float) -> list[Go]:
         """After a draft pass of these rows of the round: a row keeps its token while that is worth what verifying it
         costs, all go on while they hope for more than ``bar``; all keep and go on where it is below 0."""
-        count = len(rows)
-        if count != self._begun:
-            self._begun = 0
-            for k in range(count):
-                self._places[k] = rows[k].place
-        for k, peak in enumerate(peaks):
-            line = self._peaks[k]
-            line[0] = peak
-            line[1], line[2] = peak.slots if isinstance(peak, Peak) else NO_CONTEXT
-        alone = self._begun == 1  # else how long the others go on, and share a pass, is not known
-        outlook = self._outlook if alone else self._outlook[:0]
-        first = self._run.weigh(
-            self._book, self._contexts, self._desk, self._places, self._peaks, count, self._prices, outlook, bar
-        )  # fmt: skip
-        if count > 1:
-            answers = [_GOES[int(self._desk[row.place][weighing.ANSWER])] for row in rows]
-        else:
-            answers = _ALONE[int(first)]
+        if self._begun == 1:
+            around = _around(peaks[0])
+            answer = int(self._run.weigh_alone(self._held, rows[0].place, peaks[0], *around, bar))
+            if not answer:
+                _decline(rows[0], peaks[0])
+            return _ALONE[answer]
+        answers = self._weigh_together(rows, peaks, bar)
         for row, peak, go in zip(rows, peaks, answers, strict=True):
-            if not go and isinstance(peak, Peak):
-                row.declined = peak.token
+            if not go:
+                _decline(row, peak)
         return answers
 
     def pays_from(self, row: GoodputRow, bar: float) -> float:
-        """What :meth:`odds_after` a row's last token must be for it to hope for more than ``bar``, if it has just begun
-        a round; 1 at least."""
-        return self._run.pays_from(self._book, self._desk[row.place], self._prices, self._outlook, bar)
+        """What :meth:`odds_after` must be for a row to hope for more than ``bar``, if it has just begun a round; 1 at
+        least."""
+        return self._run.pays_alone(self._held, row.place, bar)
 
     def odds_after(self, row: GoodputRow) -> float:
-        """The odds of acceptance after a row's last token ÷ those that peaks give."""
-        return odds_after(self._contexts, row.after, self._book[TICKS][HALVED])
+        """The odds of acceptance after a row's last tokens ÷ those that are expected of a first draft pass."""
+        return self._run.odds_after(self._held, *row.before)
 
     def odds(self, row: GoodputRow) -> float:
         """A row's odds of acceptance ÷ those of all requests, when the round was begun."""
         return float(self._desk[row.place][weighing.ODDS])
 
+    def _begin_alone(self, row: GoodputRow) -> float:
+        """One call: that of the verdict is told with it."""
+        drafted = accepted = 0
+        if self._verdicts:
+            place, drafted, accepted = self._verdicts.pop()
+            if self._verdicts or place != row.place:
+                self._verdicts.append((place, drafted, accepted))
+                self._learn()
+                drafted = accepted = 0
+        return self._run.begin_alone(self._held, row.place, *row.before, drafted, accepted)
+
+    def _learn(self) -> None:
+        for verdict in self._verdicts:
+            self._run.learn(self._held, *verdict)
+        self._verdicts.clear()
+
+    def _places_of(self, rows: Sequence[GoodputRow]) -> None:
+        for k, row in enumerate(rows):
+            self._places[k] = row.place
+
+    def _weigh_together(self, rows: Sequence[GoodputRow], peaks: Sequence[float], bar: float) -> list[Go]:
+        if len(rows) != self._begun:
+            self._begun = 0
+            self._places_of(rows)
+        for k, peak in enumerate(peaks):
+            line = self._peaks[k]
+            line[0] = peak
+            line[1], line[2], line[3], line[4] = _around(peak)
+        self._run.weigh_together(self._held, len(rows), bar)
+        return [_GOES[int(self._desk[row.place][weighing.ANSWER])] for row in rows]
+
+    def _hold(self, numbers: held.Held) -> None:
+        """From now on in these, a tuple or an array."""
+        self._held = numbers
+        self._parts = numbers if isinstance(numbers, tuple) else held.cut(numbers)
+        _, _, self._prices, _, self._desk, self._places, self._peaks = self._parts
+
     def _grow(self) -> None:
         """Twice the room. Rare, so it goes by way of lists."""
         before = len(self._desk)
-        self._desk = [list(line) for line in self._desk] + lines.new_desk(before, self.depth)
-        self._places, self._peaks = [0] * (2 * before), _no_peaks(2 * before)
+        desk, places, peaks = lines.new_batch(2 * before, self.depth)
+        desk[:before] = [list(line) for line in self._desk]
         self._free += range(before, 2 * before)
-        if self._run is not PLAIN:
-            self._arrays()
+        numbers = (*self._parts[:4], desk, places, peaks)
+        self._hold(numbers if self._run is PLAIN else array(numbers))
 
     def _hurry(self, compiler: Compiler) -> None:
         """Have it compiled once it is worth that, and from then on run what was compiled."""
@@ -151,13 +165,14 @@ class Weigher:
         if self._interpreted == WORTH_COMPILING:
             compiler.start()
         if compiler.ready:
-            self._run, self._book = compiler.ready, array(self._book)
-            self._prices, self._outlook = array(self._prices), array(self._outlook)
-            self._arrays()
-
-    def _arrays(self) -> None:
-        self._desk, self._places, self._peaks = array(self._desk), whole(self._places), array(self._peaks)
+            self._run = compiler.ready
+            self._hold(array(self._parts))
 
 
-def _no_peaks(rows: int) -> list[list[float]]:
-    return [[0.0, *NO_CONTEXT] for _ in range(rows)]
+def _around(peak: float) -> Around:
+    return peak.around if isinstance(peak, Peak) else NO_CONTEXT
+
+
+def _decline(row: GoodputRow, peak: float) -> None:
+    if isinstance(peak, Peak):
+        row.declined = peak.token

@@ -1,8 +1,8 @@
 """The arithmetic of goodput, over numbers alone: what a draft's peaks are worth, and whether another pass is.
 
 Written so that it runs in two ways, with the same answers: over lists by the interpreter, over arrays once Numba has
-compiled it (:mod:`osd.gamma.weigher`). Python between two draft passes is cold: it costs five times what it
-measures warm.
+compiled it (:mod:`osd.gamma.held`, and :mod:`osd.gamma.compiled`). Python between two draft passes is cold: it costs
+five times what it measures warm.
 
     book      what is known of the draft (:mod:`osd.gamma.book`)
     contexts  after which tokens it is right (:mod:`osd.gamma.contexts`)
@@ -35,14 +35,14 @@ from osd.gamma.book import (
     leaning,
     passed,
     saw,
+    usual,
 )
-from osd.gamma.contexts import KINDS, Contexts, odds_after, odds_at, saw_at
+from osd.gamma.contexts import Contexts, chance_ahead, odds_beside, saw_at
 
-SURVIVAL, LINE, PASSES, ODDS, HOPE, ANSWER, DRAFTED, TAKEN, LEANS, AFTER, HEAD = 0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 13
-"""Places on the desk. DRAFTED, TAKEN: the verdict on the last round, DRAFTED 0 once it is learned. LEANS: tokens
-accepted, rejected, expected to be and not; ODDS: what they come to. AFTER: the context of the text's last token.
-From HEAD on passes' bins, their chances, and their lines of each kind of context."""
-PER_PASS = 2 + KINDS
+SURVIVAL, LINE, PASSES, ODDS, HOPE, ANSWER, LEANS, HEAD = 0, 1, 2, 3, 4, 5, 6, 10
+"""Places on the desk. LEANS: tokens accepted, rejected, expected to be and not; ODDS: what they come to. From HEAD on
+passes' bins, their chances, and the tokens around them."""
+PER_PASS = 6
 ROW_PRIOR = 3.0
 """Accepted and rejected tokens that "this request is like the others" counts as."""
 ROW_KEEPS = 0.97
@@ -54,6 +54,8 @@ GRID = 4
 """Parts of S between which U is straight."""
 ODDS_TRIED = 16.0
 """The best context that is thought of."""
+_SURE = 0.999
+"""No expectation is surer."""
 
 
 def beyond(outlook: Any, depth: int, survival: float, peak_bin: int) -> float:
@@ -100,73 +102,82 @@ def hope(book: Lines, row: Line, prices: Line, outlook: Any, here: float) -> flo
     return brings(book, before, row[SURVIVAL], here * row[ODDS], int(row[PASSES]) + 1, prices, outlook)
 
 
+def odds_next(book: Lines, contexts: Contexts, found: int, third: int, second: int, last: int) -> float:
+    """Odds of acceptance of what comes after these tokens ÷ those that are expected after a token of this bin."""
+    if last < 0:
+        return 1.0
+    if book[FRESH][found] == 0.0:
+        expect(book, found)
+    weights, chances, expected = book[WEIGHTS + found], book[CHANCES + found], 0.0
+    for i in range(BINS):
+        expected += weights[i] * chances[i]
+    here = chance_ahead(contexts, third, second, last, book[TICKS][HALVED], usual(book))
+    here, expected = min(here, _SURE), max(expected, 1.0 - _SURE)
+    return here * (1.0 - expected) / ((1.0 - here) * expected)
+
+
 def look(book: Lines, contexts: Contexts, row: Line, peak: Line) -> None:
-    """A row's draft pass found this peak, in the context whose lines follow it."""
+    """A row's draft pass found this peak, between the tokens that follow it."""
     found, count = bin_of(peak[0]), int(row[PASSES])
     passed(book, int(row[LINE]), found)
-    first, second = int(peak[1]), int(peak[2])
-    chance = leaning(odds_at(contexts, first, second, book[TICKS][HALVED]), chance_of(book, found))
+    around = int(peak[1]), int(peak[2]), int(peak[3]), int(peak[4])
+    chance = leaning(odds_beside(contexts, *around, book[TICKS][HALVED]), chance_of(book, found))
     depth = (len(row) - HEAD) // PER_PASS
     if count < depth:
         row[HEAD + count], row[HEAD + depth + count] = float(found), chance
-        row[HEAD + 2 * depth + count], row[HEAD + 3 * depth + count] = peak[1], peak[2]
+        for i in range(1, 5):
+            row[HEAD + (1 + i) * depth + count] = peak[i]
     row[SURVIVAL] *= leaning(row[ODDS], chance)
     row[LINE], row[PASSES] = float(found), float(min(count + 1, depth))
 
 
 def weigh(
-    book: Lines, contexts: Contexts, desk: Lines, places: Any, peaks: Lines, rows: int, prices: Line, outlook: Any,
+    book: Lines,
+    contexts: Contexts,
+    desk: Lines,
+    places: Any,
+    peaks: Lines,
+    rows: int,
+    prices: Line,
+    outlook: Any,
     bar: float,
-) -> float:
+) -> None:
     """After a draft pass over the first ``rows`` of ``places``: each keeps its token while S + U ≥ θ; they go on
-    while what they hope of another pass is more than ``bar``. Below 0 it keeps all. ANSWER of each; returns that of
-    the first."""
+    while what they hope of another pass is more than ``bar``. Below 0 it keeps all. ANSWER of each."""
     hopes = 0.0
     for k in range(rows):
-        row = desk[places[k]]
+        row = desk[int(places[k])]
         look(book, contexts, row, peaks[k])
         row[ANSWER] = ON
         if bar >= 0.0:
             depth, survival = int(row[PASSES]), row[SURVIVAL]
             if survival + beyond(outlook, depth, survival, int(row[LINE])) >= prices[depth]:
-                hopes += hope(book, row, prices, outlook, 1.0)
+                peak = peaks[k]
+                here = odds_next(book, contexts, int(row[LINE]), int(peak[2]), int(peak[3]), int(peak[4]))
+                hopes += hope(book, row, prices, outlook, here)
             else:
                 row[ANSWER] = DECLINE
     if hopes <= bar:
         for k in range(rows):
-            row = desk[places[k]]
+            row = desk[int(places[k])]
             row[ANSWER] = min(row[ANSWER], LAST)
-    return float(desk[places[0]][ANSWER])
 
 
-def judge(book: Lines, contexts: Contexts, row: Line) -> None:
-    """The target took TAKEN of a row's DRAFTED tokens; verdicts end with the first rejection."""
-    depth, taken = (len(row) - HEAD) // PER_PASS, int(row[TAKEN])
-    for i in range(min(taken + 1, int(row[DRAFTED]), int(row[PASSES]))):
+def judge(book: Lines, contexts: Contexts, row: Line, drafted: int, taken: int) -> None:
+    """The target took so many of a row's drafted tokens; verdicts end with the first rejection."""
+    depth = (len(row) - HEAD) // PER_PASS
+    for i in range(min(taken + 1, drafted, int(row[PASSES]))):
         verdict = 1.0 if i < taken else 0.0
-        found, first, second = int(row[HEAD + i]), int(row[HEAD + 2 * depth + i]), int(row[HEAD + 3 * depth + i])
-        saw_at(contexts, first, second, book[TICKS][HALVED], chance_of(book, found), verdict)
+        found, at = int(row[HEAD + i]), HEAD + 2 * depth + i
+        around = int(row[at]), int(row[at + depth]), int(row[at + 2 * depth]), int(row[at + 3 * depth])
+        saw_at(contexts, *around, book[TICKS][HALVED], chance_of(book, found), verdict)
         saw(book, found, verdict)
         row[ODDS] = lean(row, LEANS, row[HEAD + depth + i], verdict, ROW_KEEPS, ROW_PRIOR)
-    row[DRAFTED] = 0.0
 
 
-def begin(
-    book: Lines, contexts: Contexts, desk: Lines, places: Any, rows: int, prices: Line, outlook: Any
-) -> float:
-    """Learns from the verdicts on the last round, and begins one with the first ``rows`` of ``places``: what does each
-    HOPE of a first draft pass? Returns the sum."""
-    for place in range(len(desk)):
-        if desk[place][DRAFTED] > 0.0:
-            judge(book, contexts, desk[place])
-    hopes = 0.0
-    for k in range(rows):
-        row = desk[places[k]]
-        row[SURVIVAL], row[LINE], row[PASSES] = 1.0, float(START), 0.0
-        here = odds_after(contexts, int(row[AFTER]), book[TICKS][HALVED]) if rows == 1 else 1.0  # several rest together
-        row[HOPE] = hope(book, row, prices, outlook, here)
-        hopes += row[HOPE]
-    return hopes
+def clear(row: Line) -> None:
+    """A row begins a round."""
+    row[SURVIVAL], row[LINE], row[PASSES] = 1.0, float(START), 0.0
 
 
 def pays_from(book: Lines, row: Line, prices: Line, outlook: Any, bar: float) -> float:

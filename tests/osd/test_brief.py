@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.brief import MOST_LINES, BriefPass, eight_bits
+from osd.brief import MOST_LINES, MOST_READ, BriefPass, eight_bits
 from osd.compiled.background import InBackground
 from osd.decoder import Decoder
 from osd.drafters.head import HeadPass
@@ -80,6 +80,29 @@ def test_the_logits_that_are_asked_for_of_rows_further_down() -> None:
     assert ours.shape == theirs.shape == (2, 1, VOCABULARY)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(short.cache.embedding, plain.cache.embedding, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_reads_what_a_draft_has_missed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few tokens of several rows, with what stands behind the shorter ones left to be overwritten."""
+    short, plain, read, brief = decoder_of(kind), decoder_of(kind), [], BriefPass.read
+
+    def counting(self: BriefPass, tokens: Tensor, *args: object) -> object:
+        read.append(tokens.numel())
+        return brief(self, tokens, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BriefPass, "read", counting)
+    short.brief = True
+    pieces = [some(1, count, count)[0].tolist() for count in (6, 2, 9)]
+    for decoder in (short, plain):
+        decoder.read(0, pieces, [9, 5, 12])
+        decoder.read(1, [some(1, MOST_READ + 1, 3)[0].tolist()], [7])  # too many
+        decoder.read(2, [some(1, 4, 4)[0].tolist()], [0])  # a beginning
+    assert read == [27]
+    ends = [15, 7 + MOST_READ + 1, 21]
+    ours, theirs = (decoder.logits(some(3, 1, 5), ends) for decoder in (short, plain))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @torch.inference_mode()

@@ -10,7 +10,7 @@ import torch
 from osd.brief import ReadOff
 from osd.drafters.signals import Signals, Told
 from osd.echo import REACH, Echo, signal_of
-from osd.gamma.contexts import Peak, slots_of
+from osd.gamma.contexts import Peak
 from osd.row import Row
 from router.base import Decision
 from storage.records import Request, Sampling
@@ -77,7 +77,7 @@ def test_a_signal_knows_its_context_and_the_token_that_a_greedy_row_would_draft(
     first = Signals(logits, torch.tensor([3, 0]), Told([row_of(4, 5), warm])).read("peak_echo")
     then = Signals(logits, torch.tensor([3, 0]), Told([row_of(4, 5), warm], [torch.tensor([2, 1])])).read("peak_echo")
     known = [signal for signal in (*first, *then) if isinstance(signal, Peak)]
-    assert [peak.slots for peak in known] == [slots_of(5, 3), slots_of(5, 3), slots_of(2, 3), slots_of(1, 3)]
+    assert [peak.around for peak in known] == [(-1, 4, 5, 3), (-1, 4, 5, 3), (4, 5, 2, 3), (4, 5, 1, 3)]
     assert [peak.token for peak in known] == [3, -1, 3, -1]  # what was drawn is not the likeliest, and must not matter
 
 

@@ -141,9 +141,9 @@ def _echoed(trace: Trace) -> list[list[float]]:
     signals: list[list[float]] = []
     for peaks, chain, own in zip(trace.peak.tolist(), trace.drafted.tolist(), trace.text.tolist(), strict=True):
         echo.learn(text)
-        whole = [-1, -1, *text[-2:], *chain][-2 - len(chain) :]
-        asked = zip(peaks, whole, whole[1:], whole[2:], strict=False)
-        signals.append([echo.signal(*each, trace.greedy) for each in asked])
+        whole = [-1, -1, -1, *text[-3:], *chain][-3 - len(chain) :]
+        before = zip(whole, whole[1:], whole[2:], strict=False)
+        signals.append([echo.signal(*each, trace.greedy) for each in zip(peaks, before, chain, strict=False)])
         text.append(own)
     return signals
 

@@ -8,7 +8,8 @@ that there is a guess of what one more draft pass will find before it is made.
 Tokens that the request's own text said before have two bins of their own, by whether the peak is at least a half.
 
 Requests differ where peaks do not: a row multiplies the odds by how much oftener than expected it was accepted. So do
-the tokens that a draft follows, and what it says next.
+the tokens that a draft follows, and what it says next; and of what comes after some tokens something is known before
+its peak is.
 """
 
 from __future__ import annotations
@@ -43,7 +44,21 @@ _REFRESH = 16
 """Judged tokens after which what may come next is worked out again."""
 _ROW_KEEPS = 0.97
 """What a row keeps of its own history with each judged token."""
-_CONTEXT_KEEPS, _CONTEXT_PRIOR = 0.97, 0.7
+_CONTEXT_KEEPS, _CONTEXT_PRIOR, _AHEAD_PRIOR = 0.97, 0.5, 0.7
+_USUAL_KEEPS = 0.998
+_SLOTS, _PAIRS, _TRIPLES = 8191, 7919, 6131
+_SURE = 0.999
+
+Around = tuple[int, int, int, int]
+"""Three tokens, one after another, and the likeliest next."""
+NOWHERE: Around = (-1, -1, -1, -1)
+
+
+def lines_of(around: Around) -> list[int]:
+    """By the last token, the last two, the last three, and by the last with the likeliest next."""
+    third, second, last, token = around
+    numbers = last, second * _PAIRS + last, (third * _TRIPLES + second) * _PAIRS + last, last * _PAIRS + token
+    return [number % _SLOTS for number in numbers]
 
 
 def bin_of(signal: float) -> int:
@@ -69,10 +84,12 @@ class Calibration:
         self._guessed = [_PRIOR] * BINS
         """Of the judged tokens of a bin, those that were not seen but taken from its middle."""
         self._shared = Lean(keeps=0.99, prior=2.0)
-        self.after: defaultdict[int, Lean] = defaultdict(_context)
-        """By a last token's line."""
-        self.between: defaultdict[int, Lean] = defaultdict(_context)
-        """By a pair's."""
+        self._usually = [2.0, 4.0]
+        """Accepted and judged, lately."""
+        self.ahead: defaultdict[tuple[int, int], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        """Accepted and judged, by kind and line."""
+        self.beside: defaultdict[tuple[int, int], Lean] = defaultdict(_context)
+        """Beside what peaks say."""
         self._follows = [guess_after(before) for before in range(BINS + 1)]
         self._since = self._passed = 0
         self.judged = 0
@@ -84,6 +101,38 @@ class Calibration:
         middle = self._middles[peak_bin]
         own = self._accepted[peak_bin] - self._guessed[peak_bin] * middle
         return (own + self._guessed[peak_bin] * self._shared.of(middle)) / self._judged[peak_bin]
+
+    @property
+    def usual(self) -> float:
+        """How often drafted tokens are accepted."""
+        return self._usually[0] / self._usually[1]
+
+    def odds_next(self, before: int, tokens: tuple[int, int, int]) -> float:
+        """Odds of what comes after these tokens ÷ those that are expected after a token of this bin."""
+        if tokens[-1] < 0:
+            return 1.0
+        chance = self.usual
+        for kind, line in list(enumerate(lines_of((*tokens, 0))))[:3]:
+            accepted, judged = self.ahead[kind, line]
+            chance = (accepted + _AHEAD_PRIOR * chance) / (judged + _AHEAD_PRIOR)
+        expected = max(1 - _SURE, sum(weight * accepted for _, weight, accepted in self.following(before)))
+        chance = min(chance, _SURE)
+        return chance / (1 - chance) / (expected / (1 - expected))
+
+    def beside_peak(self, around: Around, chance: float) -> float:
+        """What the context makes of it."""
+        for kind, line in enumerate(lines_of(around)):
+            chance = self.beside[kind, line].of(chance)
+        return chance
+
+    def saw_at(self, around: Around, chance: float, accepted: bool) -> None:
+        """The verdict on a token of this chance, in its context; what one kind tells is not told by the next."""
+        for kind, line in enumerate(lines_of(around)):
+            counts, beside = self.ahead[kind, line], self.beside[kind, line]
+            counts[:] = _CONTEXT_KEEPS * counts[0] + accepted, _CONTEXT_KEEPS * counts[1] + 1
+            leant = beside.of(chance)
+            beside.saw(chance, accepted)
+            chance = leant
 
     def following(self, peak_bin: int) -> Following:
         """What the next draft pass may find, after an accepted token of this bin, or at START. The weights add up
@@ -117,6 +166,7 @@ class Calibration:
         self._guessed[peak_bin] *= keeps
         if peak_bin < PEAKS:
             self._shared.saw(self._middles[peak_bin], accepted)
+        self._usually = [_USUAL_KEEPS * self._usually[0] + accepted, _USUAL_KEEPS * self._usually[1] + 1]
         self._since += 1
         if self._since % _REFRESH == 0 or self.judged <= _REFRESH:
             self._known = [None] * (BINS + 1)
@@ -126,8 +176,10 @@ class Calibration:
     def _forget(self) -> None:
         """Halve what was counted; what is not counted any more goes back to the peak itself."""
         self._since = 0
-        for lean in (*self.after.values(), *self.between.values()):
+        for lean in self.beside.values():
             lean.halve()
+        for counts in self.ahead.values():
+            counts[:] = counts[0] / 2, counts[1] / 2
         for i, middle in enumerate(self._middles):
             self._accepted[i] = (self._accepted[i] + _PRIOR * middle) / 2
             self._judged[i] = (self._judged[i] + _PRIOR) / 2
@@ -182,29 +234,30 @@ class PlainRow:
         self._calibration, self.lean, self.survival = calibration, Lean(), 1.0
         self.bins: list[int] = []
         self.chances: list[float] = []
-        self.slots: list[tuple[int, int]] = []
+        self.around: list[Around] = []
 
     def begin(self) -> None:
         """A round."""
-        self.survival, self.bins, self.chances, self.slots = 1.0, [], [], []
+        self.survival, self.bins, self.chances, self.around = 1.0, [], [], []
 
-    def look(self, peak: float, slots: tuple[int, int] = (-1, -1)) -> None:
-        """A draft pass found this peak, in the context of these lines; below 0, in none."""
+    def look(self, peak: float, around: Around = NOWHERE) -> None:
+        """A draft pass found this peak, between these tokens; at NOWHERE no context counts."""
         found = bin_of(peak)
         self._calibration.passed(self.bins[-1] if self.bins else START, found)
         self.bins.append(found)
-        self.slots.append(slots)
-        self.chances.append(self._here(slots, self._calibration.chance(found)))
+        self.around.append(around)
+        chance = self._calibration.chance(found)
+        self.chances.append(chance if around == NOWHERE else self._calibration.beside_peak(around, chance))
         self.survival *= self.lean.of(self.chances[-1])
 
-    def _here(self, slots: tuple[int, int], chance: float) -> float:
-        if slots[0] < 0:
-            return chance
-        return self._calibration.between[slots[1]].of(self._calibration.after[slots[0]].of(chance))
+    def goes_on(self, outlook: Outlook, far: bool) -> float:
+        """What it hopes of the next pass, knowing what that comes after."""
+        third, second, last = self.around[-1][1:]
+        return self.hope(outlook, far, self._calibration.odds_next(self.bins[-1], (third, second, last)))
 
     def hope(self, outlook: Outlook, far: bool, here: float = 1.0) -> float:
         """f: expected tokens from one more draft pass and, looking ``far``, what may follow, less their verifying;
-        ``here``: the odds of what comes next ÷ those that peaks give."""
+        ``here``: the odds of what comes next ÷ those that are expected."""
         depth, expected = len(self.bins) + 1, self._calibration.following(self.bins[-1] if self.bins else START)
         worth = 0.0
         for found, weight, chance in expected:
@@ -223,17 +276,10 @@ class PlainRow:
     def judge(self, drafted: int, accepted: int) -> None:
         """Verdicts end with the first rejection."""
         for i in range(min(accepted + 1, drafted, len(self.bins))):
-            if self.slots[i][0] >= 0:
-                self._judge_context(self.slots[i], self._calibration.chance(self.bins[i]), i < accepted)
+            if self.around[i] != NOWHERE:
+                self._calibration.saw_at(self.around[i], self._calibration.chance(self.bins[i]), i < accepted)
             self._calibration.saw(self.bins[i], i < accepted)
             self.lean.saw(self.chances[i], i < accepted)
-
-
-    def _judge_context(self, slots: tuple[int, int], chance: float, accepted: bool) -> None:
-        after, between = self._calibration.after[slots[0]], self._calibration.between[slots[1]]
-        elsewhere = after.of(chance)
-        after.saw(chance, accepted)
-        between.saw(elsewhere, accepted)
 
 
 class Outlook:
@@ -274,7 +320,7 @@ def weigh_plainly(
     """Which rows keep their token, and what those hope of another pass; they go on where that is more than the bar."""
     kept, hopes = [], 0.0
     for row, peak in zip(rows, peaks, strict=True):
-        row.look(peak, getattr(peak, "slots", (-1, -1)))
+        row.look(peak, getattr(peak, "around", NOWHERE))
         kept.append(row.keeps(outlook, far))
-        hopes += row.hope(outlook, far) if kept[-1] else 0.0
+        hopes += row.goes_on(outlook, far) if kept[-1] else 0.0
     return kept, hopes

@@ -11,16 +11,20 @@ from osd.gamma.base import CostModel, Go, Observation
 from osd.gamma.book import leaning
 from osd.gamma.compiled import new_contexts
 from osd.gamma.contexts import (
+    AHEAD_PRIOR,
     CONTEXT_KEEPS,
     CONTEXT_PRIOR,
+    KINDS,
     NO_CONTEXT,
     SLOTS,
+    THREE_BEFORE,
+    TWO_BEFORE,
+    WITH_NEXT,
     Peak,
-    odds_after,
-    odds_at,
+    chance_ahead,
+    odds_beside,
     saw_at,
     slot_of,
-    slots_of,
 )
 from osd.gamma.goodput import GoodputController
 from osd.gamma.last_token import SKIPS
@@ -34,46 +38,97 @@ Seen = tuple[int, bool, int]
 """A round: after which token, whether its draft would be right, tokens drafted."""
 
 
-def test_two_verdicts_worked_by_hand() -> None:
-    contexts, here = new_contexts(), slots_of(GOOD, NEXT)
-    assert odds_at(contexts, *here, 0.0) == 1.0
-    saw_at(contexts, *here, 0.0, 0.25, 1.0)  # after GOOD 1.7 are accepted, 0.7 refused; 0.95 were expected, 1.45 not
-    after = 1.7 * 1.45 / (0.7 * 0.95)
-    assert odds_after(contexts, here[0], 0.0) == pytest.approx(after)
-    assert odds_at(contexts, *here, 0.0) == pytest.approx(after * after)  # the pair knew nothing else either
-    saw_at(contexts, *here, 0.0, 0.25, 0.0)
-    back = (1 - CONTEXT_KEEPS) * CONTEXT_PRIOR
-    accepted, refused, wanted, unwanted = (
-        CONTEXT_KEEPS * before + back + new for before, new in ((1.7, 0), (0.7, 1), (0.95, 0.25), (1.45, 0.75))
-    )
-    assert odds_after(contexts, here[0], 0.0) == pytest.approx(accepted * unwanted / (refused * wanted))
-    told = leaning(after, 0.25)  # what the last token tells is not the pair's to tell
-    between = accepted * (CONTEXT_KEEPS * 1.45 + back + 1 - told) / (refused * (CONTEXT_KEEPS * 0.95 + back + told))
-    assert odds_at(contexts, *here, 0.0) == pytest.approx(odds_after(contexts, here[0], 0.0) * between)
+AROUND = 1, 2, GOOD, NEXT
+
+
+def odds(accepted: float, refused: float, wanted: float, unwanted: float) -> float:
+    """Of tokens accepted and refused, where so many were expected to be."""
+    return accepted * unwanted / (refused * wanted)
+
+
+def chain(kinds: int, chance: float, accepted: int) -> float:
+    """The odds of a new context after one verdict: each kind learns beside what the one before makes of the chance,
+    which of nothing known is the chance itself."""
+    p = CONTEXT_PRIOR
+    return odds(p + accepted, p + 1 - accepted, p + chance, p + 1 - chance) ** kinds
+
+
+def backed_off(kinds: int, usual: float, accepted: int, weight: float = 1.0) -> float:
+    """The chance ahead after one verdict, of which so many kinds know."""
+    for _ in range(kinds):
+        usual = (weight * accepted + AHEAD_PRIOR * usual) / (weight + AHEAD_PRIOR)
+    return usual
+
+
+def test_a_verdict_worked_by_hand() -> None:
+    contexts = new_contexts()
+    assert chance_ahead(contexts, *AROUND[:3], 0.0, 0.4) == pytest.approx(0.4)
+    assert odds_beside(contexts, *AROUND, 0.0) == 1.0
+    saw_at(contexts, *AROUND, 0.0, 0.25, 1.0)
+    one = 1.28 / 1.7  # of one token accepted, and 0.7 of which 0.4 usually are
+    two = (1 + 0.7 * one) / 1.7
+    assert chance_ahead(contexts, *AROUND[:3], 0.0, 0.4) == pytest.approx((1 + 0.7 * two) / 1.7)
+    assert odds_beside(contexts, *AROUND, 0.0) == pytest.approx((1.5 * 1.25 / (0.5 * 0.75)) ** 4)
+
+
+def test_of_a_second_verdict_a_kind_learns_what_the_one_before_had_not_told() -> None:
+    contexts = new_contexts()
+    saw_at(contexts, *AROUND, 0.0, 0.25, 1.0)
+    saw_at(contexts, *AROUND, 0.0, 0.25, 0.0)
+    back, told, wanted, ahead = (1 - CONTEXT_KEEPS) * CONTEXT_PRIOR, 0.25, 1.0, 0.4
+    first = chain(1, 0.25, 1)
+    for _ in range(KINDS):
+        counts = (
+            CONTEXT_KEEPS * (CONTEXT_PRIOR + before) + back + now
+            for before, now in ((1, 0), (0, 1), (0.25, told), (0.75, 1 - told))
+        )
+        wanted *= odds(*counts)
+        told = leaning(first, told)
+    assert odds_beside(contexts, *AROUND, 0.0) == pytest.approx(wanted)
+    for _ in range(3):
+        ahead = (CONTEXT_KEEPS + AHEAD_PRIOR * ahead) / (CONTEXT_KEEPS + 1 + AHEAD_PRIOR)
+    assert chance_ahead(contexts, *AROUND[:3], 0.0, 0.4) == pytest.approx(ahead)
+
+
+def test_less_is_known_after_other_tokens_the_further_they_differ() -> None:
+    contexts = new_contexts()
+    saw_at(contexts, *AROUND, 0.0, 0.25, 1.0)
+    for kinds, before in ((3, (1, 2, GOOD)), (2, (9, 2, GOOD)), (1, (9, 9, GOOD)), (0, (1, 2, BAD))):
+        assert chance_ahead(contexts, *before, 0.0, 0.4) == pytest.approx(backed_off(kinds, 0.4, 1))
+    assert odds_beside(contexts, 1, 2, GOOD, WRONG, 0.0) == pytest.approx(chain(3, 0.25, 1))
+    assert odds_beside(contexts, 9, 9, GOOD, NEXT, 0.0) == pytest.approx(chain(2, 0.25, 1))
 
 
 def test_with_each_halving_half_of_what_is_known_goes() -> None:
-    contexts, here = new_contexts(), slots_of(GOOD, NEXT)
-    saw_at(contexts, *here, 0.0, 0.5, 1.0)
+    contexts, p = new_contexts(), CONTEXT_PRIOR
+    saw_at(contexts, *AROUND, 0.0, 0.5, 1.0)
     # after three, an eighth of one token accepted and of a half that were expected to be and not
-    left = (CONTEXT_PRIOR + 1 / 8) * (CONTEXT_PRIOR + 1 / 16) / (CONTEXT_PRIOR * (CONTEXT_PRIOR + 1 / 16))
-    assert odds_after(contexts, here[0], 3.0) == pytest.approx(left)
-    assert odds_after(contexts, here[0], 60.0) == pytest.approx(1.0)
+    assert chance_ahead(contexts, *AROUND[:3], 3.0, 0.4) == pytest.approx(backed_off(3, 0.4, 1, 1 / 8))
+    assert odds_beside(contexts, *AROUND, 3.0) == pytest.approx(odds(p + 1 / 8, p, p + 1 / 16, p + 1 / 16) ** 4)
+    assert chance_ahead(contexts, *AROUND[:3], 60.0, 0.4) == pytest.approx(0.4)
+    assert odds_beside(contexts, *AROUND, 60.0) == pytest.approx(1.0)
 
 
-def test_pairs_of_tokens_spread_over_their_lines() -> None:
-    pairs = {slots_of(last, token)[1] for last in range(0, 50_000, 997) for token in range(0, 50_000, 997)}
-    assert len(pairs) > 0.2 * SLOTS
-    assert all(0 <= slot < SLOTS for slot in pairs)
-    assert slot_of(SLOTS + 4) == slot_of(4) == 4
+def test_tokens_spread_over_lines_and_come_back_to_them() -> None:
+    some = range(0, 50_000, 997)
+    pairs = {slot_of(TWO_BEFORE, 0, second, last, 0) for second in some for last in some}
+    triples = {slot_of(THREE_BEFORE, third, second, 4, 0) for third in some for second in some}
+    nexts = {slot_of(WITH_NEXT, 0, 0, last, token) for last in some for token in some}
+    for slots in (pairs, triples, nexts):
+        assert len(slots) > 0.2 * SLOTS
+        assert all(0 <= slot < SLOTS for slot in slots)
+    for kind in range(KINDS):
+        assert 0 <= slot_of(kind, -1, -1, 0, 0) < SLOTS
+        assert slot_of(kind, 1, 2, SLOTS + 4, 9) == slot_of(kind, 1, 2, 4, 9)
 
 
 def test_before_a_text_there_is_no_context() -> None:
-    assert slots_of(-1, 4) == NO_CONTEXT
     contexts = new_contexts()
     saw_at(contexts, *NO_CONTEXT, 0.0, 0.5, 1.0)
     assert (contexts == new_contexts()).all()
-    assert odds_at(contexts, *NO_CONTEXT, 0.0) == odds_after(contexts, -1, 0.0) == 1.0
+    assert odds_beside(contexts, *NO_CONTEXT, 0.0) == 1.0
+    weigher = GoodputController(CostModel(), initial=1, maximum=1).weigher
+    assert weigher.odds_after(weigher.start()) == 1.0
 
 
 def played(controller: GoodputController, costs: CostModel, text: Sequence[int], right: Right) -> list[Seen]:
@@ -82,7 +137,7 @@ def played(controller: GoodputController, costs: CostModel, text: Sequence[int],
     while at + 2 < len(text):
         last, now, token = text[at], right(at), text[at + 1] if right(at) else WRONG
         [gamma] = controller.plan([row], [9], 1)
-        [go] = controller.steer([row], 1, [Peak(0.5, slots_of(last, token), token)]) if gamma else [Go.DECLINE]
+        [go] = controller.steer([row], 1, [Peak(0.5, around(text, at, token), token)]) if gamma else [Go.DECLINE]
         drafted = int(go != Go.DECLINE)
         accepted = drafted * now
         costs.observe_draft(1, gamma, 0.5 * gamma)
@@ -91,6 +146,12 @@ def played(controller: GoodputController, costs: CostModel, text: Sequence[int],
         row.observe(Observation(gamma, drafted, accepted, text[: at + 1]))
         rounds.append((last, now, drafted))
     return rounds
+
+
+def around(text: Sequence[int], at: int, token: int) -> tuple[int, int, int, int]:
+    """The token's context after this place."""
+    third, second, last = [-1, -1, -1, *text[: at + 1]][-3:]
+    return third, second, last, token
 
 
 def rule() -> tuple[GoodputController, CostModel]:
@@ -145,14 +206,14 @@ def test_of_several_rows_none_hangs_on_its_last_token_alone() -> None:
 
 def test_a_draft_after_skipped_rounds_is_cut_short_as_any_other() -> None:
     """However it was found that a round is to be skipped, by deciding or in between."""
-    (controller, costs), text = rule(), some_text(500, 6)
+    (controller, costs), text = rule(), some_text(500, 7)
     played(controller, costs, text, lambda at: text[at] == GOOD)
     row, gammas = controller.start(), []
     for last in [BAD, BAD, BAD, BAD, GOOD, BAD]:
         [gamma] = controller.plan([row], [9], 1)
         gammas.append(gamma)
         if gamma:
-            assert controller.steer([row], 1, [Peak(0.01)]) != [Go.ON]
+            assert controller.steer([row], 1, [Peak(0.01, (GOOD, BAD, BAD, WRONG))]) != [Go.ON]
         costs.observe_draft(1, gamma, 0.5 * gamma)
         costs.observe_verify(1, 1, 4.0)
         row.observe(Observation(gamma, 0, 0, [last]))

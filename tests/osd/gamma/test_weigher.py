@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from osd.gamma.base import Go, Observation
 from osd.gamma.compiled import COMPILER, Compiler
-from osd.gamma.contexts import Peak, slot_of, slots_of
+from osd.gamma.contexts import Peak
 from osd.gamma.goodput_row import GoodputRow
 from osd.gamma.weigher import WORTH_COMPILING, Weigher
 from osd.gamma.weighing import FORESEEN, GRID
-from tests.osd.gamma.plain_calibration import BINS, Calibration, Outlook, PlainRow, weigh_plainly
+from tests.osd.gamma.plain_calibration import BINS, START, Calibration, Outlook, PlainRow, weigh_plainly
 
 DEPTH = 6
 VOCABULARY = 5
@@ -67,13 +67,13 @@ class Pair:
         self.judge(drafted)
 
     def here(self, row: GoodputRow) -> float:
-        """What is known after a row's last token, if it is alone."""
-        after = self.calibration.after[row.after].odds if row.after >= 0 else 1.0
+        """What is known after a row's last tokens, if it is alone."""
+        after = self.calibration.odds_next(START, row.before)
         assert self.weigher.odds_after(row) == pytest.approx(after)
         return after if len(self.rows) == 1 else 1.0
 
     def pays_from(self, bar: float) -> None:
-        """The context from which a draft pays."""
+        """The odds from which on a draft pays."""
         row, plain = self.rows[0]
         wanted = (odds for odds in (1.0, 2.0, 4.0, 8.0, 16.0) if plain.hope(self.outlook, True, odds) > bar)
         assert self.weigher.pays_from(row, bar) == next(wanted, math.inf)
@@ -81,10 +81,10 @@ class Pair:
     def peak(self) -> Peak:
         """Of some token after another; now and then it is not known which."""
         value = self.chance.betavariate(0.7, 0.7) + (self.chance.random() < 0.3)
-        token = self.chance.randrange(VOCABULARY)
+        third, second, last, token = (self.chance.randrange(VOCABULARY) for _ in range(4))
         if self.chance.random() < 0.1:
             return Peak(value)
-        return Peak(value, slots_of(self.chance.randrange(VOCABULARY), token), self.chance.choice([token, -1]))
+        return Peak(value, (third, second, last, token), self.chance.choice([token, -1]))
 
     def passed(self, going: list[int], drafted: list[int], bar: float) -> list[int]:
         """One draft pass of these rows; those that go on."""
@@ -106,7 +106,7 @@ class Pair:
             accepted = min(length, int(self.chance.expovariate(0.5)))
             declined, own = row.declined, self.chance.randrange(VOCABULARY)
             row.observe(Observation(DEPTH, length, accepted, [7, own]))
-            assert row.after == slot_of(own)
+            assert row.before == (-1, 7, own)
             if declined >= 0 and accepted == length:
                 plain.judge(length + 1, accepted + (own == declined))
             elif length:

@@ -1,0 +1,127 @@
+"""What goodput asks of :mod:`osd.gamma.weighing`, over all its numbers in one piece.
+
+A call of compiled code costs what its arguments do, each array of them a microsecond where Python is cold: so all
+numbers are held together, and one row alone, whose rounds are the shortest, is asked about with numbers.
+
+    held      book, outlook, prices, contexts, desk, places, peaks: lists, or one array that :func:`parts` takes apart
+    places    the lines on the desk of a batch's rows
+    peaks     a line for each of them: the peak of its newest draft pass, and the four tokens around it
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from osd.gamma.book import BINS, LINES, START
+from osd.gamma.contexts import KINDS, PLACES, SLOTS
+from osd.gamma.weighing import (
+    ANSWER,
+    FORESEEN,
+    GRID,
+    HEAD,
+    HOPE,
+    PER_PASS,
+    clear,
+    foresee,
+    hope,
+    judge,
+    odds_next,
+    pays_from,
+    weigh,
+)
+
+Held = Any
+"""A tuple of lists, or a float64 array."""
+PARTS = 7
+DEPTH, ROWS, BEGIN = 0, 1, 2
+"""Places in the array: tokens of a draft at most, lines of the desk, the first part."""
+PEAK = 5
+"""Numbers of a line of ``peaks``."""
+
+
+def parts(held: Held) -> Any:
+    """The tuple, of a tuple; where this is compiled, :func:`cut` takes its place."""
+    return held
+
+
+def cut(held: Held) -> Any:
+    """The same of an array: views of it."""
+    depth, rows = int(held[DEPTH]), int(held[ROWS])
+    outlook = BEGIN + LINES * (BINS + 1)
+    prices = outlook + FORESEEN * (GRID + 1) * BINS
+    contexts = prices + depth + 1
+    desk = contexts + KINDS * SLOTS * PLACES
+    places = desk + rows * (HEAD + PER_PASS * depth)
+    peaks = places + rows
+    return (
+        held[BEGIN:outlook].reshape((LINES, BINS + 1)),
+        held[outlook:prices].reshape((FORESEEN, GRID + 1, BINS)),
+        held[prices:contexts],
+        held[contexts:desk].reshape((KINDS, SLOTS, PLACES)),
+        held[desk:places].reshape((rows, HEAD + PER_PASS * depth)),
+        held[places:peaks],
+        held[peaks : peaks + PEAK * rows].reshape((rows, PEAK)),
+    )
+
+
+def look_ahead(held: Held, bar: float) -> None:
+    """What may yet be won, where another pass must bring more than ``bar``."""
+    book, outlook, prices, _, _, _, _ = parts(held)
+    foresee(book, outlook, prices, bar)
+
+
+def learn(held: Held, place: int, drafted: int, taken: int) -> None:
+    """The target took so many of a row's drafted tokens."""
+    book, _, _, contexts, desk, _, _ = parts(held)
+    judge(book, contexts, desk[place], drafted, taken)
+
+
+def begin_alone(held: Held, place: int, third: int, second: int, last: int, drafted: int, taken: int) -> float:
+    """A round of one row whose text ends with these tokens; first the verdict on its last draft, if there was one.
+    What it hopes of a first draft pass."""
+    book, outlook, prices, contexts, desk, _, _ = parts(held)
+    row = desk[place]
+    judge(book, contexts, row, drafted, taken)
+    clear(row)
+    return hope(book, row, prices, outlook, odds_next(book, contexts, START, third, second, last))
+
+
+def begin(held: Held, rows: int) -> None:
+    """A round of the first ``rows`` of ``places``: HOPE of each. They draft and rest together, whatever each stands
+    after."""
+    book, outlook, prices, _, desk, places, _ = parts(held)
+    for k in range(rows):
+        row = desk[int(places[k])]
+        clear(row)
+        row[HOPE] = hope(book, row, prices, outlook, 1.0)
+
+
+def weigh_alone(
+    held: Held, place: int, peak: float, third: int, second: int, last: int, token: int, bar: float
+) -> float:
+    """After a draft pass of the round's only row: its ANSWER."""
+    book, outlook, prices, contexts, desk, places, peaks = parts(held)
+    places[0] = place
+    line = peaks[0]
+    line[0], line[1], line[2], line[3], line[4] = peak, third, second, last, token
+    weigh(book, contexts, desk, places, peaks, 1, prices, outlook, bar)
+    return float(desk[place][ANSWER])
+
+
+def weigh_together(held: Held, rows: int, bar: float) -> None:
+    """After one over the first ``rows`` of ``places``: ANSWER of each. How long others go on, and share a pass, is not
+    known, and so not what may be won beyond the next."""
+    book, outlook, prices, contexts, desk, places, peaks = parts(held)
+    weigh(book, contexts, desk, places, peaks, rows, prices, outlook[:0], bar)
+
+
+def pays_alone(held: Held, place: int, bar: float) -> float:
+    """See :func:`~osd.gamma.weighing.pays_from`."""
+    book, outlook, prices, _, desk, _, _ = parts(held)
+    return pays_from(book, desk[place], prices, outlook, bar)
+
+
+def odds_after(held: Held, third: int, second: int, last: int) -> float:
+    """Odds of acceptance after these tokens ÷ those that are expected of a first draft pass."""
+    book, _, _, contexts, _, _, _ = parts(held)
+    return odds_next(book, contexts, START, third, second, last)
