@@ -36,7 +36,12 @@ def norm(line: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
         out[i] = line[i] * scale * weight[i]
 
 
-@njit(fastmath=LANES)
+WITHOUT_CHECKS = {"fastmath": LANES, "error_model": "numpy"}
+"""Where numbers are divided in a loop: looking whether each divisor is 0, to raise Python's error, keeps the compiler
+from dividing in lanes."""
+
+
+@njit(**WITHOUT_CHECKS)
 def sigmoid(x: np.float32) -> np.float32:
     """1 ÷ (1 + e⁻ˣ), by an exponential that can be made in lanes, which is one of numbers up to 0."""
     e = exp(-abs(x))
@@ -76,7 +81,7 @@ def soften(scores: Floats) -> np.float32:
     return total
 
 
-@njit(fastmath=LANES)
+@njit(**WITHOUT_CHECKS)
 def look(
     query: Floats, keys: Floats, values: Floats, begin: int, path: Index, scale: np.float32, scores: Floats, out: Floats
 ) -> None:

@@ -112,7 +112,7 @@ def odds_next(book: Lines, contexts: Contexts, found: int, third: int, second: i
     for i in range(BINS):
         expected += weights[i] * chances[i]
     here = chance_ahead(contexts, third, second, last, book[TICKS][HALVED], usual(book))
-    here, expected = min(here, _SURE), max(expected, 1.0 - _SURE)
+    here, expected = min(here, _SURE), min(max(expected, 1.0 - _SURE), _SURE)
     return here * (1.0 - expected) / ((1.0 - here) * expected)
 
 
@@ -132,16 +132,9 @@ def look(book: Lines, contexts: Contexts, row: Line, peak: Line) -> None:
 
 
 def weigh(
-    book: Lines,
-    contexts: Contexts,
-    desk: Lines,
-    places: Any,
-    peaks: Lines,
-    rows: int,
-    prices: Line,
-    outlook: Any,
+    book: Lines, contexts: Contexts, desk: Lines, places: Any, peaks: Lines, rows: int, prices: Line, outlook: Any,
     bar: float,
-) -> None:
+) -> None:  # fmt: skip
     """After a draft pass over the first ``rows`` of ``places``: each keeps its token while S + U ≥ θ; they go on
     while what they hope of another pass is more than ``bar``. Below 0 it keeps all. ANSWER of each."""
     hopes = 0.0

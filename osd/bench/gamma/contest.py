@@ -124,7 +124,7 @@ class Contest:
 
     def lodger(self, setting: Setting, entrant: Entrant) -> Lodger:
         """A new lodger."""
-        costs = CountedCosts(self.costs)
+        costs = CountedCosts(self.costs, setting.batch)
         return Lodger(costs, Timed(self.controller(setting, entrant, costs)))
 
     def lodger_of(self, setting: Setting, entrant: Entrant) -> Lodger:

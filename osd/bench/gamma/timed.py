@@ -97,11 +97,13 @@ class Rounds:
 
 
 class CountedCosts(CostModel):
-    """A cost model that counts passes, and passes every timing on to one that hears of all contenders."""
+    """A cost model that counts passes, and passes the timings of whole batches on to one that hears of all contenders:
+    what few rows take in an engine of many is not what they take in one of few."""
 
-    def __init__(self, everyone: CostModel) -> None:
+    def __init__(self, everyone: CostModel, batch: int) -> None:
+        """``batch``: rows of a whole one."""
         super().__init__()
-        self._everyone = everyone
+        self._everyone, self._whole = everyone, batch
         self.timed: Timed | None = None
         """The controller whose rounds these are."""
         self.by_kind = Rounds()
@@ -118,15 +120,17 @@ class CountedCosts(CostModel):
         self.draft_passes += steps
         self.clock_ms += ms
         self._drafted = steps, nearly(self.unread)
-        self._everyone.unread = self.unread
-        self._everyone.observe_draft(batch, steps, ms)
+        if batch == self._whole:
+            self._everyone.unread = self.unread
+            self._everyone.observe_draft(batch, steps, ms)
 
     def observe_verify(self, batch: int, tokens: int, ms: float) -> None:
         """See :class:`~osd.gamma.costs.CostModel`."""
         super().observe_verify(batch, tokens, ms)
         self.target_passes += 1
         self.clock_ms += ms
-        self._everyone.observe_verify(batch, tokens, ms)
+        if batch == self._whole:
+            self._everyone.observe_verify(batch, tokens, ms)
         if self.timed:
             steps, unread = self._drafted
             self.by_kind.add(f"{batch},{steps},{nearly(tokens)},{unread}", self.timed)

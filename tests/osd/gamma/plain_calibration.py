@@ -115,8 +115,8 @@ class Calibration:
         for kind, line in list(enumerate(lines_of((*tokens, 0))))[:3]:
             accepted, judged = self.ahead[kind, line]
             chance = (accepted + _AHEAD_PRIOR * chance) / (judged + _AHEAD_PRIOR)
-        expected = max(1 - _SURE, sum(weight * accepted for _, weight, accepted in self.following(before)))
-        chance = min(chance, _SURE)
+        expected = sum(weight * accepted for _, weight, accepted in self.following(before))
+        chance, expected = min(chance, _SURE), float(np.clip(expected, 1 - _SURE, _SURE))
         return chance / (1 - chance) / (expected / (1 - expected))
 
     def beside_peak(self, around: Around, chance: float) -> float:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from osd.gamma import book, contexts, held, weighing
 from osd.gamma.base import Go, Observation
 from osd.gamma.compiled import COMPILER, Compiler
 from osd.gamma.contexts import Peak
@@ -228,3 +229,12 @@ def test_it_is_compiled_once_in_a_process() -> None:
     compiler.start()
     assert len([t for t in threading.enumerate() if t.name == "osd-compile-gamma"]) <= max(1, len(first))
     assert compiler.wait() is compiler.wait() is not None
+
+
+def test_what_is_compiled_together_has_no_name_twice() -> None:
+    """The functions of these modules share their names there: one of another meaning would take another's place."""
+    meant: dict[str, object] = {}
+    for module in (book, contexts, weighing, held):
+        for name, value in vars(module).items():
+            if not name.startswith("__"):
+                assert meant.setdefault(name, value) is value or meant[name] == value, name

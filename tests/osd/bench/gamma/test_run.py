@@ -221,10 +221,13 @@ def test_decisions_are_counted_by_answer_and_answers_are_passed_on() -> None:
 
 def test_costs_are_heard_by_their_own_model_and_by_everyones() -> None:
     everyone = CostModel()
-    first, second = CountedCosts(everyone), CountedCosts(everyone)
+    first, second, many = CountedCosts(everyone, 1), CountedCosts(everyone, 1), CountedCosts(everyone, 8)
     first.observe_draft(1, 3, 1.5)
     first.observe_verify(1, 4, 4.0)
     second.observe_verify(1, 1, 2.0)
     assert (first.draft_passes, first.target_passes, first.clock_ms) == (3, 1, 5.5)
     assert (second.draft_passes, second.target_passes, second.rounds) == (0, 1, 1)
+    many.observe_draft(1, 3, 9.0)  # seven of its eight rows have left
+    many.observe_verify(1, 1, 9.0)
+    assert (many.draft_passes, many.target_passes, many.clock_ms) == (3, 1, 18.0)
     assert everyone.rounds == 2 and everyone.draft_ms(1, 3) == pytest.approx(1.5)
