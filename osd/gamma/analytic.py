@@ -142,8 +142,8 @@ class AnalyticController(Settled):
         """β: Eq. 2 (or 11) over the request's last h rounds, and the engine's recent acceptance as
         ``prior_trials`` further trials (0: the paper's own, as soon as there is history); at most Acc_max."""
         shared = self.shared
-        prior = (shared.accepted + 1) / (shared.trials + 2)  # one of each: a single round must not say 0 or 1
-        trials = own.trials
+        prior = (shared.accepted + 1) / (shared.accepted + shared.rejections + 2)  # one of each: not 0 or 1 of one round
+        trials = own.accepted + own.rejections
         accepted = float(own.accepted)
         if self._estimator == "truncated" and trials:
             accepted = trials * (truncated(own.rounds) or 0.0)
@@ -180,7 +180,7 @@ class AnalyticController(Settled):
         """As long as the rows stay the same there is nothing to decide until a probe can be afforded, or times are
         old."""
         self._resting = batch, list(rows)
-        self._quiet = max(0, min(ceil(self._prober.short_ms / times.rounds[0]), times.left(self._costs.rounds)) - 1)
+        self._quiet = max(0, min(ceil(self._prober.short_ms / times.rounds[0]), times.until - self._costs.rounds) - 1)
 
     def _first(self, batch: int) -> int:
         """gamma_initial before anything is known, less in a batch; and 1 where all that was judged was rejected."""

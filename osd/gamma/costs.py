@@ -110,6 +110,12 @@ class CostModel:
         self._common.rounds = rounds
 
     @property
+    def clock(self) -> tuple[int, float]:
+        """Rounds timed, and milliseconds of all drafting and verifying in them: one look, where a rule wants both."""
+        common = self._common
+        return common.rounds, common.spent_ms
+
+    @property
     def plain_rounds(self) -> int:
         """Of the rounds, those without drafted tokens."""
         return self._common.plain_rounds

@@ -45,7 +45,7 @@ class Prober:
         """Rounds until which b(B, B) need not be timed, by batch size."""
         self._open: tuple[float, float] | None = None
         """The probe of this round: milliseconds of decoding before it, and what its round should take."""
-        self._seen = costs.rounds, costs.whole_ms
+        self._seen = costs.clock
         """Of the engine, when the last round was settled."""
         self._others_ms = 0.0
         """Of decoding in rounds that another rule sized alone, taken to be as long as ours: they earn nothing here."""
@@ -53,13 +53,13 @@ class Prober:
     def settle(self, own: int = 1) -> None:
         """So many rounds that this rule sized are over: a probe pays what it really took, where no other's round came
         between. To be called before it sizes another one."""
-        (rounds, ms), self._seen = self._seen, (self._costs.rounds, self._costs.whole_ms)
-        every = self._costs.rounds - rounds
-        if every > own:
-            self._others_ms += (self._costs.whole_ms - ms) * (every - own) / every
+        (rounds, ms), (now, whole_ms) = self._seen, self._costs.clock
+        self._seen = now, whole_ms
+        if now - rounds > own:
+            self._others_ms += (whole_ms - ms) * (now - rounds - own) / (now - rounds)
         elif self._open:
             before, reckoned = self._open
-            self._paid += self._costs.whole_ms - before - reckoned
+            self._paid += whole_ms - before - reckoned
         self._open = None
 
     def instead(self, gamma: int, gain: float, batch: int, table: Sequence[float]) -> int:

@@ -16,16 +16,12 @@ _REFRESH = 64
 class Times(NamedTuple):
     """Milliseconds, of one batch size."""
 
-    at: int
-    """Rounds that had been timed by then."""
+    until: int
+    """Rounds timed until which they may still be used."""
     rounds: Sequence[float]
     """A round of each γ, from 0 on."""
     probe: Sequence[float]
     """A plain round, and a probe's."""
-
-    def left(self, now: int) -> int:
-        """Rounds for which they may still be used."""
-        return rounds_left(self.at, now, _REFRESH)
 
 
 class RoundTimes:
@@ -34,20 +30,22 @@ class RoundTimes:
     def __init__(self, costs: CostModel, maximum: int) -> None:
         """For γ from 0 to ``maximum``."""
         self._costs, self._maximum = costs, maximum
-        self._kept: dict[tuple[int, int], Times] = {}
+        self._kept: dict[tuple[int, int | None], Times] = {}
+        """By batch size, and how many of its rows share the draft's passes."""
 
     def of(self, batch: int) -> Times | None:
         """None until it is known of each γ."""
-        now, key = self._costs.rounds, (batch, self._costs.drafting(batch))
+        now, key = self._costs.rounds, (batch, self._costs.sharing)
         kept = self._kept.get(key)
-        if kept is not None and kept.left(now) > 0:
+        if kept is not None and now < kept.until:
             return kept
         found = [self._costs.round_ms(batch, gamma) for gamma in range(self._maximum + 1)]
         known = [ms for ms in found if ms is not None]
         if len(known) < len(found):
             return None
         known = list(accumulate(known, max))  # more of them take no less, whatever few timings say
-        self._kept[key] = fresh = Times(now, known, self._of_a_probe(known, batch))
+        until = now + rounds_left(now, now, _REFRESH)
+        self._kept[key] = fresh = Times(until, known, self._of_a_probe(known, batch))
         return fresh
 
     def _of_a_probe(self, rounds: Sequence[float], batch: int) -> Sequence[float]:
