@@ -26,7 +26,7 @@ SLOTS = 8191
 _PAIRS, _TRIPLES = 7919, 6131
 AHEAD_PRIOR = 0.7
 """Judged tokens that what is known of fewer tokens before counts as."""
-CONTEXT_PRIOR = 0.5
+CONTEXT_PRIOR = 1.5
 """Accepted and rejected tokens that "here as elsewhere" counts as."""
 CONTEXT_KEEPS = 0.97
 """What a context keeps of its history with each judged token."""

@@ -44,7 +44,7 @@ _REFRESH = 16
 """Judged tokens after which what may come next is worked out again."""
 _ROW_KEEPS = 0.97
 """What a row keeps of its own history with each judged token."""
-_CONTEXT_KEEPS, _CONTEXT_PRIOR, _AHEAD_PRIOR = 0.97, 0.5, 0.7
+_CONTEXT_KEEPS, _CONTEXT_PRIOR, _AHEAD_PRIOR = 0.97, 1.5, 0.7
 _USUAL_KEEPS = 0.998
 _SLOTS, _PAIRS, _TRIPLES = 8191, 7919, 6131
 _SURE = 0.999

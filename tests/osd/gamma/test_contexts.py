@@ -68,7 +68,7 @@ def test_a_verdict_worked_by_hand() -> None:
     one = 1.28 / 1.7  # of one token accepted, and 0.7 of which 0.4 usually are
     two = (1 + 0.7 * one) / 1.7
     assert chance_ahead(contexts, *AROUND[:3], 0.0, 0.4) == pytest.approx((1 + 0.7 * two) / 1.7)
-    assert odds_beside(contexts, *AROUND, 0.0) == pytest.approx((1.5 * 1.25 / (0.5 * 0.75)) ** 4)
+    assert odds_beside(contexts, *AROUND, 0.0) == pytest.approx((2.5 * 2.25 / (1.5 * 1.75)) ** 4)
 
 
 def test_of_a_second_verdict_a_kind_learns_what_the_one_before_had_not_told() -> None:
