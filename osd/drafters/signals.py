@@ -12,6 +12,7 @@ from torch import Tensor
 from osd.brief import ReadOff
 from osd.drafters.head import HeadPass
 from osd.gamma import Signal
+from osd.gamma.contexts import before_of
 from osd.row import Row
 
 
@@ -68,8 +69,8 @@ class Signals:
         signals: list[float] = []
         for i, (row, token, peak) in enumerate(zip(self._told.rows, likeliest, peaks, strict=True)):
             row.echo.learn(row.tokens)
-            third, second, last = [-1, -1, -1, *row.tokens[-3:], *(tokens[i] for tokens in drafted)][-3:]
-            signals.append(row.echo.signal(peak, (third, second, last), token, row.greedy))
+            before = before_of([*row.tokens[-3:], *(tokens[i] for tokens in drafted)])
+            signals.append(row.echo.signal(peak, before, token, row.greedy))
         return signals
 
     def _on_host(self) -> tuple[list[list[int]], list[int], list[float]]:

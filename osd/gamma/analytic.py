@@ -142,8 +142,8 @@ class AnalyticController(Settled):
         """β: Eq. 2 (or 11) over the request's last h rounds, and the engine's recent acceptance as
         ``prior_trials`` further trials (0: the paper's own, as soon as there is history); at most Acc_max."""
         shared = self.shared
-        prior = (shared.accepted + 1) / (shared.accepted + shared.rejections + 2)  # not 0 or 1 of one round
-        trials = own.accepted + own.rejections
+        prior = (shared.accepted + 1) / (shared.trials + 2)  # one of each: a single round must not say 0 or 1
+        trials = own.trials
         accepted = float(own.accepted)
         if self._estimator == "truncated" and trials:
             accepted = trials * (truncated(own.rounds) or 0.0)

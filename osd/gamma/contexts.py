@@ -13,6 +13,7 @@ Numbers alone, as :mod:`osd.gamma.book`. Tokens share lines by remainder: two of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from osd.gamma.book import Line, lean, leaning, odds_of
@@ -59,6 +60,13 @@ class Peak(float):
         made = super().__new__(cls, value)
         made.around, made.token = around, token
         return made
+
+
+def before_of(tokens: Sequence[int]) -> Before:
+    """The last three of them."""
+    if len(tokens) < len(NOTHING_BEFORE):
+        tokens = [*NOTHING_BEFORE, *tokens]
+    return tokens[-3], tokens[-2], tokens[-1]
 
 
 def slot_of(kind: int, third: int, second: int, last: int, token: int) -> int:

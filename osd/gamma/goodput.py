@@ -41,7 +41,7 @@ _MOVED = 0.1
 """Part of its price by which a draft pass has become dearer or cheaper when it is, too."""
 _STEADY = 4
 """Rounds that draft once it was found to pay: what is asked before a draft costs as much as a third of a pass. Of
-one row alone only its last token is asked about."""
+one row alone only its last tokens are asked about."""
 _SOON_READ = 32
 """Unread tokens up to which a row that goes on needs no thought: reading them takes a fraction of a round, and pays."""
 _COMING_AND_GOING = 3

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from osd.gamma.base import Observation
-from osd.gamma.contexts import Before
+from osd.gamma.contexts import Before, before_of
 
 NOWHERE = -1
 """The place of a row that is in no round."""
@@ -44,10 +44,7 @@ class GoodputRow:
     @property
     def before(self) -> Before:
         """What comes next comes after these."""
-        text = self._text
-        if len(text) < 3:
-            text = [-1, -1, -1, *text]
-        return text[-3], text[-2], text[-1]
+        return before_of(self._text)
 
     def observe(self, seen: Observation) -> None:
         """A round."""

@@ -1,4 +1,4 @@
-"""A row that decodes alone: its last token tells whether a draft is worth beginning, before a pass is made.
+"""A row that decodes alone: its last tokens tell whether a draft is worth beginning, before a pass is made.
 
 While it drafts it skips rounds after tokens that speak against it; while it rests it wakes after one good enough.
 Several rows draft and rest together, whatever each stands after.
@@ -13,7 +13,7 @@ from osd.gamma.goodput_row import GoodputRow
 from osd.gamma.weigher import Weigher
 
 SKIPS = 16
-"""Of so many rounds in which only its last token speaks against drafting a row drafts in one: what is known of such
+"""Of so many rounds in which only its last tokens speak against drafting a row drafts in one: what is known of such
 tokens may have become wrong."""
 
 
@@ -23,13 +23,13 @@ class LastToken:
     def __init__(self, weigher: Weigher) -> None:
         self._weigher = weigher
         self._wakes = inf
-        """The odds after a last token with which the row drafts though it rests."""
+        """The odds after its last tokens with which the row drafts though it rests."""
         self._skipped = 0
         """Rounds that were skipped since one was not."""
 
     def weighed(self, rows: Sequence[GoodputRow], settled: bool, entry: float) -> bool:
-        """Whether a row alone would begin, but for its last token; ``settled``: it begins, or something else keeps it
-        from that; ``entry``: what it must hope for. Where no other token would do either, it is kept from which odds on
+        """Whether a row alone would begin, but for its last tokens; ``settled``: it begins, or something else keeps it
+        from that; ``entry``: what it must hope for. Where no others would do either, it is kept from which odds on
         one does."""
         self._wakes = inf
         if settled or len(rows) > 1:
@@ -41,7 +41,7 @@ class LastToken:
         return True
 
     def skips(self) -> bool:
-        """Whether it goes without because of its last token; not always."""
+        """Whether it goes without because of its last tokens; not always."""
         self._skipped = (self._skipped + 1) % SKIPS
         return self._skipped > 0
 
