@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from osd.echo import Echo
 from osd.gamma import GammaController
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 LAG = 4
 """Tokens by which a drafter may lag behind a row's text and still share the batch's first draft pass."""
+AHEAD = 64
+"""Uniform numbers drawn in one go: asking for them takes longer than drawing them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class Row:
         self.echo = Echo()
         """What its text said, as far as somebody asked."""
         self._chance = np.random.Generator(np.random.Philox(request.sampling.seed))
+        self._drawn, self._used = np.empty(0), 0
+        """Uniform numbers, and how many of them were taken."""
 
     @property
     def route(self) -> str:
@@ -116,10 +121,13 @@ class Row:
         behind = self.length - self.drafter_seen
         return behind if behind > LAG else 0
 
-    def chances(self, count: int) -> list[float]:
+    def chances(self, count: int) -> npt.NDArray[np.float64]:
         """The row's next uniform numbers in [0, 1): its own stream, whatever else is in the batch."""
-        chances: list[float] = self._chance.random(count).tolist()
-        return chances
+        if self._used + count > len(self._drawn):
+            self._drawn = np.concatenate([self._drawn[self._used :], self._chance.random(max(count, AHEAD))])
+            self._used = 0
+        self._used += count
+        return self._drawn[self._used - count : self._used]
 
     def complete(self, reason: str, text: str | None) -> Completion:
         """The finished request."""

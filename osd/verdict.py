@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from osd import choosing
 from osd.acceptance import accept_greedy, accept_sampled, acceptance_chance
 from osd.drafters import Draft
 from osd.row import Row
 from osd.warp import Warp
+
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +44,21 @@ class Verdict:
 
 
 def uniforms(rows: Sequence[Row], gammas: Sequence[int], device: torch.device) -> Tensor:
-    """(B, 2 G + 1) uniforms: to draw each drafted token, to accept it, and for the token that follows.
+    """(B, 2 G + 1) uniforms, float64: to draw each drafted token, to accept it, and for the token that follows.
 
     A row uses as many as its own gamma asks for, so that its text does not hang on its neighbours'.
     """
-    lines = []
-    for row, gamma in zip(rows, gammas, strict=True):
-        chances, unused = row.chances(2 * gamma + 1), [0.0] * (max(gammas) - gamma)
-        lines.append(chances[:gamma] + unused + chances[gamma:-1] + unused + chances[-1:])
-    return torch.tensor(lines, dtype=torch.float64, device=device)
+    widest = max(gammas)
+    lines = [_spread(row.chances(2 * gamma + 1), gamma, widest) for row, gamma in zip(rows, gammas, strict=True)]
+    return torch.from_numpy(np.array(lines)).to(device)
+
+
+def _spread(own: Doubles, gamma: int, widest: int) -> Doubles:
+    """A row's uniforms where they stand in the table of a batch of which one drafts more."""
+    if gamma == widest:
+        return own
+    unused = np.zeros(widest - gamma)
+    return np.concatenate([own[:gamma], unused, own[gamma:-1], unused, own[-1:]])
 
 
 def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool) -> Verdict:
@@ -58,6 +69,10 @@ def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None
     """
     if warp is None or chance is None:
         return _judge_greedily(logits, draft)
+    if choosing.takes(logits):
+        found = choosing.judge(logits, draft.q, draft.tokens, draft.lengths, warp, chance, keep=keep_chances)
+        chances = found.chances if draft.size else None
+        return Verdict(found.accepted, draft.tokens.tolist(), found.follows, draft.lengths, chances)
     p = warp(logits)
     q = p[:, :0] if draft.q is None else draft.q
     used = chance.shape[1] // 2
@@ -71,7 +86,10 @@ def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None
 
 
 def _judge_greedily(logits: Tensor, draft: Draft) -> Verdict:
-    table = torch.cat([logits.argmax(-1), draft.tokens], dim=1).tolist()  # the one sync
-    choices, drafted = [line[: draft.size + 1] for line in table], [line[draft.size + 1 :] for line in table]
+    if choosing.takes(logits):
+        choices, drafted = choosing.likeliest(logits), draft.tokens.tolist()
+    else:
+        table = torch.cat([logits.argmax(-1), draft.tokens], dim=1).tolist()  # the one sync
+        choices, drafted = [line[: draft.size + 1] for line in table], [line[draft.size + 1 :] for line in table]
     kept = [accept_greedy(*line) for line in zip(choices, drafted, draft.lengths, strict=True)]
     return Verdict([accepted for accepted, _ in kept], drafted, [follows for _, follows in kept], draft.lengths)

@@ -12,6 +12,7 @@ import torch
 from transformers.utils import logging
 
 from osd.brief import PASSES
+from osd.choosing import CHOOSING
 from osd.engine import Engine
 from osd.few import PARTS
 from osd.models import Pair
@@ -42,6 +43,7 @@ class Contender:
 def osd_contender(name: str, pair: Pair, settings: ServeSettings, new_tokens: int) -> Contender:
     """osd's engine; it lives on between calls, as a server's does, so what it learned of costs stays."""
     PARTS.wait()
+    CHOOSING.wait()
     PASSES.wait()  # what is compiled once is no part of what decoding costs
     engine = Engine(pair, settings)
 

@@ -14,6 +14,11 @@ Floats = npt.NDArray[np.float32]
 
 LANES = {"reassoc", "contract", "nsz"}
 """What sums may be reordered by, so that they are made in lanes; NaN and infinities stay what they are."""
+WITHOUT_CHECKS = {"fastmath": LANES, "error_model": "numpy"}
+"""Where numbers are divided in a loop: looking whether each divisor is 0, to raise Python's error, keeps the compiler
+from dividing in lanes."""
+LANES_OF_MAXIMA, LOOKED_AT = 256, 64
+"""Numbers that are compared side by side."""
 zero, one, half = np.float32(0), np.float32(1), np.float32(0.5)
 log2_e, ln2_high, ln2_low = np.float32(1.4426950408889634), np.float32(0.693359375), np.float32(-2.12194440e-4)
 c7, c6, c5 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
@@ -59,3 +64,33 @@ def sum_exp(row: Floats, peak: np.float32) -> np.float32:
     for i in range(len(row)):  # over the row itself it is not made into vectors
         total += exp(row[i] - peak)
     return total
+
+
+@njit
+def largest(values: Floats) -> np.float32:
+    """The largest of them, at least one, in lanes."""
+    whole, best = len(values) // LANES_OF_MAXIMA * LANES_OF_MAXIMA, np.full(LANES_OF_MAXIMA, -np.inf, np.float32)
+    for start in range(0, whole, LANES_OF_MAXIMA):
+        part = values[start : start + LANES_OF_MAXIMA]
+        for j in range(LANES_OF_MAXIMA):
+            best[j] = max(best[j], part[j])
+    peak = best[0]
+    for j in range(LANES_OF_MAXIMA):
+        peak = max(peak, best[j])
+    for j in range(whole, len(values)):
+        peak = max(peak, values[j])
+    return peak
+
+
+@njit
+def first_at(values: Floats, peak: np.float32) -> int:
+    """Where this number stands first; the last place where it is nowhere (NaN)."""
+    for start in range(0, len(values), LOOKED_AT):
+        part, hits = values[start : start + LOOKED_AT], np.int32(0)
+        for j in range(len(part)):
+            hits += np.int32(part[j] == peak)
+        if hits:
+            for j in range(len(part)):
+                if part[j] == peak:
+                    return start + j
+    return len(values) - 1

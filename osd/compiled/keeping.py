@@ -12,12 +12,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+
+from osd.compiled.arithmetic import LANES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -64,6 +66,10 @@ def kept(function: Function, *, nogil: bool = True, fastmath: Collection[str] = 
         forget_others(Path(found.cache_path), function.__module__.rsplit(".", 1)[-1], sources)
         dispatcher._cache = found
     return cast(Function, dispatcher)
+
+
+holding = partial(kept, nogil=False, fastmath=LANES)
+"""Calls of some 50 µs keep the interpreter: without it they would wait for it afterwards."""
 
 
 def forget_others(folder: Path, module: str, sources: str) -> list[str]:

@@ -7,22 +7,18 @@ W a head's width, F feed-forward, V vocabulary. All float32, but for matrices (:
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.compiled.arithmetic import LANES, Floats, exp, one, sum_exp, zero
-from osd.compiled.keeping import kept
+from osd.compiled.arithmetic import LANES, WITHOUT_CHECKS, Floats, exp, first_at, largest, one, sum_exp, zero
+from osd.compiled.keeping import holding
 from osd.compiled.products import Matrix, products
 
 Index = npt.NDArray[np.int64]
 Tuple = tuple[Any, ...]
-
-holding = partial(kept, nogil=False, fastmath=LANES)
-"""Calls of some 50 µs keep the interpreter: without it they would wait for it afterwards."""
 
 
 @njit(fastmath=LANES)
@@ -34,11 +30,6 @@ def norm(line: Floats, weight: Floats, eps: np.float32, out: Floats) -> None:
     scale = one / np.sqrt(total / np.float32(len(weight)) + eps)
     for i in range(len(weight)):
         out[i] = line[i] * scale * weight[i]
-
-
-WITHOUT_CHECKS = {"fastmath": LANES, "error_model": "numpy"}
-"""Where numbers are divided in a loop: looking whether each divisor is 0, to raise Python's error, keeps the compiler
-from dividing in lanes."""
 
 
 @njit(**WITHOUT_CHECKS)
@@ -236,13 +227,8 @@ def accept(embedding: Floats, matrices: Matrix, biases: Floats, out: Floats, cha
 def read_off(logits: Floats, choices: Index, peaks: Floats) -> None:
     """Of logits (n, V) the first of the largest in each line (n,), and its probability (n,)."""
     for n in range(len(logits)):
-        line = logits[n]
-        most, at = line[0], 0
-        for i in range(len(line)):
-            most = max(most, line[i])
-        while at < len(line) - 1 and line[at] != most:
-            at += 1
-        choices[n], peaks[n] = at, one / sum_exp(line, most)
+        most = largest(logits[n])
+        choices[n], peaks[n] = first_at(logits[n], most), one / sum_exp(logits[n], most)
 
 
 @holding

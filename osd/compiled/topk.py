@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import carray, njit
 
-from osd.compiled.arithmetic import Floats, exp, floats_at, half, one, sum_exp
+from osd.compiled.arithmetic import Floats, exp, floats_at, half, largest, one, sum_exp
 from osd.compiled.keeping import kept
 
 Ints = npt.NDArray[np.int32]
@@ -163,15 +163,6 @@ def spoil(ids: Ints, kept: Floats) -> None:
     """What is kept of a row that is no distribution."""
     for j in range(len(ids)):
         ids[j], kept[j] = j, np.nan
-
-
-@njit
-def largest(values: Floats) -> np.float32:
-    """The largest of them."""
-    peak = values[0]
-    for i in range(len(values)):
-        peak = max(peak, values[i])
-    return peak
 
 
 @kept

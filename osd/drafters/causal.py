@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from osd import choosing
 from osd.brief import PASSES, WORTH_COMPILING, ReadOff
 from osd.decoder import Decoder
 from osd.drafters.base import Draft, Steer
@@ -152,5 +153,7 @@ class CausalDrafter:
     ) -> tuple[Tensor, Tensor | None]:
         if warp is None or chance is None:
             return logits[:, 0].argmax(-1), None
+        if choosing.takes(logits):
+            return choosing.draw(logits[:, 0], warp, chance, step)
         probabilities = warp(logits)[:, 0]
         return draw(probabilities, chance[:, step]), probabilities

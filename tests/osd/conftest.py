@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from osd.brief import PASSES
+from osd.choosing import CHOOSING
 from osd.few import PARTS
 from osd.models import Pair
 from storage.settings import Settings, load_settings
@@ -30,3 +31,4 @@ def compiled() -> None:
     """Passes over few tokens are compiled, as they are once a process has decoded and drafted a while."""
     assert PASSES.wait() is not None
     assert PARTS.wait() is not None
+    assert CHOOSING.wait() is not None

@@ -23,6 +23,7 @@ from osd.bench.gamma.plan import ORACLE, Draft, Entrant, Job, Plan, Setting, ser
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
 from osd.brief import PASSES
+from osd.choosing import CHOOSING
 from osd.engine import Engine
 from osd.few import PARTS
 from osd.gamma import CostModel, GammaController, Pace, make_controller
@@ -55,6 +56,7 @@ class Contest:
         ``traces``: the greedy text of each of them, in the same order, for the oracle."""
         COMPILER.wait()
         PARTS.wait()
+        CHOOSING.wait()
         PASSES.wait()  # what is compiled once is no part of what decoding costs
         self.pair, self.plan = pair, plan
         self.costs = CostModel()

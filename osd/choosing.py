@@ -1,0 +1,97 @@
+"""What logits choose, compiled: a greedy token, a draw, the verdict on drafts that were drawn.
+
+PyTorch spends its time between operations here. By it a round of one row that samples took 190 µs more than a greedy
+one, and each drafted token 100 µs, as much as its pass (docs/bench-log.md). The functions are compiled in the
+background once a process has made some rounds; until then, on a GPU, in half precision and for large batches
+:mod:`osd.warp` and :mod:`osd.acceptance` go on, with the same uniforms and so, but for rounding, the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from osd.brief import WORTH_COMPILING
+from osd.compiled.apart import apart
+from osd.compiled.background import InBackground
+from osd.warp import Warp
+
+MOST_NUMBERS = 1 << 20
+"""Logits of a call: over more, PyTorch's threads gain what it loses between operations."""
+
+
+def compile_choosing() -> Any:
+    """Import :mod:`osd.compiled.choosing` and call each of its functions over two tokens."""
+    from osd.compiled import choosing as compiled
+
+    apart(compiled.judge, "osd.choosing:compile_choosing")
+    logits, settings, chances = np.ones((1, 2, 2), np.float32), np.ones((1, 3)), np.full((1, 3), 0.5)
+    q, token, length = np.ones((1, 1, 2), np.float32), np.zeros((1, 1), np.int64), np.ones(1, np.int64)
+    kept = np.empty((1, 1), np.float32)
+    compiled.judge(logits, q, token, length, settings, chances, True, kept, length.copy(), length.copy())
+    compiled.draw(logits[0, :1], settings, chances, 0, q[0], token[0])
+    compiled.likeliest(logits, np.empty((1, 2), np.int64))
+    return compiled
+
+
+CHOOSING = InBackground(
+    compile_choosing, "osd-compile-choosing", "choosing tokens is not compiled: one that is sampled takes 0.1 ms more"
+)
+_ASKED = count(1)
+
+
+class Judged(NamedTuple):
+    """What became of the drafts of B rows."""
+
+    accepted: list[int]
+    follows: list[int]
+    chances: Tensor | None
+    """(B, G), where they are kept."""
+
+
+def takes(logits: Tensor) -> bool:
+    """Whether the compiled functions are there for logits of this kind and number."""
+    if logits.numel() > MOST_NUMBERS or logits.device.type != "cpu" or logits.dtype != torch.float32:
+        return False
+    if CHOOSING.ready is None and next(_ASKED) == WORTH_COMPILING:
+        CHOOSING.start()
+    return CHOOSING.ready is not None
+
+
+def likeliest(logits: Tensor) -> list[list[int]]:
+    """Of logits (B, T, V), the first of the largest, (B, T)."""
+    compiled: Any = CHOOSING.ready
+    choices = np.empty(logits.shape[:2], np.int64)
+    compiled.likeliest(logits.contiguous().numpy(), choices)
+    found: list[list[int]] = choices.tolist()
+    return found
+
+
+def draw(logits: Tensor, warp: Warp, chance: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    """From logits (B, V): the tokens (B,) that column ``step`` of ``chance`` (B, …) draws, and what from, (B, V)."""
+    compiled: Any = CHOOSING.ready
+    q, chosen = torch.empty_like(logits), np.empty(len(logits), np.int64)
+    compiled.draw(logits.contiguous().numpy(), warp.settings, chance.numpy(), step, q.numpy(), chosen)
+    return torch.from_numpy(chosen), q
+
+
+def judge(
+    logits: Tensor, q: Tensor | None, drafted: Tensor, lengths: Sequence[int], warp: Warp, chance: Tensor, *, keep: bool
+) -> Judged:
+    """See :func:`osd.acceptance.accept_sampled`, and :func:`osd.verdict.uniforms` for ``chance`` (B, 2 G + 1 or more);
+    with ``keep`` :func:`osd.acceptance.acceptance_chance`, NaN where nothing was drafted."""
+    compiled: Any = CHOOSING.ready
+    rows, size = drafted.shape
+    accepted, follows = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    kept = np.full((rows, size), np.nan, np.float32)
+    proposed = logits[:, :0] if q is None else q
+    compiled.judge(
+        logits.contiguous().numpy(), proposed.contiguous().numpy(), drafted.contiguous().numpy(), np.array(lengths),
+        warp.settings, chance.numpy(), keep, kept, accepted, follows,
+    )  # fmt: skip
+    return Judged(accepted.tolist(), follows.tolist(), torch.from_numpy(kept) if keep else None)

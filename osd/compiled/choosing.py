@@ -1,0 +1,202 @@
+"""Choosing in one call: from logits the likeliest token, or probabilities and a draw from them, or the verdict on what
+was drafted.
+
+What :mod:`osd.warp` and :mod:`osd.acceptance` do with some ten operations a draw and thirty a verdict, each of which
+costs PyTorch a few µs however little it computes. Shapes: B rows, G drafted tokens, V vocabulary. Which tokens are cut
+off is found without sorting: the bits of floats that are not negative are in their order, so the least that is kept is
+found by halving.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from osd.compiled.arithmetic import LANES, WITHOUT_CHECKS, Floats, exp, first_at, largest, least_exponent, one, zero
+from osd.compiled.keeping import holding
+
+Doubles = npt.NDArray[np.float64]
+Index = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.int32]
+
+BLOCK = 128
+"""Tokens whose mass is added up before it is known which of them is drawn."""
+TEMPERATURE, TOP_K, TOP_P = 0, 1, 2
+"""Columns of a row's settings; see :class:`osd.warp.Warp`."""
+
+
+@njit(fastmath=LANES)
+def mass(p: Floats) -> float:
+    """Σ p, in lanes."""
+    total = 0.0
+    for i in range(len(p)):
+        total += np.float64(p[i])
+    return total
+
+
+@njit(fastmath=LANES)
+def mass_from(p: Floats, bits: Bits, least: np.int32) -> float:
+    """Σ p over those of at least these bits."""
+    total = 0.0
+    for i in range(len(p)):
+        total += np.float64(p[i] if bits[i] >= least else zero)
+    return total
+
+
+@njit(fastmath=LANES)
+def count_from(bits: Bits, least: np.int32) -> np.int32:
+    """How many have at least these bits."""
+    count = np.int32(0)
+    for i in range(len(bits)):
+        count += np.int32(bits[i] >= least)
+    return count
+
+
+@njit
+def measure(p: Floats, bits: Bits, least: np.int32, counts: bool) -> float:
+    """Number or mass of those of at least these bits."""
+    return float(count_from(bits, least)) if counts else mass_from(p, bits, least)
+
+
+@njit
+def cut(p: Floats, goal: float, counts: bool) -> None:
+    """Leaves of p (V,), none below 0, the likeliest whose number or mass reaches ``goal``, as few as that takes; of
+    equal ones the first. The others become 0."""
+    bits = p.view(np.int32)
+    low, high = np.int32(1), np.int32(np.iinfo(np.int32).max)
+    if measure(p, bits, low, counts) <= goal:
+        return
+    while high - low > 1:  # those from ``low`` on reach the goal, those from ``high`` on do not
+        middle = low + (high - low) // np.int32(2)
+        if measure(p, bits, middle, counts) >= goal:
+            low = middle
+        else:
+            high = middle
+    left = goal - measure(p, bits, high, counts)
+    for i in range(len(p)):
+        if bits[i] < low or (bits[i] == low and left <= 0.0):
+            p[i] = zero
+        elif bits[i] == low:
+            left -= 1.0 if counts else p[i]
+
+
+@njit(**WITHOUT_CHECKS)
+def scale(p: Floats, factor: np.float32) -> None:
+    """Multiplies all of them."""
+    for i in range(len(p)):
+        p[i] *= factor
+
+
+@njit(**WITHOUT_CHECKS)
+def soften(logits: Floats, temperature: np.float32, p: Floats) -> None:
+    """p (V,) ← softmax(logits ÷ temperature); below e⁻⁸⁷ of the largest it is 0."""
+    peak, over, total = largest(logits), one / temperature, zero
+    for i in range(len(logits)):
+        x = (logits[i] - peak) * over
+        p[i] = exp(x) if x > least_exponent else zero
+        total += p[i]
+    scale(p, one / total)
+
+
+@njit
+def harden(logits: Floats, p: Floats) -> None:
+    """p (V,) ← 1 for the first of the largest, 0 for the others."""
+    p[:] = zero
+    p[first_at(logits, largest(logits))] = one
+
+
+@njit(error_model="numpy")
+def warp(logits: Floats, settings: Doubles, p: Floats) -> None:
+    """p (V,) ← what is sampled from: :class:`osd.warp.Warp`, one row's ``settings``."""
+    if settings[TEMPERATURE] == 0.0:
+        harden(logits, p)
+        return
+    soften(logits, np.float32(settings[TEMPERATURE]), p)
+    if settings[TOP_K] < len(p):
+        cut(p, settings[TOP_K], True)
+        scale(p, np.float32(1.0 / mass(p)))
+    if settings[TOP_P] < 1.0:
+        cut(p, settings[TOP_P] * mass(p), False)
+        scale(p, np.float32(1.0 / mass(p)))
+
+
+@njit
+def pick(p: Floats, chance: float) -> int:
+    """The token that ``chance``, in [0, 1), draws from masses p (V,): :func:`osd.warp.draw`. None of mass 0, unless all
+    are."""
+    masses = np.empty((len(p) + BLOCK - 1) // BLOCK)
+    for b in range(len(masses)):
+        masses[b] = mass(p[b * BLOCK : (b + 1) * BLOCK])
+    goal, before, block, found = chance * masses.sum(), 0.0, 0, -1
+    while block < len(masses) - 1 and before + masses[block] <= goal:
+        before += masses[block]
+        block += 1
+    for i in range(block * BLOCK, min(len(p), (block + 1) * BLOCK)):
+        if p[i] > zero:
+            found = i
+            before += p[i]
+            if before > goal:
+                break
+    if found < 0:  # by rounding it is beyond the last
+        found = len(p) - 1
+        while found > 0 and not p[found] > zero:
+            found -= 1
+    return found
+
+
+@njit
+def refused(p: Floats, q: Floats, chance: float, rest: Floats) -> int:
+    """What follows instead of a refused token, drawn from max(0, p − q); from p where rounding leaves nothing of that.
+    ``rest`` (V,) is written over."""
+    for i in range(len(p)):
+        rest[i] = max(p[i] - q[i], zero)
+    return pick(rest if mass(rest) > 0.0 else p, chance)
+
+
+@holding
+def likeliest(logits: Floats, choices: Index) -> None:
+    """choices (B, T) ← the first of the largest of logits (B, T, V)."""
+    for row in range(logits.shape[0]):
+        for i in range(logits.shape[1]):
+            choices[row, i] = first_at(logits[row, i], largest(logits[row, i]))
+
+
+@holding
+def draw(logits: Floats, settings: Doubles, chances: Doubles, step: int, q: Floats, chosen: Index) -> None:
+    """q (B, V) ← what rows with these logits (B, V) and settings (B, 3) sample from; chosen (B,) ← what column ``step``
+    of ``chances`` draws from it."""
+    for row in range(len(logits)):
+        warp(logits[row], settings[row], q[row])
+        chosen[row] = pick(q[row], chances[row, step])
+
+
+@holding
+def judge(
+    logits: Floats, q: Floats, drafted: Index, lengths: Index, settings: Doubles, chances: Doubles, keep: bool,
+    kept: Any, accepted: Index, follows: Index,
+) -> None:  # fmt: skip
+    """Rejection sampling: :func:`osd.acceptance.accept_sampled` of the target's logits (B, G + 1, V), q (B, G, V) and
+    drafted (B, G), of which ``lengths`` (B,) count, with ``chances`` (B, 2 H + 1) for H ≥ G: as many tests from H on,
+    and the last for what follows. accepted (B,), follows (B,); with ``keep``, kept (B, G) ←
+    :func:`osd.acceptance.acceptance_chance` where something was drafted."""
+    p, rest = np.empty(logits.shape[2], np.float32), np.empty(logits.shape[2], np.float32)
+    for row in range(len(logits)):
+        length, tests, last = lengths[row], chances.shape[1] // 2, chances[row, chances.shape[1] - 1]
+        taken = length
+        for i in range(length):
+            token = drafted[row, i]
+            warp(logits[row, i], settings[row], p)
+            if keep:
+                kept[row, i] = min(one, p[token] / q[row, i, token])
+            if taken == length and not chances[row, tests + i] * q[row, i, token] < p[token]:
+                taken = i
+                follows[row] = refused(p, q[row, i], last, rest)
+                if not keep:
+                    break
+        if taken == length:
+            warp(logits[row, length], settings[row], p)
+            follows[row] = pick(p, last)
+        accepted[row] = taken
