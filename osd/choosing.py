@@ -33,7 +33,7 @@ def compile_choosing() -> Any:
     logits, settings, chances = np.ones((1, 2, 2), np.float32), np.ones((1, 3)), np.full((1, 3), 0.5)
     q, token, length = np.ones((1, 1, 2), np.float32), np.zeros((1, 1), np.int64), np.ones(1, np.int64)
     kept = np.empty((1, 1), np.float32)
-    compiled.judge(logits, q, token, length, settings, chances, True, kept, length.copy(), length.copy())
+    compiled.judge(logits, q, token, length, settings, chances, True, kept, kept.copy(), length.copy(), length.copy())
     compiled.draw(logits[0, :1], settings, chances, 0, q[0], token[0])
     compiled.likeliest(logits, np.empty((1, 2), np.int64))
     return compiled
@@ -50,6 +50,8 @@ class Judged(NamedTuple):
 
     accepted: list[int]
     follows: list[int]
+    shared: list[list[float]]
+    """(B, G) :func:`osd.acceptance.expected_acceptance` of what was judged."""
     chances: Tensor | None
     """(B, G), where they are kept."""
 
@@ -88,10 +90,10 @@ def judge(
     compiled: Any = CHOOSING.ready
     rows, size = drafted.shape
     accepted, follows = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    kept = np.full((rows, size), np.nan, np.float32)
+    kept, shared = np.full((rows, size), np.nan, np.float32), np.empty((rows, size), np.float32)
     proposed = logits[:, :0] if q is None else q
     compiled.judge(
         logits.contiguous().numpy(), proposed.contiguous().numpy(), drafted.contiguous().numpy(), np.array(lengths),
-        warp.settings, chance.numpy(), keep, kept, accepted, follows,
+        warp.settings, chance.numpy(), keep, kept, shared, accepted, follows,
     )  # fmt: skip
-    return Judged(accepted.tolist(), follows.tolist(), torch.from_numpy(kept) if keep else None)
+    return Judged(accepted.tolist(), follows.tolist(), shared.tolist(), torch.from_numpy(kept) if keep else None)

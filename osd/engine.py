@@ -209,7 +209,7 @@ class Engine:
             tokens, reason = self.ending.cut(row, [*verdict.drafted[index][:accepted], verdict.follows[index]])
             row.tokens += tokens
             self.drafting.commit(row, before, accepted, draft)
-            row.gamma.observe(Observation(gammas[index], depth, accepted, row.tokens))
+            row.gamma.observe(Observation(gammas[index], depth, accepted, row.tokens, verdict.acceptance(index)))
             times, by = (clock.first_ms * share, clock.second_ms * share), self.drafting.version(row)
             row.rounds.append(Round(gammas[index], draft.lengths[index], accepted, len(tokens), *times, by, depth))
             ended = self._finish(row, reason) if reason else None

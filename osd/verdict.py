@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from osd import choosing
-from osd.acceptance import accept_greedy, accept_sampled, acceptance_chance
+from osd.acceptance import accept_greedy, accept_sampled, acceptance_chance, expected_acceptance
 from osd.drafters import Draft
 from osd.row import Row
 from osd.warp import Warp
@@ -35,8 +35,15 @@ class Verdict:
     chances: Tensor | None = None
     """(B, G) min(1, p/q) of each drafted token, at the logits that judged it; None where nobody keeps it, or where all
     rows are greedy. See :class:`osd.trees.acceptance.Walk` for trees."""
+    shared: list[list[float]] | None = None
+    """(B, G) Σ min(p, q) where each drafted token was judged: how often one drawn there is accepted. Beyond the first
+    that was refused it means nothing. None where all rows are greedy, and of trees."""
     paths: list[list[int]] | None = None
     """Of trees, the nodes along the way taken, the root first; None where all drafts are chains."""
+
+    def acceptance(self, row: int) -> Sequence[float]:
+        """``shared`` of what was judged of a row's draft; empty where there is none."""
+        return self.shared[row][: min(self.accepted[row] + 1, self.depths[row])] if self.shared else ()
 
     def places(self, row: int, begin: int, end: int) -> Sequence[int]:
         """Where, among the row's logits (G + 1, V), the round's tokens number ``begin`` to ``end`` − 1 were decided."""
@@ -72,7 +79,7 @@ def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None
     if choosing.takes(logits):
         found = choosing.judge(logits, draft.q, draft.tokens, draft.lengths, warp, chance, keep=keep_chances)
         chances = found.chances if draft.size else None
-        return Verdict(found.accepted, draft.tokens.tolist(), found.follows, draft.lengths, chances)
+        return Verdict(found.accepted, draft.tokens.tolist(), found.follows, draft.lengths, chances, found.shared)
     p = warp(logits)
     q = p[:, :0] if draft.q is None else draft.q
     used = chance.shape[1] // 2
@@ -80,9 +87,14 @@ def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None
     lengths = torch.tensor(draft.lengths, device=logits.device)
     accepted, follows = accept_sampled(p, q, draft.tokens, lengths, tests, last)
     chances = acceptance_chance(p, q, draft.tokens) if keep_chances and draft.size else None
-    table = torch.cat([accepted.unsqueeze(1), follows.unsqueeze(1), draft.tokens], dim=1).tolist()  # the one sync
-    accepted_, follows_ = [line[0] for line in table], [line[1] for line in table]
-    return Verdict(accepted_, [line[2:] for line in table], follows_, draft.lengths, chances)
+    columns = accepted.unsqueeze(1), follows.unsqueeze(1), draft.tokens, expected_acceptance(p[:, :-1], q)
+    table = torch.cat([column.double() for column in columns], dim=1).tolist()  # the one sync
+    whole = [[int(number) for number in line[: 2 + draft.size]] for line in table]
+    shared = [line[2 + draft.size :] for line in table]
+    return Verdict(
+        [line[0] for line in whole], [line[2:] for line in whole], [line[1] for line in whole], draft.lengths,
+        chances, shared,
+    )  # fmt: skip
 
 
 def _judge_greedily(logits: Tensor, draft: Draft) -> Verdict:

@@ -9,8 +9,6 @@ found by halving.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -147,6 +145,15 @@ def pick(p: Floats, chance: float) -> int:
     return found
 
 
+@njit(fastmath=LANES)
+def common(p: Floats, q: Floats) -> np.float32:
+    """Σ min(p, q), in lanes."""
+    total = zero
+    for i in range(len(p)):
+        total += min(p[i], q[i])
+    return total
+
+
 @njit
 def refused(p: Floats, q: Floats, chance: float, rest: Floats) -> int:
     """What follows instead of a refused token, drawn from max(0, p − q); from p where rounding leaves nothing of that.
@@ -176,12 +183,13 @@ def draw(logits: Floats, settings: Doubles, chances: Doubles, step: int, q: Floa
 @holding
 def judge(
     logits: Floats, q: Floats, drafted: Index, lengths: Index, settings: Doubles, chances: Doubles, keep: bool,
-    kept: Any, accepted: Index, follows: Index,
+    kept: Floats, shared: Floats, accepted: Index, follows: Index,
 ) -> None:  # fmt: skip
     """Rejection sampling: :func:`osd.acceptance.accept_sampled` of the target's logits (B, G + 1, V), q (B, G, V) and
     drafted (B, G), of which ``lengths`` (B,) count, with ``chances`` (B, 2 H + 1) for H ≥ G: as many tests from H on,
-    and the last for what follows. accepted (B,), follows (B,); with ``keep``, kept (B, G) ←
-    :func:`osd.acceptance.acceptance_chance` where something was drafted."""
+    and the last for what follows. accepted (B,), follows (B,); shared (B, G) ←
+    :func:`osd.acceptance.expected_acceptance` of what was judged; with ``keep``, kept (B, G) ←
+    :func:`osd.acceptance.acceptance_chance` of what was drafted."""
     p, rest = np.empty(logits.shape[2], np.float32), np.empty(logits.shape[2], np.float32)
     for row in range(len(logits)):
         length, tests, last = lengths[row], chances.shape[1] // 2, chances[row, chances.shape[1] - 1]
@@ -191,7 +199,10 @@ def judge(
             warp(logits[row, i], settings[row], p)
             if keep:
                 kept[row, i] = min(one, p[token] / q[row, i, token])
-            if taken == length and not chances[row, tests + i] * q[row, i, token] < p[token]:
+            if taken < length:
+                continue
+            shared[row, i] = common(p, q[row, i])
+            if not chances[row, tests + i] * q[row, i, token] < p[token]:
                 taken = i
                 follows[row] = refused(p, q[row, i], last, rest)
                 if not keep:

@@ -68,6 +68,9 @@ class Observation:
     text: Sequence[int] = ()
     """The row's tokens with its prompt, this round's included: ``accepted`` drafted ones and the target's own come
     last. The engine's own list, not a copy; empty from those that have no tokens at hand."""
+    chances: Sequence[float] = ()
+    """Of a row that samples, Σ min(p, q) wherever a drafted token was judged, the first refused one included: how often
+    a token drawn there is accepted, whichever was. Empty where that is not known, or what it was says it all."""
 
     @property
     def rejected(self) -> bool:

@@ -59,12 +59,12 @@ def compile_and_try() -> Weighing:
     apart(made.weigh_alone, "osd.gamma.compiled:compile_and_try")
     numbers = array(lines.new_held(1, 1, new_contexts()))
     made.look_ahead(numbers, 0.0)
-    made.begin_alone(numbers, 0, *contexts.NOTHING_BEFORE, 0, 0)
+    made.begin_alone(numbers, 0, *contexts.NOTHING_BEFORE, 0, 0, 0)
     made.weigh_alone(numbers, 0, 0.0, *contexts.NO_CONTEXT, 0.0)
     made.pays_alone(numbers, 0, 0.0)
     made.begin(numbers, 1)
     made.weigh_together(numbers, 1, 0.0)
-    made.learn(numbers, 0, 1, 1)
+    made.learn(numbers, 0, 1, 1, 1)
     made.odds_after(numbers, *contexts.NOTHING_BEFORE)
     return made
 

@@ -17,8 +17,8 @@ class Judge(Protocol):
 
     tally: Tally
 
-    def verdict(self, place: int, drafted: int, accepted: int) -> None:
-        """On the draft of the row at this place."""
+    def verdict(self, place: int, drafted: int, accepted: int, chances: Sequence[float] = ()) -> None:
+        """On the draft of the row at this place. ``chances``: see :class:`osd.gamma.base.Observation`."""
         ...
 
 
@@ -52,7 +52,7 @@ class GoodputRow:
         if self.declined >= 0 and seen.accepted == drafted:
             self._judge.verdict(self.place, drafted + 1, seen.accepted + (self.declined == seen.text[-1]))
         elif drafted:
-            self._judge.verdict(self.place, drafted, seen.accepted)
+            self._judge.verdict(self.place, drafted, seen.accepted, seen.chances)
         self.declined = -1
         self.emitted += emitted
         self._text = seen.text

@@ -70,18 +70,20 @@ def look_ahead(held: Held, bar: float) -> None:
     foresee(book, outlook, prices, bar)
 
 
-def learn(held: Held, place: int, drafted: int, taken: int) -> None:
-    """The target took so many of a row's drafted tokens."""
+def learn(held: Held, place: int, drafted: int, taken: int, known: int) -> None:
+    """The verdict on a row's draft: see :func:`~osd.gamma.weighing.judge`."""
     book, _, _, contexts, desk, _, _ = parts(held)
-    judge(book, contexts, desk[place], drafted, taken)
+    judge(book, contexts, desk[place], drafted, taken, known)
 
 
-def begin_alone(held: Held, place: int, third: int, second: int, last: int, drafted: int, taken: int) -> float:
+def begin_alone(
+    held: Held, place: int, third: int, second: int, last: int, drafted: int, taken: int, known: int
+) -> float:
     """A round of one row whose text ends with these tokens; first the verdict on its last draft, if there was one.
     What it hopes of a first draft pass."""
     book, outlook, prices, contexts, desk, _, _ = parts(held)
     row = desk[place]
-    judge(book, contexts, row, drafted, taken)
+    judge(book, contexts, row, drafted, taken, known)
     clear(row)
     return hope(book, row, prices, outlook, odds_next(book, contexts, START, third, second, last))
 

@@ -15,6 +15,7 @@ _ROWS = 8
 WORTH_COMPILING = 64
 """Rounds after which the compiler is asked for: loading it takes a second or two of a core, which so many rounds of
 interpreted lines do not."""
+_NO_VERDICT = (NOWHERE, 0, 0, 0)
 _GOES = (Go.DECLINE, Go.LAST, Go.ON)
 _ALONE = ([Go.DECLINE], [Go.LAST], [Go.ON])
 """Answers for one row."""
@@ -31,12 +32,14 @@ class Weigher:
         self.judged = 0
         """Tokens judged so far."""
         self._compiler, self._run = compiler, PLAIN
+        self._chances = weighing.HEAD + weighing.KNOWN * depth
         self._hold(lines.new_held(_ROWS, depth, new_contexts()))
         self._free = list(range(_ROWS))
         self._begun = 0
         """Rows of this round, whose lines the first ``_places`` name."""
-        self._verdicts: list[tuple[int, int, int]] = []
-        """On the last drafts, which are learned from when the next round begins: a row's place, drafted, accepted."""
+        self._verdicts: list[tuple[int, int, int, int]] = []
+        """On the last drafts, which are learned from when the next round begins: a row's place, drafted, accepted, and
+        of how many of them the chance is known."""
         self._interpreted = 0
         """Rounds."""
 
@@ -61,10 +64,13 @@ class Weigher:
             row.place = self._free.pop()
             lines.welcome(self._desk[row.place])
 
-    def verdict(self, place: int, drafted: int, accepted: int) -> None:
-        """On a row's draft."""
+    def verdict(self, place: int, drafted: int, accepted: int, chances: Sequence[float] = ()) -> None:
+        """On a row's draft. ``chances``: see :class:`osd.gamma.base.Observation`."""
         if place != NOWHERE:
-            self._verdicts.append((place, drafted, accepted))
+            known = min(len(chances), self.depth)
+            for i in range(known):
+                self._desk[place][self._chances + i] = chances[i]
+            self._verdicts.append((place, drafted, accepted, known))
             self.judged += accepted + 1 if accepted < drafted else drafted
 
     def foresee(self, prices: Sequence[float], bar: float) -> None:
@@ -115,14 +121,10 @@ class Weigher:
 
     def _begin_alone(self, row: GoodputRow) -> float:
         """One call: that of the verdict is told with it."""
-        drafted = accepted = 0
-        if self._verdicts:
-            place, drafted, accepted = self._verdicts.pop()
-            if self._verdicts or place != row.place:
-                self._verdicts.append((place, drafted, accepted))
-                self._learn()
-                drafted = accepted = 0
-        return self._run.begin_alone(self._held, row.place, *row.before, drafted, accepted)
+        if len(self._verdicts) != 1 or self._verdicts[0][0] != row.place:
+            self._learn()
+        _, *verdict = self._verdicts.pop() if self._verdicts else _NO_VERDICT
+        return self._run.begin_alone(self._held, row.place, *row.before, *verdict)
 
     def _learn(self) -> None:
         for verdict in self._verdicts:

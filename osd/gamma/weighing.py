@@ -41,8 +41,9 @@ from osd.gamma.contexts import Contexts, chance_ahead, odds_beside, saw_at
 
 SURVIVAL, LINE, PASSES, ODDS, HOPE, ANSWER, LEANS, HEAD = 0, 1, 2, 3, 4, 5, 6, 10
 """Places on the desk. LEANS: tokens accepted, rejected, expected to be and not; ODDS: what they come to. From HEAD on
-passes' bins, their chances, and the tokens around them."""
-PER_PASS = 6
+passes' bins, their chances, the tokens around them, and from KNOWN on how often a token drawn there is accepted, where
+the verdict says that."""
+PER_PASS, KNOWN = 7, 6
 ROW_PRIOR = 3.0
 """Accepted and rejected tokens that "this request is like the others" counts as."""
 ROW_KEEPS = 0.97
@@ -156,11 +157,14 @@ def weigh(
             row[ANSWER] = min(row[ANSWER], LAST)
 
 
-def judge(book: Lines, contexts: Contexts, row: Line, drafted: int, taken: int) -> None:
-    """The target took so many of a row's drafted tokens; verdicts end with the first rejection."""
+def judge(book: Lines, contexts: Contexts, row: Line, drafted: int, taken: int, known: int) -> None:
+    """The target took so many of a row's drafted tokens; verdicts end with the first rejection. Of the first ``known``
+    it is known how often one drawn there is accepted, which tells more than whether this one was."""
     depth = (len(row) - HEAD) // PER_PASS
     for i in range(min(taken + 1, drafted, int(row[PASSES]))):
         verdict = 1.0 if i < taken else 0.0
+        if i < known:
+            verdict = row[HEAD + KNOWN * depth + i]
         found, at = int(row[HEAD + i]), HEAD + 2 * depth + i
         around = int(row[at]), int(row[at + depth]), int(row[at + 2 * depth]), int(row[at + 3 * depth])
         saw_at(contexts, *around, book[TICKS][HALVED], chance_of(book, found), verdict)

@@ -56,7 +56,7 @@ def _judge(
 def _verdict(trees: Sequence[Tree], paths: list[list[int]], follows: list[int], chances: Tensor | None) -> Verdict:
     drafted = [tree.follow(path) for tree, path in zip(trees, paths, strict=True)]
     depths = [tree.reach(path[-1]) for tree, path in zip(trees, paths, strict=True)]
-    return Verdict([len(path) - 1 for path in paths], drafted, follows, depths, chances, paths)
+    return Verdict([len(path) - 1 for path in paths], drafted, follows, depths, chances, paths=paths)
 
 
 def _walk(logits: Tensor, rows: Sequence[Row], draft: Draft, warp: Warp, chance: Tensor) -> Walk:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from osd import choosing
-from osd.acceptance import accept_sampled, acceptance_chance
+from osd.acceptance import accept_sampled, acceptance_chance, expected_acceptance
 from osd.compiled.background import InBackground
 from osd.engine import Engine
 from osd.warp import Warp, draw
@@ -77,7 +77,7 @@ def test_it_judges_as_the_plain_way_does(seed: int, rows: list[Sampling], size: 
     lengths = torch.randint(0, size + 1, (len(rows),), generator=g)
     tests, last = chance[:, size + 1 : 2 * size + 1], chance[:, -1]
     accepted, follows = accept_sampled(p, q, drafted, lengths, tests, last)
-    chances = acceptance_chance(p, q, drafted)
+    chances, shared = acceptance_chance(p, q, drafted), expected_acceptance(p[:, :-1], q)
     for keep in (True, False):
         judged = choosing.judge(logits, q if size else None, drafted, lengths.tolist(), warp, chance, keep=keep)
         for i, length in enumerate(lengths.tolist()):
@@ -85,6 +85,8 @@ def test_it_judges_as_the_plain_way_does(seed: int, rows: list[Sampling], size: 
                 continue
             kept = judged.accepted[i]
             assert kept == accepted[i]
+            seen = min(kept + 1, length)
+            torch.testing.assert_close(torch.tensor(judged.shared[i][:seen]), shared[i, :seen], rtol=1e-3, atol=1e-5)
             after = p[i, kept] if kept == length else (p[i, kept] - q[i, kept]).clamp(min=0)
             if after.sum() > ROUNDING and bool(clear(after.unsqueeze(0), last[i : i + 1])):
                 assert judged.follows[i] == follows[i]
@@ -140,10 +142,15 @@ def test_what_it_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not choosing.takes(logits)
 
 
-def texts(rounds: int) -> list[tuple[int, ...]]:
-    """Of requests that are cut off in three ways, with drafts of two tokens."""
+def texts(rounds: int, heard: list[float] | None = None) -> list[tuple[int, ...]]:
+    """Of requests that are cut off in three ways, with drafts of two tokens; ``heard``: of each that was judged, how
+    often one drawn there is accepted."""
     pair = random_pair("llama", noise=0.3)
     engine = Engine(pair, ServeSettings(max_batch=2, max_length=64, gamma="fixed", gamma_initial=2))
+    told = [] if heard is None else heard
+    engine.listener = lambda rows, _, verdict, __: told.extend(
+        chance for i in range(len(rows)) for chance in verdict.acceptance(i)
+    )
     ways = [Sampling(0.8, seed=1), Sampling(1.0, top_k=5, seed=2), Sampling(1.0, top_p=0.7, seed=3), Sampling()]
     asked = [Request((3, 4, 5), max_new_tokens=rounds, ignore_eos=True, sampling=way) for way in ways]
     done = {completion.request.id: completion.tokens for completion in engine.run(asked)}
@@ -164,10 +171,13 @@ def test_the_likeliest_is_the_first_of_the_largest(seed: int, vocabulary: int) -
 
 
 def test_a_seed_has_the_same_text_before_and_after_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = texts(40)
+    heard: list[float] = []
+    quick, before = texts(40, heard), list(heard)
     with monkeypatch.context() as patch:
         patch.setattr(choosing, "CHOOSING", InBackground(lambda: None, "test", "not compiled"))
-        assert texts(40) == quick
+        heard.clear()
+        assert texts(40, heard) == quick
+    assert len(before) > 40 and before == pytest.approx(heard, rel=1e-3, abs=1e-5)
 
 
 def test_the_compiler_is_asked_for_once_rows_have_sampled_for_some_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

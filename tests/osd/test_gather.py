@@ -55,7 +55,7 @@ def take_round(chance: random.Random, texts: list[Text]) -> Taken:
         progress.append(Progress(text.request, tuple(brought), length))
     chances = torch.rand(len(texts), nodes - 1) if chance.random() < 0.5 else None
     logits = 3 * torch.randn(len(texts), nodes, VOCABULARY)
-    verdict = Verdict(accepted, rows, follows, depths, chances, paths)
+    verdict = Verdict(accepted, rows, follows, depths, chances, paths=paths)
     return Taken(progress, verdict, logits)
 
 

@@ -236,8 +236,9 @@ class Simulator:
 
     def _commit(self, row: _Row, gamma: int, drafted: int, passes: int, times: tuple[float, float]) -> None:
         result, accepted = self._result, min(row.matches[row.position], drafted)
+        chances = () if row.trace.greedy else row.trace.acceptance[row.position][: min(accepted + 1, drafted)].tolist()
         result.emitted += row.commit(accepted, passes, gamma > 0)
-        seen = Observation(gamma, drafted, accepted, row.tokens)
+        seen = Observation(gamma, drafted, accepted, row.tokens, chances)
         begun = time.perf_counter()
         row.gamma.observe(seen)
         result.decision_seconds += time.perf_counter() - begun

@@ -125,7 +125,7 @@ class Calibration:
             chance = self.beside[kind, line].of(chance)
         return chance
 
-    def saw_at(self, around: Around, chance: float, accepted: bool) -> None:
+    def saw_at(self, around: Around, chance: float, accepted: float) -> None:
         """The verdict on a token of this chance, in its context; what one kind tells is not told by the next."""
         for kind, line in enumerate(lines_of(around)):
             counts, beside = self.ahead[kind, line], self.beside[kind, line]
@@ -157,7 +157,7 @@ class Calibration:
         if (before == START or self._passed % _REFRESH == 0) and (total := sum(line)) > most:
             self._follows[before] = [weight * most / total for weight in line]
 
-    def saw(self, peak_bin: int, accepted: bool) -> None:
+    def saw(self, peak_bin: int, accepted: float) -> None:
         """The target's verdict on a token."""
         self.judged += 1
         keeps = 1.0 if self._judged[peak_bin] < _MEMORY else 1 - 1 / _MEMORY
@@ -205,10 +205,10 @@ class Lean:
         leaning = self.odds * chance
         return leaning / (leaning + (1.0 - chance))
 
-    def saw(self, chance: float, accepted: bool) -> None:
+    def saw(self, chance: float, accepted: float) -> None:
         """A token that the calibration gave this chance."""
         self._accepted = self._keeps * self._accepted + self._back + accepted
-        self._rejected = self._keeps * self._rejected + self._back + (not accepted)
+        self._rejected = self._keeps * self._rejected + self._back + 1 - accepted
         self._expected = self._keeps * self._expected + self._back + chance
         self._expected_not = self._keeps * self._expected_not + self._back + 1 - chance
         self._reckon()
@@ -273,13 +273,15 @@ class PlainRow:
         more = outlook.beyond(depth, self.survival, self.bins[-1]) if far else 0.0
         return self.survival + more >= outlook.price(depth)
 
-    def judge(self, drafted: int, accepted: int) -> None:
-        """Verdicts end with the first rejection."""
+    def judge(self, drafted: int, accepted: int, known: Sequence[float] = ()) -> None:
+        """Verdicts end with the first rejection; where it is ``known`` how often one drawn there is accepted, that
+        counts."""
         for i in range(min(accepted + 1, drafted, len(self.bins))):
+            verdict = known[i] if i < len(known) else float(i < accepted)
             if self.around[i] != NOWHERE:
-                self._calibration.saw_at(self.around[i], self._calibration.chance(self.bins[i]), i < accepted)
-            self._calibration.saw(self.bins[i], i < accepted)
-            self.lean.saw(self.chances[i], i < accepted)
+                self._calibration.saw_at(self.around[i], self._calibration.chance(self.bins[i]), verdict)
+            self._calibration.saw(self.bins[i], verdict)
+            self.lean.saw(self.chances[i], verdict)
 
 
 class Outlook:

@@ -106,12 +106,18 @@ class Pair:
         for (row, plain), length in in_places:
             accepted = min(length, int(self.chance.expovariate(0.5)))
             declined, own = row.declined, self.chance.randrange(VOCABULARY)
-            row.observe(Observation(DEPTH, length, accepted, [7, own]))
+            known = self.known(length, accepted)
+            row.observe(Observation(DEPTH, length, accepted, [7, own], known))
             assert row.before == (-1, 7, own)
             if declined >= 0 and accepted == length:
                 plain.judge(length + 1, accepted + (own == declined))
             elif length:
-                plain.judge(length, accepted)
+                plain.judge(length, accepted, known)
+
+    def known(self, drafted: int, accepted: int) -> list[float]:
+        """How often tokens are accepted where these were judged; most rows are greedy."""
+        count = min(drafted, accepted + 1) if self.chance.random() < 0.3 else 0
+        return [self.chance.random() for _ in range(count)]
 
     def change(self) -> None:
         """A request ends; perhaps another comes."""
