@@ -93,7 +93,7 @@ def judge(
     kept, shared = np.full((rows, size), np.nan, np.float32), np.empty((rows, size), np.float32)
     proposed = logits[:, :0] if q is None else q
     compiled.judge(
-        logits.contiguous().numpy(), proposed.contiguous().numpy(), drafted.contiguous().numpy(), np.array(lengths),
-        warp.settings, chance.numpy(), keep, kept, shared, accepted, follows,
+        logits.contiguous().numpy(), proposed.contiguous().numpy(), drafted.contiguous().numpy(),
+        np.array(lengths, np.int64), warp.settings, chance.numpy(), keep, kept, shared, accepted, follows,
     )  # fmt: skip
     return Judged(accepted.tolist(), follows.tolist(), shared.tolist(), torch.from_numpy(kept) if keep else None)

@@ -36,9 +36,8 @@ class Warp:
     def settings(self) -> npt.NDArray[np.float64]:
         """(B, 3): temperature, top-k (the vocabulary's size where a row keeps all) and top-p (1 where it does)."""
         most = self._vocabulary
-        return np.array([
-            (r.temperature, min(r.top_k or most, most), 1.0 if r.top_p is None else r.top_p) for r in self._rows
-        ])  # fmt: skip
+        table = [(r.temperature, min(r.top_k or most, most), 1 if r.top_p is None else r.top_p) for r in self._rows]
+        return np.array(table, np.float64)
 
     @cached_property
     def _greedy(self) -> Tensor:
