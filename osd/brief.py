@@ -22,8 +22,9 @@ from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
 from osd.sight import Array, of_rows
 
-MOST_LINES = 8
-"""Tokens of a pass with logits; over more, PyTorch's products gain what the rest of its pass loses."""
+MOST_LINES, MOST_WORK = 24, 32 << 20
+"""Tokens of a pass with logits, and what they and the numbers in its products may come to; over more, PyTorch's
+products gain what the rest of its pass loses."""
 MOST_READ = 48
 """Of one that only reads them."""
 MOST_WEIGHTS = 4 << 20
@@ -80,7 +81,7 @@ class BriefPass:
         """``module``: one that :class:`osd.lean.LeanDecoder` takes, on the CPU, in float32. ``rotary``: tables of at
         least so many positions, the sine's first half negated."""
         model = module.model
-        self._rotary = rotary
+        self._rotary, self._most = rotary, min(MOST_LINES, MOST_WORK // max(1, _numbers(module)))
         self._layers = [_layer(layer) for layer in model.layers]
         self._embedding = array_of(model.embed_tokens.weight)
         self._final, self._eps = array_of(model.norm.weight), np.float32(model.norm.variance_epsilon)
@@ -89,13 +90,14 @@ class BriefPass:
     @classmethod
     def over(cls, module: Any, rotary: Callable[[int], tuple[Tensor, Tensor]]) -> BriefPass | None:
         """None where it would not be the faster one."""
-        weight = module.lm_head.weight
-        small = sum(p.numel() for p in module.model.layers.parameters()) + weight.numel() <= MOST_WEIGHTS
+        weight, small = module.lm_head.weight, _numbers(module) <= MOST_WEIGHTS
         return cls(module, rotary) if small and weight.device.type == "cpu" and weight.dtype == torch.float32 else None
 
-    def takes(self, lines: int, cache: RaggedCache, most: int = MOST_LINES) -> bool:
-        """Whether it is there for so many tokens and this cache; asked before every pass."""
-        return lines <= most and cache.mix is None and PASSES.ready is not None and cache.ragged[0].is_initialized
+    def takes(self, lines: int, cache: RaggedCache, most: int | None = None) -> bool:
+        """Whether it is there for so many tokens and this cache; asked before every pass. ``most``: of one that only
+        reads."""
+        fits = lines <= (self._most if most is None else most) and cache.mix is None
+        return fits and PASSES.ready is not None and cache.ragged[0].is_initialized
 
     def read(self, tokens: Tensor, cache: RaggedCache, first: int, starts: Sequence[int]) -> Array:
         """Tokens (B, T) of the rows from ``first`` on, at positions ``starts[i]`` …, into the cache: what the layers
@@ -132,6 +134,11 @@ class BriefPass:
         peaks, chances = numbers.tolist()
         read_off = ReadOff(torch.from_numpy(choices), peaks, chances if acceptance else None)
         return torch.from_numpy(logits).view(rows, -1, logits.shape[1]), read_off
+
+
+def _numbers(module: Any) -> int:
+    """In its products."""
+    return int(sum(p.numel() for p in module.model.layers.parameters()) + module.lm_head.weight.numel())
 
 
 def _layer(layer: Any) -> tuple[tuple[Any, ...], tuple[Array, Array], np.float32, np.float32]:

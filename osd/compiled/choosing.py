@@ -154,6 +154,12 @@ def common(p: Floats, q: Floats) -> np.float32:
     return total
 
 
+@njit(error_model="numpy")
+def ratio(p: np.float32, q: np.float32) -> np.float32:
+    """min(1, p ÷ q)."""
+    return min(one, p / q)
+
+
 @njit
 def refused(p: Floats, q: Floats, chance: float, rest: Floats) -> int:
     """What follows instead of a refused token, drawn from max(0, p − q); from p where rounding leaves nothing of that.
@@ -198,7 +204,7 @@ def judge(
             token = drafted[row, i]
             warp(logits[row, i], settings[row], p)
             if keep:
-                kept[row, i] = min(one, p[token] / q[row, i, token])
+                kept[row, i] = ratio(p[token], q[row, i, token])
             if taken < length:
                 continue
             shared[row, i] = common(p, q[row, i])

@@ -145,10 +145,13 @@ class CostModel:
         if self.unread:
             self._observe_late(batch, steps, ms)
         else:
+            self.timely += 1
             self._observe("draft", self._draft, batch, _doubled(steps), ms, steps)
 
     def forget_drafts(self) -> None:
         """From now on something else drafts, and what it costs is to be learned anew."""
+        self.timely = 0
+        """Drafts that were timed and did not begin late."""
         self._draft = Surface(lambda batch, steps: batch)  # a cell holds milliseconds a step
         self._late_draft = Surface(lambda batch, steps: batch)
         self._late_drafts = 0

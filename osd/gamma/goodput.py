@@ -30,6 +30,11 @@ from osd.gamma.worth import PriceOfTime, nearer
 
 FIRST_JUDGED = 8
 """Judged tokens before the rule speaks; until then a few rows try one token each."""
+_FIRST_TIMED = 4
+"""Drafts that must have been timed by then. The first of a batch takes several times what others do, and a rule that
+went by it would not draft again for seconds."""
+_TRIED_ENOUGH = 64
+"""Judged tokens after which it speaks in any case: where requests are short all drafts begin late."""
 _FIRST_ROWS = 4
 """That try one token each, whatever gamma_initial is: a draft may be hopeless."""
 _HOPEFUL = 1.3
@@ -119,7 +124,7 @@ class GoodputController:
         self._notice_changes(rows)
         prices = self._prices = self._price_list.of(batch)
         self._bar = _ALWAYS
-        if prices is None or self.weigher.judged < FIRST_JUDGED:
+        if prices is None or self._knows_little():
             gammas = self._try(rows, rooms)
         else:
             gammas = self._decide(rows, prices, batch, rooms, unread)
@@ -143,6 +148,10 @@ class GoodputController:
         if len(rows) == 1 and hopes[0] <= self._entry and self._last_token.skips():
             return [0]
         return [min(self._maximum, room) for room in rooms]
+
+    def _knows_little(self) -> bool:
+        judged = self.weigher.judged
+        return judged < FIRST_JUDGED or (self._costs.timely < _FIRST_TIMED and judged < _TRIED_ENOUGH)
 
     def _try(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
         """A token of some rows, before anything is known."""

@@ -17,6 +17,9 @@ from osd.gamma.growth import Growth, Point
 
 _REFRESH = 256
 """Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""
+_ONCE = 1.0
+"""Weight of what was timed once, which counts only where nothing was timed oftener: kernels are made for the shape of a
+pass when it first comes, in several times what it takes."""
 _LEARNS = 0.03
 """What a round changes of the usual number of draft passes."""
 
@@ -63,6 +66,7 @@ def _verifying(costs: CostModel, batch: int, plain: float) -> Growth:
     which decides while there is none."""
     guess = costs.verify_ms(batch, 3 * batch) or plain
     timed = [(tokens - batch, ms - plain, weight) for tokens, ms, weight in costs.verified_ms(batch) if tokens > batch]
+    timed = [point for point in timed if point[2] > _ONCE] or timed
     return Growth(timed, *line_through([(2 * batch, guess - plain, 1.0), *timed]))
 
 

@@ -250,3 +250,15 @@ def test_eight_bits() -> None:
     assert (np.abs(numbers * unit[..., None] - weight)[usual] <= 0.5001 * unit[usual][:, None]).all()
     assert not numbers[0, 0].any()
     assert not numbers[1, 1].any()
+
+
+def test_larger_drafts_take_fewer_tokens_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass is as much work as its tokens times the numbers in the products."""
+    module = random_module("llama")
+    numbers = sum(p.numel() for p in module.model.layers.parameters()) + module.lm_head.weight.numel()
+    for work, most in ((3 * numbers, 3), (3 * numbers - 1, 2), (10**12, MOST_LINES)):
+        monkeypatch.setattr("osd.brief.MOST_WORK", work)
+        decoder = model_of(module).decoder(1, 64)
+        decoder.prefill(0, list(range(9)))
+        brief = decoder.forward.brief  # type: ignore[attr-defined]
+        assert brief.takes(most, decoder.cache) and not brief.takes(most + 1, decoder.cache)

@@ -127,8 +127,8 @@ def test_what_is_no_distribution_still_brings_a_token(nothing: float, way: Sampl
     chosen, q = choosing.draw(logits[:, 0], warp, chance, 0)
     assert 0 <= int(chosen[0]) < 5
     right = torch.tensor([0.0, 9.0, 0.0, 0.0, 0.0]).expand(1, 2, 5)
-    for said in (logits, right):
-        found = choosing.judge(said, q.unsqueeze(1), chosen.unsqueeze(1), [1], warp, chance, keep=True)
+    for said, drawn_from in ((logits, q), (right, torch.zeros(1, 5)), (right, q)):
+        found = choosing.judge(said, drawn_from.unsqueeze(1), chosen.unsqueeze(1), [1], warp, chance, keep=True)
         assert 0 <= found.follows[0] < 5
     assert found.follows == [1]
 

