@@ -77,9 +77,9 @@ def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None
     if warp is None or chance is None:
         return _judge_greedily(logits, draft)
     if choosing.takes(logits):
-        found = choosing.judge(logits, draft.q, draft.tokens, draft.lengths, warp, chance, keep=keep_chances)
-        chances = found.chances if draft.size else None
-        return Verdict(found.accepted, draft.tokens.tolist(), found.follows, draft.lengths, chances, found.shared)
+        keep = keep_chances and draft.size > 0
+        found = choosing.judge(logits, draft.q, draft.tokens, draft.lengths, warp, chance, keep=keep)
+        return Verdict(found.accepted, draft.tokens.tolist(), found.follows, draft.lengths, found.chances, found.shared)
     p = warp(logits)
     q = p[:, :0] if draft.q is None else draft.q
     used = chance.shape[1] // 2

@@ -40,11 +40,15 @@ class Contender:
     """Prompts in, generated tokens out, in order."""
 
 
+def wait_for_compiled() -> None:
+    """What decoding runs is compiled from here on: that is done once, and no part of what decoding costs."""
+    for compiled in (PARTS, CHOOSING, PASSES):
+        compiled.wait()
+
+
 def osd_contender(name: str, pair: Pair, settings: ServeSettings, new_tokens: int) -> Contender:
     """osd's engine; it lives on between calls, as a server's does, so what it learned of costs stays."""
-    PARTS.wait()
-    CHOOSING.wait()
-    PASSES.wait()  # what is compiled once is no part of what decoding costs
+    wait_for_compiled()
     engine = Engine(pair, settings)
 
     def decode(prompts: Sequence[Tokens]) -> list[list[int]]:

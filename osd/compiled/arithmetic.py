@@ -94,3 +94,12 @@ def first_at(values: Floats, peak: np.float32) -> int:
                 if part[j] == peak:
                     return start + j
     return len(values) - 1
+
+
+@njit
+def reaching(values: Any, threshold: Any) -> np.int32:
+    """How many are at least the threshold, all of one type."""
+    count = np.int32(0)
+    for i in range(len(values)):
+        count += np.int32(values[i] >= threshold)
+    return count

@@ -13,7 +13,18 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.compiled.arithmetic import LANES, WITHOUT_CHECKS, Floats, exp, first_at, largest, least_exponent, one, zero
+from osd.compiled.arithmetic import (
+    LANES,
+    WITHOUT_CHECKS,
+    Floats,
+    exp,
+    first_at,
+    largest,
+    least_exponent,
+    one,
+    reaching,
+    zero,
+)
 from osd.compiled.keeping import holding
 
 Doubles = npt.NDArray[np.float64]
@@ -44,19 +55,10 @@ def mass_from(p: Floats, bits: Bits, least: np.int32) -> float:
     return total
 
 
-@njit(fastmath=LANES)
-def count_from(bits: Bits, least: np.int32) -> np.int32:
-    """How many have at least these bits."""
-    count = np.int32(0)
-    for i in range(len(bits)):
-        count += np.int32(bits[i] >= least)
-    return count
-
-
 @njit
 def measure(p: Floats, bits: Bits, least: np.int32, counts: bool) -> float:
     """Number or mass of those of at least these bits."""
-    return float(count_from(bits, least)) if counts else mass_from(p, bits, least)
+    return float(reaching(bits, least)) if counts else mass_from(p, bits, least)
 
 
 @njit
@@ -81,7 +83,7 @@ def cut(p: Floats, goal: float, counts: bool) -> None:
             left -= 1.0 if counts else p[i]
 
 
-@njit(**WITHOUT_CHECKS)
+@njit
 def scale(p: Floats, factor: np.float32) -> None:
     """Multiplies all of them."""
     for i in range(len(p)):
@@ -113,11 +115,12 @@ def warp(logits: Floats, settings: Doubles, p: Floats) -> None:
         harden(logits, p)
         return
     soften(logits, np.float32(settings[TEMPERATURE]), p)
-    if settings[TOP_K] < len(p):
+    few, part = settings[TOP_K] < len(p), settings[TOP_P] < 1.0
+    if few:
         cut(p, settings[TOP_K], True)
-        scale(p, np.float32(1.0 / mass(p)))
-    if settings[TOP_P] < 1.0:
+    if part:
         cut(p, settings[TOP_P] * mass(p), False)
+    if few or part:
         scale(p, np.float32(1.0 / mass(p)))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import carray, njit
 
-from osd.compiled.arithmetic import Floats, exp, floats_at, half, largest, one, sum_exp
+from osd.compiled.arithmetic import Floats, exp, floats_at, half, largest, one, reaching, sum_exp
 from osd.compiled.keeping import kept
 
 Ints = npt.NDArray[np.int32]
@@ -44,15 +44,6 @@ def class_maxima(row: Floats, best: Floats) -> None:
             best[j] = max(best[j], part[j])
     for j in range(len(row) - whole):
         best[j] = max(best[j], row[whole + j])
-
-
-@njit
-def reaching(values: Floats, threshold: np.float32) -> np.int32:
-    """How many are at least the threshold."""
-    count = np.int32(0)
-    for i in range(len(values)):
-        count += np.int32(values[i] >= threshold)
-    return count
 
 
 @njit

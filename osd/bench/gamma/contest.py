@@ -16,16 +16,13 @@ from typing import Any
 
 import torch
 
-from osd.bench.contenders import Tokens, assisted_contender
+from osd.bench.contenders import Tokens, assisted_contender, wait_for_compiled
 from osd.bench.gamma.measured import Measured
 from osd.bench.gamma.oracle import OracleController
 from osd.bench.gamma.plan import ORACLE, Draft, Entrant, Job, Plan, Setting, serve_settings
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
-from osd.brief import PASSES
-from osd.choosing import CHOOSING
 from osd.engine import Engine
-from osd.few import PARTS
 from osd.gamma import CostModel, GammaController, Pace, make_controller
 from osd.gamma.compiled import COMPILER
 from osd.models import Model, Pair
@@ -55,9 +52,7 @@ class Contest:
         """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).
         ``traces``: the greedy text of each of them, in the same order, for the oracle."""
         COMPILER.wait()
-        PARTS.wait()
-        CHOOSING.wait()
-        PASSES.wait()  # what is compiled once is no part of what decoding costs
+        wait_for_compiled()
         self.pair, self.plan = pair, plan
         self.costs = CostModel()
         """What everybody's passes cost."""
