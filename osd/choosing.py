@@ -19,6 +19,7 @@ from torch import Tensor
 from osd.brief import WORTH_COMPILING
 from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
+from osd.scored import Scored
 from osd.warp import Warp
 
 MOST_NUMBERS = 1 << 20
@@ -30,12 +31,13 @@ def compile_choosing() -> Any:
     from osd.compiled import choosing as compiled
 
     apart(compiled.judge, "osd.choosing:compile_choosing")
-    logits, settings, chances = np.ones((1, 2, 2), np.float32), np.ones((1, 3)), np.full((1, 3), 0.5)
+    logits, settings, chances = np.ones((2, 2), np.float32), np.ones((1, 3)), np.full((1, 3), 0.5)
     q, token, length = np.ones((1, 1, 2), np.float32), np.zeros((1, 1), np.int64), np.ones(1, np.int64)
     kept = np.empty((1, 1), np.float32)
-    compiled.judge(logits, q, token, length, settings, chances, True, kept, kept.copy(), length.copy(), length.copy())
-    compiled.draw(logits[0, :1], settings, chances, 0, q[0], token[0])
-    compiled.likeliest(logits, np.empty((1, 2), np.int64))
+    judged = kept, kept.copy(), length.copy(), length.copy()
+    compiled.judge(logits, length, q, token, length, settings, chances, True, *judged)
+    compiled.draw(logits[:1], settings, chances, 0, q[0], token[0])
+    compiled.likeliest(logits, np.empty(2, np.int64))
     return compiled
 
 
@@ -65,12 +67,12 @@ def takes(logits: Tensor) -> bool:
     return CHOOSING.ready is not None
 
 
-def likeliest(logits: Tensor) -> list[list[int]]:
-    """Of logits (B, T, V), the first of the largest, (B, T)."""
+def likeliest(logits: Tensor) -> list[int]:
+    """Of logits (N, V), the first of the largest, (N,)."""
     compiled: Any = CHOOSING.ready
-    choices = np.empty(logits.shape[:2], np.int64)
+    choices = np.empty(len(logits), np.int64)
     compiled.likeliest(logits.contiguous().numpy(), choices)
-    found: list[list[int]] = choices.tolist()
+    found: list[int] = choices.tolist()
     return found
 
 
@@ -83,7 +85,7 @@ def draw(logits: Tensor, warp: Warp, chance: Tensor, step: int) -> tuple[Tensor,
 
 
 def judge(
-    logits: Tensor, q: Tensor | None, drafted: Tensor, lengths: Sequence[int], warp: Warp, chance: Tensor, *, keep: bool
+    scored: Scored, q: Tensor | None, drafted: Tensor, lengths: Sequence[int], warp: Warp, chance: Tensor, *, keep: bool
 ) -> Judged:
     """See :func:`osd.acceptance.accept_sampled`, and :func:`osd.verdict.uniforms` for ``chance`` (B, 2 G + 1 or more);
     with ``keep`` :func:`osd.acceptance.acceptance_chance`, NaN where nothing was drafted."""
@@ -91,9 +93,10 @@ def judge(
     rows, size = drafted.shape
     accepted, follows = np.empty(rows, np.int64), np.empty(rows, np.int64)
     kept, shared = np.full((rows, size), np.nan, np.float32), np.empty((rows, size), np.float32)
-    proposed = logits[:, :0] if q is None else q
+    proposed = scored.lines.new_empty(rows, 0, scored.lines.shape[1]) if q is None else q
     compiled.judge(
-        logits.contiguous().numpy(), proposed.contiguous().numpy(), drafted.contiguous().numpy(),
-        np.array(lengths, np.int64), warp.settings, chance.numpy(), keep, kept, shared, accepted, follows,
+        scored.lines.contiguous().numpy(), np.array(scored.begins, np.int64), proposed.contiguous().numpy(),
+        drafted.contiguous().numpy(), np.array(lengths, np.int64), warp.settings, chance.numpy(), keep,
+        kept, shared, accepted, follows,
     )  # fmt: skip
     return Judged(accepted.tolist(), follows.tolist(), shared.tolist(), torch.from_numpy(kept) if keep else None)

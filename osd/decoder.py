@@ -16,6 +16,7 @@ from osd.few import FewTokens
 from osd.hugging import hugging_face_forward
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
+from osd.scored import Scored
 from osd.sight import Fed
 from osd.trees.layout import Layout
 from storage.errors import CannotServeRagged
@@ -76,16 +77,13 @@ class Decoder:
         *,
         first: int = 0,
         last: torch.Tensor | None = None,
-        counts: Sequence[int] | None = None,
     ) -> torch.Tensor:
         """Feed tokens (B, T) to rows ``first`` … at positions ``starts[i]`` … and return the logits (B, T, V).
 
         With ``last`` (B,) int64 only each row's logits after its token ``last[i]`` are computed: (B, 1, V).
-        With ``counts`` only the first ``counts[i]`` tokens of a row mean anything, and so only their logits do.
         """
-        width = tokens.shape[1]
         self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
-        if self.brief and counts is None:
+        if self.brief:
             brief = self._brief_pass
             if brief is not None and brief.takes(tokens.numel(), self.cache):
                 self.went_brief = True
@@ -93,18 +91,20 @@ class Decoder:
                 return logits
             self.went_brief = bool(self.went_brief)
         self.read_off = None
-        return self._score(tokens, Fed(first, starts, counts or [width] * len(starts)), last)
+        return self._pass(tokens, Fed(first, starts, [tokens.shape[1]] * len(starts)), last)
 
-    def tree_logits(
-        self, tokens: torch.Tensor, starts: Sequence[int], layout: Layout, *, counts: Sequence[int]
-    ) -> torch.Tensor:
-        """Feed a tree (B, T) to each of the first rows, its root at position ``starts[i]``: logits (B, T, V)."""
+    def scored(
+        self, tokens: torch.Tensor, starts: Sequence[int], counts: Sequence[int], layout: Layout | None = None
+    ) -> Scored:
+        """Feed the first ``counts[i]`` of tokens (B, T) to each of the first rows, from position ``starts[i]`` on; with
+        a layout they are trees, whose roots stand there."""
         self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
-        return self._score(tokens, Fed(0, starts, counts, layout), None)
+        self.read_off = None
+        return _scored(self._pass(tokens, Fed(0, starts, counts, layout), None), tokens.shape[1], counts)
 
-    def _score(self, tokens: torch.Tensor, fed: Fed, last: torch.Tensor | None) -> torch.Tensor:
-        """The logits, by the way of few tokens where there is one that takes these; until it is trusted, beside the
-        long one."""
+    def _pass(self, tokens: torch.Tensor, fed: Fed, last: torch.Tensor | None) -> torch.Tensor:
+        """The logits, (1, N, V) where it is packed, by the way of few tokens where there is one that takes these; until
+        it is trusted, beside the long one."""
         few: FewTokens | None = getattr(self.forward, "few", None)
         if few and not few.takes(fed, self.cache):
             few = None
@@ -114,7 +114,8 @@ class Decoder:
         logits = self.forward(tokens, self.cache, last)
         if few:
             said = few(tokens, self.cache, fed, last)
-            self.quicker = few.compare(said, logits, fed.counts if last is None else [1] * len(fed.counts))
+            width, counts = (tokens.shape[1], fed.counts) if last is None else (1, [1] * len(fed.counts))
+            self.quicker = few.compare(_scored(said, width, counts), _scored(logits, width, counts), counts)
         return logits
 
     def _aim(self, fed: Fed, width: int) -> None:
@@ -181,6 +182,12 @@ class Decoder:
         self.cache.swap_rows(one, other, length)
 
 
+def _scored(logits: torch.Tensor, width: int, counts: Sequence[int]) -> Scored:
+    """Of a pass over B rows of ``width`` tokens: (B, T, V) or, packed, (1, N, V)."""
+    whole = logits.shape[:2] == (len(counts), width)
+    return Scored.of(logits) if whole else Scored.packed(logits[0], counts)
+
+
 def lay_out(build: Builder, parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:
     """An adapter's parts, module by module, as the forward passes that ``build`` makes add them."""
     if build is lean.lean_forward:
@@ -240,6 +247,6 @@ def _ragged_difference(module: PreTrainedModel, forward: Forward) -> float:
     scale = plain.float().abs().max().clamp(min=1.0)
     differences = [ragged - plain]
     if decoder.packs:
-        packed = decoder.logits(torch.stack([tokens[-3:] for tokens in rows]), starts, counts=(1, 3))
+        packed = decoder.scored(torch.stack([tokens[-3:] for tokens in rows]), starts, (1, 3)).table(3)
         differences += [packed[0, :1] - plain[0, :1], packed[1] - plain[1]]
     return max(float((difference.float().abs().max() / scale).item()) for difference in differences)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
-from torch import Tensor
 
 from osd.clock import Clock
 from osd.desk import Desk
@@ -27,6 +26,7 @@ from osd.models import Pair, row_length, row_limit
 from osd.reading import Reading
 from osd.recorder import Recorder
 from osd.row import Completion, Progress, Row
+from osd.scored import Scored
 from osd.shadow import Shadow
 from osd.stats import EngineStats
 from osd.swap import HeadSwap, Swap
@@ -42,8 +42,8 @@ from storage.settings import ServeSettings
 
 __all__ = ["UNVERSIONED", "Engine", "EngineStats"]
 
-Listener = Callable[[Sequence[Row], Sequence[Progress], Verdict, Tensor], None]
-"""Hears of every round: its rows, what each got, the verdict and the target's logits (B, G + 1, V)."""
+Listener = Callable[[Sequence[Row], Sequence[Progress], Verdict, Scored], None]
+"""Hears of every round: its rows, what each got, the verdict and the target's logits."""
 
 
 class Engine:
@@ -168,9 +168,9 @@ class Engine:
             draft = self.drafting.propose(self.rows, gammas, warp, chance, self.pace.steer)
             clock.split()
             keep = self.recorder is not None
-            logits, verdict = verify(self.target, self.rows, draft, warp, chance, keep_chances=keep)
+            scored, verdict = verify(self.target, self.rows, draft, warp, chance, keep_chances=keep)
         rows = len(self.rows)
-        progress = self._commit(gammas, draft, verdict, logits, clock)
+        progress = self._commit(gammas, draft, verdict, scored, clock)
         self._measure(rows, draft, clock)
         return progress
 
@@ -199,7 +199,7 @@ class Engine:
             self.costs.forget_verifying()
 
     def _commit(
-        self, gammas: Sequence[int], draft: Draft, verdict: Verdict, logits: Tensor, clock: Clock
+        self, gammas: Sequence[int], draft: Draft, verdict: Verdict, scored: Scored, clock: Clock
     ) -> list[Progress]:
         """Append what was accepted, tell the controllers, keep what can be learned from, let rows go."""
         progress: list[Progress] = []
@@ -215,9 +215,9 @@ class Engine:
             ended = self._finish(row, reason) if reason else None
             progress.append(Progress(row.request, tuple(tokens), row.length, ended))
         if self.recorder:
-            self.recorder.take(progress, verdict, logits)
+            self.recorder.take(progress, verdict, scored)
         if self.listener:
-            self.listener(self.rows, progress, verdict, logits)
+            self.listener(self.rows, progress, verdict, scored)
         for index in reversed([i for i, p in enumerate(progress) if p.completion]):
             self._leave(index)
         return progress

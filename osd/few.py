@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd.attending import spread
 from osd.brief import WORTH_COMPILING, array_of
 from osd.cache import RaggedCache
 from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
+from osd.scored import Scored
 from osd.sight import Fed, Sight, of_rows
 
 log = logging.getLogger(__name__)
@@ -83,23 +83,20 @@ class FewTokens:
         return read * torch.get_num_threads() <= MOST_READ
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, fed: Fed, last: Tensor | None) -> Tensor:
-        """Tokens (B, T), of which those count that are fed: logits (B, T, V), 0 of the others, or with ``last`` (B,)
-        those after one token of each row, (B, 1, V)."""
+        """Tokens (B, T): logits (B, T, V), or (1, N, V) where not all of them are fed, or with ``last`` (B,) those
+        after one token of each row, (B, 1, V)."""
         rows, width = tokens.shape
-        line, places = tokens.reshape(-1), None
-        if sum(fed.counts) < rows * width:
-            places = torch.tensor([row * width + i for row, n in enumerate(fed.counts) for i in range(n)])
-            line = line[places]
+        line, packed = tokens.reshape(-1), sum(fed.counts) < rows * width
+        if packed:
+            line = line[[row * width + i for row, n in enumerate(fed.counts) for i in range(n)]]
         embedding = self._climb(line, cache, fed.sight(cache.length))
         if last is not None:
             embedding = embedding[last + torch.arange(0, rows * width, width)].unsqueeze(1)
-        elif places is None:
-            embedding = embedding.view(rows, width, -1)
         else:
-            embedding = embedding.unsqueeze(0)
+            embedding = embedding.unsqueeze(0) if packed else embedding.view(rows, width, -1)
         cache.embedding = embedding
-        logits = self._head(embedding)
-        return logits if last is not None or places is None else spread(logits[0], places, rows, width)
+        logits: Tensor = self._head(embedding)
+        return logits
 
     def _climb(self, tokens: Tensor, cache: RaggedCache, sight: Sight) -> Tensor:
         """Tokens (N,): what the output layer is given, (N, D)."""
@@ -122,10 +119,10 @@ class FewTokens:
         parts.add_and_norm(hidden, part, self._final, self._eps, normed.numpy())
         return normed
 
-    def compare(self, said: Tensor, expected: Tensor, counts: Sequence[int]) -> bool:
-        """Whether it is trusted from now on; else never. Both are logits of the same pass, (B, T, V) of which the first
-        ``counts[i]`` of a row mean anything, or (B, 1, V)."""
-        pairs = [(said[i, :n], expected[i, :n]) for i, n in enumerate(counts)]
+    def compare(self, said: Scored, expected: Scored, counts: Sequence[int]) -> bool:
+        """Whether it is trusted from now on; else never. Both are logits of the same pass, of which the first
+        ``counts[i]`` of a row mean anything."""
+        pairs = [(said.first(i, n), expected.first(i, n)) for i, n in enumerate(counts)]
         off = max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
         largest = max(1.0, max(float(theirs.abs().max()) for _, theirs in pairs))
         self.trusted = off <= TOLERANCE * largest

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from osd.reduce import Kept, Reducer, launched, on_host, rows_at
 from osd.row import Progress
+from osd.scored import Scored
 from osd.verdict import Verdict
 from storage.records import TokenKind
 
@@ -32,8 +33,8 @@ class Taken(NamedTuple):
     progress: Sequence[Progress]
     """(B,) what it brought each row."""
     verdict: Verdict
-    logits: Tensor
-    """(B, G + 1, V), which must stay as they are."""
+    scored: Scored
+    """The target's logits, which must stay as they are."""
 
 
 class Spans(NamedTuple):
@@ -60,6 +61,24 @@ class Origins(NamedTuple):
     """(n,) which row of it."""
     firsts: Ints
     """(n,) which of the tokens that the round brought the row is the first one."""
+
+
+class Places(NamedTuple):
+    """m positions, where they were decided."""
+
+    rounds: Ints
+    """(m,) which of the rounds, ascending."""
+    rows: Ints
+    """(m,) which row of it."""
+    within: Ints
+    """(m,) which of the row's logits."""
+
+    def lines(self, taken: Sequence[Taken]) -> Ints:
+        """(m,) which line of its round's logits."""
+        sizes = _ints(len(one.scored.begins) for one in taken)
+        begins = _ints(chain.from_iterable(one.scored.begins for one in taken))
+        found: Ints = begins[(np.cumsum(sizes) - sizes)[self.rounds] + self.rows] + self.within
+        return found
 
 
 class Block(NamedTuple):
@@ -90,8 +109,9 @@ def launch(taken: Taken, mode: str, k: int) -> Launched | None:
     spans, origins = spans_of([taken], mode)
     if not spans.owners:
         return None
-    index = _index([taken], spans, origins)
-    return Launched(spans, launched(rows_at(taken.logits, index), k), _chances(taken.verdict, index))
+    places = _places([taken], spans, origins)
+    kept = launched(rows_at(taken.scored.lines, places.lines([taken])), k)
+    return Launched(spans, kept, _chances(taken.verdict, places.rows, places.within))
 
 
 def gather(taken: Sequence[Taken], mode: str, reducer: Reducer) -> Block | None:
@@ -99,9 +119,9 @@ def gather(taken: Sequence[Taken], mode: str, reducer: Reducer) -> Block | None:
     spans, origins = spans_of(taken, mode)
     if not spans.owners:
         return None
-    numbers, places = np.repeat(origins.rounds, spans.lengths), _index(taken, spans, origins)
-    kept = reducer([one.logits for one in taken], numbers, places)
-    return Block(spans, kept, _known_of(taken, numbers, places))
+    places = _places(taken, spans, origins)
+    kept = reducer([one.scored.lines for one in taken], places.rounds, places.lines(taken))
+    return Block(spans, kept, _known_of(taken, places))
 
 
 def spans_of(taken: Sequence[Taken], mode: str) -> tuple[Spans, Origins]:
@@ -144,9 +164,8 @@ def _refused(taken: Sequence[Taken], origins: Origins, accepted: Ints, corrected
     return found
 
 
-def _index(taken: Sequence[Taken], spans: Spans, origins: Origins) -> Ints:
-    """(m,) where, among its round's B · (G + 1) logits, each position was decided."""
-    widths = np.array([one.logits.shape[1] for one in taken])
+def _places(taken: Sequence[Taken], spans: Spans, origins: Origins) -> Places:
+    """Where each position was decided."""
     within = runs(origins.firsts, spans.lengths)
     ends = np.cumsum(spans.lengths)
     trees = np.array([one.verdict.paths is not None for one in taken])
@@ -154,8 +173,7 @@ def _index(taken: Sequence[Taken], spans: Spans, origins: Origins) -> Ints:
         number, row, first = (int(column[i]) for column in origins)
         length = int(spans.lengths[i])
         within[ends[i] - length : ends[i]] = taken[number].verdict.places(row, first, first + length)
-    row_begins: Ints = np.repeat(origins.rows * widths[origins.rounds], spans.lengths)
-    return within + row_begins
+    return Places(np.repeat(origins.rounds, spans.lengths), np.repeat(origins.rows, spans.lengths), within)
 
 
 def runs(firsts: Ints, lengths: Ints) -> Ints:
@@ -165,17 +183,22 @@ def runs(firsts: Ints, lengths: Ints) -> Ints:
     return np.arange(len(starts)) + starts
 
 
-def _chances(verdict: Verdict, places: Ints) -> Tensor | None:
-    return None if verdict.chances is None else rows_at(F.pad(verdict.chances, (0, 1)), places)
+def _chances(verdict: Verdict, rows: Ints, within: Ints) -> Tensor | None:
+    if verdict.chances is None:
+        return None
+    padded = F.pad(verdict.chances, (0, 1))
+    return rows_at(padded.flatten(), rows * padded.shape[1] + within)
 
 
-def _known_of(taken: Sequence[Taken], numbers: Ints, places: Ints) -> Floats:
-    """(m,) of many rounds: whose, ascending, and where in it."""
-    known = np.full(len(places), np.nan, np.float32)
+def _known_of(taken: Sequence[Taken], places: Places) -> Floats:
+    """(m,) of many rounds."""
+    numbers, rows, within = places
+    known = np.full(len(numbers), np.nan, np.float32)
     sampled = [number for number, one in enumerate(taken) if one.verdict.chances is not None]
     begins, ends = np.searchsorted(numbers, sampled), np.searchsorted(numbers, sampled, side="right")
     for number, begin, end in zip(sampled, begins.tolist(), ends.tolist(), strict=True):
-        known[begin:end] = _known(_chances(taken[number].verdict, places[begin:end]), end - begin)
+        chances = _chances(taken[number].verdict, rows[begin:end], within[begin:end])
+        known[begin:end] = _known(chances, end - begin)
     return known
 
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from osd.attending import attend, spread
+from osd.attending import attend
 from osd.brief import BriefPass
 from osd.cache import RaggedCache
 from osd.few import FewTokens
@@ -58,8 +58,8 @@ def lean_forward(module: PreTrainedModel) -> Callable[[Tensor, RaggedCache, Tens
 class LeanDecoder:
     """The pass. Tokens (B, T) and an aimed cache in, logits (B, T, V) or (B, 1, V) out.
 
-    A packed pass computes N of the B · T tokens as one line; only attention sees rows. The logits of the
-    others are 0.
+    A packed pass computes N of the B · T tokens as one line, and only their logits, (1, N, V); only attention sees
+    rows.
     """
 
     packs = True
@@ -79,18 +79,18 @@ class LeanDecoder:
         """The same with these products, and compiled between them."""
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
-        (rows, count), feed, mix = tokens.shape, cache.feed, cache.mix
+        mix = cache.mix
         hidden, cos, sin = self._climb(tokens, cache)
         top = len(self.layers) - 1
         hidden = hidden + self.layers[top].attend(hidden, top, cache, cos, sin)
         hidden = hidden + self.layers[top].transform(hidden, mix)
         if last is not None:
-            hidden = hidden.gather(1, last.view(rows, 1, 1).expand(-1, 1, hidden.shape[2]))
+            hidden = hidden.gather(1, last.view(-1, 1, 1).expand(-1, 1, hidden.shape[2]))
         cache.embedding = F.rms_norm(hidden, (hidden.shape[2],), self.norm, self.eps)
         logits = self.head(cache.embedding)
         if mix is not None:
             logits = mix.add("head", cache.embedding, logits)
-        return logits if feed.packed is None else spread(logits[0], feed.packed, rows, count)
+        return logits
 
     def read(self, tokens: Tensor, cache: RaggedCache) -> None:
         """Only fill the cache: of the last layer that takes keys and values, and nothing else."""

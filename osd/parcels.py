@@ -43,7 +43,7 @@ class Parcel:
     def add(self, taken: Taken) -> None:
         """A round whose logits wait where they are."""
         self.taken.append(taken)
-        self.bytes += taken.logits.nbytes
+        self.bytes += taken.scored.lines.nbytes
         self.rows += len(taken.progress)
 
     def add_launched(self, launched: Launched) -> None:

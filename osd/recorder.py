@@ -26,6 +26,7 @@ from osd.parcels import Parcel
 from osd.redaction import Redactor, load_hook
 from osd.reduce import Reducer
 from osd.row import Completion, Progress
+from osd.scored import Scored
 from osd.sheaf import Sheaf
 from osd.tracing import make_tracing
 from osd.verdict import Verdict
@@ -78,18 +79,18 @@ class Recorder:
         """CPU seconds of the recorder's own thread so far."""
         return self._aside
 
-    def take(self, progress: Sequence[Progress], verdict: Verdict, logits: Tensor) -> None:
-        """What one round brought, from the decode loop: it and its logits (B, G + 1, V) must stay as they are."""
+    def take(self, progress: Sequence[Progress], verdict: Verdict, scored: Scored) -> None:
+        """What one round brought, from the decode loop: it and its logits must stay as they are."""
         begun = time.perf_counter()
         if self.mode != "off":
-            self._note(Taken(progress, verdict, logits))
+            self._note(Taken(progress, verdict, scored))
         completions = [step.completion for step in progress if step.completion]
         if completions or self._parcel.full:
             self._send(completions)
         self._on_the_spot += time.perf_counter() - begun
 
     def _note(self, taken: Taken) -> None:
-        if self._parcel.taken or stays(taken.logits):  # a target has one device
+        if self._parcel.taken or stays(taken.scored.lines):  # a target has one device
             self._parcel.add(taken)
         elif launched := launch(taken, self.mode, self.reducer.k):
             self._parcel.add_launched(launched)

@@ -53,8 +53,8 @@ def on_host(ids: Tensor, logprobs: Tensor, outside: Tensor) -> Kept:
 
 
 def rows_at(table: Tensor, index: Index) -> Tensor:
-    """(B, n, …) → (m, …): these places of the B · n, on the table's device."""
-    return table.flatten(0, 1)[torch.from_numpy(index).to(table.device)]
+    """(n, …) → (m, …): these of the n, on the table's device."""
+    return table[torch.from_numpy(index).to(table.device)]
 
 
 class Reducer:
@@ -76,8 +76,8 @@ class Reducer:
         return self._compiler is not None and self._compiler.wait() is not None
 
     def __call__(self, passes: Sequence[Tensor], numbers: Index, places: Index) -> Kept:
-        """Of m positions, at least one: the logits (B, n, V), on a CPU, that are ``numbers`` (m,) among the passes,
-        ascending, and their row ``places`` (m,) among B · n. All of one model.
+        """Of m positions, at least one: the logits (n, V), on a CPU, that are ``numbers`` (m,) among the passes,
+        ascending, and their row ``places`` (m,) among the n. All of one model.
 
         Nothing is copied where the compiled pass can read logits as they are, so they must stay as they are.
         """

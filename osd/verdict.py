@@ -14,6 +14,7 @@ from osd import choosing
 from osd.acceptance import accept_greedy, accept_sampled, acceptance_chance, expected_acceptance
 from osd.drafters import Draft
 from osd.row import Row
+from osd.scored import Scored
 from osd.warp import Warp
 
 Doubles = npt.NDArray[np.float64]
@@ -68,23 +69,23 @@ def _spread(own: Doubles, gamma: int, widest: int) -> Doubles:
     return np.concatenate([own[:gamma], unused, own[gamma:-1], unused, own[-1:]])
 
 
-def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool) -> Verdict:
-    """Accept or reject, from the target's logits (B, G + 1, V).
+def judge(scored: Scored, draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool) -> Verdict:
+    """Accept or reject, from the target's logits after each row's last token and after each of its draft.
 
     A batch that samples has a ``warp`` and uniforms ``chance`` (B, 2 G + 1 or more, as :func:`uniforms` lays
     them out), and with ``keep_chances`` the verdict holds min(1, p/q).
     """
     if warp is None or chance is None:
-        return _judge_greedily(logits, draft)
-    if choosing.takes(logits):
+        return _judge_greedily(scored, draft)
+    if choosing.takes(scored.lines):
         keep = keep_chances and draft.size > 0
-        found = choosing.judge(logits, draft.q, draft.tokens, draft.lengths, warp, chance, keep=keep)
+        found = choosing.judge(scored, draft.q, draft.tokens, draft.lengths, warp, chance, keep=keep)
         return Verdict(found.accepted, draft.tokens.tolist(), found.follows, draft.lengths, found.chances, found.shared)
-    p = warp(logits)
+    p = warp(scored.table(draft.size + 1))
     q = p[:, :0] if draft.q is None else draft.q
     used = chance.shape[1] // 2
     tests, last = chance[:, used : used + draft.size], chance[:, -1]
-    lengths = torch.tensor(draft.lengths, device=logits.device)
+    lengths = torch.tensor(draft.lengths, device=p.device)
     accepted, follows = accept_sampled(p, q, draft.tokens, lengths, tests, last)
     chances = acceptance_chance(p, q, draft.tokens) if keep_chances and draft.size else None
     columns = accepted.unsqueeze(1), follows.unsqueeze(1), draft.tokens, expected_acceptance(p[:, :-1], q)
@@ -97,11 +98,16 @@ def judge(logits: Tensor, draft: Draft, warp: Warp | None, chance: Tensor | None
     )  # fmt: skip
 
 
-def _judge_greedily(logits: Tensor, draft: Draft) -> Verdict:
-    if choosing.takes(logits):
-        choices, drafted = choosing.likeliest(logits), draft.tokens.tolist()
+def _judge_greedily(scored: Scored, draft: Draft) -> Verdict:
+    lines = scored.lines
+    if choosing.takes(lines):
+        choices, drafted = choosing.likeliest(lines), draft.tokens.tolist()
     else:
-        table = torch.cat([logits.argmax(-1), draft.tokens], dim=1).tolist()  # the one sync
-        choices, drafted = [line[: draft.size + 1] for line in table], [line[draft.size + 1 :] for line in table]
-    kept = [accept_greedy(*line) for line in zip(choices, drafted, draft.lengths, strict=True)]
+        both = torch.cat([lines.argmax(-1), draft.tokens.flatten()]).tolist()  # the one sync
+        choices, flat, size = both[: len(lines)], both[len(lines) :], draft.size
+        drafted = [flat[row * size : (row + 1) * size] for row in range(len(draft.lengths))]
+    kept = [
+        accept_greedy(choices[begin : begin + length + 1], own, length)
+        for begin, own, length in zip(scored.begins, drafted, draft.lengths, strict=True)
+    ]
     return Verdict([accepted for accepted, _ in kept], drafted, [follows for _, follows in kept], draft.lengths)

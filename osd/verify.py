@@ -10,6 +10,7 @@ from torch import Tensor
 from osd.decoder import Decoder
 from osd.drafters.base import Draft
 from osd.row import Row
+from osd.scored import Scored
 from osd.trees.judging import check_trees
 from osd.verdict import Verdict, judge
 from osd.warp import Warp
@@ -17,11 +18,11 @@ from osd.warp import Warp
 
 def verify(
     target: Decoder, rows: Sequence[Row], draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool
-) -> tuple[Tensor, Verdict]:
-    """The target's logits, (B, G + 1, V) of chains and (B, N + 1, V) of trees, and the verdict."""
+) -> tuple[Scored, Verdict]:
+    """The target's logits, after each row's last token and after each of its draft, and the verdict."""
     if draft.trees is not None:
         return check_trees(target, rows, draft, warp, chance, keep_chances=keep_chances)
     last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
     starts, counts = [row.length - 1 for row in rows], [length + 1 for length in draft.lengths]
-    logits = target.logits(torch.cat([last, draft.tokens], dim=1), starts, counts=counts)
-    return logits, judge(logits, draft, warp, chance, keep_chances=keep_chances)
+    scored = target.scored(torch.cat([last, draft.tokens], dim=1), starts, counts)
+    return scored, judge(scored, draft, warp, chance, keep_chances=keep_chances)

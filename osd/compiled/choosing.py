@@ -174,10 +174,9 @@ def refused(p: Floats, q: Floats, chance: float, rest: Floats) -> int:
 
 @holding
 def likeliest(logits: Floats, choices: Index) -> None:
-    """choices (B, T) ← the first of the largest of logits (B, T, V)."""
-    for row in range(logits.shape[0]):
-        for i in range(logits.shape[1]):
-            choices[row, i] = first_at(logits[row, i], largest(logits[row, i]))
+    """choices (N,) ← the first of the largest of logits (N, V)."""
+    for n in range(len(logits)):
+        choices[n] = first_at(logits[n], largest(logits[n]))
 
 
 @holding
@@ -191,21 +190,22 @@ def draw(logits: Floats, settings: Doubles, chances: Doubles, step: int, q: Floa
 
 @holding
 def judge(
-    logits: Floats, q: Floats, drafted: Index, lengths: Index, settings: Doubles, chances: Doubles, keep: bool,
-    kept: Floats, shared: Floats, accepted: Index, follows: Index,
+    logits: Floats, begins: Index, q: Floats, drafted: Index, lengths: Index, settings: Doubles, chances: Doubles,
+    keep: bool, kept: Floats, shared: Floats, accepted: Index, follows: Index,
 ) -> None:  # fmt: skip
-    """Rejection sampling: :func:`osd.acceptance.accept_sampled` of the target's logits (B, G + 1, V), q (B, G, V) and
-    drafted (B, G), of which ``lengths`` (B,) count, with ``chances`` (B, 2 H + 1) for H ≥ G: as many tests from H on,
-    and the last for what follows. accepted (B,), follows (B,); shared (B, G) ←
+    """Rejection sampling: :func:`osd.acceptance.accept_sampled` of the target's logits (N, V), a row's from ``begins``
+    (B,) on, q (B, G, V) and drafted (B, G), of which ``lengths`` (B,) count, with ``chances`` (B, 2 H + 1) for H ≥ G:
+    as many tests from H on, and the last for what follows. accepted (B,), follows (B,); shared (B, G) ←
     :func:`osd.acceptance.expected_acceptance` of what was judged; with ``keep``, kept (B, G) ←
     :func:`osd.acceptance.acceptance_chance` of what was drafted."""
-    p, rest = np.empty(logits.shape[2], np.float32), np.empty(logits.shape[2], np.float32)
-    for row in range(len(logits)):
+    p, rest = np.empty(logits.shape[1], np.float32), np.empty(logits.shape[1], np.float32)
+    for row in range(len(begins)):
+        own = logits[begins[row] :]
         length, tests, last = lengths[row], chances.shape[1] // 2, chances[row, chances.shape[1] - 1]
         taken = length
         for i in range(length):
             token = drafted[row, i]
-            warp(logits[row, i], settings[row], p)
+            warp(own[i], settings[row], p)
             if keep:
                 kept[row, i] = ratio(p[token], q[row, i, token])
             if taken < length:
@@ -217,6 +217,6 @@ def judge(
                 if not keep:
                     break
         if taken == length:
-            warp(logits[row, length], settings[row], p)
+            warp(own[length], settings[row], p)
             follows[row] = pick(p, last)
         accepted[row] = taken

@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from osd.engine import Engine
 from osd.machine import wake_promptly
 from osd.row import Progress, Row
+from osd.scored import Scored
 from osd.server.cargo import error_of, packed_piece, served_of
 from osd.server.errors import ApiError, Busy, Draining, Stopped, as_api_error
 from osd.server.line import Line
@@ -169,7 +169,7 @@ class EngineThread:
                 self.finished += 1
                 self._due(job)
 
-    def _listen(self, rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict, logits: Tensor) -> None:
+    def _listen(self, rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict, scored: Scored) -> None:
         """The engine's listener: who has begun, and log-probabilities where they were asked for."""
         for i, row in enumerate(rows):
             job = self._jobs[row.request.id]
@@ -177,7 +177,7 @@ class EngineThread:
                 job.row = row
                 self._outbox.put(job, time.monotonic())
             if job.top is not None:
-                job.score(_scores(job.top, i, progress[i], verdict, logits))
+                job.score(_scores(job.top, i, progress[i], verdict, scored))
 
     def _due(self, job: Served) -> None:
         self._outbox.put(job, time.monotonic(), urgent=True)
@@ -195,9 +195,8 @@ class EngineThread:
                 self._outbox.put(job, now, told=told)
 
 
-def _scores(top: int, index: int, step: Progress, verdict: Verdict, logits: Tensor) -> Scores:
-    places = list(verdict.places(index, 0, len(step.tokens)))
-    return score(logits[index, places], step.tokens, top)
+def _scores(top: int, index: int, step: Progress, verdict: Verdict, scored: Scored) -> Scores:
+    return score(scored.at(index, verdict.places(index, 0, len(step.tokens))), step.tokens, top)
 
 
 def _full() -> Busy:

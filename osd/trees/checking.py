@@ -57,7 +57,7 @@ def _feed(decoder: Decoder, texts: list[list[int]], trees: list[Tree]) -> Tensor
     lines = [[text[-1], *tree.tokens] for text, tree in zip(texts, trees, strict=True)]
     tokens = torch.tensor([[*line, *[0] * (width - len(line))] for line in lines], device=decoder.device)
     starts, counts = [len(text) - 1 for text in texts], [len(line) for line in lines]
-    return decoder.tree_logits(tokens, starts, lay_out(trees, width, decoder.device), counts=counts)
+    return decoder.scored(tokens, starts, counts, lay_out(trees, width, decoder.device)).table(width)
 
 
 def _at_nodes(

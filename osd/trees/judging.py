@@ -10,6 +10,7 @@ from torch import Tensor
 from osd.decoder import Decoder
 from osd.drafters.base import Draft
 from osd.row import Row
+from osd.scored import Scored
 from osd.trees.acceptance import Forest, Walk, accept_tree_greedy, accept_tree_sampled
 from osd.trees.layout import lay_out, tables
 from osd.trees.tree import Tree, moves
@@ -19,23 +20,23 @@ from osd.warp import Warp
 
 def check_trees(
     target: Decoder, rows: Sequence[Row], draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool
-) -> tuple[Tensor, Verdict]:
-    """The target's logits (B, N + 1, V) and what it keeps; its cache then holds the kept tokens in their order."""
+) -> tuple[Scored, Verdict]:
+    """The target's logits, N + 1 a row, and what it keeps; its cache then holds the kept tokens in their order."""
     assert draft.trees is not None
     starts = [row.length - 1 for row in rows]
-    logits = _verify(target, rows, draft, starts)
-    verdict = _judge(logits, rows, draft, warp, chance, keep_chances=keep_chances)
+    scored = _verify(target, rows, draft, starts)
+    verdict = _judge(scored.table(draft.size + 1), rows, draft, warp, chance, keep_chances=keep_chances)
     assert verdict.paths is not None
     target.cache.close_up(starts, [(i, *move) for i, path in enumerate(verdict.paths) for move in moves(path)])
-    return logits, verdict
+    return scored, verdict
 
 
-def _verify(target: Decoder, rows: Sequence[Row], draft: Draft, starts: Sequence[int]) -> Tensor:
+def _verify(target: Decoder, rows: Sequence[Row], draft: Draft, starts: Sequence[int]) -> Scored:
     assert draft.trees is not None
     last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
     layout = lay_out(draft.trees, draft.size + 1, target.device)
     counts = [length + 1 for length in draft.lengths]
-    return target.tree_logits(torch.cat([last, draft.tokens], dim=1), starts, layout, counts=counts)
+    return target.scored(torch.cat([last, draft.tokens], dim=1), starts, counts, layout)
 
 
 def _judge(

@@ -111,7 +111,7 @@ def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder.brief = True
     with counted(monkeypatch) as passes:
         decoder.logits(some(1, MOST_LINES + 1, 0), [9])
-        decoder.logits(some(2, 2, 0), [9, 5], counts=(2, 1))  # a target's pass, which may be packed
+        decoder.scored(some(2, 2, 0), [9, 5], (2, 1))  # a target's pass, which may be packed
         decoder.adapters = lambda first, count: Mix({})  # what adapters add, the lean pass adds
         decoder.logits(some(1, 1, 0), [9])
         decoder.adapters = None

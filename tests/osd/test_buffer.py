@@ -10,6 +10,7 @@ from osd.buffer import ENOUGH_BYTES, ENOUGH_ROWS, Buffer, Work
 from osd.gather import Taken
 from osd.parcels import Parcel
 from osd.row import Completion, Progress
+from osd.scored import Scored
 from osd.verdict import Verdict
 from storage.records import Request
 
@@ -19,7 +20,7 @@ DONE = Completion(Request((1,)), "default", (2,), None, "stop", (), (), 0.0)
 def logits(rows: int, width: int = 10) -> Parcel:
     """Of one round, which brought each row the target's own token."""
     verdict = Verdict([0] * rows, [[]] * rows, [0] * rows, [0] * rows)
-    return Parcel([Taken([Progress(DONE.request, (0,), 1)] * rows, verdict, torch.zeros(rows, 1, width))])
+    return Parcel([Taken([Progress(DONE.request, (0,), 1)] * rows, verdict, Scored.of(torch.zeros(rows, 1, width)))])
 
 
 def finished() -> Parcel:

@@ -12,6 +12,7 @@ from osd import choosing
 from osd.acceptance import accept_sampled, acceptance_chance, expected_acceptance
 from osd.compiled.background import InBackground
 from osd.engine import Engine
+from osd.scored import Scored
 from osd.warp import Warp, draw
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
@@ -43,6 +44,12 @@ def logits_of(seed: int, *shape: int) -> Tensor:
     if seed % 5 == 0:
         logits[..., max(1, shape[-1] // 2) :] = -torch.inf
     return logits
+
+
+def ragged(logits: Tensor, lengths: list[int]) -> Scored:
+    """Of (B, G + 1, V) what each row has of them: after its last token, and after each of its draft."""
+    counts = [length + 1 for length in lengths]
+    return Scored.packed(torch.cat([own[:count] for own, count in zip(logits, counts, strict=True)]), counts)
 
 
 def clear(p: Tensor, chance: Tensor) -> Tensor:
@@ -78,8 +85,9 @@ def test_it_judges_as_the_plain_way_does(seed: int, rows: list[Sampling], size: 
     tests, last = chance[:, size + 1 : 2 * size + 1], chance[:, -1]
     accepted, follows = accept_sampled(p, q, drafted, lengths, tests, last)
     chances, shared = acceptance_chance(p, q, drafted), expected_acceptance(p[:, :-1], q)
+    scored = ragged(logits, lengths.tolist())
     for keep in (True, False):
-        judged = choosing.judge(logits, q if size else None, drafted, lengths.tolist(), warp, chance, keep=keep)
+        judged = choosing.judge(scored, q if size else None, drafted, lengths.tolist(), warp, chance, keep=keep)
         for i, length in enumerate(lengths.tolist()):
             if bool(((tests[i, :length] - chances[i, :length]).abs() < ROUNDING).any()):
                 continue
@@ -91,7 +99,7 @@ def test_it_judges_as_the_plain_way_does(seed: int, rows: list[Sampling], size: 
             if after.sum() > ROUNDING and bool(clear(after.unsqueeze(0), last[i : i + 1])):
                 assert judged.follows[i] == follows[i]
     assert judged.chances is None
-    judged = choosing.judge(logits, q if size else None, drafted, lengths.tolist(), warp, chance, keep=True)
+    judged = choosing.judge(scored, q if size else None, drafted, lengths.tolist(), warp, chance, keep=True)
     assert judged.chances is not None
     for i, length in enumerate(lengths.tolist()):
         torch.testing.assert_close(judged.chances[i, :length], chances[i, :length], rtol=1e-3, atol=1e-5)
@@ -112,8 +120,8 @@ def test_equal_distributions_accept_everything_and_disjoint_ones_nothing() -> No
     warp, chance = warp_of([Sampling(1.0)], 4), torch.tensor([[0.0, 0.999999, 0.1]], dtype=torch.float64)
     one = torch.tensor([[1]])
     for q, taken in ((left, 1), (right, 0)):
-        logits = torch.stack([left, right]).unsqueeze(0)
-        found = choosing.judge(logits, q.exp()[None, None], one if taken else one + 1, [1], warp, chance, keep=False)
+        said = Scored.of(torch.stack([left, right]).unsqueeze(0))
+        found = choosing.judge(said, q.exp()[None, None], one if taken else one + 1, [1], warp, chance, keep=False)
         assert found.accepted == [taken]
         assert found.follows[0] in ((2, 3) if taken else (0, 1))
 
@@ -128,7 +136,8 @@ def test_what_is_no_distribution_still_brings_a_token(nothing: float, way: Sampl
     assert 0 <= int(chosen[0]) < 5
     right = torch.tensor([0.0, 9.0, 0.0, 0.0, 0.0]).expand(1, 2, 5)
     for said, drawn_from in ((logits, q), (right, torch.zeros(1, 5)), (right, q)):
-        found = choosing.judge(said, drawn_from.unsqueeze(1), chosen.unsqueeze(1), [1], warp, chance, keep=True)
+        scored = Scored.of(said)
+        found = choosing.judge(scored, drawn_from.unsqueeze(1), chosen.unsqueeze(1), [1], warp, chance, keep=True)
         assert 0 <= found.follows[0] < 5
     assert found.follows == [1]
 
@@ -166,7 +175,7 @@ def test_nothing_is_compiled_while_it_decodes() -> None:
 
 @given(st.integers(0, 10_000), st.integers(1, 600))
 def test_the_likeliest_is_the_first_of_the_largest(seed: int, vocabulary: int) -> None:
-    logits = logits_of(3 * seed, 2, 3, vocabulary)  # in steps, so that some are as large
+    logits = logits_of(3 * seed, 6, vocabulary)  # in steps, so that some are as large
     assert choosing.likeliest(logits) == logits.argmax(-1).tolist()
 
 

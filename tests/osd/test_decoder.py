@@ -19,7 +19,7 @@ def fed(decoder: Decoder, counts: tuple[int, ...]) -> torch.Tensor:
     for row, length in enumerate(lengths):
         decoder.prefill(row, torch.randint(0, 40, (length,), generator=generator).tolist())
     tokens = torch.randint(0, 40, (3, 5), generator=generator)
-    first = decoder.logits(tokens, lengths, counts=counts)
+    first = decoder.scored(tokens, lengths, counts).table(5)
     again = decoder.logits(tokens[:, :1], [n + c for n, c in zip(lengths, counts, strict=True)])
     return torch.cat([first, again], dim=1)
 
@@ -51,6 +51,7 @@ def test_a_packed_pass_computes_less() -> None:
     head = decoder.forward.head  # type: ignore[attr-defined]
     decoder.forward.few = None  # type: ignore[attr-defined]
     decoder.forward.head = lambda hidden: (widths.append(hidden.shape[0] * hidden.shape[1]), head(hidden))[1]  # type: ignore[attr-defined]
-    for counts in ((1, 5, 3), (5, 5, 5), None):
-        decoder.logits(torch.zeros(3, 5, dtype=torch.long), [0, 0, 0], counts=counts)
+    for counts in ((1, 5, 3), (5, 5, 5)):
+        decoder.scored(torch.zeros(3, 5, dtype=torch.long), [0, 0, 0], counts)
+    decoder.logits(torch.zeros(3, 5, dtype=torch.long), [0, 0, 0])
     assert widths == [9, 15, 15]

@@ -52,10 +52,9 @@ def test_it_computes_what_the_lean_pass_computes(kind: str, width: int, counts: 
     starts = [9, 5, 12][: len(fed)]
     for seed in range(3):  # garbage is written, rolled back and overwritten; then the rows go on
         tokens = some(len(fed), width, seed)
-        ours, theirs = (decoder.logits(tokens, starts, counts=counts) for decoder in (quick, plain))
-        assert ours.shape == theirs.shape
+        ours, theirs = (decoder.scored(tokens, starts, fed) for decoder in (quick, plain))
         for row, n in enumerate(fed):
-            torch.testing.assert_close(ours[row, :n], theirs[row, :n], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(ours.first(row, n), theirs.first(row, n), rtol=1e-4, atol=1e-4)
         if counts is None:
             torch.testing.assert_close(quick.cache.embedding, plain.cache.embedding, rtol=1e-4, atol=1e-4)
         starts = [start + min(seed, n) for start, n in zip(starts, fed, strict=True)]
@@ -82,10 +81,9 @@ def test_it_computes_trees(kind: str, parents: Sequence[Sequence[int]]) -> None:
     layout = lay_out(trees, max(counts), quick.device)
     for seed in range(2):  # garbage, then the trees
         tokens = some(len(trees), max(counts), seed)
-        ours, theirs = (decoder.tree_logits(tokens, starts, layout, counts=counts) for decoder in (quick, plain))
-        assert ours.shape == theirs.shape
+        ours, theirs = (decoder.scored(tokens, starts, counts, layout) for decoder in (quick, plain))
         for row, n in enumerate(counts):
-            torch.testing.assert_close(ours[row, :n], theirs[row, :n], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(ours.first(row, n), theirs.first(row, n), rtol=1e-4, atol=1e-4)
     path = [0, *([2] if len(parents[0]) > 1 else [1])]
     for decoder in (quick, plain):  # a path is kept, and the rows go on behind it
         decoder.cache.close_up(starts, [(0, *move) for move in moves(path)])
@@ -119,10 +117,10 @@ def test_the_logits_that_are_asked_for_of_rows_further_down() -> None:
 @torch.inference_mode()
 def test_it_is_believed_once_it_said_what_the_lean_pass_said() -> None:
     decoder = decoder_of("llama", trusted=None)
-    decoder.logits(some(3, 2, 0), [9, 5, 12], counts=[2, 1, 1])
+    decoder.scored(some(3, 2, 0), [9, 5, 12], [2, 1, 1])
     assert few_of(decoder).trusted and decoder.quicker
     decoder.quicker = False
-    decoder.logits(some(3, 2, 0), [9, 5, 12], counts=[2, 1, 1])
+    decoder.scored(some(3, 2, 0), [9, 5, 12], [2, 1, 1])
     assert not decoder.quicker, "only once"
 
 

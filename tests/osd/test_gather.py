@@ -15,6 +15,7 @@ from osd.gather import Launched, Taken, gather, launch
 from osd.parcels import Parcel
 from osd.reduce import Reducer, reduce_plain
 from osd.row import Completion, Progress
+from osd.scored import Scored
 from osd.sheaf import Sheaf
 from osd.verdict import Verdict
 from storage.records import Outcome, Request, RequestSamples, Round, TokenKind
@@ -54,9 +55,10 @@ def take_round(chance: random.Random, texts: list[Text]) -> Taken:
         length = len(text.request.prompt_tokens) + len(text.tokens)
         progress.append(Progress(text.request, tuple(brought), length))
     chances = torch.rand(len(texts), nodes - 1) if chance.random() < 0.5 else None
-    logits = 3 * torch.randn(len(texts), nodes, VOCABULARY)
+    counts = [depth + 1 if paths is None else nodes for depth in depths]
+    scored = Scored.packed(3 * torch.randn(sum(counts), VOCABULARY), counts)
     verdict = Verdict(accepted, rows, follows, depths, chances, paths=paths)
-    return Taken(progress, verdict, logits)
+    return Taken(progress, verdict, scored)
 
 
 class Position(NamedTuple):
@@ -88,7 +90,7 @@ def plain_positions(taken: Taken, mode: str) -> Iterator[Position]:
             if verdict.chances is None:
                 chance = float(kind is TokenKind.ACCEPTED)
             if mode == "verified" or kind is TokenKind.REJECTED:
-                at, judged = length - count + i, taken.logits[row, place]
+                at, judged = length - count + i, taken.scored.at(row, [place])[0]
                 yield Position(request.id, at, kind, drafted[i] if rejected else token, judged, chance)
 
 

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
 from osd.engine import Engine
 from osd.row import Completion, Progress, Row
+from osd.scored import Scored
 from osd.stream import TextStream
 from osd.verdict import Verdict
 from storage.records import Round, now
@@ -73,9 +72,9 @@ class Inside:
         """Hear what the engine does, after whoever hears it already."""
         before = engine.listener
 
-        def both(rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict, logits: Tensor) -> None:
+        def both(rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict, scored: Scored) -> None:
             if before:
-                before(rows, progress, verdict, logits)
+                before(rows, progress, verdict, scored)
             self.rounds(rows, progress, verdict)
 
         engine.listener = both

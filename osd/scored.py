@@ -1,0 +1,59 @@
+"""A target's logits of one pass over rows of which each may have fed another number of tokens.
+
+They stay one line after another, as the pass makes them: a batch whose drafts have different lengths would else write
+a table of which half is nothing, and look through it, which took a twentieth of its round (docs/bench-log.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from osd.attending import spread
+
+
+class Scored(NamedTuple):
+    """Logits of B rows."""
+
+    lines: Tensor
+    """(N, V), row after row."""
+    begins: Sequence[int]
+    """(B,) the first line of each."""
+
+    @classmethod
+    def of(cls, logits: Tensor) -> Scored:
+        """Of rows that fed as many each: (B, T, V)."""
+        rows, width = logits.shape[:2]
+        return cls(logits.flatten(0, 1), range(0, rows * width, width))
+
+    @classmethod
+    def packed(cls, lines: Tensor, counts: Sequence[int]) -> Scored:
+        """Of rows of which row i has the next ``counts[i]`` lines (N, V)."""
+        begins = [0] * len(counts)
+        for row, count in enumerate(counts[:-1]):
+            begins[row + 1] = begins[row] + count
+        return cls(lines, begins)
+
+    def at(self, row: int, places: Sequence[int]) -> Tensor:
+        """(m, V): of one row, after its tokens number ``places[i]`` of those that were fed."""
+        return self.lines[[self.begins[row] + place for place in places]]
+
+    def first(self, row: int, count: int) -> Tensor:
+        """(``count``, V): of one row, after its first tokens."""
+        return self.lines[self.begins[row] :][:count]
+
+    def table(self, width: int) -> Tensor:
+        """(B, T, V) for T = ``width``, at least the tokens of each row; 0 where it fed none."""
+        rows = len(self.begins)
+        if len(self.lines) == rows * width:
+            return self.lines.view(rows, width, -1)
+        return spread(self.lines, self._places(width), rows, width)
+
+    def _places(self, width: int) -> Tensor:
+        ends = [*self.begins[1:], len(self.lines)]
+        counts = [end - begin for begin, end in zip(self.begins, ends, strict=True)]
+        found = [row * width + i for row, count in enumerate(counts) for i in range(count)]
+        return torch.tensor(found, device=self.lines.device)
