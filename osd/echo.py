@@ -7,35 +7,35 @@ probability tells (docs/goodput.md). Only the request's own tokens are looked at
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from osd.gamma.contexts import NO_CONTEXT, Around, Before, Peak
+from osd.gamma.contexts import NO_CONTEXT, Around, Before, Peak, before_of, peak_of
 
 REACH = 4096
 """Last tokens of a text that are looked at when it is first asked about: of a longer prompt, the rest would take
 milliseconds."""
-_BITS = 24
-"""Of a token id."""
 _BELOW_ONE = 1 - 2**-40
 
 
-def signal_of(peak: float, said: bool, around: Around = NO_CONTEXT, token: int = -1) -> Peak:
+def signal_of(peak: float, said: bool, around: Around = NO_CONTEXT, declined: int = -1) -> Peak:
     """``peak_echo``: a peak below 1, and 1 more where the text said the token before; with its context."""
-    return Peak(min(peak, _BELOW_ONE) + said, around, token)
+    return peak_of(min(peak, _BELOW_ONE) + said, around, declined)
 
 
 class Echo:
     """What one request's text said so far."""
 
-    __slots__ = ("_learned", "_triples")
+    __slots__ = ("_learned", "triples")
 
     def __init__(self) -> None:
-        self._triples: set[int] = set()
+        self.triples: set[Before] = set()
+        """Each three tokens that stand in it one after another."""
         self._learned = 0
 
     def learn(self, text: Sequence[int]) -> None:
         """The whole text up to now; what was learned before is skipped."""
-        for i in range(max(self._learned, len(text) - REACH, 2), len(text)):
-            self._triples.add((text[i - 2] << _BITS | text[i - 1]) << _BITS | text[i])
+        new = max(self._learned, len(text) - REACH, 2)
+        self.triples.update(zip(text[new - 2 :], text[new - 1 :], text[new:], strict=False))
         self._learned = len(text)
 
     def signal(self, peak: float, before: Before, token: int, greedy: bool) -> Peak:
@@ -45,4 +45,58 @@ class Echo:
 
     def said(self, before: int, last: int, token: int) -> bool:
         """Whether ``token`` followed ``before`` and ``last`` somewhere in it."""
-        return (before << _BITS | last) << _BITS | token in self._triples
+        return (before, last, token) in self.triples
+
+
+class Spoken(Protocol):
+    """A request with a text."""
+
+    tokens: list[int]
+    echo: Echo
+
+    @property
+    def greedy(self) -> bool:
+        """Whether it is at temperature 0."""
+        ...
+
+
+class Echoes:
+    """Of the B rows whose chains grow together in one round, asked about after each draft pass: nothing is done before
+    the first time, then texts are learned, and from there on it follows the chains."""
+
+    __slots__ = ("_before", "_greedy", "_rows", "_triples", "heard")
+
+    def __init__(self, rows: Sequence[Spoken]) -> None:
+        self._rows = rows
+        self._triples: list[set[Before]] = []
+        self._greedy: list[bool] = []
+        self._before: list[list[int]] = []
+        """The last three tokens before what is drafted next, B each."""
+        self.heard = 0
+        """Tokens of the chains so far."""
+
+    def hear(self, drafted: Sequence[list[int]]) -> None:
+        """The chains' next tokens, B each."""
+        if not self._triples:
+            self._learn()
+        for tokens in drafted:
+            _, *later = self._before
+            self._before = [*later, tokens]
+        self.heard += len(drafted)
+
+    def signals(self, peaks: Sequence[float], likeliest: list[int]) -> list[Peak]:
+        """``peak_echo`` of each row, as :meth:`Echo.signal`, once all that comes before was heard."""
+        thirds, seconds, lasts = self._before
+        threes = zip(peaks, self._triples, zip(seconds, lasts, likeliest, strict=True), strict=True)
+        values = [(_BELOW_ONE if peak > _BELOW_ONE else peak) + (three in said) for peak, said, three in threes]
+        declined = likeliest
+        if not all(self._greedy):
+            declined = [token if greedy else -1 for token, greedy in zip(likeliest, self._greedy, strict=True)]
+        return list(zip(values, thirds, seconds, lasts, likeliest, declined, strict=True))
+
+    def _learn(self) -> None:
+        for row in self._rows:
+            row.echo.learn(row.tokens)
+        self._triples = [row.echo.triples for row in self._rows]
+        self._greedy = [row.greedy for row in self._rows]
+        self._before = [list(tokens) for tokens in zip(*[before_of(row.tokens) for row in self._rows], strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from torch import Tensor
 from osd.drafters.second import Reads
 from osd.echo import signal_of
 from osd.gamma import Signal
+from osd.gamma.contexts import peak_of
 from osd.ngram.guess import GUESSES, NO_GUESS, SURENESS, choose, hear_row, hear_text, look_up
 from osd.ngram.maker import DraftMaker
 
@@ -142,10 +144,11 @@ class Sure:
     def __init__(self, signals: Reads | None, sure: dict[int, float], rows: int) -> None:
         self._signals, self._sure, self._rows = signals, sure, rows
 
-    def read(self, signal: Signal) -> list[float]:
-        """One number a row."""
-        values = self._signals.read(signal) if self._signals else [0.0] * self._rows
-        sure = self._sure
+    def read(self, signal: Signal) -> list[Any]:
+        """See :meth:`osd.drafters.second.Reads.read`."""
+        sure: dict[int, Any] = self._sure
+        nothing: Any = 0.0
         if signal == "peak_echo":  # that the text said it before is in the trust already
-            sure = {i: signal_of(trust, said=False) for i, trust in sure.items()}
+            sure, nothing = {i: signal_of(trust, said=False) for i, trust in sure.items()}, peak_of(0.0)
+        values = self._signals.read(signal) if self._signals else [nothing] * self._rows
         return [sure.get(i, value) for i, value in enumerate(values)]

@@ -55,7 +55,7 @@ class CausalDrafter:
     ) -> Draft:
         """See :meth:`osd.drafters.base.Drafter.propose`."""
         second = self.second(rows, max(gammas)) if self.second and any(gammas) else None
-        chain = Chain(len(rows), self.vocabulary, self.decoder.device, sampled=warp is not None)
+        chain = Chain(rows, self.vocabulary, self.decoder.device, sampled=warp is not None)
         lengths = list(gammas)
         while chain.size < max(lengths):
             if second and not second.needs_draft([length > chain.size for length in lengths]):
@@ -83,7 +83,7 @@ class CausalDrafter:
             chosen, q = read_off.choices, None
         else:
             chosen, q = self._choose(logits, warp, chance, chain.size)
-        told = Told(rows, chain.tokens[-3:], read_off, self.head, self.decoder.cache.embedding)
+        told = Told(chain.echoes, chain.tokens[:], read_off, self.head, self.decoder.cache.embedding)
         signals: Reads = Signals(logits[:, 0], chosen, told)
         if second:
             chosen, signals = second.overrule(chosen, q, signals)

@@ -8,13 +8,17 @@ import torch
 from torch import Tensor
 
 from osd.drafters.base import Draft
+from osd.echo import Echoes
+from osd.row import Row
 
 
 class Chain:
     """Of B rows, one token after another; ``vocabulary`` is V, the width of q."""
 
-    def __init__(self, rows: int, vocabulary: int, device: torch.device, *, sampled: bool) -> None:
-        self._rows, self._vocabulary, self._device, self._sampled = rows, vocabulary, device, sampled
+    def __init__(self, rows: Sequence[Row], vocabulary: int, device: torch.device, *, sampled: bool) -> None:
+        self._rows, self._vocabulary, self._device, self._sampled = len(rows), vocabulary, device, sampled
+        self.echoes = Echoes(rows)
+        """What the rows' texts say of its tokens."""
         self.tokens: list[Tensor] = []
         """(B,) each."""
         self._q: list[Tensor] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -14,8 +14,8 @@ from osd.row import Row
 class Reads(Protocol):
     """What a draft pass can tell the controllers."""
 
-    def read(self, signal: Signal) -> list[float]:
-        """One number a row, on the host."""
+    def read(self, signal: Signal) -> list[Any]:
+        """One number a row, on the host; of ``peak_echo``, one :data:`~osd.gamma.contexts.Peak`."""
         ...
 
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from osd.brief import ReadOff
 from osd.drafters.head import HeadPass
+from osd.echo import Echoes
 from osd.gamma import Signal
-from osd.gamma.contexts import before_of
-from osd.row import Row
+from osd.gamma.contexts import Peak
 
 
 class Told(NamedTuple):
     """What is known beside a pass's logits."""
 
-    rows: Sequence[Row] = ()
-    """Those that share the pass; nobody, where nothing is asked of their texts."""
+    echoes: Echoes | None = None
+    """Of the rows that share the pass; None where nothing is asked of their texts."""
     drafted: Sequence[Tensor] = ()
-    """(B,) each: the last tokens of their chains before this pass, three at most."""
+    """(B,) each: the tokens of their chains before this pass."""
     read_off: ReadOff | None = None
     """What is known of its logits already."""
     head: HeadPass | None = None
@@ -37,11 +37,9 @@ class Signals:
         """``logits`` (B, V), and the tokens chosen from them (B,)."""
         self._logits, self._chosen, self._told = logits, chosen, told
 
-    def read(self, signal: Signal) -> list[float]:
-        """One number a row, on the host. Temperature and cuts play no part: greedy and sampling rows compare.
-
-        ``acceptance`` is NaN where there is no head yet.
-        """
+    def read(self, signal: Signal) -> list[Any]:
+        """See :meth:`osd.drafters.second.Reads.read`. Temperature and cuts play no part: greedy and sampling rows
+        compare. ``acceptance`` is NaN where there is no head yet."""
         if signal == "peak_echo":
             return self._echoed()
         if signal == "acceptance":
@@ -63,19 +61,17 @@ class Signals:
             return [math.nan] * len(self._logits)
         return head(embedding[:, 0]).tolist()
 
-    def _echoed(self) -> list[float]:
+    def _echoed(self) -> list[Peak]:
         """Of each row's likeliest token, whatever was drawn: what is drawn must not decide whether it is verified."""
-        drafted, likeliest, peaks = self._on_host()
-        signals: list[float] = []
-        for i, (row, token, peak) in enumerate(zip(self._told.rows, likeliest, peaks, strict=True)):
-            row.echo.learn(row.tokens)
-            before = before_of([*row.tokens[-3:], *(tokens[i] for tokens in drafted)])
-            signals.append(row.echo.signal(peak, before, token, row.greedy))
-        return signals
+        echoes = self._told.echoes
+        assert echoes is not None
+        drafted, likeliest, peaks = self._on_host(self._told.drafted[echoes.heard :])
+        echoes.hear(drafted)
+        return echoes.signals(peaks, likeliest)
 
-    def _on_host(self) -> tuple[list[list[int]], list[int], list[float]]:
-        """The last drafted tokens, the likeliest next ones and their probabilities, brought in one go."""
-        drafted, known = self._told.drafted, self._told.read_off
+    def _on_host(self, drafted: Sequence[Tensor]) -> tuple[list[list[int]], list[int], list[float]]:
+        """These tokens, the likeliest next ones and their probabilities, brought in one go."""
+        known = self._told.read_off
         if known:
             return [tokens.tolist() for tokens in drafted], known.choices.tolist(), known.peaks
         lines = [*drafted, self._logits.argmax(-1), self._likelihood("peak")]

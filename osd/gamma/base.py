@@ -37,7 +37,7 @@ Signal = Literal["none", "confidence", "peak", "peak_echo", "acceptance"]
 
 ``confidence``: the draft's probability of the token that it chose. ``peak``: its largest probability for that
 token, known before one is drawn. ``peak_echo``: that, below 1, and 1 more where the request's own text said the draft's
-likeliest token after the same two before (:mod:`osd.echo`); a :class:`~osd.gamma.contexts.Peak`. ``acceptance``: the
+likeliest token after the same two before (:mod:`osd.echo`); a :data:`~osd.gamma.contexts.Peak`. ``acceptance``: the
 acceptance head's estimate for the token *before*, which the pass has just read (at a round's first pass: for the row's
 own last token, and meaningless); NaN where no head is there yet.
 """
@@ -114,7 +114,7 @@ class GammaController(Protocol):
         drafter must read before it can draft, a row (left out: none)."""
         ...
 
-    def steer(self, rows: Sequence[Any], drafted: int, signals: Sequence[float]) -> list[Go]:
+    def steer(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[Go]:
         """Of the rows that still draft, which go on after their draft pass number ``drafted``. Not asked
         where ``signal`` is none."""
         ...
@@ -125,7 +125,7 @@ class Settled:
 
     signal: Signal = "none"
 
-    def steer(self, rows: Sequence[Any], drafted: int, signals: Sequence[float]) -> list[Go]:
+    def steer(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[Go]:
         """Every row drafts what was planned."""
         return [Go.ON] * len(rows)
 

@@ -46,20 +46,15 @@ NOTHING_BEFORE: Before = (-1, -1, -1)
 NO_CONTEXT: Around = (-1, -1, -1, -1)
 """Of what no context is known, or none counts."""
 
+Peak = tuple[float, int, int, int, int, int]
+"""What a draft pass tells of one row: a number, as the signal says; the tokens around it; and the likeliest again where
+it is the one that was drafted, by a row at temperature 0, else −1. A plain tuple: eight of them are made, and put into
+an array, after every pass."""
 
-class Peak(float):
-    """What a draft pass tells of one row, a number, with the tokens around it."""
 
-    __slots__ = ("around", "token")
-    around: Around
-    token: int
-    """The draft's likeliest, where it is the one that was drafted, by a row at temperature 0; else −1."""
-
-    def __new__(cls, value: float, around: Around = NO_CONTEXT, token: int = -1) -> Peak:
-        """``value``: as the signal says."""
-        made = super().__new__(cls, value)
-        made.around, made.token = around, token
-        return made
+def peak_of(value: float, around: Around = NO_CONTEXT, declined: int = -1) -> Peak:
+    """Of one row; see :data:`Peak`."""
+    return value, *around, declined
 
 
 def before_of(tokens: Sequence[int]) -> Before:

@@ -21,6 +21,7 @@ from math import ceil
 
 from osd.gamma.asking import ROUNDS, Asking
 from osd.gamma.base import CostModel, Go, Signal
+from osd.gamma.contexts import Peak
 from osd.gamma.goodput_row import GoodputRow
 from osd.gamma.last_token import LastToken
 from osd.gamma.prices import PriceList, Prices
@@ -130,7 +131,7 @@ class GoodputController:
             gammas = self._decide(rows, prices, batch, rooms, unread)
         return [min(gamma, room) for gamma, room in zip(gammas, rooms, strict=True)]
 
-    def steer(self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[float]) -> list[Go]:
+    def steer(self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[Peak]) -> list[Go]:
         """Keep the token where S + U ≥ θ; go on together while another pass is worth it."""
         tally = self.weigher.tally
         tally.passes += 1
@@ -253,9 +254,9 @@ class GoodputController:
         if rows == self._rows:
             return
         self._changed = True
-        here, there = {id(row) for row in rows}, {id(row) for row in self._rows}
-        gone = [row for row in self._rows if id(row) not in here]
+        here, there = set(rows), set(self._rows)
+        gone = [row for row in self._rows if row not in here]
         for row in gone:
             self._length = nearer(self._length, row.emitted)
-        self.weigher.seat(gone, [row for row in rows if id(row) not in there])
+        self.weigher.seat(gone, [row for row in rows if row not in there])
         self._rows = list(rows)

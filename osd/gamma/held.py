@@ -3,9 +3,12 @@
 A call of compiled code costs what its arguments do, each array of them a microsecond where Python is cold: so all
 numbers are held together, and one row alone, whose rounds are the shortest, is asked about with numbers.
 
-    held      book, outlook, prices, contexts, desk, places, peaks: lists, or one array that :func:`parts` takes apart
+    held      book, outlook, prices, contexts, desk, places, peaks, verdicts, answers: lists, or one array that
+              :func:`parts` takes apart
     places    the lines on the desk of a batch's rows
-    peaks     a line for each of them: the peak of its newest draft pass, and the four tokens around it
+    peaks     a line for each of them: the :data:`~osd.gamma.contexts.Peak` of its newest draft pass
+    verdicts  a line for each that was judged: its place, tokens drafted, accepted, and of how many the chance is known
+    answers   a number for each row that was asked about, in the order of ``places``
 """
 
 from __future__ import annotations
@@ -15,11 +18,9 @@ from typing import Any
 from osd.gamma.book import BINS, LINES, START
 from osd.gamma.contexts import KINDS, PLACES, SLOTS
 from osd.gamma.weighing import (
-    ANSWER,
     FORESEEN,
     GRID,
     HEAD,
-    HOPE,
     PER_PASS,
     clear,
     foresee,
@@ -32,11 +33,10 @@ from osd.gamma.weighing import (
 
 Held = Any
 """A tuple of lists, or a float64 array."""
-PARTS = 7
 DEPTH, ROWS, BEGIN = 0, 1, 2
 """Places in the array: tokens of a draft at most, lines of the desk, the first part."""
-PEAK = 5
-"""Numbers of a line of ``peaks``."""
+PEAK, VERDICT = 6, 4
+"""Numbers of a line of ``peaks``, and of ``verdicts``."""
 
 
 def parts(held: Held) -> Any:
@@ -53,6 +53,8 @@ def cut(held: Held) -> Any:
     desk = contexts + KINDS * SLOTS * PLACES
     places = desk + rows * (HEAD + PER_PASS * depth)
     peaks = places + rows
+    verdicts = peaks + rows * PEAK
+    answers = verdicts + rows * VERDICT
     return (
         held[BEGIN:outlook].reshape((LINES, BINS + 1)),
         held[outlook:prices].reshape((FORESEEN, GRID + 1, BINS)),
@@ -60,20 +62,24 @@ def cut(held: Held) -> Any:
         held[contexts:desk].reshape((KINDS, SLOTS, PLACES)),
         held[desk:places].reshape((rows, HEAD + PER_PASS * depth)),
         held[places:peaks],
-        held[peaks : peaks + PEAK * rows].reshape((rows, PEAK)),
+        held[peaks:verdicts].reshape((rows, PEAK)),
+        held[verdicts:answers].reshape((rows, VERDICT)),
+        held[answers : answers + rows],
     )
 
 
 def look_ahead(held: Held, bar: float) -> None:
     """What may yet be won, where another pass must bring more than ``bar``."""
-    book, outlook, prices, _, _, _, _ = parts(held)
+    book, outlook, prices, _, _, _, _, _, _ = parts(held)
     foresee(book, outlook, prices, bar)
 
 
-def learn(held: Held, place: int, drafted: int, taken: int, known: int) -> None:
-    """The verdict on a row's draft: see :func:`~osd.gamma.weighing.judge`."""
-    book, _, _, contexts, desk, _, _ = parts(held)
-    judge(book, contexts, desk[place], drafted, taken, known)
+def learn(held: Held, judged: int) -> None:
+    """The first ``judged`` of ``verdicts``, one after another: see :func:`~osd.gamma.weighing.judge`."""
+    book, _, _, contexts, desk, _, _, verdicts, _ = parts(held)
+    for k in range(judged):
+        line = verdicts[k]
+        judge(book, contexts, desk[int(line[0])], int(line[1]), int(line[2]), int(line[3]))
 
 
 def begin_alone(
@@ -81,49 +87,49 @@ def begin_alone(
 ) -> float:
     """A round of one row whose text ends with these tokens; first the verdict on its last draft, if there was one.
     What it hopes of a first draft pass."""
-    book, outlook, prices, contexts, desk, _, _ = parts(held)
+    book, outlook, prices, contexts, desk, _, _, _, _ = parts(held)
     row = desk[place]
     judge(book, contexts, row, drafted, taken, known)
     clear(row)
     return hope(book, row, prices, outlook, odds_next(book, contexts, START, third, second, last))
 
 
-def begin(held: Held, rows: int) -> None:
-    """A round of the first ``rows`` of ``places``: HOPE of each. They draft and rest together, whatever each stands
-    after."""
-    book, outlook, prices, _, desk, places, _ = parts(held)
+def begin(held: Held, judged: int, rows: int) -> None:
+    """A round of the first ``rows`` of ``places``; first so many verdicts on last drafts. What each hopes of a first
+    draft pass. They draft and rest together, whatever each stands after."""
+    learn(held, judged)
+    book, outlook, prices, _, desk, places, _, _, answers = parts(held)
     for k in range(rows):
         row = desk[int(places[k])]
         clear(row)
-        row[HOPE] = hope(book, row, prices, outlook, 1.0)
+        answers[k] = hope(book, row, prices, outlook, 1.0)
 
 
 def weigh_alone(
     held: Held, place: int, peak: float, third: int, second: int, last: int, token: int, bar: float
 ) -> float:
-    """After a draft pass of the round's only row: its ANSWER."""
-    book, outlook, prices, contexts, desk, places, peaks = parts(held)
+    """After a draft pass of the round's only row: its answer."""
+    book, outlook, prices, contexts, desk, places, peaks, _, answers = parts(held)
     places[0] = place
-    line = peaks[0]
-    line[0], line[1], line[2], line[3], line[4] = peak, third, second, last, token
-    weigh(book, contexts, desk, places, peaks, 1, prices, outlook, bar)
-    return float(desk[place][ANSWER])
+    peaks[0] = peak, float(third), float(second), float(last), float(token), -1.0
+    weigh(book, contexts, desk, places, peaks, answers, 1, prices, outlook, bar)
+    return float(answers[0])
 
 
 def weigh_together(held: Held, rows: int, bar: float) -> None:
-    """After one over the first ``rows`` of ``places``: ANSWER of each. How long others go on, and share a pass, is not
-    known, and so not what may be won beyond the next."""
-    book, outlook, prices, contexts, desk, places, peaks = parts(held)
-    weigh(book, contexts, desk, places, peaks, rows, prices, outlook[:0], bar)
+    """After one over the first ``rows`` of ``places``: the answer of each. How long others go on, and share a pass,
+    is not known, and so not what may be won beyond the next."""
+    book, outlook, prices, contexts, desk, places, peaks, _, answers = parts(held)
+    weigh(book, contexts, desk, places, peaks, answers, rows, prices, outlook[:0], bar)
 
 
 def pays_alone(held: Held, place: int, bar: float) -> float:
     """See :func:`~osd.gamma.weighing.pays_from`."""
-    book, outlook, prices, _, desk, _, _ = parts(held)
+    book, outlook, prices, _, desk, _, _, _, _ = parts(held)
     return pays_from(book, desk[place], prices, outlook, bar)
 
 
 def odds_after(held: Held, third: int, second: int, last: int) -> float:
     """Odds of acceptance after these tokens ÷ those that are expected of a first draft pass."""
-    book, _, _, contexts, _, _, _ = parts(held)
+    book, _, _, contexts, _, _, _, _, _ = parts(held)
     return odds_next(book, contexts, START, third, second, last)

@@ -12,15 +12,19 @@ from osd.gamma.book import (
     PRIORS,
     SHARED,
     SHARED_PRIOR,
+    START,
     USUAL,
     USUAL_PRIOR,
     Line,
     guess_of,
     middle_of,
 )
-from osd.gamma.contexts import NO_CONTEXT, Contexts
-from osd.gamma.held import Held
-from osd.gamma.weighing import FORESEEN, GRID, HEAD, LEANS, ODDS, PASSES, PER_PASS, ROW_PRIOR
+from osd.gamma.contexts import Contexts, peak_of
+from osd.gamma.held import VERDICT, Held
+from osd.gamma.weighing import FORESEEN, GRID, HEAD, LEANS, PER_PASS, ROW_PRIOR, SURVIVAL
+
+_WELCOMED = [1.0, float(START), 0.0, 1.0, *[ROW_PRIOR] * (HEAD - LEANS)]
+"""S, the bin before, passes, odds and what they come from."""
 
 
 def new_held(rows: int, depth: int, contexts: Contexts) -> Held:
@@ -29,8 +33,9 @@ def new_held(rows: int, depth: int, contexts: Contexts) -> Held:
 
 
 def new_batch(rows: int, depth: int) -> Held:
-    """The last three of it: what there is a line of for each row."""
-    return new_desk(rows, depth), [0.0] * rows, [[0.0, *map(float, NO_CONTEXT)] for _ in range(rows)]
+    """The last five of it: what there is a line of for each row."""
+    peaks, verdicts = [peak_of(0.0) for _ in range(rows)], [[0.0] * VERDICT for _ in range(rows)]
+    return new_desk(rows, depth), [0.0] * rows, peaks, verdicts, [0.0] * rows
 
 
 def new_book() -> list[list[float]]:
@@ -60,6 +65,4 @@ def new_outlook() -> list[list[list[float]]]:
 
 def welcome(row: Line) -> None:
     """A new request takes this line; it leans neither way."""
-    row[PASSES], row[ODDS] = 0.0, 1.0
-    for i in range(4):
-        row[LEANS + i] = ROW_PRIOR
+    row[SURVIVAL:HEAD] = _WELCOMED

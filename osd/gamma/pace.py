@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from osd.gamma.base import GammaController, Signal
+from osd.gamma.base import GammaController, Go, Signal
 from osd.gamma.costs import CostModel
 from osd.gamma.fixed import FixedController
 
-Read = Callable[[Signal], list[float]]
+Read = Callable[[Signal], list[Any]]
 """A signal of the newest draft pass, for every row that shares it."""
+_ON = Go.ON
 Make = Callable[[str, CostModel], GammaController]
 """A controller of this name with these costs."""
 
@@ -74,18 +75,20 @@ class Pace:
             if controller.signal == "none":
                 continue
             signals = read(controller.signal)
-            answers = controller.steer([rows[i].gamma for i in members], drafted, [signals[i] for i in members])
+            if len(members) < len(rows):
+                signals = [signals[i] for i in members]
+            answers = controller.steer([rows[i].gamma for i in members], drafted, signals)
             for i, go in zip(members, answers, strict=True):
-                lengths[i] = min(lengths[i], (drafted - 1, drafted, lengths[i])[go])
+                if go is not _ON:
+                    lengths[i] = drafted if go else drafted - 1
 
 
 def _shared_out(rows: Sequence[Paced], which: Sequence[int]) -> list[tuple[GammaController, Sequence[int]]]:
     """The rows by controller. Nearly always there is one, and this is asked after every draft pass."""
-    first = rows[which[0]].controller if which else None
-    if first is None or all(rows[i].controller is first for i in which):
-        return [(first, which)] if first else []
+    controllers = [rows[i].controller for i in which]
+    if not controllers or controllers.count(controllers[0]) == len(controllers):
+        return [(controllers[0], which)] if controllers else []
     members: dict[int, tuple[GammaController, list[int]]] = {}
-    for i in which:
-        controller = rows[i].controller
+    for i, controller in zip(which, controllers, strict=True):
         members.setdefault(id(controller), (controller, []))[1].append(i)
     return list(members.values())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from osd.gamma import held, lines, weighing
 from osd.gamma.base import Go
 from osd.gamma.compiled import COMPILER, PLAIN, Compiler, array, new_contexts
-from osd.gamma.contexts import NO_CONTEXT, Around, Peak
+from osd.gamma.contexts import Peak
 from osd.gamma.goodput_row import NOWHERE, GoodputRow, Tally
 
 _ROWS = 8
@@ -16,7 +16,7 @@ WORTH_COMPILING = 64
 """Rounds after which the compiler is asked for: loading it takes a second or two of a core, which so many rounds of
 interpreted lines do not."""
 _NO_VERDICT = (NOWHERE, 0, 0, 0)
-_GOES = (Go.DECLINE, Go.LAST, Go.ON)
+_GOES = {weighing.DECLINE: Go.DECLINE, weighing.LAST: Go.LAST, weighing.ON: Go.ON}
 _ALONE = ([Go.DECLINE], [Go.LAST], [Go.ON])
 """Answers for one row."""
 
@@ -33,13 +33,14 @@ class Weigher:
         """Tokens judged so far."""
         self._compiler, self._run = compiler, PLAIN
         self._chances = weighing.HEAD + weighing.KNOWN * depth
+        self._placed: Sequence[GoodputRow] = ()
+        """Those whose lines the first ``_places`` name."""
         self._hold(lines.new_held(_ROWS, depth, new_contexts()))
         self._free = list(range(_ROWS))
         self._begun = 0
-        """Rows of this round, whose lines the first ``_places`` name."""
+        """Rows of this round."""
         self._verdicts: list[tuple[int, int, int, int]] = []
-        """On the last drafts, which are learned from when the next round begins: a row's place, drafted, accepted, and
-        of how many of them the chance is known."""
+        """On the last drafts, which are learned from when the next round begins: see :mod:`osd.gamma.held`."""
         self._interpreted = 0
         """Rounds."""
 
@@ -63,13 +64,16 @@ class Weigher:
         for row in come:
             row.place = self._free.pop()
             lines.welcome(self._desk[row.place])
+        self._placed = ()
 
     def verdict(self, place: int, drafted: int, accepted: int, chances: Sequence[float] = ()) -> None:
         """On a row's draft. ``chances``: see :class:`osd.gamma.base.Observation`."""
         if place != NOWHERE:
             known = min(len(chances), self.depth)
-            for i in range(known):
-                self._desk[place][self._chances + i] = chances[i]
+            if known:
+                self._desk[place][self._chances : self._chances + known] = chances[:known]
+            if len(self._verdicts) == len(self._heard):
+                self._learn()
             self._verdicts.append((place, drafted, accepted, known))
             self.judged += accepted + 1 if accepted < drafted else drafted
 
@@ -86,25 +90,25 @@ class Weigher:
         count = self._begun = len(rows)
         if count == 1:
             return [self._begin_alone(rows[0])]
-        self._learn()
-        self._places_of(rows)
-        self._run.begin(self._held, count)
-        return [float(self._desk[row.place][weighing.HOPE]) for row in rows]
+        self._put_places(rows)
+        self._run.begin(self._held, self._put_verdicts(), count)
+        return self._answered(count)
 
-    def weigh(self, rows: Sequence[GoodputRow], peaks: Sequence[float], bar: float) -> list[Go]:
+    def weigh(self, rows: Sequence[GoodputRow], peaks: Sequence[Peak], bar: float) -> list[Go]:
         """After a draft pass of these rows of the round: a row keeps its token while that is worth what verifying it
         costs, all go on while they hope for more than ``bar``; all keep and go on where it is below 0."""
         if self._begun == 1:
-            around = _around(peaks[0])
-            answer = int(self._run.weigh_alone(self._held, rows[0].place, peaks[0], *around, bar))
-            if not answer:
-                _decline(rows[0], peaks[0])
-            return _ALONE[answer]
+            value, third, second, last, token, declined = peaks[0]
+            alone = self._run.weigh_alone(self._held, rows[0].place, value, third, second, last, token, bar)
+            if not alone:
+                rows[0].declined = declined
+            return _ALONE[int(alone)]
         answers = self._weigh_together(rows, peaks, bar)
-        for row, peak, go in zip(rows, peaks, answers, strict=True):
-            if not go:
-                _decline(row, peak)
-        return answers
+        if weighing.DECLINE in answers:
+            for row, peak, answer in zip(rows, peaks, answers, strict=True):
+                if not answer:
+                    row.declined = peak[-1]
+        return [_GOES[answer] for answer in answers]
 
     def pays_from(self, row: GoodputRow, bar: float) -> float:
         """What :meth:`odds_after` must be for a row to hope for more than ``bar``, if it has just begun a round; 1 at
@@ -121,44 +125,57 @@ class Weigher:
 
     def _begin_alone(self, row: GoodputRow) -> float:
         """One call: that of the verdict is told with it."""
+        self._placed = ()
         if len(self._verdicts) != 1 or self._verdicts[0][0] != row.place:
             self._learn()
         _, *verdict = self._verdicts.pop() if self._verdicts else _NO_VERDICT
         return self._run.begin_alone(self._held, row.place, *row.before, *verdict)
 
     def _learn(self) -> None:
-        for verdict in self._verdicts:
-            self._run.learn(self._held, *verdict)
-        self._verdicts.clear()
+        if self._verdicts:
+            self._run.learn(self._held, self._put_verdicts())
 
-    def _places_of(self, rows: Sequence[GoodputRow]) -> None:
-        for k, row in enumerate(rows):
-            self._places[k] = row.place
+    def _put_verdicts(self) -> int:
+        """Where they are learned from; how many."""
+        judged = len(self._verdicts)
+        if judged:
+            self._heard[:judged] = self._verdicts
+            self._verdicts.clear()
+        return judged
 
-    def _weigh_together(self, rows: Sequence[GoodputRow], peaks: Sequence[float], bar: float) -> list[Go]:
-        if len(rows) != self._begun:
-            self._begun = 0
-            self._places_of(rows)
-        for k, peak in enumerate(peaks):
-            line = self._peaks[k]
-            line[0] = peak
-            line[1], line[2], line[3], line[4] = _around(peak)
-        self._run.weigh_together(self._held, len(rows), bar)
-        return [_GOES[int(self._desk[row.place][weighing.ANSWER])] for row in rows]
+    def _put_places(self, rows: Sequence[GoodputRow]) -> None:
+        """Nearly always they are there."""
+        if rows != self._placed:
+            self._places[: len(rows)] = [row.place for row in rows]
+            self._placed = list(rows)
+
+    def _weigh_together(self, rows: Sequence[GoodputRow], peaks: Sequence[Peak], bar: float) -> list[float]:
+        count = len(rows)
+        self._put_places(rows)
+        self._peaks[:count] = peaks
+        self._run.weigh_together(self._held, count, bar)
+        return self._answered(count)
+
+    def _answered(self, count: int) -> list[float]:
+        """What so many rows were answered."""
+        answers = self._answers[:count]
+        numbers: list[float] = answers if self._run is PLAIN else answers.tolist()
+        return numbers
 
     def _hold(self, numbers: held.Held) -> None:
         """From now on in these, a tuple or an array."""
         self._held = numbers
         self._parts = numbers if isinstance(numbers, tuple) else held.cut(numbers)
-        _, _, self._prices, _, self._desk, self._places, self._peaks = self._parts
+        _, _, self._prices, _, self._desk, self._places, self._peaks, self._heard, self._answers = self._parts
+        self._placed = ()
 
     def _grow(self) -> None:
         """Twice the room. Rare, so it goes by way of lists."""
         before = len(self._desk)
-        desk, places, peaks = lines.new_batch(2 * before, self.depth)
+        desk, *rest = lines.new_batch(2 * before, self.depth)
         desk[:before] = [list(line) for line in self._desk]
         self._free += range(before, 2 * before)
-        numbers = (*self._parts[:4], desk, places, peaks)
+        numbers = (*self._parts[:4], desk, *rest)
         self._hold(numbers if self._run is PLAIN else array(numbers))
 
     def _hurry(self, compiler: Compiler) -> None:
@@ -169,12 +186,3 @@ class Weigher:
         if compiler.ready:
             self._run = compiler.ready
             self._hold(array(self._parts))
-
-
-def _around(peak: float) -> Around:
-    return peak.around if isinstance(peak, Peak) else NO_CONTEXT
-
-
-def _decline(row: GoodputRow, peak: float) -> None:
-    if isinstance(peak, Peak):
-        row.declined = peak.token

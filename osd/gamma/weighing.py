@@ -7,6 +7,7 @@ five times what it measures warm.
     book      what is known of the draft (:mod:`osd.gamma.book`)
     contexts  after which tokens it is right (:mod:`osd.gamma.contexts`)
     desk      a line for each row of this round: S so far, bins, chances and contexts of its passes
+    answers   what was last asked of the rows of a batch, a number each: what they hope, or how they go on
     prices    θ_d, what verifying a row's d-th token costs, in tokens; from 1 on
     outlook   U_d(S, bin): what may yet be won after d tokens, by d, S and the last token's bin
 
@@ -39,7 +40,7 @@ from osd.gamma.book import (
 )
 from osd.gamma.contexts import Contexts, chance_ahead, odds_beside, saw_at
 
-SURVIVAL, LINE, PASSES, ODDS, HOPE, ANSWER, LEANS, HEAD = 0, 1, 2, 3, 4, 5, 6, 10
+SURVIVAL, LINE, PASSES, ODDS, LEANS, HEAD = 0, 1, 2, 3, 4, 8
 """Places on the desk. LEANS: tokens accepted, rejected, expected to be and not; ODDS: what they come to. From HEAD on
 passes' bins, their chances, the tokens around them, and from KNOWN on how often a token drawn there is accepted, where
 the verdict says that."""
@@ -133,16 +134,16 @@ def look(book: Lines, contexts: Contexts, row: Line, peak: Line) -> None:
 
 
 def weigh(
-    book: Lines, contexts: Contexts, desk: Lines, places: Any, peaks: Lines, rows: int, prices: Line, outlook: Any,
-    bar: float,
+    book: Lines, contexts: Contexts, desk: Lines, places: Any, peaks: Lines, answers: Line, rows: int, prices: Line,
+    outlook: Any, bar: float,
 ) -> None:  # fmt: skip
     """After a draft pass over the first ``rows`` of ``places``: each keeps its token while S + U ≥ θ; they go on
-    while what they hope of another pass is more than ``bar``. Below 0 it keeps all. ANSWER of each."""
+    while what they hope of another pass is more than ``bar``. Below 0 it keeps all. The answer of each."""
     hopes = 0.0
     for k in range(rows):
         row = desk[int(places[k])]
         look(book, contexts, row, peaks[k])
-        row[ANSWER] = ON
+        answers[k] = ON
         if bar >= 0.0:
             depth, survival = int(row[PASSES]), row[SURVIVAL]
             if survival + beyond(outlook, depth, survival, int(row[LINE])) >= prices[depth]:
@@ -150,11 +151,10 @@ def weigh(
                 here = odds_next(book, contexts, int(row[LINE]), int(peak[2]), int(peak[3]), int(peak[4]))
                 hopes += hope(book, row, prices, outlook, here)
             else:
-                row[ANSWER] = DECLINE
+                answers[k] = DECLINE
     if hopes <= bar:
         for k in range(rows):
-            row = desk[int(places[k])]
-            row[ANSWER] = min(row[ANSWER], LAST)
+            answers[k] = min(answers[k], LAST)
 
 
 def judge(book: Lines, contexts: Contexts, row: Line, drafted: int, taken: int, known: int) -> None:

@@ -18,12 +18,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from typing import Any
 
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.time_model import discard_rate, verification_rate
 from osd.echo import Echo
 from osd.gamma import CostModel, GammaController, Observation, Pace, Signal
+from osd.gamma.contexts import Peak
 from osd.row import LAG
 from storage.errors import BadInput
 
@@ -92,13 +94,13 @@ class _Row:
         """Leading tokens that the drafter has read."""
         self.matches: list[int] = trace.matches(seed).tolist()
         self._text: list[int] = trace.text.tolist()
-        self._signals: list[list[float]] = _signals(trace, controller.signal)
+        self._signals = _signals(trace, controller.signal)
 
     def room(self) -> int:
         """Tokens that may be drafted: a round emits one more than it drafts."""
         return self.trace.end - self.position - 1
 
-    def signal(self, drafted: int) -> float:
+    def signal(self, drafted: int) -> Any:
         """What draft pass number ``drafted`` of this round tells the row's controller."""
         return self._signals[self.position][drafted - 1]
 
@@ -121,7 +123,7 @@ class _Row:
         return self.position == len(self._text)
 
 
-def _signals(trace: Trace, signal: Signal) -> list[list[float]]:
+def _signals(trace: Trace, signal: Signal) -> Sequence[Sequence[Any]]:
     """(n, G) by position and draft pass."""
     if signal == "none":
         return []
@@ -134,11 +136,11 @@ def _signals(trace: Trace, signal: Signal) -> list[list[float]]:
     return values
 
 
-def _echoed(trace: Trace) -> list[list[float]]:
+def _echoed(trace: Trace) -> list[list[Peak]]:
     """Peaks, and whether the text up to each position said the chain's tokens before; where those were drawn, they
     stand for the likeliest ones, which were not recorded."""
     echo, text = Echo(), trace.prompt.tolist()
-    signals: list[list[float]] = []
+    signals: list[list[Peak]] = []
     for peaks, chain, own in zip(trace.peak.tolist(), trace.drafted.tolist(), trace.text.tolist(), strict=True):
         echo.learn(text)
         whole = [-1, -1, -1, *text[-3:], *chain][-3 - len(chain) :]
@@ -212,7 +214,7 @@ class Simulator:
             self._pace.steer(self._rows, lengths, passes, partial(self._read, passes))
         return passes
 
-    def _read(self, drafted: int, signal: Signal) -> list[float]:
+    def _read(self, drafted: int, signal: Signal) -> list[Any]:
         return [row.signal(drafted) for row in self._rows]
 
     def _charge(self, gammas: Sequence[int], lengths: Sequence[int], passes: int) -> tuple[float, float]:

@@ -59,7 +59,7 @@ class Timed:
         self.decisions += len(states)
         return gammas
 
-    def steer(self, rows: Sequence[TimedRow], drafted: int, signals: Sequence[float]) -> list[Go]:
+    def steer(self, rows: Sequence[TimedRow], drafted: int, signals: Sequence[Any]) -> list[Go]:
         """Which rows go on."""
         states = [row.inner for row in rows]
         before, begun = time.thread_time_ns(), time.thread_time_ns()

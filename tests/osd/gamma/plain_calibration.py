@@ -20,6 +20,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from osd.gamma.contexts import Peak
+
 Following = Sequence[tuple[int, float, float]]
 """(bin, weight, chance)."""
 
@@ -317,12 +319,13 @@ class Outlook:
 
 
 def weigh_plainly(
-    rows: Sequence[PlainRow], peaks: Sequence[float], outlook: Outlook, far: bool
+    rows: Sequence[PlainRow], peaks: Sequence[Peak], outlook: Outlook, far: bool
 ) -> tuple[list[bool], float]:
     """Which rows keep their token, and what those hope of another pass; they go on where that is more than the bar."""
     kept, hopes = [], 0.0
     for row, peak in zip(rows, peaks, strict=True):
-        row.look(peak, getattr(peak, "around", NOWHERE))
+        value, *around, _ = peak
+        row.look(value, (around[0], around[1], around[2], around[3]))
         kept.append(row.keeps(outlook, far))
         hopes += row.goes_on(outlook, far) if kept[-1] else 0.0
     return kept, hopes

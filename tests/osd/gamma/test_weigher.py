@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from osd.gamma import book, contexts, held, weighing
 from osd.gamma.base import Go, Observation
 from osd.gamma.compiled import COMPILER, Compiler
-from osd.gamma.contexts import Peak
+from osd.gamma.contexts import Peak, peak_of
 from osd.gamma.goodput_row import GoodputRow
 from osd.gamma.weigher import WORTH_COMPILING, Weigher
 from osd.gamma.weighing import FORESEEN, GRID
@@ -84,8 +84,8 @@ class Pair:
         value = self.chance.betavariate(0.7, 0.7) + (self.chance.random() < 0.3)
         third, second, last, token = (self.chance.randrange(VOCABULARY) for _ in range(4))
         if self.chance.random() < 0.1:
-            return Peak(value)
-        return Peak(value, (third, second, last, token), self.chance.choice([token, -1]))
+            return peak_of(value)
+        return peak_of(value, (third, second, last, token), self.chance.choice([token, -1]))
 
     def passed(self, going: list[int], drafted: list[int], bar: float) -> list[int]:
         """One draft pass of these rows; those that go on."""
@@ -97,7 +97,7 @@ class Pair:
             assert answers == [goes if keeps else Go.DECLINE for keeps in kept]
         for i, go, peak in zip(going, answers, peaks, strict=True):
             drafted[i] += go != Go.DECLINE
-            assert self.rows[i][0].declined == (peak.token if go == Go.DECLINE else -1)
+            assert self.rows[i][0].declined == (peak[-1] if go == Go.DECLINE else -1)
         return [i for i, go in zip(going, answers, strict=True) if go == Go.ON]
 
     def judge(self, drafted: list[int]) -> None:
@@ -146,6 +146,46 @@ def test_it_answers_as_the_plain_one_after_any_history(make: object, seed: int, 
         pair.round()
         if pair.chance.random() < 0.1:
             pair.change()
+
+
+@pytest.mark.parametrize("make", [compiled, interpreted])
+@pytest.mark.parametrize("times", [1, 9])
+def test_verdicts_learned_in_one_call_are_learned_one_after_another(make: object, times: int) -> None:
+    """Even more of them than there are lines."""
+    assert callable(make)
+    known: list[tuple[list[float], list[float]]] = []
+    for at_once in (True, False):
+        weigher, chance = make(), random.Random(11)
+        rows = [weigher.start() for _ in range(5)]
+        weigher.seat([], rows)
+        weigher.foresee([0.1] * DEPTH, 0.05)
+        for _ in range(20):
+            weigher.begin(rows)
+            weigher.weigh(rows, [peak_of(chance.random(), (1, 2, chance.randrange(VOCABULARY), 3)) for _ in rows], -1.0)
+            chances = [[chance.random()][: chance.randrange(2)] for _ in rows]
+            for row, told in list(zip(rows, chances, strict=True)) * times:
+                weigher.verdict(row.place, 1, chance.randrange(2), told)
+                if not at_once:
+                    weigher.seat([], [])
+        known.append((weigher.begin(rows), [weigher.odds(row) for row in rows]))
+    assert known[0] == known[1]
+
+
+def test_rows_that_begin_in_another_order_have_their_own_answers() -> None:
+    weigher, chance = compiled(), random.Random(13)
+    rows = [weigher.start() for _ in range(4)]
+    weigher.seat([], rows)
+    weigher.foresee([0.1] * DEPTH, 0.05)
+    for _ in range(40):
+        weigher.begin(rows)
+        weigher.weigh(rows, [peak_of(chance.random()) for _ in rows], -1.0)
+        for i, row in enumerate(rows):
+            weigher.verdict(row.place, 1, i % 2)
+    hopes = weigher.begin(rows)
+    assert len(set(hopes)) == 4
+    assert weigher.begin([rows[2]]) == [pytest.approx(hopes[2])]
+    for order in ([3, 1, 0, 2], [2, 0], [0, 1, 2, 3]):
+        assert weigher.begin([rows[i] for i in order]) == [hopes[i] for i in order]
 
 
 def test_what_is_foreseen_is_near_to_what_whole_drafts_of_so_many_tokens_may_win() -> None:
