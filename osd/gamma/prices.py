@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from osd.gamma.costs import CostModel, rounds_left
+from osd.gamma.costs import TRUSTED, CostModel, rounds_left
 from osd.gamma.growth import Growth, Point
 
 _REFRESH = 256
@@ -63,10 +63,12 @@ def prices_of(costs: CostModel, batch: int, passes: float) -> Prices | None:
 
 def _verifying(costs: CostModel, batch: int, plain: float) -> Growth:
     """Of the passes that verified n > 0 drafted tokens, with the cost model's own line as one more timing, n = 2 a row,
-    which decides while there is none."""
+    which decides while there is none. What was timed seldom, or long ago, counts as so much cheaper than it seemed:
+    what looks too dear is never timed again, what looks too cheap is at once."""
     guess = costs.verify_ms(batch, 3 * batch) or plain
     timed = [(tokens - batch, ms - plain, weight) for tokens, ms, weight in costs.verified_ms(batch) if tokens > batch]
     timed = [point for point in timed if point[2] > _ONCE] or timed
+    timed = [(n, ms * min(1.0, weight / TRUSTED), weight) for n, ms, weight in timed]
     return Growth(timed, *line_through([(2 * batch, guess - plain, 1.0), *timed]))
 
 

@@ -118,10 +118,10 @@ def odds_next(book: Lines, contexts: Contexts, found: int, third: int, second: i
     return here * (1.0 - expected) / ((1.0 - here) * expected)
 
 
-def look(book: Lines, contexts: Contexts, row: Line, peak: Line) -> None:
-    """A row's draft pass found this peak, between the tokens that follow it."""
+def look(book: Lines, contexts: Contexts, row: Line, peak: Line, rows: int) -> None:
+    """A draft pass over so many rows found a row's peak, between the tokens that follow it."""
     found, count = bin_of(peak[0]), int(row[PASSES])
-    passed(book, int(row[LINE]), found)
+    passed(book, int(row[LINE]), found, rows)
     around = int(peak[1]), int(peak[2]), int(peak[3]), int(peak[4])
     chance = leaning(odds_beside(contexts, *around, book[TICKS][HALVED]), chance_of(book, found))
     depth = (len(row) - HEAD) // PER_PASS
@@ -142,7 +142,7 @@ def weigh(
     hopes = 0.0
     for k in range(rows):
         row = desk[int(places[k])]
-        look(book, contexts, row, peaks[k])
+        look(book, contexts, row, peaks[k], rows)
         answers[k] = ON
         if bar >= 0.0:
             depth, survival = int(row[PASSES]), row[SURVIVAL]

@@ -47,8 +47,8 @@ class Timed:
 
     def took(self, before: int, begun: int) -> None:
         """A call that has just ended, whose clock was read twice at its beginning: from one reading to the next lies a
-        reading."""
-        self.spent_ns += time.thread_time_ns() - begun - (begun - before)
+        reading, and a call that does next to nothing may seem shorter than it."""
+        self.spent_ns += max(0, time.thread_time_ns() - begun - (begun - before))
 
     def plan(self, rows: Sequence[TimedRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
         """Tokens to draft at most, a row."""

@@ -148,16 +148,17 @@ class Calibration:
             known = self._known[peak_bin] = [(i, weight / total, chance) for i, weight, chance in kept]
         return known
 
-    def passed(self, before: int, peak_bin: int) -> None:
-        """A draft pass found its peak in this bin, after a token of the bin ``before``."""
+    def passed(self, before: int, peak_bin: int, rows: int = 1) -> None:
+        """A draft pass over so many rows found a peak in this bin, after a token of the bin ``before``."""
         line = self._follows[before]
         line[peak_bin] += 1.0
         self._passed += 1
         if before == START:
             self._known[before] = None
-        most = _FIRST_MEMORY if before == START else _MEMORY
+        most = _FIRST_MEMORY * rows if before == START else _MEMORY
         if (before == START or self._passed % _REFRESH == 0) and (total := sum(line)) > most:
-            self._follows[before] = [weight * most / total for weight in line]
+            keeps = max(most / total, 1 - 1 / most) if before == START else most / total
+            self._follows[before] = [weight * keeps for weight in line]
 
     def saw(self, peak_bin: int, accepted: float) -> None:
         """The target's verdict on a token."""
@@ -242,10 +243,10 @@ class PlainRow:
         """A round."""
         self.survival, self.bins, self.chances, self.around = 1.0, [], [], []
 
-    def look(self, peak: float, around: Around = NOWHERE) -> None:
+    def look(self, peak: float, around: Around = NOWHERE, rows: int = 1) -> None:
         """A draft pass found this peak, between these tokens; at NOWHERE no context counts."""
         found = bin_of(peak)
-        self._calibration.passed(self.bins[-1] if self.bins else START, found)
+        self._calibration.passed(self.bins[-1] if self.bins else START, found, rows)
         self.bins.append(found)
         self.around.append(around)
         chance = self._calibration.chance(found)
@@ -325,7 +326,7 @@ def weigh_plainly(
     kept, hopes = [], 0.0
     for row, peak in zip(rows, peaks, strict=True):
         value, *around, _ = peak
-        row.look(value, (around[0], around[1], around[2], around[3]))
+        row.look(value, (around[0], around[1], around[2], around[3]), len(rows))
         kept.append(row.keeps(outlook, far))
         hopes += row.goes_on(outlook, far) if kept[-1] else 0.0
     return kept, hopes

@@ -202,6 +202,25 @@ def test_a_hopeless_draft_costs_next_to_nothing(batch: int) -> None:
     assert played.ms < 1.02 * plain and played.drafted > 0  # it went on trying
 
 
+def test_a_batch_does_not_go_by_the_luck_of_two_rounds_and_a_probe_soon_tells_it_more() -> None:
+    """First passes of eight rows are remembered for as many rounds as those of one."""
+    controller = fresh(known_costs(1.0, lambda batch, tokens: 10.0, (8,)))
+    rows = [controller.start() for _ in range(8)]
+
+    def hope(peak: float, drafting: int, rounds: int) -> float:
+        """A row's, after rounds in which so many rows' first passes found this peak."""
+        for _ in range(rounds):
+            controller.weigher.begin(rows)
+            controller.weigher.weigh(rows[:drafting], [peak_of(peak)] * drafting, 0.0)
+        return controller.weigher.begin(rows)[0]
+
+    controller.weigher.seat([], rows)
+    usual = hope(0.9, 8, 30)
+    assert hope(0.05, 8, 2) > 0.7 * usual
+    assert hope(0.05, 8, 30) < 0.25 * usual
+    assert hope(0.9, 1, 16) > 0.3 * usual
+
+
 class Restless(GoodputController):
     """Decides anew before every round."""
 

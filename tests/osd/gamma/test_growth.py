@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
+from osd.gamma.costs import CostModel
 from osd.gamma.growth import _LINE, Growth, rising
-from osd.gamma.prices import PriceList
+from osd.gamma.prices import PriceList, prices_of
 from tests.osd.gamma.worlds import known_costs
 
 points = st.lists(
@@ -59,3 +60,23 @@ def test_tokens_before_a_step_cost_nothing_and_those_on_it_all_of_it(rows: int) 
     assert taken[0] > 0.7 / rows
     assert max(taken[1:4]) < 0.1 / rows
     assert taken[5] > 1.5 / rows
+
+
+def test_what_was_timed_seldom_or_long_ago_is_taken_to_be_cheaper_than_it_seemed() -> None:
+    """A shape that began dear must be tried again, for nothing but trying it tells better."""
+    costs = CostModel()
+
+    def timed(tokens: int, ms: float, times: int) -> float:
+        """What verifying eight tokens costs, after so many passes like this."""
+        for _ in range(times):
+            costs.observe_verify(8, tokens, ms)
+        found = prices_of(costs, 8, 1.0)
+        assert found
+        return found.verifying.of(8)
+
+    costs.observe_draft(8, 1, 1.0)
+    timed(8, 10.0, 8)
+    assert timed(16, 30.0, 2) < 0.5 * 20.0
+    known = timed(16, 30.0, 30)
+    assert known > 0.9 * 20.0
+    assert timed(8, 10.0, 1000) < 0.6 * known
