@@ -11,9 +11,9 @@ from osd.gamma.fixed import FixedController
 
 Read = Callable[[Signal], list[Any]]
 """A signal of the newest draft pass, for every row that shares it."""
-_ON = Go.ON
 Make = Callable[[str, CostModel], GammaController]
 """A controller of this name with these costs."""
+_ON = Go.ON
 
 
 class Paced(Protocol):

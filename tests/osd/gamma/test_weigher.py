@@ -136,6 +136,14 @@ def interpreted() -> Weigher:
     return Weigher(DEPTH, None)
 
 
+def seated(weigher: Weigher, count: int) -> list[GoodputRow]:
+    """New rows, at some prices."""
+    rows = [weigher.start() for _ in range(count)]
+    weigher.seat([], rows)
+    weigher.foresee([0.1] * DEPTH, 0.05)
+    return rows
+
+
 @pytest.mark.parametrize("make", [compiled, interpreted])
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**31), count=st.integers(1, 9), rounds=st.integers(1, 120))
@@ -156,9 +164,7 @@ def test_verdicts_learned_in_one_call_are_learned_one_after_another(make: object
     known: list[tuple[list[float], list[float]]] = []
     for at_once in (True, False):
         weigher, chance = make(), random.Random(11)
-        rows = [weigher.start() for _ in range(5)]
-        weigher.seat([], rows)
-        weigher.foresee([0.1] * DEPTH, 0.05)
+        rows = seated(weigher, 5)
         for _ in range(20):
             weigher.begin(rows)
             weigher.weigh(rows, [peak_of(chance.random(), (1, 2, chance.randrange(VOCABULARY), 3)) for _ in rows], -1.0)
@@ -173,9 +179,7 @@ def test_verdicts_learned_in_one_call_are_learned_one_after_another(make: object
 
 def test_rows_that_begin_in_another_order_have_their_own_answers() -> None:
     weigher, chance = compiled(), random.Random(13)
-    rows = [weigher.start() for _ in range(4)]
-    weigher.seat([], rows)
-    weigher.foresee([0.1] * DEPTH, 0.05)
+    rows = seated(weigher, 4)
     for _ in range(40):
         weigher.begin(rows)
         weigher.weigh(rows, [peak_of(chance.random()) for _ in rows], -1.0)
