@@ -12,6 +12,9 @@ from osd.attending import Group, group, share_out
 
 BAND = 32
 """Tokens of one row up to which a pass takes its mask from one that was made beforehand."""
+ALIGNED = 16
+"""Numbers of which a GPU's kernels want a mask's lines to begin at a multiple. Where its strides are none, PyTorch
+copies the mask in every layer; where only its beginning is none, the kernel fails (misaligned address)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,11 @@ class Feed:
     """(N,) int64: which of the B · T tokens are computed at all; None for all of them."""
 
 
+def alignment(device: torch.device) -> int:
+    """Numbers of which a mask's lines begin at a multiple."""
+    return 1 if device.type == "cpu" else ALIGNED
+
+
 class Aim:
     """Makes feeds for a cache whose rows have ``length`` positions each, the model knowing the first ``limit``."""
 
@@ -42,11 +50,13 @@ class Aim:
     ) -> None:
         """``size``: numbers of one position's keys, as :func:`osd.attending.share_out` takes them."""
         self.length, self.limit, self._layers, self._size = length, limit, layers, size
-        self._ramp = torch.arange(length, device=device)
+        self._aligned = alignment(device)
+        self._ramp = torch.arange(self._wide(length), device=device)
         self._seen = torch.zeros((), dtype=dtype, device=device)
         self._hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
-        self._band: Tensor | None = None
-        """(1, 1, BAND, length + BAND) additive: what tokens at 0, 1, … see of positions from −length on."""
+        self._bands: dict[int, Tensor] = {}
+        """(1, 1, BAND, length + BAND or more) additive: what tokens at 0, 1, … see of positions from −length − shift
+        on, by shift: one for each place where a mask may begin between two that are aligned."""
 
     def rows(
         self, first: int, starts: Sequence[int], width: int, counts: Sequence[int], packed: Tensor | None = None
@@ -57,20 +67,26 @@ class Aim:
             return self._few_of_one(first, starts[0], width)
         begin, span = self._column(starts), max(starts) + width
         columns = begin + self._ramp[:width]
-        visible = self._ramp[:span] <= columns.unsqueeze(-1)
-        return self._feed(first, starts, counts, self._known(columns, span), columns, visible, packed)
+        visible = self._ramp[: self._wide(span)] <= columns.unsqueeze(-1)
+        return self._feed(first, starts, counts, self._known(columns, span), columns, visible, span, packed)
 
     def _few_of_one(self, first: int, start: int, width: int) -> Feed:
         """Few tokens of one row: all of it are pieces of what was made before."""
-        span = start + width
-        if self._band is None:
-            columns = torch.arange(-self.length, BAND, device=self._ramp.device)
-            self._band = torch.where(columns <= self._ramp[:BAND].unsqueeze(1), self._seen, self._hidden)[None, None]
-        mask = self._band[:, :, :width, self.length - start : self.length + width]
+        span, begin = start + width, self.length - start
+        shift = -begin % self._aligned
+        if shift not in self._bands:
+            self._bands[shift] = self._make_band(shift)
+        mask = self._bands[shift][:, :, :width, begin + shift : begin + shift + span]
         columns = self._ramp[start:span]
         slots = columns + first * self.length if first else columns
         groups = [Group(slice(0, 1), slice(0, width), width, start, span, mask, None)]
         return Feed(first, groups, self._known(columns, span).unsqueeze(0), slots, mask, span)
+
+    def _make_band(self, shift: int) -> Tensor:
+        first = -self.length - shift
+        columns = torch.arange(first, first + self._wide(BAND - first), device=self._ramp.device)
+        lines = torch.arange(BAND, device=self._ramp.device).unsqueeze(1)
+        return torch.where(columns <= lines, self._seen, self._hidden)[None, None]
 
     def trees(
         self, starts: Sequence[int], depths: Tensor, seen: Tensor, counts: Sequence[int], packed: Tensor | None
@@ -80,22 +96,27 @@ class Aim:
         begin, width = self._column(starts), depths.shape[1]
         span = max(starts) + width
         columns = begin + self._ramp[:width]
-        visible = (self._ramp[:span] < begin).unsqueeze(1).repeat(1, width, 1)
+        visible = (self._ramp[: self._wide(span)] < begin).unsqueeze(1).repeat(1, width, 1)
         visible.scatter_(2, columns.unsqueeze(1).expand(-1, width, -1), seen)
-        return self._feed(0, starts, counts, self._known(begin + depths, span), columns, visible, packed)
+        return self._feed(0, starts, counts, self._known(begin + depths, span), columns, visible, span, packed)
 
     def _feed(
         self, first: int, starts: Sequence[int], counts: Sequence[int], positions: Tensor, columns: Tensor,
-        visible: Tensor, packed: Tensor | None,
+        visible: Tensor, span: int, packed: Tensor | None,
     ) -> Feed:  # fmt: skip
-        """Of B rows whose T tokens are written at ``columns`` (B, T) and see what is ``visible`` (B, T, span)."""
-        mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)
+        """Of B rows whose T tokens are written at ``columns`` (B, T) and see what is ``visible``, (B, T, span or
+        more)."""
+        mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)[..., :span]
         fed = counts if packed is not None else [visible.shape[1]] * len(starts)
         groups = group(share_out(starts, fed, self._size(), self._layers), fed, mask, packed)
         begins = [row * self.length for row in range(first, first + len(starts))]
         slots = (columns + self._column(begins)).view(-1)
         slots = slots if packed is None else slots[packed]
-        return Feed(first, groups, positions, slots, mask, visible.shape[2], packed)
+        return Feed(first, groups, positions, slots, mask, span, packed)
+
+    def _wide(self, numbers: int) -> int:
+        """So many or a few more: a line of a mask."""
+        return -(-numbers // self._aligned) * self._aligned
 
     def _known(self, positions: Tensor, span: int) -> Tensor:
         """Positions that the model knows; beyond them is padding."""

@@ -112,10 +112,15 @@ def row_length(pair: Pair, serve: ServeSettings) -> int:
 
 
 def choose_device(device: str) -> torch.device:
-    """``auto`` is the first GPU if there is one, else the CPU."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+    """``auto`` is the first GPU if there is one, else the CPU.
+
+    From then on the process goes without cuDNN's attention, which PyTorch prefers on some GPUs in half precision: it is
+    made anew, in 60 ms, for each length that is read, which in decoding is every round. Other kernels take any length.
+    """
+    chosen = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    if chosen.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return chosen
 
 
 def load_model(name: str | Path, device: torch.device, dtype: str = "auto") -> Model:

@@ -92,7 +92,8 @@ def alone(module: Any, prompt: tuple[int, ...], count: int, eos: int | None = No
     """The plain reference: the target's greedy text, each token from a fresh forward pass over all before it."""
     tokens = list(prompt)
     while len(tokens) - len(prompt) < count and (len(tokens) == len(prompt) or tokens[-1] != eos):
-        tokens.append(int(module(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+        fed = torch.tensor([tokens], device=module.device)
+        tokens.append(int(module(input_ids=fed, use_cache=False).logits[0, -1].argmax()))
     return tokens[len(prompt) :]
 
 

@@ -18,7 +18,10 @@ def aimed(first: int, start: int, width: int) -> Feed:
     return aim.rows(first, [start], width, [width])
 
 
-@given(first=st.integers(0, 3), start=st.integers(0, LENGTH - 1), width=st.integers(1, aiming.BAND + 2))
+anywhere = given(first=st.integers(0, 3), start=st.integers(0, LENGTH - 1), width=st.integers(1, aiming.BAND + 2))
+
+
+@anywhere
 def test_few_tokens_of_one_row_go_where_any_would(first: int, start: int, width: int) -> None:
     width = min(width, LENGTH - start)
     few = aimed(first, start, width)
@@ -31,6 +34,20 @@ def test_few_tokens_of_one_row_go_where_any_would(first: int, start: int, width:
     (one,), (other,) = few.groups, any_.groups
     assert torch.equal(one.mask, other.mask) and one.places is other.places is None
     assert one._replace(mask=few.mask) == other._replace(mask=few.mask)
+
+
+@anywhere
+def test_a_gpus_masks_say_the_same_and_begin_where_its_kernels_read(first: int, start: int, width: int) -> None:
+    """A mask that begins elsewhere is a misaligned address there."""
+    width = min(width, LENGTH - start)
+    plain = aimed(first, start, width)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aiming, "alignment", lambda device: aiming.ALIGNED)
+        aligned = aimed(first, start, width)
+    for name in ("positions", "slots", "mask", "span"):
+        assert torch.equal(torch.as_tensor(getattr(aligned, name)), torch.as_tensor(getattr(plain, name))), name
+    for mask in (aligned.mask, *(group.mask for group in aligned.groups)):
+        assert mask.storage_offset() % aiming.ALIGNED == mask.stride(2) % aiming.ALIGNED == 0
 
 
 def test_a_token_sees_its_row_up_to_itself() -> None:

@@ -70,6 +70,13 @@ def test_a_run_learns_is_judged_by_requests_that_it_never_saw_and_is_published(
     assert provenance["settings"]["learning_rate"] == 5e-3 and provenance["holder"] == "me"
 
 
+def test_learning_on_the_device_of_this_machine(drafted: Store, settings: Settings, traffic: Traffic) -> None:
+    traffic(8, held_out=False), traffic(5, held_out=True)
+    run = done(run_once(drafted, changed(settings, "worker", device="auto"), "default", "me"))
+    evidence = drafted.versions.current("default").evidence
+    assert run.state is RunState.PUBLISHED and evidence["after"] > evidence["before"]
+
+
 def test_the_published_folder_is_the_model_that_was_judged(
     drafted: Store, settings: Settings, traffic: Traffic
 ) -> None:
