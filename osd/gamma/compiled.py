@@ -63,7 +63,7 @@ def compile_and_try() -> Weighing:
     made.weigh_alone(numbers, 0, 0.0, *contexts.NO_CONTEXT, 0.0)
     made.pays_alone(numbers, 0, 0.0)
     made.begin(numbers, 1, 1)
-    made.weigh_together(numbers, 1, 0.0)
+    made.weigh_together(numbers, 1, 0.0, 0.0)
     made.learn(numbers, 1)
     made.odds_after(numbers, *contexts.NOTHING_BEFORE)
     return made

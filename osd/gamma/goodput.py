@@ -89,7 +89,9 @@ class GoodputController:
         self._steady = 0
         """Rounds to come in which all draft without asking anew whether it pays."""
         self._entry = 0.0
-        """λ (begin + a(B)) ÷ 1.3: what rows must hope for together."""
+        """λ (begin + a(B)) ÷ 1.3, and λ times the jump of V: what rows must hope for together."""
+        self._jump = 0.0
+        """The latter: what they must keep together to be verified at all."""
         self._held_back = False
         """Whether rows go without for want of room, or because reading up is dear."""
         self._waits = 0
@@ -136,7 +138,7 @@ class GoodputController:
         tally = self.weigher.tally
         tally.passes += 1
         tally.begun += drafted == 1
-        return self.weigher.weigh(rows, signals, self._bar)
+        return self.weigher.weigh(rows, signals, self._bar, self._jump)
 
     def _as_before(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
         """One more round like the last."""
@@ -218,16 +220,20 @@ class GoodputController:
                 hopes[i], self._held_back = 0.0, True
         if 0 in rooms:
             hopes = [hope if room > 0 else 0.0 for hope, room in zip(hopes, rooms, strict=True)]
-        self._entry = rate * (prices.begin + prices.draft) / _HOPEFUL
+        self._jump = rate * prices.jump(len(rows))
+        self._entry = rate * (prices.begin + prices.draft) / _HOPEFUL + self._jump
         return (self._maximum if sum(hopes) > self._entry else 0), hopes
 
     def _foresee(self, prices: Prices, rows: int, rate: float) -> None:
-        """Work out what may yet be won, where prices or what is known of the draft are not what they were then."""
+        """Tell what verifying costs, and work out what a row alone may yet win, where prices or what is known of the
+        draft are not what they were then."""
         one, judged = rate * prices.draft / rows, self.weigher.judged
         if self._foreseen[0] == rows and judged < self._foreseen[1] and abs(one / self._foreseen[2] - 1) < _MOVED:
             return
         self._foreseen = rows, judged + _REFRESH, one
-        self.weigher.foresee([rate * ms for ms in prices.by_depth(rows, self.weigher.depth)], one)
+        self.weigher.price([rate * ms for ms in prices.by_depth(rows, self.weigher.depth)])
+        if rows == 1:
+            self.weigher.foresee(one)
 
     def _pays(self, row: GoodputRow, hope: float, room: int, reading: float) -> bool:
         """Whether drafting for the rest of a row's text wins more tokens than the drafter's reading up costs.

@@ -39,10 +39,21 @@ class Prices:
     verifying: Growth
     """V."""
 
+    def jump(self, rows: int) -> float:
+        """What verifying any drafted token at all takes, where so many rows share it; of one row alone 0, whose first
+        token is all that there is."""
+        return max(0.0, self.verifying.of(1) - self._another(rows)) if rows > 1 else 0.0
+
     def by_depth(self, rows: int, most: int) -> list[float]:
-        """Verifying one more drafted token, where each of so many rows has its first, its second, … of ``most``."""
+        """Verifying one more drafted token, where each of so many rows has its first, its second, … of ``most``, beside
+        the jump."""
         taken = [self.verifying.of(rows * depth) for depth in range(most + 1)]
-        return [(more - less) / rows for less, more in pairwise(taken)]
+        first, *later = [(more - less) / rows for less, more in pairwise(taken)]
+        return [self._another(rows) if rows > 1 else first, *later]
+
+    def _another(self, rows: int) -> float:
+        """Another row's first token."""
+        return (self.verifying.of(rows) - self.verifying.of(1)) / (rows - 1)
 
     @property
     def try_ms(self) -> float:
@@ -63,13 +74,19 @@ def prices_of(costs: CostModel, batch: int, passes: float) -> Prices | None:
 
 def _verifying(costs: CostModel, batch: int, plain: float) -> Growth:
     """Of the passes that verified n > 0 drafted tokens, with the cost model's own line as one more timing, n = 2 a row,
-    which decides while there is none. What was timed seldom, or long ago, counts as so much cheaper than it seemed:
-    what looks too dear is never timed again, what looks too cheap is at once."""
+    which decides while there is none. Where little was timed nearby, or long ago, it counts as so much cheaper than it
+    seemed: what looks too dear is never timed again, what looks too cheap is at once."""
     guess = costs.verify_ms(batch, 3 * batch) or plain
     timed = [(tokens - batch, ms - plain, weight) for tokens, ms, weight in costs.verified_ms(batch) if tokens > batch]
     timed = [point for point in timed if point[2] > _ONCE] or timed
-    timed = [(n, ms * min(1.0, weight / TRUSTED), weight) for n, ms, weight in timed]
+    timed = [(n, ms * min(1.0, timed_near(n, timed) / TRUSTED), weight) for n, ms, weight in timed]
     return Growth(timed, *line_through([(2 * batch, guess - plain, 1.0), *timed]))
+
+
+def timed_near(n: int, points: Sequence[Point]) -> float:
+    """Timings of ``n`` drafted tokens, and of half or twice as many by half: rows of a batch draft to different
+    lengths, and no shape of theirs comes often."""
+    return sum(weight * min(n, other) / max(n, other) for other, _, weight in points)
 
 
 def line_through(points: Sequence[Point]) -> tuple[float, float]:

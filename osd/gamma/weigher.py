@@ -77,10 +77,12 @@ class Weigher:
             self._verdicts.append((place, drafted, accepted, known))
             self.judged += accepted + 1 if accepted < drafted else drafted
 
-    def foresee(self, prices: Sequence[float], bar: float) -> None:
-        """From now on verifying a row's d-th token costs ``prices[d - 1]``, up to its depth, and a draft pass ``bar`` a
-        row, in tokens."""
+    def price(self, prices: Sequence[float]) -> None:
+        """From now on verifying a row's d-th token costs ``prices[d - 1]`` tokens, up to its depth."""
         self._prices[1:] = prices
+
+    def foresee(self, bar: float) -> None:
+        """Work out what a row alone may yet win, where a draft pass costs ``bar`` tokens."""
         self._run.look_ahead(self._held, bar)
 
     def begin(self, rows: Sequence[GoodputRow]) -> list[float]:
@@ -94,16 +96,17 @@ class Weigher:
         self._run.begin(self._held, self._put_verdicts(), count)
         return self._answered(count)
 
-    def weigh(self, rows: Sequence[GoodputRow], peaks: Sequence[Peak], bar: float) -> list[Go]:
+    def weigh(self, rows: Sequence[GoodputRow], peaks: Sequence[Peak], bar: float, jump: float = 0.0) -> list[Go]:
         """After a draft pass of these rows of the round: a row keeps its token while that is worth what verifying it
-        costs, all go on while they hope for more than ``bar``; all keep and go on where it is below 0."""
+        costs, all go on while they hope for more than ``bar``; all keep and go on where it is below 0. Of several rows
+        none keeps its first where all of it together is worth less than ``jump``."""
         if self._begun == 1:
             value, third, second, last, token, declined = peaks[0]
             alone = self._run.weigh_alone(self._held, rows[0].place, value, third, second, last, token, bar)
             if not alone:
                 rows[0].declined = declined
             return _ALONE[int(alone)]
-        answers = self._weigh_together(rows, peaks, bar)
+        answers = self._weigh_together(rows, peaks, bar, jump)
         if weighing.DECLINE in answers:
             for row, peak, answer in zip(rows, peaks, answers, strict=True):
                 if not answer:
@@ -149,11 +152,13 @@ class Weigher:
             self._places[: len(rows)] = [row.place for row in rows]
             self._placed = list(rows)
 
-    def _weigh_together(self, rows: Sequence[GoodputRow], peaks: Sequence[Peak], bar: float) -> list[float]:
+    def _weigh_together(
+        self, rows: Sequence[GoodputRow], peaks: Sequence[Peak], bar: float, jump: float
+    ) -> list[float]:
         count = len(rows)
         self._put_places(rows)
         self._peaks[:count] = peaks
-        self._run.weigh_together(self._held, count, bar)
+        self._run.weigh_together(self._held, count, bar, jump)
         return self._answered(count)
 
     def _answered(self, count: int) -> list[float]:

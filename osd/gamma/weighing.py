@@ -135,26 +135,33 @@ def look(book: Lines, contexts: Contexts, row: Line, peak: Line, rows: int) -> N
 
 def weigh(
     book: Lines, contexts: Contexts, desk: Lines, places: Any, peaks: Lines, answers: Line, rows: int, prices: Line,
-    outlook: Any, bar: float,
+    outlook: Any, bar: float, jump: float,
 ) -> None:  # fmt: skip
     """After a draft pass over the first ``rows`` of ``places``: each keeps its token while S + U ≥ θ; they go on
-    while what they hope of another pass is more than ``bar``. Below 0 it keeps all. The answer of each."""
-    hopes = 0.0
+    while what they hope of another pass is more than ``bar``. Below 0 it keeps all. Of first tokens none is kept where
+    all that they win, S + U − θ and by another pass, is less than ``jump``. The answer of each."""
+    worth = hopes = 0.0
+    firsts = False
     for k in range(rows):
         row = desk[int(places[k])]
         look(book, contexts, row, peaks[k], rows)
         answers[k] = ON
         if bar >= 0.0:
             depth, survival = int(row[PASSES]), row[SURVIVAL]
-            if survival + beyond(outlook, depth, survival, int(row[LINE])) >= prices[depth]:
+            kept = survival + beyond(outlook, depth, survival, int(row[LINE])) - prices[depth]
+            firsts = depth == 1
+            if kept >= 0.0:
                 peak = peaks[k]
+                worth += kept
                 here = odds_next(book, contexts, int(row[LINE]), int(peak[2]), int(peak[3]), int(peak[4]))
                 hopes += hope(book, row, prices, outlook, here)
             else:
                 answers[k] = DECLINE
-    if hopes <= bar:
-        for k in range(rows):
-            answers[k] = min(answers[k], LAST)
+    most = ON if hopes > bar else LAST
+    if firsts and worth + max(0.0, hopes - bar) < jump:
+        most = DECLINE
+    for k in range(rows):
+        answers[k] = min(answers[k], most)
 
 
 def judge(book: Lines, contexts: Contexts, row: Line, drafted: int, taken: int, known: int) -> None:

@@ -39,7 +39,7 @@ TEST_GAMMA = 8
 """Tokens of every round of the requests that both heads are tested on."""
 AT_ONCE = {"flush_seconds": 0.02}
 """Nobody is served in the meantime, so what was recorded is written as soon as it is asked for."""
-TURNS, STEPS = 20, 50
+TURNS, STEPS = 100, 20
 """Turns of the timing, and passes of each turn."""
 
 
@@ -146,7 +146,7 @@ def measure(logits: torch.Tensor, examples: Examples) -> dict[str, float]:
 @torch.inference_mode()
 def cost(pair: Pair, head: AcceptanceHead) -> dict[str, float]:
     """Microseconds of a draft step at batch 1, and of what the head adds to one; medians over turns in which steps with
-    and without it alternate, and the median of their ratios."""
+    and without it alternate, now these first, now those, and the median of their ratios."""
     decoder, context = pair.draft.decoder(1, 256), 100
     decoder.brief = PASSES.wait() is not None  # as in an engine that has drafted a while
     served = HeadPass(head, pair.device)
@@ -171,7 +171,10 @@ def cost(pair: Pair, head: AcceptanceHead) -> dict[str, float]:
             run()
         return (time.perf_counter() - begun) / STEPS * 1e6
 
-    turns = [(timed(step), timed(step_with_head)) for _ in range(TURNS)]
+    ways, turns = (step, step_with_head), []
+    for turn in range(TURNS):
+        took = {way: timed(way) for way in (ways if turn % 2 else ways[::-1])}
+        turns.append((took[step], took[step_with_head]))
     return {
         "draft_step_us": round(statistics.median(plain for plain, _ in turns), 1),
         "head_us": round(statistics.median(both - plain for plain, both in turns), 1),

@@ -270,11 +270,11 @@ class PlainRow:
             worth += weight * max(0.0, survival - outlook.price(depth) + more)
         return worth
 
-    def keeps(self, outlook: Outlook, far: bool) -> bool:
-        """Whether the newest token is worth verifying."""
+    def surplus(self, outlook: Outlook, far: bool) -> float:
+        """What the newest token is worth more than verifying it costs."""
         depth = len(self.bins)
         more = outlook.beyond(depth, self.survival, self.bins[-1]) if far else 0.0
-        return self.survival + more >= outlook.price(depth)
+        return self.survival + more - outlook.price(depth)
 
     def judge(self, drafted: int, accepted: int, known: Sequence[float] = ()) -> None:
         """Verdicts end with the first rejection; where it is ``known`` how often one drawn there is accepted, that
@@ -321,12 +321,13 @@ class Outlook:
 
 def weigh_plainly(
     rows: Sequence[PlainRow], peaks: Sequence[Peak], outlook: Outlook, far: bool
-) -> tuple[list[bool], float]:
-    """Which rows keep their token, and what those hope of another pass; they go on where that is more than the bar."""
-    kept, hopes = [], 0.0
+) -> tuple[list[bool], float, float]:
+    """Which rows keep their token, what those hope of another pass, and what all that they keep is worth. They go on
+    where they hope for more than the bar."""
+    surpluses, hopes = [], 0.0
     for row, peak in zip(rows, peaks, strict=True):
         value, *around, _ = peak
         row.look(value, (around[0], around[1], around[2], around[3]), len(rows))
-        kept.append(row.keeps(outlook, far))
-        hopes += row.goes_on(outlook, far) if kept[-1] else 0.0
-    return kept, hopes
+        surpluses.append(row.surplus(outlook, far))
+        hopes += row.goes_on(outlook, far) if surpluses[-1] >= 0 else 0.0
+    return [surplus >= 0 for surplus in surpluses], hopes, sum(max(0.0, surplus) for surplus in surpluses)

@@ -221,6 +221,14 @@ def test_a_batch_does_not_go_by_the_luck_of_two_rounds_and_a_probe_soon_tells_it
     assert hope(0.9, 1, 16) > 0.3 * usual
 
 
+def test_where_verifying_anything_at_all_is_dear_a_batch_does_not_verify_the_drafts_of_a_few() -> None:
+    """Half of the rows are sure of their drafts; each token they keep is worth its own price, not what they share."""
+    world = World(verify=lambda batch, tokens: 4.0 + (2.0 + 0.2 * (tokens - batch)) * (tokens > batch), step=0.8)
+    costs = CostModel()
+    played = play(fresh(costs), costs, [world] * 8, 600)
+    assert played.rate > 0.96 * 8 / 4.0 and played.drafted > 0
+
+
 class Restless(GoodputController):
     """Decides anew before every round."""
 

@@ -57,7 +57,9 @@ def test_tokens_before_a_step_cost_nothing_and_those_on_it_all_of_it(rows: int) 
     prices = PriceList(known_costs(0.1, stepped, batches=(rows,))).of(rows)
     assert prices is not None
     taken = prices.by_depth(rows, 6)
-    assert taken[0] > 0.7 / rows
+    jump = prices.jump(rows)  # a row alone pays the step with its first token; several share it, whoever keeps one
+    assert jump + rows * taken[0] > 0.7
+    assert jump == 0 if rows == 1 else jump > 0.5
     assert max(taken[1:4]) < 0.1 / rows
     assert taken[5] > 1.5 / rows
 
@@ -80,3 +82,14 @@ def test_what_was_timed_seldom_or_long_ago_is_taken_to_be_cheaper_than_it_seemed
     known = timed(16, 30.0, 30)
     assert known > 0.9 * 20.0
     assert timed(8, 10.0, 1000) < 0.6 * known
+
+
+def test_shapes_that_come_seldom_are_known_by_those_nearby() -> None:
+    """Eight rows that draft to different lengths verify another number of tokens in every round."""
+    costs = CostModel()
+    for drafted in (0, *range(4, 33, 2)):
+        for _ in range(8 if drafted == 0 else 2):
+            costs.observe_verify(8, 8 + drafted, 10.0 + 0.5 * drafted)
+    costs.observe_draft(8, 1, 1.0)
+    found = prices_of(costs, 8, 1.0)
+    assert found and all(0.4 * n < found.verifying.of(n) < 0.6 * n for n in (8, 16, 24, 32))

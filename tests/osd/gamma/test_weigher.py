@@ -44,7 +44,8 @@ class Pair:
         """Other prices."""
         prices = sorted(self.chance.choice([0.0, 0.1, 0.3, 0.5]) for _ in range(DEPTH))
         pass_price = self.chance.choice([0.0, 0.05, 0.2])
-        self.weigher.foresee(prices, pass_price)
+        self.weigher.price(prices)
+        self.weigher.foresee(pass_price)
         return Outlook(self.calibration, prices, pass_price, FORESEEN, GRID)
 
     def round(self) -> None:
@@ -54,15 +55,17 @@ class Pair:
         for _, plain in self.rows:
             plain.begin()
         assert [self.weigher.odds(row) for row, _ in self.rows] == pytest.approx([p.lean.odds for _, p in self.rows])
+        alone = len(self.rows) == 1
         assert hopes == pytest.approx(
-            [plain.hope(self.outlook, True, self.here(row)) for row, plain in self.rows], rel=1e-9
+            [plain.hope(self.outlook, alone, self.here(row)) for row, plain in self.rows], rel=1e-9
         )
         self.pays_from(bar)
         if self.chance.random() < 0.3:
             self.outlook = self.foresee()
         drafted, going = [0] * len(self.rows), list(range(len(self.rows)))
-        for _ in range(DEPTH):
-            going = self.passed(going, drafted, bar)
+        jump = self.chance.choice([0.0, 0.5, 2.0])
+        for depth in range(1, DEPTH + 1):
+            going = self.passed(going, drafted, bar, jump, depth)
             if not going:
                 break
         self.judge(drafted)
@@ -87,14 +90,16 @@ class Pair:
             return peak_of(value)
         return peak_of(value, (third, second, last, token), self.chance.choice([token, -1]))
 
-    def passed(self, going: list[int], drafted: list[int], bar: float) -> list[int]:
+    def passed(self, going: list[int], drafted: list[int], bar: float, jump: float, depth: int) -> list[int]:
         """One draft pass of these rows; those that go on."""
-        peaks = [self.peak() for _ in going]
-        answers = self.weigher.weigh([self.rows[i][0] for i in going], peaks, bar)
-        kept, hopes = weigh_plainly([self.rows[i][1] for i in going], peaks, self.outlook, len(self.rows) == 1)
-        if abs(hopes - bar) > 1e-9:
+        peaks, alone = [self.peak() for _ in going], len(self.rows) == 1
+        answers = self.weigher.weigh([self.rows[i][0] for i in going], peaks, bar, jump)
+        kept, hopes, worth = weigh_plainly([self.rows[i][1] for i in going], peaks, self.outlook, alone)
+        worth += max(0.0, hopes - bar)
+        none = depth == 1 and not alone and worth < jump
+        if abs(hopes - bar) > 1e-9 and abs(worth - jump) > 1e-9:
             goes = Go.ON if hopes > bar else Go.LAST
-            assert answers == [goes if keeps else Go.DECLINE for keeps in kept]
+            assert answers == [Go.DECLINE if none or not keeps else goes for keeps in kept]
         for i, go, peak in zip(going, answers, peaks, strict=True):
             drafted[i] += go != Go.DECLINE
             assert self.rows[i][0].declined == (peak[-1] if go == Go.DECLINE else -1)
@@ -140,7 +145,8 @@ def seated(weigher: Weigher, count: int) -> list[GoodputRow]:
     """New rows, at some prices."""
     rows = [weigher.start() for _ in range(count)]
     weigher.seat([], rows)
-    weigher.foresee([0.1] * DEPTH, 0.05)
+    weigher.price([0.1] * DEPTH)
+    weigher.foresee(0.05)
     return rows
 
 
@@ -187,7 +193,7 @@ def test_rows_that_begin_in_another_order_have_their_own_answers() -> None:
             weigher.verdict(row.place, 1, i % 2)
     hopes = weigher.begin(rows)
     assert len(set(hopes)) == 4
-    assert weigher.begin([rows[2]]) == [pytest.approx(hopes[2])]
+    assert weigher.begin(rows[2:]) == pytest.approx(hopes[2:])
     for order in ([3, 1, 0, 2], [2, 0], [0, 1, 2, 3]):
         assert weigher.begin([rows[i] for i in order]) == [hopes[i] for i in order]
 
