@@ -45,9 +45,9 @@ _REFRESH = 16
 """Judged tokens after which it is worked out again what may yet be won."""
 _MOVED = 0.1
 """Part of its price by which a draft pass has become dearer or cheaper when it is, too."""
-_STEADY = 4
-"""Rounds that draft once it was found to pay: what is asked before a draft costs as much as a third of a pass. Of
-one row alone only its last tokens are asked about."""
+_STEADY, _STEADIEST = 4, 8
+"""Rounds that draft once it was found to pay, and each time that it is found again one more, up to so many: what is
+asked before a draft costs as much as a third of a pass. Of one row alone only its last tokens are asked about."""
 _SOON_READ = 32
 """Unread tokens up to which a row that goes on needs no thought: reading them takes a fraction of a round, and pays."""
 _COMING_AND_GOING = 3
@@ -88,6 +88,8 @@ class GoodputController:
         """Rounds to come in which there is nothing to decide: nobody drafts, nobody may be asked, prices stand."""
         self._steady = 0
         """Rounds to come in which all draft without asking anew whether it pays."""
+        self._steadiness = _STEADY
+        """How many there will be next time."""
         self._entry = 0.0
         """λ (begin + a(B)) ÷ 1.3, and λ times the jump of V: what rows must hope for together."""
         self._jump = 0.0
@@ -116,7 +118,7 @@ class GoodputController:
         """All that there is room for, to be cut short in the round; or 0 for all."""
         stands = self._quiet or (self._steady and max(unread, default=0) <= _SOON_READ)
         if stands and batch == self._batch and rows == self._rows:
-            if not self._last_token.wakes(rows):
+            if not (self._quiet and self._last_token.wakes(rows)):
                 return self._as_before(rows, rooms)
             self._changed = True
         if self._quiet and self._waits and batch > 1:
@@ -198,13 +200,14 @@ class GoodputController:
     def _go_on_drafting(self, prices: Prices, batch: int, unread: Sequence[int]) -> None:
         """In this round and those that stay like it the rule cuts drafts short."""
         self._bar = self._time.rate(prices, batch) * prices.draft
-        self._steady = _STEADY - 1 if max(unread, default=0) <= _SOON_READ else 0
+        self._steady = self._steadiness - 1 if max(unread, default=0) <= _SOON_READ else 0
+        self._steadiness = min(self._steadiness + 1, _STEADIEST)
 
     def _rest(self, rows: Sequence[GoodputRow], prices: Prices, rounds: int) -> list[int]:
         """Nobody drafts, and as long as the rows stay the same nothing is to be decided for so many rounds, this one
         counted."""
         self._quiet = max(0, min(rounds, self._price_list.left(prices)) - 1)
-        self._waits = _COMING_AND_GOING
+        self._waits, self._steadiness = _COMING_AND_GOING, _STEADY
         return [0] * len(rows)
 
     def _weigh(
