@@ -1,8 +1,8 @@
 """What ``osd bench gamma`` measures, and in which order.
 
 A :class:`Setting` is a data set at one temperature and batch size. Inside it :class:`Entrant` after entrant decodes
-the same few prompts, A B C …, then all of them the next few: a turn. So whatever else the machine does falls on all
-alike, and a turn's prompts are the same for all.
+the same few prompts, A B C …, then all of them the next few, B C … A: a turn. So whatever else the machine does falls
+on all alike, and a turn's prompts are the same for all.
 
 The first setting of a data set (first temperature, first batch size) is the main one: it has all turns, transformers'
 assisted modes, and the sweep over initial gammas. The others, the sweep and the mix take half as many turns.
@@ -177,10 +177,13 @@ class Plan:
         return tuple(name for name in self.controllers if name != "fixed")
 
     def jobs(self) -> Iterator[Job]:
-        """All of it in order: turn by turn, setting by setting, A B C."""
+        """All of it in order: turn by turn, setting by setting, A B C, in the next turn B C A: for prompts of lengths
+        that are new to the process kernels are made, and that is a tenth or two of what the first one takes."""
         for turn in range(self.turns):
             for setting in self.settings():
                 entrants = self.entrants(setting, turn)
+                first = turn % max(1, len(entrants))
+                entrants = entrants[first:] + entrants[:first]
                 for part in range(len(self.data_sets) if setting.data_set == MIX else 1):
                     yield from (Job(setting, entrant, turn, part) for entrant in entrants)
 

@@ -22,8 +22,15 @@ def test_entrants_take_turns_and_nobody_decodes_twice_in_one() -> None:
     jobs = list(PLAN.jobs())
     assert len(set(jobs)) == len(jobs)
     rings = [[job.entrant for job in ring] for _, ring in groupby(jobs, key=lambda job: (job.setting, job.turn))]
-    assert all(len(set(ring)) == len(ring) and ring[0] == ALONE for ring in rings)
+    assert all(len(set(ring)) == len(ring) and ALONE in ring for ring in rings)
     assert len(rings) == 2 * 4 + 6 * 2  # the main settings have all turns, the six others half of them
+
+
+def test_another_begins_each_turn() -> None:
+    """Who is first reads prompts whose lengths are new, which takes longer."""
+    turns = [[job.entrant for job in PLAN.jobs() if (job.setting, job.turn) == (MAIN, turn)] for turn in range(4)]
+    assert [PLAN.entrants(MAIN, turn).index(ring[0]) for turn, ring in enumerate(turns)] == [0, 1, 2, 3]
+    assert all(sorted(map(str, ring)) == sorted(map(str, PLAN.entrants(MAIN, i))) for i, ring in enumerate(turns))
 
 
 def test_only_the_main_setting_sweeps_initial_gammas_and_has_transformers_modes() -> None:
