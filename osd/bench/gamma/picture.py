@@ -165,10 +165,11 @@ def _equal_times(axes: Axes, scene: Scene) -> None:
         return
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     slope = -(model.target_ms - model.draft_ms) / model.draft_ms
-    for part in range(1, 8):
-        start = bottom + part / 4 * (top - bottom)
+    for part in range(1, 8):  # through points of the rising diagonal, so that they are all over the frame
+        point = left + part / 8 * (right - left), bottom + part / 8 * (top - bottom)
         label = "equal time a token" if part == 1 else "_"  # matplotlib leaves _ out of the legend
-        axes.axline((left, start), slope=slope, color=FAINT, lw=0.8, zorder=0, label=label)
+        axes.axline(point, slope=slope, color=FAINT, lw=0.8, zorder=0, label=label)
+    axes.locator_params(axis="x", nbins=5)
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
 
