@@ -228,15 +228,13 @@ class GoodputController:
         return (self._maximum if sum(hopes) > self._entry else 0), hopes
 
     def _foresee(self, prices: Prices, rows: int, rate: float) -> None:
-        """Tell what verifying costs, and work out what a row alone may yet win, where prices or what is known of the
-        draft are not what they were then."""
-        one, judged = rate * prices.draft / rows, self.weigher.judged
+        """Work out what may yet be won, where prices or what is known of the draft are not what they were then. Each
+        row pays whole passes: all win less by sharing them than the sum of what each would by going on."""
+        one, judged = rate * prices.draft, self.weigher.judged
         if self._foreseen[0] == rows and judged < self._foreseen[1] and abs(one / self._foreseen[2] - 1) < _MOVED:
             return
         self._foreseen = rows, judged + _REFRESH, one
-        self.weigher.price([rate * ms for ms in prices.by_depth(rows, self.weigher.depth)])
-        if rows == 1:
-            self.weigher.foresee(one)
+        self.weigher.foresee([rate * ms for ms in prices.by_depth(rows, self.weigher.depth)], one)
 
     def _pays(self, row: GoodputRow, hope: float, room: int, reading: float) -> bool:
         """Whether drafting for the rest of a row's text wins more tokens than the drafter's reading up costs.

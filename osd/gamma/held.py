@@ -96,14 +96,13 @@ def begin_alone(
 
 def begin(held: Held, judged: int, rows: int) -> None:
     """A round of the first ``rows`` of ``places``; first so many verdicts on last drafts. What each hopes of a first
-    draft pass alone: how long others go on, and share a pass, is not known, and so not what may be won beyond the next.
-    They draft and rest together, whatever each stands after."""
+    draft pass. They draft and rest together, whatever each stands after."""
     learn(held, judged)
     book, outlook, prices, _, desk, places, _, _, answers = parts(held)
     for k in range(rows):
         row = desk[int(places[k])]
         clear(row)
-        answers[k] = hope(book, row, prices, outlook[:0], 1.0)
+        answers[k] = hope(book, row, prices, outlook, 1.0)
 
 
 def weigh_alone(
@@ -118,7 +117,8 @@ def weigh_alone(
 
 
 def weigh_together(held: Held, rows: int, bar: float, jump: float) -> None:
-    """After one over the first ``rows`` of ``places``: the answer of each."""
+    """After one over the first ``rows`` of ``places``: the answer of each. How long others go on, and share a pass,
+    is not known, and so not what may be won beyond the next."""
     book, outlook, prices, contexts, desk, places, peaks, _, answers = parts(held)
     weigh(book, contexts, desk, places, peaks, answers, rows, prices, outlook[:0], bar, jump)
 

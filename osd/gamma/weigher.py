@@ -77,12 +77,10 @@ class Weigher:
             self._verdicts.append((place, drafted, accepted, known))
             self.judged += accepted + 1 if accepted < drafted else drafted
 
-    def price(self, prices: Sequence[float]) -> None:
-        """From now on verifying a row's d-th token costs ``prices[d - 1]`` tokens, up to its depth."""
+    def foresee(self, prices: Sequence[float], bar: float) -> None:
+        """From now on verifying a row's d-th token costs ``prices[d - 1]``, up to its depth, and a draft pass ``bar``,
+        in tokens."""
         self._prices[1:] = prices
-
-    def foresee(self, bar: float) -> None:
-        """Work out what a row alone may yet win, where a draft pass costs ``bar`` tokens."""
         self._run.look_ahead(self._held, bar)
 
     def begin(self, rows: Sequence[GoodputRow]) -> list[float]:

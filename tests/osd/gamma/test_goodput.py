@@ -229,6 +229,12 @@ def test_where_verifying_anything_at_all_is_dear_a_batch_does_not_verify_the_dra
     assert played.rate > 0.96 * 8 / 4.0 and played.drafted > 0
 
 
+def test_a_first_token_that_only_pays_for_what_comes_after_it_is_drafted_in_a_batch_too() -> None:
+    world = World(verify=lambda batch, tokens: 4.0 + (1.5 + 0.05 * (tokens - batch)) * (tokens > batch), step=0.3)
+    costs = CostModel()
+    assert play(fresh(costs), costs, [world] * 2, 600).rate > 1.6 * 2 / 4.0
+
+
 class Restless(GoodputController):
     """Decides anew before every round."""
 
