@@ -140,7 +140,7 @@ class GoodputController:
         tally = self.weigher.tally
         tally.passes += 1
         tally.begun += drafted == 1
-        return self.weigher.weigh(rows, signals, self._bar, self._jump)
+        return self.weigher.weigh(rows, signals, self._bar, self._jump if drafted == 1 else 0.0)
 
     def _as_before(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
         """One more round like the last."""

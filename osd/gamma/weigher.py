@@ -97,7 +97,7 @@ class Weigher:
     def weigh(self, rows: Sequence[GoodputRow], peaks: Sequence[Peak], bar: float, jump: float = 0.0) -> list[Go]:
         """After a draft pass of these rows of the round: a row keeps its token while that is worth what verifying it
         costs, all go on while they hope for more than ``bar``; all keep and go on where it is below 0. Of several rows
-        none keeps its first where all of it together is worth less than ``jump``."""
+        none keeps its token where all that they win together is less than ``jump``."""
         if self._begun == 1:
             value, third, second, last, token, declined = peaks[0]
             alone = self._run.weigh_alone(self._held, rows[0].place, value, third, second, last, token, bar)

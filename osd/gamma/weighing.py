@@ -138,10 +138,9 @@ def weigh(
     outlook: Any, bar: float, jump: float,
 ) -> None:  # fmt: skip
     """After a draft pass over the first ``rows`` of ``places``: each keeps its token while S + U ≥ θ; they go on
-    while what they hope of another pass is more than ``bar``. Below 0 it keeps all. Of first tokens none is kept where
-    all that they win, S + U − θ and by another pass, is less than ``jump``. The answer of each."""
+    while what they hope of another pass is more than ``bar``. Below 0 it keeps all. None is kept where all that they
+    win, S + U − θ and by another pass, is less than ``jump``. The answer of each."""
     worth = hopes = 0.0
-    firsts = False
     for k in range(rows):
         row = desk[int(places[k])]
         look(book, contexts, row, peaks[k], rows)
@@ -149,7 +148,6 @@ def weigh(
         if bar >= 0.0:
             depth, survival = int(row[PASSES]), row[SURVIVAL]
             kept = survival + beyond(outlook, depth, survival, int(row[LINE])) - prices[depth]
-            firsts = depth == 1
             if kept >= 0.0:
                 peak = peaks[k]
                 worth += kept
@@ -158,7 +156,7 @@ def weigh(
             else:
                 answers[k] = DECLINE
     most = ON if hopes > bar else LAST
-    if firsts and worth + max(0.0, hopes - bar) < jump:
+    if worth + max(0.0, hopes - bar) < jump:
         most = DECLINE
     for k in range(rows):
         answers[k] = min(answers[k], most)

@@ -63,7 +63,7 @@ class Pair:
         drafted, going = [0] * len(self.rows), list(range(len(self.rows)))
         jump = self.chance.choice([0.0, 0.5, 2.0])
         for depth in range(1, DEPTH + 1):
-            going = self.passed(going, drafted, bar, jump, depth)
+            going = self.passed(going, drafted, bar, jump if depth == 1 else 0.0)
             if not going:
                 break
         self.judge(drafted)
@@ -88,13 +88,13 @@ class Pair:
             return peak_of(value)
         return peak_of(value, (third, second, last, token), self.chance.choice([token, -1]))
 
-    def passed(self, going: list[int], drafted: list[int], bar: float, jump: float, depth: int) -> list[int]:
+    def passed(self, going: list[int], drafted: list[int], bar: float, jump: float) -> list[int]:
         """One draft pass of these rows; those that go on."""
         peaks, alone = [self.peak() for _ in going], len(self.rows) == 1
         answers = self.weigher.weigh([self.rows[i][0] for i in going], peaks, bar, jump)
         kept, hopes, worth = weigh_plainly([self.rows[i][1] for i in going], peaks, self.outlook, alone)
         worth += max(0.0, hopes - bar)
-        none = depth == 1 and not alone and worth < jump
+        none = not alone and worth < jump
         if abs(hopes - bar) > 1e-9 and abs(worth - jump) > 1e-9:
             goes = Go.ON if hopes > bar else Go.LAST
             assert answers == [Go.DECLINE if none or not keeps else goes for keeps in kept]
