@@ -20,26 +20,23 @@ from torch import Tensor
 from osd.cache import RaggedCache
 from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
-from osd.sight import Array, of_rows
+from osd.compiled.matrix import Array, Matrix, eight_bits
+from osd.sight import of_rows
 
-MOST_LINES, MOST_WORK = 24, 32 << 20
-"""Tokens of a pass with logits, and what they and the numbers in its products may come to; over more, PyTorch's
-products gain what the rest of its pass loses."""
-MOST_READ = 48
-"""Of one that only reads them."""
-MOST_WEIGHTS = 4 << 20
-"""Numbers in the products of a pass: beyond that they are what it takes, and PyTorch's run on every core."""
+MOST_LINES, MOST_READ = 24, 48
+"""Tokens of a pass with logits, and of one that only reads them."""
+FEW_THREADS, MOST_WEIGHTS = 2, 160 << 20
+"""PyTorch's threads up to which a pass on one core was timed against its own, over models of up to so many numbers in
+products: two to four times as fast, for it reads a quarter of the bytes."""
+MOST_SHARED, MOST_WORK = 4 << 20, 32 << 20
+"""Such numbers, and those times tokens, where PyTorch's products have more cores than that."""
 WORTH_COMPILING = 128
 """Rounds after the first one that drafted, when the compiler is asked for: loading it takes a second of a core."""
 
-Matrix = tuple[Array, Array]
 Acceptance = tuple[Matrix, Array, Array]
 """An acceptance head: matrices (L, D, D), biases (L, D), and the D weights and the bias of its output."""
-LEAST = np.float32(1e-30)
-"""Largest number of a row that is rounded; below it is all 0."""
 _NONE = np.empty(0, np.float32)
-_NO_LAYERS = np.empty((0, 1), np.float32)
-NO_ACCEPTANCE: Acceptance = ((np.empty((0, 1, 1), np.int8), _NO_LAYERS), _NO_LAYERS, _NONE)
+NO_ACCEPTANCE: Acceptance = (eight_bits(np.empty((0, 1, 1), np.float32)), np.empty((0, 1), np.float32), _NONE)
 
 
 class ReadOff(NamedTuple):
@@ -81,7 +78,9 @@ class BriefPass:
         """``module``: one that :class:`osd.lean.LeanDecoder` takes, on the CPU, in float32. ``rotary``: tables of at
         least so many positions, the sine's first half negated."""
         model = module.model
-        self._rotary, self._most = rotary, min(MOST_LINES, MOST_WORK // max(1, _numbers(module)))
+        self._rotary, self._most = rotary, MOST_LINES
+        if torch.get_num_threads() > FEW_THREADS:
+            self._most = min(MOST_LINES, MOST_WORK // max(1, _numbers(module)))
         self._layers = [_layer(layer) for layer in model.layers]
         self._embedding = array_of(model.embed_tokens.weight)
         self._final, self._eps = array_of(model.norm.weight), np.float32(model.norm.variance_epsilon)
@@ -90,7 +89,8 @@ class BriefPass:
     @classmethod
     def over(cls, module: Any, rotary: Callable[[int], tuple[Tensor, Tensor]]) -> BriefPass | None:
         """None where it would not be the faster one."""
-        weight, small = module.lm_head.weight, _numbers(module) <= MOST_WEIGHTS
+        weight = module.lm_head.weight
+        small = _numbers(module) <= (MOST_WEIGHTS if torch.get_num_threads() <= FEW_THREADS else MOST_SHARED)
         return cls(module, rotary) if small and weight.device.type == "cpu" and weight.dtype == torch.float32 else None
 
     def takes(self, lines: int, cache: RaggedCache, most: int | None = None) -> bool:
@@ -124,7 +124,7 @@ class BriefPass:
         hidden = self.read(tokens, cache, first, starts)
         if last is not None:
             hidden = hidden[last.numpy() + np.arange(0, rows * width, width)]
-        embedding, logits = np.empty_like(hidden), np.empty((len(hidden), len(self._head[0])), np.float32)
+        embedding, logits = np.empty_like(hidden), np.empty((len(hidden), self._head[2]), np.float32)
         choices, numbers = np.empty(len(hidden), np.int64), np.empty((2, len(hidden)), np.float32)
         passes.run_top(
             hidden, self._final, self._eps, self._head, self._bias, acceptance or NO_ACCEPTANCE,
@@ -159,14 +159,6 @@ def _layer(layer: Any) -> tuple[tuple[Any, ...], tuple[Array, Array], np.float32
     norms = [getattr(getattr(attention, name, None), "weight", None) for name in ("q_norm", "k_norm")]
     eps = np.float32(layer.input_layernorm.variance_epsilon)
     return weights, (array_of(norms[0]), array_of(norms[1])), eps, np.float32(attention.scaling)
-
-
-def eight_bits(weight: Array) -> Matrix:
-    """A matrix (…, O, I) float32 as whole numbers from −127 to 127 and, of each row, what they are in units of
-    (…, O): off by half a unit at most, which is 1 ÷ 254 of the row's largest."""
-    unit = np.maximum(np.abs(weight).max(-1, initial=0.0), LEAST) / np.float32(127)
-    with np.errstate(invalid="ignore"):  # where a weight is no number, neither is its row's unit
-        return np.rint(weight / unit[..., None]).astype(np.int8), unit
 
 
 def array_of(weight: Tensor | None) -> Array:

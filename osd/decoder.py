@@ -65,7 +65,11 @@ class Decoder:
         """Whether a pass costs only the tokens that count, however they are spread over the rows."""
         return bool(getattr(self.forward, "packs", False))
 
-    @property
+    def go_brief(self) -> None:
+        """As drafts do; what that takes is made here, where no round waits for it."""
+        self.brief = True
+        self._brief_pass()
+
     def _brief_pass(self) -> BriefPass | None:
         brief: BriefPass | None = getattr(self.forward, "brief", None)
         return brief
@@ -84,7 +88,7 @@ class Decoder:
         """
         self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
         if self.brief:
-            brief = self._brief_pass
+            brief = self._brief_pass()
             if brief is not None and brief.takes(tokens.numel(), self.cache):
                 self.went_brief = True
                 logits, self.read_off = brief(tokens, self.cache, first, starts, last, self.acceptance)
@@ -139,7 +143,7 @@ class Decoder:
         tokens = torch.tensor([[*piece, *[0] * (width - len(piece))] for piece in pieces], device=self.device)
         counts = [len(piece) for piece in pieces]
         mix = self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
-        brief = self._brief_pass if self.brief and min(starts) > 0 else None  # a beginning is read as exactly as can be
+        brief = self._brief_pass() if self.brief and min(starts) > 0 else None  # a beginning is read exactly
         if brief is not None and brief.takes(tokens.numel(), self.cache, MOST_READ):
             brief.read(tokens, self.cache, first, starts)
             return

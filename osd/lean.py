@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from itertools import accumulate, count, takewhile
 from typing import Any
 
@@ -72,11 +73,16 @@ class LeanDecoder:
         self.head = _product(module.lm_head.weight, module.lm_head.bias)
         self.rotary = model.rotary_emb
         self.cos = self.sin = self.embedding.new_empty(0)
-        self.brief = BriefPass.over(module, self._extend_rotary)
-        """The same pass over few tokens, compiled; None where it would not be faster."""
+        self._module = module
         plain = self.embedding.device.type == "cpu" and self.embedding.dtype == torch.float32
         self.few = FewTokens(self, self._extend_rotary) if plain else None
         """The same with these products, and compiled between them."""
+
+    @cached_property
+    def brief(self) -> BriefPass | None:
+        """The same pass over few tokens, compiled; None where it would not be faster. Made when a draft first asks for
+        it: no target does, and it holds all products' weights in eight bits."""
+        return BriefPass.over(self._module, self._extend_rotary)
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
         mix = cache.mix

@@ -15,7 +15,8 @@ from numba import njit
 
 from osd.compiled.arithmetic import LANES, WITHOUT_CHECKS, Floats, exp, first_at, largest, one, sum_exp, zero
 from osd.compiled.keeping import holding
-from osd.compiled.products import Matrix, products
+from osd.compiled.matrix import Matrix
+from osd.compiled.products import products
 
 Index = npt.NDArray[np.int64]
 Tuple = tuple[Any, ...]
@@ -172,7 +173,7 @@ def gate(both: Floats, out: Floats) -> None:
 def transform(hidden: Floats, normed: Floats, gate_up: Matrix, down: Matrix, part: Floats) -> None:
     """part (n, D) ← the feed-forward half (SwiGLU) of ``normed``."""
     none = np.empty(0, np.float32)
-    size = down[0].shape[1]
+    size = down[3]
     both, inner = np.empty((len(hidden), 2 * size), np.float32), np.empty((len(hidden), size), np.float32)
     products(gate_up, none, normed, both)
     gate(both, inner)
@@ -191,8 +192,8 @@ def run_layer(
     qkv, qkv_bias, back, back_bias, gate_up, down, before, after = weights
     count, size = hidden.shape
     normed, part = np.empty((count, size), np.float32), np.empty((count, size), np.float32)
-    mixed = np.empty((count, len(qkv[0])), np.float32)
-    seen = np.empty((count, back[0].shape[1]), np.float32)
+    mixed = np.empty((count, qkv[2]), np.float32)
+    seen = np.empty((count, back[3]), np.float32)
     for n in range(count):
         norm(hidden[n], before, eps, normed[n])
     products(qkv, qkv_bias, normed, mixed)
@@ -207,12 +208,12 @@ def run_layer(
 
 @njit(fastmath=LANES)
 def accept(embedding: Floats, matrices: Matrix, biases: Floats, out: Floats, chances: Floats) -> None:
-    """chances (n,) ← sigmoid of what a SiLU ResNet of layers ``matrices`` (L, D, D), in units (L, D), ``biases`` (L, D)
-    and an output ``out``, D weights and a bias, makes of ``embedding`` (n, D)."""
-    weights, scales = matrices
+    """chances (n,) ← sigmoid of what a SiLU ResNet of layers ``matrices`` (L, D, D), ``biases`` (L, D) and an output
+    ``out``, D weights and a bias, makes of ``embedding`` (n, D)."""
+    tiles, units, outputs, inputs = matrices
     hidden, part = embedding.copy(), np.empty_like(embedding)
-    for k in range(len(weights)):
-        products((weights[k], scales[k]), biases[k], hidden, part)
+    for k in range(len(tiles)):
+        products((tiles[k], units[k], outputs, inputs), biases[k], hidden, part)
         for n in range(len(hidden)):
             for i in range(hidden.shape[1]):
                 hidden[n, i] += part[n, i] * sigmoid(part[n, i])

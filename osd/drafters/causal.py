@@ -28,7 +28,7 @@ class CausalDrafter:
     def __init__(self, decoder: Decoder, vocabulary: int, head: HeadPass | None = None) -> None:
         """``vocabulary`` is the width of the target's logits: the draft's are cut or filled up to it."""
         self.decoder, self.vocabulary = decoder, vocabulary
-        self.decoder.brief = True
+        self.decoder.go_brief()
         self.head = head
         self.most_read: int | None = None
         """Tokens of a row that are read in one round; None for all."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from osd.brief import MOST_LINES, MOST_READ, BriefPass, eight_bits
+from osd.brief import MOST_LINES, MOST_READ, BriefPass
 from osd.compiled.background import InBackground
 from osd.decoder import Decoder
 from osd.drafters.head import HeadPass
@@ -31,6 +30,11 @@ def decoder_of(kind: str) -> Decoder:
     decoder = seated(kind)
     decoder.cache.wants_embedding = True
     return decoder
+
+
+def alike(ours: Tensor, theirs: Tensor) -> None:
+    """But for what rounding inputs to 16 bits takes from them."""
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5e-4)
 
 
 @contextmanager
@@ -60,14 +64,14 @@ def test_it_computes_what_the_lean_pass_computes(
         for seed in range(3):  # garbage is written, rolled back and overwritten; then the rows go on
             tokens = some(rows, width, seed)
             ours, theirs = short.logits(tokens, starts), plain.logits(tokens, starts)
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-            torch.testing.assert_close(short.cache.embedding, plain.cache.embedding, rtol=1e-4, atol=1e-4)
+            alike(ours, theirs)
+            alike(short.cache.embedding, plain.cache.embedding)
             starts = [start + seed for start in starts]
             short.prefill(rows - 1, some(20, seed).tolist(), starts[-1] - 3)
             plain.prefill(rows - 1, some(20, seed).tolist(), starts[-1] - 3)
     assert passes == [rows * width] * 3
     for ours, theirs in zip(short.cache.kept, plain.cache.kept, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        alike(ours, theirs)
 
 
 @torch.inference_mode()
@@ -78,8 +82,8 @@ def test_the_logits_that_are_asked_for_of_rows_further_down() -> None:
     ours = short.logits(tokens, [5, 12], first=1, last=last)
     theirs = plain.logits(tokens, [5, 12], first=1, last=last)
     assert ours.shape == theirs.shape == (2, 1, VOCABULARY)
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(short.cache.embedding, plain.cache.embedding, rtol=1e-4, atol=1e-4)
+    alike(ours, theirs)
+    alike(short.cache.embedding, plain.cache.embedding)
 
 
 @torch.inference_mode()
@@ -102,7 +106,7 @@ def test_it_reads_what_a_draft_has_missed(kind: str, monkeypatch: pytest.MonkeyP
     assert read == [27]
     ends = [15, 7 + MOST_READ + 1, 21]
     ours, theirs = (decoder.logits(some(3, 1, 5), ends) for decoder in (short, plain))
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    alike(ours, theirs)
 
 
 @torch.inference_mode()
@@ -130,8 +134,12 @@ def test_larger_models_and_other_numbers_have_no_brief_pass(monkeypatch: pytest.
     rotary = lambda length: (torch.empty(0), torch.empty(0))  # noqa: E731
     assert BriefPass.over(module, rotary) is not None
     assert BriefPass.over(module.bfloat16(), rotary) is None
-    monkeypatch.setattr("osd.brief.MOST_WEIGHTS", 1000)
-    assert BriefPass.over(module.float(), rotary) is None
+    for threads, bound in ((2, "MOST_WEIGHTS"), (3, "MOST_SHARED")):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+            assert BriefPass.over(module.float(), rotary) is not None
+            patch.setattr(f"osd.brief.{bound}", 1000)
+            assert BriefPass.over(module, rotary) is None
 
 
 def served(gamma: int, rounds: int) -> Engine:
@@ -238,27 +246,24 @@ def test_of_equal_logits_the_first_and_a_broken_draft_brings_no_peak() -> None:
     assert 0 <= int(decoder.read_off.choices) < VOCABULARY
 
 
-def test_eight_bits() -> None:
-    weight = torch.randn(3, 5, 40, generator=torch.Generator().manual_seed(1)).numpy()
-    weight[0, 0], weight[1, 1], weight[2, 2, 3] = 0.0, 1e-35, np.nan
-    numbers, unit = eight_bits(weight)
-    assert numbers.dtype == np.int8
-    assert unit.dtype == np.float32
-    assert np.isnan(unit).sum() == np.isnan(unit[2, 2]) == 1  # and so every product of that row
-    usual = np.abs(weight).max(-1) > 1e-30
-    assert np.abs(numbers[usual]).max() == 127
-    assert (np.abs(numbers * unit[..., None] - weight)[usual] <= 0.5001 * unit[usual][:, None]).all()
-    assert not numbers[0, 0].any()
-    assert not numbers[1, 1].any()
-
-
-def test_larger_drafts_take_fewer_tokens_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass is as much work as its tokens times the numbers in the products."""
+def test_where_pytorch_has_threads_larger_drafts_take_fewer_tokens_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass is as much work as its tokens times the numbers in the products, which threads share."""
     module = random_module("llama")
     numbers = sum(p.numel() for p in module.model.layers.parameters()) + module.lm_head.weight.numel()
-    for work, most in ((3 * numbers, 3), (3 * numbers - 1, 2), (10**12, MOST_LINES)):
-        monkeypatch.setattr("osd.brief.MOST_WORK", work)
+    for threads, work, most in ((3, 3, 3), (3, 2.99, 2), (3, 1000, MOST_LINES), (2, 2, MOST_LINES)):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        monkeypatch.setattr("osd.brief.MOST_WORK", int(work * numbers))
         decoder = model_of(module).decoder(1, 64)
         decoder.prefill(0, list(range(9)))
         brief = decoder.forward.brief  # type: ignore[attr-defined]
         assert brief.takes(most, decoder.cache) and not brief.takes(most + 1, decoder.cache)
+
+
+def test_no_target_holds_its_weights_in_eight_bits_and_a_draft_does_before_it_drafts() -> None:
+    pair = random_pair("llama")
+    engine = Engine(pair, ServeSettings(max_batch=1, max_length=200, gamma="fixed", gamma_initial=2))
+    assert "brief" in vars(engine.drafter.decoder.forward)
+    engine.submit(Request((3, 4, 5), max_new_tokens=9, ignore_eos=True))
+    for _ in range(3):
+        engine.step()
+    assert "brief" not in vars(engine.target.forward)
