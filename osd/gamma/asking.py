@@ -11,7 +11,7 @@ ROUNDS = 8
 times what it takes in going on, and what is timed of two decides that it never goes on."""
 _ASK_AGAIN = 64
 """Tokens after which a request that a probe found bad is asked again."""
-_EARLY = 4
+EARLY = 4
 """Tokens after its beginning, or after each so many, in which a request is asked: a good one has most to win then, and
 the draft least to read. Credit waits for the next request to come."""
 
@@ -29,7 +29,7 @@ class Asking:
         if asked and asked.tries % ROUNDS and asked in rows:
             return asked
         for row, room in zip(rows, rooms, strict=True):
-            if room > ROUNDS and row.emitted >= row.ask_after and row.emitted % _ASK_AGAIN <= _EARLY:
+            if room > ROUNDS and row.emitted >= row.ask_after and row.emitted % _ASK_AGAIN <= EARLY:
                 return row
         return None
 
@@ -50,4 +50,4 @@ def _until_asked(row: GoodputRow) -> int:
     """Tokens."""
     first = max(row.emitted, row.ask_after)
     late = first % _ASK_AGAIN
-    return first - row.emitted + (0 if late <= _EARLY else _ASK_AGAIN - late)
+    return first - row.emitted + (0 if late <= EARLY else _ASK_AGAIN - late)

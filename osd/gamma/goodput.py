@@ -21,6 +21,7 @@ from math import ceil
 
 from osd.gamma.asking import ROUNDS, Asking
 from osd.gamma.base import CostModel, Go, Signal
+from osd.gamma.beginning import FREE, Beginning
 from osd.gamma.contexts import Peak
 from osd.gamma.goodput_row import GoodputRow
 from osd.gamma.last_token import LastToken
@@ -29,18 +30,6 @@ from osd.gamma.probing import Prober
 from osd.gamma.weigher import Weigher
 from osd.gamma.worth import PriceOfTime, nearer
 
-FIRST_JUDGED = 8
-"""Judged tokens before the rule speaks; until then a few rows try one token each."""
-_FIRST_TIMED = 4
-"""Drafts that must have been timed by then. The first of a batch takes several times what others do, and a rule that
-went by it would not draft again for seconds."""
-_TRIED_ENOUGH = 64
-"""Judged tokens after which it speaks in any case: where requests are short all drafts begin late."""
-_FIRST_ROWS = 4
-"""That try one token each, whatever gamma_initial is: a draft may be hopeless."""
-_HOPEFUL = 1.3
-"""How far what a draft is hoped to win may fall short of its cost and one still begins: where nobody drafts nothing is
-learned, and a domain that gains is noticed late. From 1.15 to 1.5 it is the same."""
 _REFRESH = 16
 """Judged tokens after which it is worked out again what may yet be won."""
 _MOVED = 0.1
@@ -72,7 +61,8 @@ class GoodputController:
         self.weigher = Weigher(max(initial, maximum, 1))
         self._costs, self._maximum = costs, maximum
         self._price_list, self._time = PriceList(costs), PriceOfTime()
-        self._prober, self._asking = Prober(costs, _PROBING, _PROBING_FIRST, ROUNDS), Asking()
+        self._prober, self._asking = Prober(costs, _PROBING, _PROBING_FIRST, ROUNDS, FREE), Asking()
+        self._beginning = Beginning(costs, self.weigher)
         self._batch = 1
         self._last_token = LastToken(self.weigher)
         self._rows: Sequence[GoodputRow] = []
@@ -91,7 +81,7 @@ class GoodputController:
         self._steadiness = _STEADY
         """How many there will be next time."""
         self._entry = 0.0
-        """λ (begin + a(B)) ÷ 1.3, and λ times the jump of V: what rows must hope for together."""
+        """λ (begin + a(B)) ÷ 1.3 or more, and λ times the jump of V: what rows must hope for together."""
         self._jump = 0.0
         """The latter: what they must keep together to be verified at all."""
         self._held_back = False
@@ -129,8 +119,9 @@ class GoodputController:
         self._notice_changes(rows)
         prices = self._prices = self._price_list.of(batch)
         self._bar = _ALWAYS
-        if prices is None or self._knows_little():
-            gammas = self._try(rows, rooms)
+        if prices is None or self._beginning.knows_little:
+            self.weigher.begin(rows)
+            gammas = self._beginning.tries(rooms)
         else:
             gammas = self._decide(rows, prices, batch, rooms, unread)
         return [min(gamma, room) for gamma, room in zip(gammas, rooms, strict=True)]
@@ -154,19 +145,6 @@ class GoodputController:
             return [0]
         return [min(self._maximum, room) for room in rooms]
 
-    def _knows_little(self) -> bool:
-        judged = self.weigher.judged
-        return judged < FIRST_JUDGED or (self._costs.timely < _FIRST_TIMED and judged < _TRIED_ENOUGH)
-
-    def _try(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
-        """A token of some rows, before anything is known."""
-        self.weigher.begin(rows)
-        left, gammas = _FIRST_ROWS, []
-        for room in rooms:
-            gammas.append(min(1, left, room))
-            left -= gammas[-1]
-        return gammas
-
     def _decide(
         self, rows: Sequence[GoodputRow], prices: Prices, batch: int, rooms: Sequence[int], unread: Sequence[int]
     ) -> list[int]:
@@ -185,7 +163,7 @@ class GoodputController:
         if not gamma and asked is None:
             return self._rest(rows, prices, self._asking.rest(rows))
         table = (prices.plain, prices.try_ms)
-        chosen = self._prober.instead(gamma, self._time.speedup, batch, table)
+        chosen = self._prober.instead(gamma, self._time.speedup, batch, table, self._beginning.frees(asked))
         if gamma and chosen:
             self._go_on_drafting(prices, batch, unread)
             return [gamma if hope > 0 else 0 for hope in hopes]
@@ -224,7 +202,7 @@ class GoodputController:
         if 0 in rooms:
             hopes = [hope if room > 0 else 0.0 for hope, room in zip(hopes, rooms, strict=True)]
         self._jump = rate * prices.jump(len(rows))
-        self._entry = rate * (prices.begin + prices.draft) / _HOPEFUL + self._jump
+        self._entry = rate * (prices.begin + prices.draft) / self._beginning.hopeful + self._jump
         return (self._maximum if sum(hopes) > self._entry else 0), hopes
 
     def _foresee(self, prices: Prices, rows: int, rate: float) -> None:

@@ -33,10 +33,13 @@ STALE_ROUNDS = 512
 class Prober:
     """The credit, and what it is spent on."""
 
-    def __init__(self, costs: CostModel, share: float = SHARE, first_ms: float = 0.0, rounds: int = BURST) -> None:
+    def __init__(
+        self, costs: CostModel, share: float = SHARE, first_ms: float = 0.0, rounds: int = BURST, free: int = 0
+    ) -> None:
         """``share`` of decoding time is for probes, of its first ``first_ms`` milliseconds twice that; a probe at γ = 0
-        has so many ``rounds``."""
+        has so many ``rounds``, and ``free`` of those that may be free are."""
         self._costs, self._share, self._first_ms, self._rounds = costs, share, first_ms, rounds
+        self._free = free
         self._paid = 0.0
         self._burst = 0
         self.short_ms = 0.0
@@ -62,14 +65,14 @@ class Prober:
             self._paid += whole_ms - before - reckoned
         self._open = None
 
-    def instead(self, gamma: int, gain: float, batch: int, table: Sequence[float]) -> int:
+    def instead(self, gamma: int, gain: float, batch: int, table: Sequence[float], free: bool = False) -> int:
         """The γ to use: the best one, or a probe's.
 
         gain: tokens a millisecond of the best γ ÷ that of γ = 0. table[0]: milliseconds of a plain round; table[1],
-        at γ = 0: of a probe's.
+        at γ = 0: of a probe's. ``free``: whether one may begin that costs no credit.
         """
         if gamma == 0:
-            return self._probe(table[0], table[1] - table[0])
+            return self._probe(table[0], table[1] - table[0], free)
         self._burst = 0
         if self._plain_known(batch):
             return gamma
@@ -82,9 +85,11 @@ class Prober:
         plain = self._costs.verify_ms(batch, batch)
         return 0 if plain is None else self._probe(plain, plain)
 
-    def _probe(self, plain: float, loss: float) -> int:
-        charged = 0.0
-        if self._burst == 0 and self._affords(price := self._costs.catch_up_ms + self._rounds * loss):
+    def _probe(self, plain: float, loss: float, free: bool = False) -> int:
+        charged, given = 0.0, free and self._free > 0
+        price = self._costs.catch_up_ms + self._rounds * loss
+        if self._burst == 0 and (given or self._affords(price)):
+            self._free -= given
             self._burst, charged = self._rounds, max(0.0, price)
         if self._burst == 0:
             return 0

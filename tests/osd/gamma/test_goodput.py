@@ -11,8 +11,9 @@ import pytest
 from osd.gamma import goodput
 from osd.gamma.asking import ROUNDS
 from osd.gamma.base import CostModel, Go, Observation
+from osd.gamma.beginning import FIRST_JUDGED, TRIED_ENOUGH
 from osd.gamma.contexts import peak_of
-from osd.gamma.goodput import FIRST_JUDGED, GoodputController
+from osd.gamma.goodput import GoodputController
 from osd.gamma.goodput_row import GoodputRow
 from tests.osd.gamma.worlds import known_costs
 
@@ -323,6 +324,21 @@ def test_traffic_that_turns_good_is_noticed_within_a_few_requests() -> None:
     assert min(requests(controller, costs, clear, 20, 60)[8:]) > 120
 
 
+def test_one_unlucky_text_does_not_keep_an_engine_from_drafting() -> None:
+    """Nothing of the first request's draft is accepted, which tells little: the next two are probed at once, and where
+    their drafts are as bad, the others only for credit. Where they are good it drafts from then on."""
+    never, good = World(sure=(0.5, 0.0), unsure=(0.5, 0.0)), World(sure=(0.5, 0.6), unsure=(0.5, 0.6))
+    costs = CostModel()
+    first, *others = requests(fresh(costs), costs, never, 6, 60)
+    assert FIRST_JUDGED <= first < 3 * FIRST_JUDGED
+    assert others[:2] == [ROUNDS, ROUNDS]
+    assert 0 in others[2:]
+    costs = CostModel()
+    controller = fresh(costs)
+    assert play(controller, costs, [never], 60).drafted < 3 * FIRST_JUDGED
+    assert min(requests(controller, costs, good, 10, 60)[2:]) > 30
+
+
 def test_a_request_is_asked_while_it_is_young() -> None:
     """Where a probe is due in the middle of one it waits for the next."""
     world = World(sure=(0.97, 0.0), unsure=(0.25, 0.0))
@@ -409,9 +425,9 @@ def test_the_first_drafts_of_a_batch_say_nothing_of_what_drafts_cost() -> None:
 def test_where_all_drafts_begin_late_it_speaks_in_the_end() -> None:
     costs = CostModel()
     controller = fresh(costs)
-    for _ in range(goodput._TRIED_ENOUGH):
+    for number in range(TRIED_ENOUGH):
         row = controller.start()
-        assert controller.plan([row], [20], 1) == [1]
+        assert controller.plan([row], [20], 1) == [1 + number % 2]
         costs.unread = 9
         costs.observe_draft(1, 1, 0.2)
         costs.observe_verify(1, 2, 4.0)

@@ -162,6 +162,27 @@ def test_rounds_that_another_rule_sizes_earn_nothing(others: int) -> None:
     assert asked == pytest.approx([51, 52, 101, 102], abs=1)
 
 
+def test_free_probes_cost_no_credit() -> None:
+    """Two come at once where they may; a third waits, as long as it would have without them."""
+    table = (4.0, 5.0)  # a round of a probe loses 1 ms
+
+    def rounds_until_a_probe(free: int, may: bool) -> list[int]:
+        costs = CostModel()
+        prober, chosen = Prober(costs, free=free), []
+        for number in range(120):
+            prober.settle()
+            if prober.instead(0, 1.0, 1, table, free=may):
+                chosen.append(number)
+            costs.observe_verify(1, 1, table[bool(chosen and chosen[-1] == number)])
+        return chosen
+
+    waits = rounds_until_a_probe(0, True)
+    assert waits[0] > 40
+    assert rounds_until_a_probe(2, False) == waits
+    assert rounds_until_a_probe(2, True)[: 2 * BURST] == list(range(2 * BURST))
+    assert abs(rounds_until_a_probe(2, True)[2 * BURST] - waits[0]) <= 1
+
+
 def test_saved_credit_is_limited() -> None:
     costs = known_costs(1.0, level)
     costs.spent_ms = 1e6  # a long time of speculating, without a probe
