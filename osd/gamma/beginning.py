@@ -25,7 +25,7 @@ learned, and a domain that gains is noticed late. From 1.15 to 1.5 it is the sam
 of the first eight or ten, few may be right where half usually are, and an engine that rests then does so for long."""
 FREE = 2
 """Probes that come at once, with the next requests that begin before TRIED_ENOUGH tokens were judged: one text tells
-little of a draft, however many tokens it has."""
+little of a draft, however many tokens it has. A batch has tried several texts, and its rounds are dear."""
 
 
 class Beginning:
@@ -55,6 +55,7 @@ class Beginning:
             left -= gammas[-1] > 0
         return gammas
 
-    def frees(self, asked: GoodputRow | None) -> bool:
-        """Whether to probe this row may cost no credit."""
-        return asked is not None and asked.emitted <= EARLY and self._weigher.judged < TRIED_ENOUGH
+    def frees(self, asked: GoodputRow | None, batch: int) -> bool:
+        """Whether to probe this row of so many may cost no credit."""
+        young = asked is not None and asked.emitted <= EARLY
+        return young and batch < _ROWS and self._weigher.judged < TRIED_ENOUGH

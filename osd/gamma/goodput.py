@@ -163,7 +163,8 @@ class GoodputController:
         if not gamma and asked is None:
             return self._rest(rows, prices, self._asking.rest(rows))
         table = (prices.plain, prices.try_ms)
-        chosen = self._prober.instead(gamma, self._time.speedup, batch, table, self._beginning.frees(asked))
+        free = self._beginning.frees(asked, batch)
+        chosen = self._prober.instead(gamma, self._time.speedup, batch, table, free)
         if gamma and chosen:
             self._go_on_drafting(prices, batch, unread)
             return [gamma if hope > 0 else 0 for hope in hopes]

@@ -337,6 +337,10 @@ def test_one_unlucky_text_does_not_keep_an_engine_from_drafting() -> None:
     controller = fresh(costs)
     assert play(controller, costs, [never], 60).drafted < 3 * FIRST_JUDGED
     assert min(requests(controller, costs, good, 10, 60)[2:]) > 30
+    costs = CostModel()
+    controller = fresh(costs)
+    play(controller, costs, [never] * 4, 60)  # four texts at once, and a round that is dear
+    assert play(controller, costs, [never] * 4, 20).drafted == 0
 
 
 def test_a_request_is_asked_while_it_is_young() -> None:
