@@ -9,6 +9,7 @@ import typer
 
 from osd.cli.bench_decode import texts_of
 from osd.cli.context import surroundings
+from osd.cli.demo import INTERRUPTED
 from osd.cli.options import DraftOption, JsonOption, PromptsOption, TargetOption, numbers
 from osd.cli.out import Column, note, print_json, print_table
 from osd.cli.pair import choose_pair
@@ -47,6 +48,10 @@ def serve(
         int | None,
         typer.Option(help="Torch threads of servers and engine. Default: as `osd serve`, a core is left over.", min=1),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run: the same command goes on there where it stopped.", metavar="DIR"),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Load a server with 1 to 64 clients: tokens a second, time to the first token and between tokens, failures.
@@ -54,6 +59,7 @@ def serve(
     No drafts, fixed ones and goodput take turns; the server that is asked for the first and the last gets new versions
     while goodput is measured. Goodput's latencies are shown, and it is compared with the engine alone, with the same
     prompts and rows; ratios are medians of turns, there and back. Clients run on this machine and take a part of it.
+    Ctrl-C ends it with the turns that are whole; with `--out` they are kept, and the same command goes on.
 
     Example: `osd bench serve --concurrency 1,8 --seconds 3 --json`
     """
@@ -73,10 +79,13 @@ def serve(
     together = [token for prompt in tokens for token in prompt]
     traces = [read_trace(path, ENTRIES, together, limit, max_tokens) for path in trace or []]
     plan = Plan(numbers(concurrency, "--concurrency", int, 1), seconds, turns, swaps, max_tokens, traces)
-    result = bench_serve(pair, tokens, settings, plan, note) | {"threads": torch.get_num_threads()}
+    result = bench_serve(pair, tokens, settings, plan, note, out) | {"threads": torch.get_num_threads()}
     if not json:
         show(result)
     print_json(result)
+    if "interrupted" in result:
+        note("Stopped." + (f" The same command with --out {out} goes on from there." if out else ""))
+        raise typer.Exit(INTERRUPTED)
 
 
 def tokens_of(pair: Pair, files: list[Path] | None, limit: int, max_tokens: int) -> list[tuple[int, ...]]:

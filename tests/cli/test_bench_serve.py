@@ -44,6 +44,40 @@ def test_every_server_is_loaded_and_the_line_is_whole(osd, tmp_path, monkeypatch
 
 
 @pytest.mark.long
+def test_a_run_that_was_stopped_goes_on_in_its_folder(osd, tmp_path):
+    """Ctrl-C in the second turn: the line tells of the first, which is not measured again."""
+    run = ["--concurrency", "1,2", "--seconds", "1.2", "--turns", "1", "--swaps", "2", "--max-tokens", "12", "--json"]
+    run += ["--out", str(tmp_path / "run")]
+    kept = tmp_path / "run" / "turns.jsonl"
+    command = [sys.executable, "-m", "osd.cli.main", "bench", "serve", *run]
+    with (tmp_path / "err").open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=tmp_path)
+    try:
+        end = time.monotonic() + PATIENCE
+        while not (kept.exists() and kept.read_text()):
+            assert process.poll() is None and time.monotonic() < end, (tmp_path / "err").read_text()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == 130, (tmp_path / "err").read_text()
+    assert "goes on from there" in (tmp_path / "err").read_text()
+    line = json.loads(said.splitlines()[-1])
+    assert line["interrupted"] is True and line["by_concurrency"]["1"]["goodput"] > 0
+    assert line["by_concurrency"]["2"]["goodput"] == 0 and line["goodput_over_best_min"] > 0
+    (first,) = kept.read_text().splitlines()
+    done = osd("bench", "serve", *run)
+    assert done.exit_code == 0, done.stderr
+    again = json.loads(done.stdout.splitlines()[-1])
+    assert kept.read_text().splitlines()[0] == first and len(kept.read_text().splitlines()) == 2
+    assert again["by_concurrency"]["1"]["goodput"] == pytest.approx(line["by_concurrency"]["1"]["goodput"])
+    assert again["by_concurrency"]["2"]["goodput"] > 0 and again["swaps"]["published"] == 2
+    refused = osd("bench", "serve", *run, "--max-tokens", 13)
+    assert refused.exit_code != 0 and "max_tokens is 12 there and 13 now" in refused.stderr
+
+
+@pytest.mark.long
 def test_a_soak_ends_politely_when_it_is_told_to(tmp_path):
     command = [sys.executable, "-m", "osd.cli.main", "bench", "soak", "--minutes", "30", "--every", "0.2"]
     options = ["--measuring", "1", "--max-tokens", "6", "--out", str(tmp_path / "out"), "--json"]

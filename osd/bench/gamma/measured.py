@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from osd.bench.folder import RunFolder
 from osd.bench.gamma.plan import Entrant, Job, Plan, Setting
-from storage.errors import BadSetting, StoreWriteFailed
 
-PLAN, LOG = "plan.json", "measured.jsonl"
+LOG = "measured.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class Measured:
 
 def as_line(measured: Measured) -> str:
     """A line of the log."""
-    return json.dumps(asdict(measured), separators=(",", ":")) + "\n"
+    return json.dumps(asdict(measured), separators=(",", ":"))
 
 
 def from_line(line: str) -> Measured:
@@ -64,53 +63,9 @@ def from_line(line: str) -> Measured:
     return Measured(Job(setting, entrant, **job), **values)
 
 
-class Folder:
-    """A run's folder: the plan, and the measurements that are finished."""
+class Folder(RunFolder[Measured]):
+    """A run's folder."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
-        """Opens the folder, or makes it. Raises BadSetting when it holds a run with another plan; StoreWriteFailed."""
-        self.path = path
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            if (path / PLAN).exists():
-                _compare(path / PLAN, plan)
-            else:
-                (path / PLAN).write_text(json.dumps(plan.facts(), indent=1), encoding="utf-8")
-        except OSError as error:
-            raise StoreWriteFailed(path=path, reason=error.strerror or str(error)) from None
-        self.finished = list(self._read())
-
-    def add(self, measured: Measured) -> None:
-        """Keep a measurement. Raises StoreWriteFailed."""
-        try:
-            with (self.path / LOG).open("a", encoding="utf-8") as log:
-                log.write(as_line(measured))
-        except OSError as error:
-            raise StoreWriteFailed(path=self.path / LOG, reason=error.strerror or str(error)) from None
-        self.finished.append(measured)
-
-    def _read(self) -> Iterator[Measured]:
-        log = self.path / LOG
-        if not log.exists():
-            return
-        text = log.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1]
-        if whole != text:  # a killed run's last line: cut it off, or the next would be written behind it
-            log.write_text(whole, encoding="utf-8")
-        for number, line in enumerate(whole.splitlines(), start=1):
-            try:
-                yield from_line(line)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                reason = f"line {number} of {log} is not a measurement; remove that line, or give another folder"
-                raise BadSetting(source="option", key="--out", reason=reason) from None
-
-
-def _compare(path: Path, plan: Plan) -> None:
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        difference = plan.differs(kept)
-    except (ValueError, AttributeError):
-        difference = f"{path.name} there cannot be read"
-    if difference:
-        reason = f"{path.parent} holds another run: {difference}; give the same options to go on, or another folder"
-        raise BadSetting(source="option", key="--out", reason=reason)
+        """Raises BadSetting when it holds a run with another plan; StoreWriteFailed."""
+        super().__init__(path, plan.facts(), LOG, from_line, as_line)

@@ -11,7 +11,7 @@ assisted modes, and the sweep over initial gammas. The others, the sweep and the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from osd.bench.contenders import ASSISTED
@@ -196,14 +196,6 @@ class Plan:
     def facts(self) -> dict[str, Any]:
         """As JSON keeps it."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-    def differs(self, kept: dict[str, Any]) -> str | None:
-        """What a kept plan has otherwise, in words; None when it is the same."""
-        mine = self.facts()
-        for name in [field.name for field in fields(self)]:
-            if kept.get(name) != mine[name]:
-                return f"{name} is {kept.get(name)!r} there and {mine[name]!r} now"
-        return None
 
 
 def choose_controllers(asked: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ the first token are told, and an arm that is hopeless soon rests.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,8 +19,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from osd.bench.folder import RunFolder
 from osd.bench.serve.alone import alone_load
 from osd.bench.serve.client import Address, Job
+from osd.bench.serve.kept import Turn, folder_of
 from osd.bench.serve.load import Load, closed_load
 from osd.bench.serve.process import server, settings_in
 from osd.bench.serve.result import MAIN, hopeless, whole_line
@@ -58,6 +61,14 @@ class Plan:
     max_tokens: int
     traces: Sequence[Trace] = ()
 
+    def facts(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        traces = [trace.name for trace in self.traces]
+        return {
+            "levels": list(self.levels), "seconds": self.seconds, "turns": self.turns, "swaps": self.swaps,
+            "max_tokens": self.max_tokens, "traces": traces,
+        }  # fmt: skip
+
     def sittings(self, at: int) -> list[list[tuple[int, int]]]:
         """(clients, turns) that are measured before everything begins anew; of the level ``at`` its part of each."""
         others = [(level, self.turns) for level in self.levels if level != at]
@@ -91,6 +102,8 @@ class Bench:
     rows: int
     """Of a full batch."""
     report: Report
+    folder: RunFolder[Turn] | None = None
+    """Keeps turns that are over."""
     found: dict[int, dict[str, list[Load]]] = field(init=False)
     """By clients and arm, turn after turn."""
     alone: list[Load] = field(default_factory=list)
@@ -100,9 +113,15 @@ class Bench:
     """Those of them that an answer named."""
     turns: int = 0
     """Over."""
+    begun: tuple[int, float] = field(init=False)
+    """Turns that were over when this process began, and when that was."""
 
     def __post_init__(self) -> None:
         self.found = {level: {arm: [] for arm in ARMS} for level in self.plan.levels}
+        for turn in self.folder.finished if self.folder else []:
+            self._take(turn)
+            self.published, self.served = turn.published, turn.served
+        self.begun = self.turns, time.monotonic()
 
     @property
     def compared_at(self) -> int:
@@ -113,52 +132,81 @@ class Bench:
         """Versions that are to be current by then."""
         return self.plan.swaps * turns // (len(self.plan.levels) * self.plan.turns)
 
+    def sittings(self) -> list[list[tuple[int, int]]]:
+        """(clients, turns) of the sittings that are left."""
+        done, left = {level: len(arms[MAIN]) for level, arms in self.found.items()}, []
+        for parts in self.plan.sittings(self.compared_at):
+            rest = [(level, turns - min(done[level], turns)) for level, turns in parts]
+            done |= {level: done[level] - min(done[level], turns) for level, turns in parts}
+            left.append([part for part in rest if part[1]])
+        return [parts for parts in left if parts]
+
     def measure(self, sitting: Sitting, parts: Sequence[tuple[int, int]]) -> None:
-        """So many turns of each level: arm after arm. Then count which versions served: the next sitting's are called
-        the same."""
+        """So many turns of each level: arm after arm. Which versions served is counted by sittings: the next one's are
+        called the same."""
         named: set[str | None] = set()
         for level, turns in parts:
-            self._measure(sitting, level, turns)
-            named |= {reply.version for load in self.found[level][MAIN][-turns:] for reply in load.replies}
+            for _ in range(turns):
+                loads = self._measure(sitting, level)
+                named |= {reply.version for reply in loads[MAIN].replies}
+                made = sitting.swaps.made
+                turn = Turn(level, loads, self.published + len(made), self.served + len(named.intersection(made)))
+                self._take(turn)
+                if self.folder:
+                    self.folder.add(turn)
         self.published += len(sitting.swaps.made)
         self.served += len(named.intersection(sitting.swaps.made))
 
-    def _measure(self, sitting: Sitting, level: int, turns: int) -> None:
-        for _ in range(turns):
-            turn = len(self.found[level][MAIN])
-            self.report(f"{level} at a time, turn {turn + 1} of {self.plan.turns}")
-            for arm in turned(self._taking_part(level), turn):
-                self._turn(sitting, arm, level)
-            self.turns += 1
+    def _take(self, turn: Turn) -> None:
+        for arm, load in turn.loads.items():
+            (self.alone if arm == ALONE else self.found[turn.level][arm]).append(load)
+        self.turns += 1
+
+    def _measure(self, sitting: Sitting, level: int) -> dict[str, Load]:
+        turn = len(self.found[level][MAIN])
+        self.report(f"{self._progress()}{level} at a time, turn {turn + 1} of {self.plan.turns}")
+        return {arm: self._load(sitting, arm, level) for arm in turned(self._taking_part(level), turn)}
+
+    def _progress(self) -> str:
+        """How much is over, and minutes that the rest takes."""
+        before, begun = self.begun
+        over, whole = self.turns - before, len(self.plan.levels) * self.plan.turns
+        left = f", about {(whole - self.turns) * (time.monotonic() - begun) / over / 60:.0f} min left" if over else ""
+        return f"{self.turns / whole:.0%}{left}: "
 
     def _taking_part(self, level: int) -> list[str]:
         arms = [arm for arm in ARMS if not hopeless(self.found[level], arm)]
         return [*arms, ALONE] if level == self.compared_at else arms
 
-    def _turn(self, sitting: Sitting, arm: str, level: int) -> None:
+    def _load(self, sitting: Sitting, arm: str, level: int) -> Load:
         jobs, seconds, beside = jobs_of(self.jobs, self.turns), self.plan.seconds / self.plan.turns, None
         if arm == ALONE:
-            self.alone.append(alone_load(sitting.engine, jobs, level, seconds))
-            return
+            return alone_load(sitting.engine, jobs, level, seconds)
         if arm == MAIN:
             beside = sitting.swaps.beside(self.due(self.turns + 1) - self.published, seconds)
-        load = closed_load(sitting.arms[arm], jobs, level, seconds, beside, wait=arm == MAIN)
-        self.found[level][arm].append(load)
+        return closed_load(sitting.arms[arm], jobs, level, seconds, beside, wait=arm == MAIN)
 
 
 def bench_serve(
-    pair: Pair, prompts: Sequence[Sequence[int]], settings: Settings, plan: Plan, report: Report
-) -> dict[str, Any]:
-    """Measure. Raises StoreError when a server does not start."""
-    bench = Bench(shuffled_jobs(prompts, plan.max_tokens), plan, settings.serve.max_batch, report)
+    pair: Pair, prompts: Sequence[Sequence[int]], settings: Settings, plan: Plan, report: Report,
+    out: Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure what the folder ``out`` does not hold yet. Ctrl-C ends it with what was measured. Raises StoreError when
+    a server does not start, BadSetting for the folder of another run, StoreWriteFailed."""
+    about = {"target": pair.target.name, "draft": pair.draft.name, "prompts": len(prompts)}
+    folder = folder_of(out, plan, about) if out else None
+    bench = Bench(shuffled_jobs(prompts, plan.max_tokens), plan, settings.serve.max_batch, report, folder)
     traces: dict[str, Any] = {}
-    for parts in plan.sittings(bench.compared_at):
-        with _sitting(pair, settings, bench, sum(turns for _, turns in parts)) as sitting:
-            report("warming up")
-            sitting.warm_up(bench.jobs)
-            bench.measure(sitting, parts)
-            if not traces:
-                traces = {one.name: trace_line(sitting.arms, bench.rows, one, plan, report) for one in plan.traces}
+    try:
+        for parts in bench.sittings():
+            with _sitting(pair, settings, bench, sum(turns for _, turns in parts)) as sitting:
+                report("warming up")
+                sitting.warm_up(bench.jobs)
+                bench.measure(sitting, parts)
+                if not traces:
+                    traces = {one.name: trace_line(sitting.arms, bench.rows, one, plan, report) for one in plan.traces}
+    except KeyboardInterrupt:
+        return result(bench) | {"interrupted": True}
     return result(bench) | ({"traces": traces} if traces else {})
 
 

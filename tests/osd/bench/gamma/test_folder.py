@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from osd.bench.folder import PLAN as PLAN_FILE
 from osd.bench.gamma.measured import LOG, Folder, Measured
-from osd.bench.gamma.measured import PLAN as PLAN_FILE
 from osd.bench.gamma.plan import Job
 from storage.errors import BadSetting
 from tests.osd.bench.gamma.test_plan import PLAN
