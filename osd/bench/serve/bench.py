@@ -114,14 +114,13 @@ class Bench:
     turns: int = 0
     """Over."""
     begun: tuple[int, float] = field(init=False)
-    """Turns that were over when this process began, and when that was."""
+    """Turns that were over when this sitting began, and when that was."""
 
     def __post_init__(self) -> None:
         self.found = {level: {arm: [] for arm in ARMS} for level in self.plan.levels}
         for turn in self.folder.finished if self.folder else []:
             self._take(turn)
             self.published, self.served = turn.published, turn.served
-        self.begun = self.turns, time.monotonic()
 
     @property
     def compared_at(self) -> int:
@@ -145,6 +144,7 @@ class Bench:
         """So many turns of each level: arm after arm. Which versions served is counted by sittings: the next one's are
         called the same."""
         named: set[str | None] = set()
+        self.begun = self.turns, time.monotonic()
         for level, turns in parts:
             for _ in range(turns):
                 loads = self._measure(sitting, level)
