@@ -73,7 +73,7 @@ class LeanDecoder:
         self.head = _product(module.lm_head.weight, module.lm_head.bias)
         self.rotary = model.rotary_emb
         self.cos = self.sin = self.embedding.new_empty(0)
-        self._module = module
+        self._module: PreTrainedModel | None = module
         plain = self.embedding.device.type == "cpu" and self.embedding.dtype == torch.float32
         self.few = FewTokens(self, self._extend_rotary) if plain else None
         """The same with these products, and compiled between them."""
@@ -82,7 +82,8 @@ class LeanDecoder:
     def brief(self) -> BriefPass | None:
         """The same pass over few tokens, compiled; None where it would not be faster. Made when a draft first asks for
         it: no target does, and it holds all products' weights in eight bits."""
-        return BriefPass.over(self._module, self._extend_rotary)
+        module, self._module = self._module, None  # its weights are not kept beside those that were packed
+        return BriefPass.over(module, self._extend_rotary)
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
         mix = cache.mix

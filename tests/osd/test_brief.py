@@ -263,6 +263,7 @@ def test_no_target_holds_its_weights_in_eight_bits_and_a_draft_does_before_it_dr
     pair = random_pair("llama")
     engine = Engine(pair, ServeSettings(max_batch=1, max_length=200, gamma="fixed", gamma_initial=2))
     assert "brief" in vars(engine.drafter.decoder.forward)
+    assert vars(engine.drafter.decoder.forward)["_module"] is None  # packed weights are all that it needs
     engine.submit(Request((3, 4, 5), max_new_tokens=9, ignore_eos=True))
     for _ in range(3):
         engine.step()
