@@ -75,6 +75,7 @@ def _mark_bests(axes: Axes, scene: Scene) -> None:
         axes.annotate(
             f"γ = {best}", (scene.fixed[best], 1), xycoords=("data", "axes fraction"), ha="right", va="top",
             xytext=(-3, -2), textcoords="offset points", fontsize=9, color=ORANGE,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},  # the other line may run there
         )  # fmt: skip
     if alone is not None:
         axes.axvline(alone, color=INK, lw=1.1, ls=(0, (1, 1.5)), label="target alone")
