@@ -108,7 +108,7 @@ class Bench:
     """By clients and arm, turn after turn."""
     alone: list[Load] = field(default_factory=list)
     published: int = 0
-    """Versions that were made current in the sittings that are over."""
+    """Versions that were made current in the turns that are over."""
     served: int = 0
     """Those of them that an answer named."""
     turns: int = 0
@@ -120,7 +120,6 @@ class Bench:
         self.found = {level: {arm: [] for arm in ARMS} for level in self.plan.levels}
         for turn in self.folder.finished if self.folder else []:
             self._take(turn)
-            self.published, self.served = turn.published, turn.served
 
     @property
     def compared_at(self) -> int:
@@ -143,24 +142,21 @@ class Bench:
     def measure(self, sitting: Sitting, parts: Sequence[tuple[int, int]]) -> None:
         """So many turns of each level: arm after arm. Which versions served is counted by sittings: the next one's are
         called the same."""
-        named: set[str | None] = set()
+        published, served, made, named = self.published, self.served, sitting.swaps.made, set[str | None]()
         self.begun = self.turns, time.monotonic()
         for level, turns in parts:
             for _ in range(turns):
                 loads = self._measure(sitting, level)
                 named |= {reply.version for reply in loads[MAIN].replies}
-                made = sitting.swaps.made
-                turn = Turn(level, loads, self.published + len(made), self.served + len(named.intersection(made)))
+                turn = Turn(level, loads, published + len(made), served + len(named.intersection(made)))
                 self._take(turn)
                 if self.folder:
                     self.folder.add(turn)
-        self.published += len(sitting.swaps.made)
-        self.served += len(named.intersection(sitting.swaps.made))
 
     def _take(self, turn: Turn) -> None:
         for arm, load in turn.loads.items():
             (self.alone if arm == ALONE else self.found[turn.level][arm]).append(load)
-        self.turns += 1
+        self.turns, self.published, self.served = self.turns + 1, turn.published, turn.served
 
     def _measure(self, sitting: Sitting, level: int) -> dict[str, Load]:
         turn = len(self.found[level][MAIN])
@@ -183,7 +179,8 @@ class Bench:
         if arm == ALONE:
             return alone_load(sitting.engine, jobs, level, seconds)
         if arm == MAIN:
-            beside = sitting.swaps.beside(self.due(self.turns + 1) - self.published, seconds)
+            before = self.published - len(sitting.swaps.made)  # in other sittings
+            beside = sitting.swaps.beside(self.due(self.turns + 1) - before, seconds)
         return closed_load(sitting.arms[arm], jobs, level, seconds, beside, wait=arm == MAIN)
 
 
