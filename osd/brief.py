@@ -74,13 +74,11 @@ PASSES = InBackground(
 class BriefPass:
     """The pass over one model's weights, which is all that it holds: what differs from call to call is the caller's."""
 
-    def __init__(self, module: Any, rotary: Callable[[int], tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, module: Any, rotary: Callable[[int], tuple[Tensor, Tensor]], most: int) -> None:
         """``module``: one that :class:`osd.lean.LeanDecoder` takes, on the CPU, in float32. ``rotary``: tables of at
-        least so many positions, the sine's first half negated."""
+        least so many positions, the sine's first half negated. ``most``: tokens that a pass with logits takes."""
         model = module.model
-        self._rotary, self._most = rotary, MOST_LINES
-        if torch.get_num_threads() > FEW_THREADS:
-            self._most = min(MOST_LINES, MOST_WORK // max(1, _numbers(module)))
+        self._rotary, self._most = rotary, most
         self._layers = [_layer(layer) for layer in model.layers]
         self._embedding = array_of(model.embed_tokens.weight)
         self._final, self._eps = array_of(model.norm.weight), np.float32(model.norm.variance_epsilon)
@@ -89,9 +87,11 @@ class BriefPass:
     @classmethod
     def over(cls, module: Any, rotary: Callable[[int], tuple[Tensor, Tensor]]) -> BriefPass | None:
         """None where it would not be the faster one."""
-        weight = module.lm_head.weight
-        small = _numbers(module) <= (MOST_WEIGHTS if torch.get_num_threads() <= FEW_THREADS else MOST_SHARED)
-        return cls(module, rotary) if small and weight.device.type == "cpu" and weight.dtype == torch.float32 else None
+        weight, numbers, alone = module.lm_head.weight, _numbers(module), torch.get_num_threads() <= FEW_THREADS
+        small = numbers <= (MOST_WEIGHTS if alone else MOST_SHARED)
+        if not small or weight.device.type != "cpu" or weight.dtype != torch.float32:
+            return None
+        return cls(module, rotary, MOST_LINES if alone else min(MOST_LINES, MOST_WORK // numbers))
 
     def takes(self, lines: int, cache: RaggedCache, most: int | None = None) -> bool:
         """Whether it is there for so many tokens and this cache; asked before every pass. ``most``: of one that only

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from storage.errors import BadSetting, StoreWriteFailed
+from storage.errors import BadSetting
+from storage.files import writing
 
 PLAN = "plan.json"
 Kept = TypeVar("Kept")
@@ -26,23 +27,18 @@ class RunFolder(Generic[Kept]):
         ``read`` and ``write`` tell. Raises BadSetting when it holds a run with another plan; StoreWriteFailed."""
         self.path = path
         self._log, self._read_line, self._write_line = path / log, read, write
-        try:
+        with writing(path):
             path.mkdir(parents=True, exist_ok=True)
             if (path / PLAN).exists():
                 _compare(path / PLAN, facts)
             else:
                 (path / PLAN).write_text(json.dumps(facts, indent=1), encoding="utf-8")
-        except OSError as error:
-            raise StoreWriteFailed(path=path, reason=error.strerror or str(error)) from None
         self.finished = list(self._read())
 
     def add(self, kept: Kept) -> None:
         """Keep what was measured. Raises StoreWriteFailed."""
-        try:
-            with self._log.open("a", encoding="utf-8") as log:
-                log.write(self._write_line(kept) + "\n")
-        except OSError as error:
-            raise StoreWriteFailed(path=self._log, reason=error.strerror or str(error)) from None
+        with writing(self._log), self._log.open("a", encoding="utf-8") as log:
+            log.write(self._write_line(kept) + "\n")
         self.finished.append(kept)
 
     def _read(self) -> Iterator[Kept]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,30 @@ from storage.errors import StoreError
 
 pytestmark = pytest.mark.slow
 PATIENCE = 120.0
+
+
+def stopped(
+    bench: list[str], folder: Path, far_enough: Callable[[str], bool], after: float = 0.0
+) -> tuple[int, str, str]:
+    """A bench that is told to end, some seconds after it is far enough, by what it said on its error stream: its exit
+    code, and what it said on both."""
+    errors, variables = folder / "err", {**os.environ, "OMP_NUM_THREADS": "1"}
+    with errors.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "osd.cli.main", "bench", *bench],
+            stdout=subprocess.PIPE, stderr=file, text=True, env=variables, cwd=folder,
+        )  # fmt: skip
+    try:
+        end = time.monotonic() + PATIENCE
+        while not far_enough(errors.read_text()):
+            assert process.poll() is None and time.monotonic() < end, errors.read_text()
+            time.sleep(0.05)
+        time.sleep(after)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    return process.returncode, said, errors.read_text()
 
 
 @pytest.mark.long
@@ -49,20 +74,9 @@ def test_a_run_that_was_stopped_goes_on_in_its_folder(osd, tmp_path):
     run = ["--concurrency", "1,2", "--seconds", "1.2", "--turns", "1", "--swaps", "2", "--max-tokens", "12", "--json"]
     run += ["--out", str(tmp_path / "run")]
     kept = tmp_path / "run" / "turns.jsonl"
-    command = [sys.executable, "-m", "osd.cli.main", "bench", "serve", *run]
-    with (tmp_path / "err").open("w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=tmp_path)
-    try:
-        end = time.monotonic() + PATIENCE
-        while not (kept.exists() and kept.read_text()):
-            assert process.poll() is None and time.monotonic() < end, (tmp_path / "err").read_text()
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-    assert process.returncode == 130, (tmp_path / "err").read_text()
-    assert "goes on from there" in (tmp_path / "err").read_text()
+    code, said, errors = stopped(["serve", *run], tmp_path, lambda _: kept.exists() and kept.read_text() != "")
+    assert code == 130, errors
+    assert "goes on from there" in errors
     line = json.loads(said.splitlines()[-1])
     assert line["interrupted"] is True and line["by_concurrency"]["1"]["goodput"] > 0
     assert line["by_concurrency"]["2"]["goodput"] == 0 and line["goodput_over_best_min"] > 0
@@ -79,24 +93,10 @@ def test_a_run_that_was_stopped_goes_on_in_its_folder(osd, tmp_path):
 
 @pytest.mark.long
 def test_a_soak_ends_politely_when_it_is_told_to(tmp_path):
-    command = [sys.executable, "-m", "osd.cli.main", "bench", "soak", "--minutes", "30", "--every", "0.2"]
-    options = ["--measuring", "1", "--max-tokens", "6", "--out", str(tmp_path / "out"), "--json"]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (tmp_path / "err").open("w") as errors:
-        process = subprocess.Popen(
-            [*command, *options], stdout=subprocess.PIPE, stderr=errors, text=True, env=variables, cwd=tmp_path
-        )
-    try:
-        end = time.monotonic() + PATIENCE
-        while "for 30 minutes" not in (tmp_path / "err").read_text():
-            assert process.poll() is None and time.monotonic() < end, (tmp_path / "err").read_text()
-            time.sleep(0.1)
-        time.sleep(3)
-        process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=PATIENCE)
-    finally:
-        process.kill()
-    assert process.returncode == 0, (tmp_path / "err").read_text()
+    soak = ["soak", "--minutes", "30", "--every", "0.2", "--measuring", "1", "--max-tokens", "6", "--json"]
+    soak += ["--out", str(tmp_path / "out")]
+    code, said, errors = stopped(soak, tmp_path, lambda errors: "for 30 minutes" in errors, after=3)
+    assert code == 0, errors
     line = json.loads(said.splitlines()[-1])
     assert line["interrupted"] is True and line["requests"] > 0 and line["failed"] == 0
     assert line["processes"].keys() == {"server", "worker"} and line["published"] >= 0

@@ -134,10 +134,13 @@ class Bench:
         """(clients, turns) of the sittings that are left."""
         done, left = {level: len(arms[MAIN]) for level, arms in self.found.items()}, []
         for parts in self.plan.sittings(self.compared_at):
-            rest = [(level, turns - min(done[level], turns)) for level, turns in parts]
-            done |= {level: done[level] - min(done[level], turns) for level, turns in parts}
-            left.append([part for part in rest if part[1]])
-        return [parts for parts in left if parts]
+            rest = []
+            for level, turns in parts:
+                over = min(done[level], turns)
+                done[level] -= over
+                rest += [(level, turns - over)] if turns > over else []
+            left += [rest] if rest else []
+        return left
 
     def measure(self, sitting: Sitting, parts: Sequence[tuple[int, int]]) -> None:
         """So many turns of each level: arm after arm. Which versions served is counted by sittings: the next one's are
