@@ -64,5 +64,5 @@ def _compare(path: Path, facts: Mapping[str, Any]) -> None:
     except (ValueError, AttributeError):
         difference = f"{path.name} there cannot be read"
     if difference:
-        reason = f"{path.parent} holds another run: {difference}; give the same options to go on, or another folder"
-        raise BadSetting(source="option", key="--out", reason=reason)
+        ways = "the same options go on, another plan needs another folder"
+        raise BadSetting(source="option", key="--out", reason=f"{path.parent} holds another run: {difference}; {ways}")

@@ -40,7 +40,7 @@ def bench_trees(
 ) -> tuple[dict[str, Any], dict[str, Path]]:
     """The command's last line, and the files that were left in ``out``.
 
-    Raises BadCorpus for files without answers, BadBenchFile when ``out`` holds a run of another plan.
+    Raises BadCorpus for files without answers, BadSetting when ``out`` holds a run of another plan.
     """
     facts = {
         "target": pair.target.name, "draft": pair.draft.name, "corpus": [path.name for path in corpus],

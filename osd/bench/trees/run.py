@@ -10,16 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from osd.bench.folder import RunFolder
 from osd.bench.trees.corpora import Knowledge, Report
 from osd.bench.trees.decoding import Turn, decoder_of
 from osd.bench.trees.methods import ALONE
 from osd.bench.trees.plan import Plan, Unit
 from osd.models import Pair
-from storage.errors import BadBenchFile
-from storage.files import writing
 from storage.settings import ServeSettings
 
-PLAN, MEASURED = "plan.json", "measured.jsonl"
+MEASURED = "measured.jsonl"
 BIN = 64
 """Tokens of context that are counted together."""
 
@@ -59,14 +58,16 @@ class Runner:
     """Measures what is not in the folder yet."""
 
     def __init__(self, plan: Plan, pair: Pair, serve: ServeSettings, known: Knowledge, folder: Path) -> None:
-        """Raises BadBenchFile for a folder of another plan, StoreWriteFailed."""
-        self.plan, self.pair, self.folder = plan, pair, folder
+        """Raises BadSetting for a folder of another plan, StoreWriteFailed."""
+        self.plan, self.pair = plan, pair
+        facts = json.loads(json.dumps(plan.as_json()))
+        self._folder: RunFolder[Line] = RunFolder(folder, facts, MEASURED, json.loads, json.dumps)
         self.serve = serve.model_copy(
             update={"max_batch": 1, "tree_nodes": plan.nodes, "gamma_max": plan.depth, "gamma_initial": plan.depth}
         )
         self.known = known
         self._parts = {1.0: known}
-        self.lines = self._resumed()
+        self.lines = {json.dumps(line["unit"], sort_keys=True): line for line in self._folder.finished}
 
     def run(self, told: Report) -> list[Line]:
         """All units, those that were measured before among them. Work is counted in texts."""
@@ -76,27 +77,13 @@ class Runner:
             key = json.dumps(asdict(unit), sort_keys=True)
             if key not in self.lines:
                 self.lines[key] = self._measure(unit, partial(_further, told, done, total, str(unit)))
-                with writing(self.folder), (self.folder / MEASURED).open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(self.lines[key]) + "\n")
+                self._folder.add(self.lines[key])
             done += self._texts(unit)
             told(done, total, str(unit))
         return [self.lines[json.dumps(asdict(unit), sort_keys=True)] for unit in units]
 
     def _texts(self, unit: Unit) -> int:
         return len(unit.methods) * len(self.plan.data_sets[unit.data_set])
-
-    def _resumed(self) -> dict[str, Line]:
-        wanted, path = json.loads(json.dumps(self.plan.as_json())), self.folder / PLAN
-        with writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if not path.exists():
-                path.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
-        if json.loads(path.read_text("utf-8")) != wanted:
-            raise BadBenchFile(path=path, reason="is of another plan; give another --out")
-        measured = self.folder / MEASURED
-        text = measured.read_text("utf-8") if measured.exists() else ""
-        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        return {json.dumps(line["unit"], sort_keys=True): line for line in lines}
 
     def _measure(self, unit: Unit, told: Callable[[int], None]) -> Line:
         if unit.share not in self._parts:
