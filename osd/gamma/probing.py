@@ -86,13 +86,13 @@ class Prober:
         return 0 if plain is None else self._probe(plain, plain)
 
     def _probe(self, plain: float, loss: float, free: bool = False) -> int:
-        charged, given = 0.0, free and self._free > 0
-        price = self._costs.catch_up_ms + self._rounds * loss
-        if self._burst == 0 and (given or self._affords(price)):
+        charged = 0.0
+        if self._burst == 0:
+            price, given = self._costs.catch_up_ms + self._rounds * loss, free and self._free > 0
+            if not (given or self._affords(price)):
+                return 0
             self._free -= given
             self._burst, charged = self._rounds, max(0.0, price)
-        if self._burst == 0:
-            return 0
         self._burst -= 1
         self._open = self._costs.whole_ms, plain + charged
         return 1
