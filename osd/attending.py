@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from osd.scored import spread
+
 CALL = 50_000
 """What a call costs before it reads anything: so many numbers of its keys one query reads meanwhile, on one core."""
 PLANNING = 3
@@ -126,12 +128,6 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: flo
         lines = spread(query, group.places, rows, group.width)
     seen = _look(lines.transpose(1, 2), keys, values, group, scale).transpose(1, 2).reshape(rows * group.width, -1)
     return seen if group.places is None else seen[group.places]
-
-
-def spread(lines: Tensor, places: Tensor, rows: int, count: int) -> Tensor:
-    """(N, …) at their places among (rows, count, …), 0 elsewhere."""
-    whole = lines.new_zeros(rows * count, *lines.shape[1:])
-    return whole.index_copy_(0, places, lines).view(rows, count, *lines.shape[1:])
 
 
 def _look(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> Tensor:

@@ -13,6 +13,7 @@ from osd import lean
 from osd.brief import MOST_READ, Acceptance, BriefPass, ReadOff
 from osd.cache import RaggedCache
 from osd.few import FewTokens
+from osd.forward import Builder, Fill, Forward
 from osd.hugging import hugging_face_forward
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
@@ -28,12 +29,6 @@ SCORED = 32
 
 PACKED = 0.9
 """A pass is packed when no more than this share of its tokens counts."""
-
-Forward = Callable[[torch.Tensor, RaggedCache, torch.Tensor | None], torch.Tensor]
-"""Tokens (B, T), a cache that was aimed, and which token of each row to score (None: all) → logits."""
-Fill = Callable[[torch.Tensor, RaggedCache], None]
-"""The same without logits: only the cache is filled. A forward pass may have it under the name ``read``."""
-Builder = Callable[[PreTrainedModel], Forward | None]
 
 
 class Decoder:

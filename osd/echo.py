@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from osd.gamma.contexts import NO_CONTEXT, Around, Before, Peak, before_of, peak_of
 
@@ -52,12 +53,15 @@ class Spoken(Protocol):
     """A request with a text."""
 
     tokens: list[int]
-    echo: Echo
 
     @property
     def greedy(self) -> bool:
         """Whether it is at temperature 0."""
         ...
+
+
+_KEPT: WeakKeyDictionary[Spoken, Echo] = WeakKeyDictionary()
+"""What was learned of the requests that are being decoded, as far as a rule asked."""
 
 
 class Echoes:
@@ -95,8 +99,9 @@ class Echoes:
         return list(zip(values, thirds, seconds, lasts, likeliest, declined, strict=True))
 
     def _learn(self) -> None:
-        for row in self._rows:
-            row.echo.learn(row.tokens)
-        self._triples = [row.echo.triples for row in self._rows]
+        kept = [_KEPT.setdefault(row, Echo()) for row in self._rows]
+        for row, echo in zip(self._rows, kept, strict=True):
+            echo.learn(row.tokens)
+        self._triples = [echo.triples for echo in kept]
         self._greedy = [row.greedy for row in self._rows]
         self._before = [list(tokens) for tokens in zip(*[before_of(row.tokens) for row in self._rows], strict=True)]

@@ -17,7 +17,6 @@ import torch
 
 from osd.clock import Clock
 from osd.desk import Desk
-from osd.drafters import Draft
 from osd.drafters.making import make_drafting
 from osd.drafters.tree import Proposer
 from osd.gamma import CostModel, GammaController, Observation, make_pace
@@ -31,6 +30,7 @@ from osd.shadow import Shadow
 from osd.stats import EngineStats
 from osd.swap import HeadSwap, Swap
 from osd.text import Ending
+from osd.trees.tree import Draft
 from osd.verdict import Verdict, uniforms
 from osd.verify import verify
 from osd.warp import Warp
@@ -209,7 +209,7 @@ class Engine:
             tokens, reason = self.ending.cut(row, [*verdict.drafted[index][:accepted], verdict.follows[index]])
             row.tokens += tokens
             self.drafting.commit(row, before, accepted, draft)
-            row.gamma.observe(Observation(gammas[index], depth, accepted, row.tokens, verdict.acceptance(index)))
+            row.gamma_state.observe(Observation(gammas[index], depth, accepted, row.tokens, verdict.acceptance(index)))
             times, by = (clock.first_ms * share, clock.second_ms * share), self.drafting.version(row)
             row.rounds.append(Round(gammas[index], draft.lengths[index], accepted, len(tokens), *times, by, depth))
             ended = self._finish(row, reason) if reason else None

@@ -10,7 +10,8 @@ from osd.gamma import CostModel
 from osd.loading import weight_bytes
 from osd.models import Pair, row_length
 from osd.swap import HeadSwap, Swap
-from osd.undrafted import Nobody, has_draft, require_drafter
+from osd.target_only import has_draft, require_drafter
+from osd.undrafted import Nobody
 from router.throughput import Costs
 from storage.records import DEFAULT_DRAFT
 from storage.settings import ServeSettings

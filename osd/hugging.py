@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from osd.aiming import Feed
 from osd.cache import RaggedCache
+from osd.forward import Forward
 from osd.lora.bank import Mix
-
-if TYPE_CHECKING:
-    from osd.decoder import Forward
 
 
 def hugging_face_forward(module: PreTrainedModel) -> Forward:

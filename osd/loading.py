@@ -15,8 +15,9 @@ from typing import Any, cast
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from osd.decoder import Builder, Decoder, lay_out
+from osd.decoder import Decoder, lay_out
 from osd.drafters.residence import Arrival
+from osd.forward import Builder
 from osd.lora.adapter import Adapter, LowRank, NotPlain, Sizes, read_adapter, sizes_of
 from osd.lora.merging import merged
 from osd.models import LOAD_ERRORS, Model, Pair, check_vocabularies, load_model, load_tokenizer

@@ -16,7 +16,8 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from osd.decoder import Builder, Decoder, choose_forward, vocabulary_size
+from osd.decoder import Decoder, choose_forward, vocabulary_size
+from osd.forward import Builder
 from storage.errors import ModelNotLoaded, VocabularyMismatch
 from storage.settings import ServeSettings
 

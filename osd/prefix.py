@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from osd.cache import RaggedCache
-from osd.row import Row
 from storage.settings import ServeSettings
 
 BLOCK = 32
@@ -45,10 +44,14 @@ class Prefixes:
         """How many are kept."""
         return len(self._known)
 
-    def fetch(self, place: int, row: Row, version: str = "", *, read: int = 0, leave: int = 0) -> int:
-        """Copy what is known of a prompt's beginning to a place, all but ``leave`` tokens of what is to be read. Tokens
-        that are there then: ``read``, if no more is known than that."""
-        path = self._path(row, version, row.prompt_len - 1 - leave)
+    def owner(self, tenant: str, version: str = "") -> Hashable:
+        """Return whose blocks a prompt may use: its tenant's, unless they share, of one version of the weights."""
+        return None if self.shared else tenant, version
+
+    def fetch(self, place: int, prompt: Sequence[int], owner: Hashable, *, read: int = 0, leave: int = 0) -> int:
+        """Copy what is known of a prompt's beginning to a place, all but ``leave`` tokens of what is to be read; return
+        the tokens that are there then: ``read``, if no more is known than that."""
+        path = self._path(prompt, owner, len(prompt) - 1 - leave)
         if len(path) * BLOCK <= read:
             return read
         self._touch([key for key, _ in path])
@@ -57,10 +60,10 @@ class Prefixes:
             kept[:, begin : begin + len(path) * BLOCK] = pool[:, slots].flatten(1, 2)
         return len(path) * BLOCK
 
-    def keep(self, place: int, row: Row, version: str = "") -> None:
-        """A prompt was read, its last token aside: keep what is new of it."""
-        known = self._path(row, version, row.prompt_len - 1)
-        wanted = _blocks(row.tokens, row.prompt_len - 1)
+    def keep(self, place: int, prompt: Sequence[int], owner: Hashable) -> None:
+        """Keep what is new of a prompt that was read, its last token aside."""
+        known = self._path(prompt, owner, len(prompt) - 1)
+        wanted = _blocks(prompt, len(prompt) - 1)
         self._open()
         self._touch([key for key, _ in known])
         new = wanted[len(known) : len(self._free) + len(self._known)]
@@ -69,26 +72,23 @@ class Prefixes:
         for kept, pool in zip(self.cache.kept if new else (), self._pool, strict=False):
             part = kept[:, begin : begin + len(new) * BLOCK]
             pool[:, self._slots(slots)] = part.view(len(kept), len(new), BLOCK, -1)
-        self._chain(row, version, known, list(zip(new, slots, strict=True)))
+        self._chain(owner, known, list(zip(new, slots, strict=True)))
 
-    def _path(self, row: Row, version: str, length: int) -> list[tuple[Key, tuple[int, int]]]:
-        """The blocks that are known of a prompt's first ``length`` tokens."""
-        before, path = self._owner(row, version), []
-        for tokens in _blocks(row.tokens, length) if self._known else ():
+    def _path(self, prompt: Sequence[int], owner: Hashable, length: int) -> list[tuple[Key, tuple[int, int]]]:
+        """Return the blocks that are known of a prompt's first ``length`` tokens."""
+        before, path = owner, []
+        for tokens in _blocks(prompt, length) if self._known else ():
             if (found := self._known.get((before, tokens))) is None:
                 break
             path.append(((before, tokens), found))
             before = found[0]
         return path
 
-    def _owner(self, row: Row, version: str) -> Hashable:
-        return None if self.shared else row.request.tenant, version
-
     def _chain(
-        self, row: Row, version: str, known: list[tuple[Key, tuple[int, int]]], new: list[tuple[tuple[int, ...], int]]
+        self, owner: Hashable, known: list[tuple[Key, tuple[int, int]]], new: list[tuple[tuple[int, ...], int]]
     ) -> None:
         """Enter new blocks after those that are known."""
-        before: Hashable = known[-1][1][0] if known else self._owner(row, version)
+        before: Hashable = known[-1][1][0] if known else owner
         keys = [key for key, _ in known]
         for tokens, slot in new:
             keys.append((before, tokens))

@@ -93,7 +93,8 @@ class Reading:
         for place, reader in enumerate(self.readers, first):
             if self.prefixes is not None and reader.left:
                 leave = SCORED * reader.asks_surprise
-                read = self.prefixes.fetch(place, reader.row, read=reader.read, leave=leave)
+                prompt, owner = reader.row.request.prompt_tokens, self.prefixes.owner(reader.row.request.tenant)
+                read = self.prefixes.fetch(place, prompt, owner, read=reader.read, leave=leave)
                 self.stats.prefix_hits += read - reader.read
                 reader.read = read
 
@@ -116,7 +117,8 @@ class Reading:
             self.readers[index] = self.readers[0]
         del self.readers[0]
         if self.prefixes is not None:
-            self.prefixes.keep(place, reader.row)
+            request = reader.row.request
+            self.prefixes.keep(place, request.prompt_tokens, self.prefixes.owner(request.tenant))
         self.desk.decide(reader.row, reader.surprise)
         return reader.row
 

@@ -5,18 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from osd.echo import Echo
-from osd.gamma import GammaController
 from router.base import Decision
 from storage.records import Outcome, Request, Round, now
-
-if TYPE_CHECKING:
-    from osd.drafters.body import Seat
 
 LAG = 4
 """Tokens by which a drafter may lag behind a row's text and still share the batch's first draft pass."""
@@ -60,14 +55,29 @@ class Progress(NamedTuple):
         return self.request.id
 
 
+class ServingDraft(Protocol):
+    """A draft in memory, as far as a sequence needs to know it."""
+
+    draft: str
+    """Its name."""
+    version: str
+    """The version of its weights."""
+
+    @property
+    def limit(self) -> int:
+        """Positions that it can draft at."""
+        ...
+
+
 class Row:
     """The state of one request, first in line and then in the batch, where a draft and a rule serve it."""
 
-    seat: Seat
+    seat: ServingDraft
     """The draft that serves it, as long as it lives."""
-    controller: GammaController
-    gamma: Any
-    """Its state with the controller."""
+    controller: Any
+    """The gamma rule that sizes its drafts: an :class:`osd.gamma.base.GammaController`."""
+    gamma_state: Any
+    """What that rule knows of this sequence."""
 
     def __init__(self, request: Request, seen: Request, decision: Decision, limit: int) -> None:
         """``seen`` is the request as the router sees it; ``limit`` the number of tokens, prompt included, at which
@@ -82,8 +92,6 @@ class Row:
         """The version that began to read the prompt."""
         self.rounds: list[Round] = []
         self.started = time.perf_counter()
-        self.echo = Echo()
-        """What its text said, as far as somebody asked."""
         self._chance = np.random.Generator(np.random.Philox(request.sampling.seed))
         self._drawn, self._used = np.empty(0), 0
         """Uniform numbers, and how many of them were taken."""
@@ -98,9 +106,9 @@ class Row:
         """Whether it is at temperature 0."""
         return self.request.sampling.temperature == 0
 
-    def begin(self, controller: GammaController) -> None:
+    def begin(self, controller: Any) -> None:
         """It has a seat, and this rule sizes its drafts."""
-        self.controller, self.gamma = controller, controller.start()
+        self.controller, self.gamma_state = controller, controller.start()
 
     @property
     def length(self) -> int:

@@ -12,8 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from osd.attending import spread
-
 
 class Scored(NamedTuple):
     """Logits of B rows."""
@@ -57,3 +55,9 @@ class Scored(NamedTuple):
         counts = [end - begin for begin, end in zip(self.begins, ends, strict=True)]
         found = [row * width + i for row, count in enumerate(counts) for i in range(count)]
         return torch.tensor(found, device=self.lines.device)
+
+
+def spread(lines: Tensor, places: Tensor, rows: int, count: int) -> Tensor:
+    """(N, …) at their places among (rows, count, …), 0 elsewhere."""
+    whole = lines.new_zeros(rows * count, *lines.shape[1:])
+    return whole.index_copy_(0, places, lines).view(rows, count, *lines.shape[1:])

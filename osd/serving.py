@@ -16,7 +16,7 @@ from osd.models import Model, Pair
 from osd.proposing.make import proposer_of
 from osd.recorder import Recorder
 from osd.swap import HeadSwap, Swap
-from osd.undrafted import has_draft, require_drafter
+from osd.target_only import has_draft, require_drafter
 from router.base import Router
 from router.make import make_router
 from router.throughput import Costs

@@ -1,45 +1,17 @@
-"""A pair without a draft model: a target alone in memory, with drafts from counts and look-up.
-
-What stands in the draft's place says so when it is asked for anything that only a model has.
-"""
+"""What stands in a pool where there is no draft model: it takes rows in and drafts nothing."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import torch
 
 from osd.decoder import Decoder
 from osd.drafters.body import Body
 from osd.drafters.causal import CausalDrafter
-from osd.models import Model, Pair, choose_device, eos_ids, load_model, load_tokenizer
-from osd.needs import MODELLESS, NeedsDraft
+from osd.needs import NeedsDraft
 from osd.row import Row
-from storage.settings import ServeSettings
-
-EVERYWHERE = 1 << 30
-"""Positions that nothing limits."""
-
-
-class NoModel(Model):
-    """Stands where a pair has its draft."""
-
-    __slots__ = ()
-
-    def __init__(self, device: torch.device) -> None:
-        for name, value in (("name", "none"), ("limit", EVERYWHERE), ("build", lambda _: device)):
-            object.__setattr__(self, name, value)
-
-    @property
-    def module(self) -> NoReturn:
-        """Raises NeedsDraft."""
-        raise NeedsDraft(what="This")
-
-    @property
-    def device(self) -> torch.device:
-        """Where the target is."""
-        return cast(torch.device, cast(Any, self.build)(None))
+from osd.target_only import EVERYWHERE
 
 
 class Nobody(Body):
@@ -82,26 +54,3 @@ class Silent:
     """What a body's drafter is asked without drafting."""
 
     head: Any = None
-
-
-def load_alone(target: str | Path, *, device: str = "auto", dtype: str = "auto") -> Pair:
-    """A pair of a target alone. Raises ModelNotLoaded, CannotServeRagged."""
-    model = load_model(target, choose_device(device), dtype)
-    return Pair(model, NoModel(model.device), load_tokenizer(target), eos_ids(model.module))
-
-
-def has_draft(pair: Pair) -> bool:
-    """Whether there is a draft model in memory."""
-    return not isinstance(pair.draft, NoModel)
-
-
-def require_drafter(pair: Pair, serve: ServeSettings) -> None:
-    """Raises NeedsDraft where these settings ask for a draft model and the pair has none."""
-    if has_draft(pair):
-        return
-    if serve.drafter not in MODELLESS:
-        raise NeedsDraft(what=f"serve.drafter = {serve.drafter}")
-    if "specdecpp" in {serve.gamma, *serve.gamma_routes.values()}:
-        raise NeedsDraft(what="serve.gamma = specdecpp")
-    if serve.gamma_head is not None:
-        raise NeedsDraft(what="serve.gamma_head")

@@ -31,7 +31,7 @@ class PairNames:
     def load(self, serve: ServeSettings) -> Pair:
         """Both models in memory. Raises PairError."""
         if not self.draft:
-            from osd.undrafted import load_alone
+            from osd.target_only import load_alone
 
             return load_alone(self.target, device=serve.device, dtype=serve.dtype)
         from osd.models import load_pair

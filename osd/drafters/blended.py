@@ -15,13 +15,15 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
-from osd.drafters.base import Draft, Steer
+from osd.drafters.base import Steer
 from osd.drafters.blending import Blending, Group, Trust
+from osd.drafters.body import seat_of
 from osd.drafters.pool import DraftPool
 from osd.drafters.proposers import TAIL, text_from
 from osd.drafters.tree import Proposer, teach
 from osd.ngram.maker import DraftMaker
 from osd.row import Row
+from osd.trees.tree import Draft
 from osd.warp import Warp
 
 EXPLORE = 16
@@ -84,7 +86,7 @@ class BlendedDrafter:
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafting.commit`. A token that the draft did not say is one that it has read."""
         self.pool.commit(row, length_before, accepted, draft)
-        drafting, newest = self._drafting.get(row.request.id), row.seat.body.newest
+        drafting, newest = self._drafting.get(row.request.id), seat_of(row).body.newest
         if drafting and newest:
             blending, at = drafting
             judged = min(accepted + 1, newest.lengths[at])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from osd.decoder import Decoder
-from osd.drafters.base import Draft
 from osd.drafters.causal import CausalDrafter
 from osd.gamma import CostModel
 from osd.lora.adapter import Adapter
 from osd.lora.bank import Bank
 from osd.row import Row
+from osd.trees.tree import Draft
 
 
 class Body:
@@ -67,7 +69,7 @@ class Body:
 
     def regroup(self) -> None:
         """Rows, or their adapters, have changed."""
-        used = self._bank.set_rows([row.seat.adapter for row in self.rows])
+        used = self._bank.set_rows([seat_of(row).adapter for row in self.rows])
         self.decoder.adapters = self._bank.mix if used else None
 
 
@@ -85,3 +87,8 @@ class Seat:
     def limit(self) -> int:
         """Positions that it can draft at."""
         return self.body.limit
+
+
+def seat_of(row: Row) -> Seat:
+    """Return the draft that serves a row, which the pool gave it."""
+    return cast(Seat, row.seat)

@@ -11,7 +11,7 @@ from torch import Tensor
 from osd import choosing
 from osd.brief import PASSES, WORTH_COMPILING, ReadOff
 from osd.decoder import Decoder
-from osd.drafters.base import Draft, Steer
+from osd.drafters.base import Steer
 from osd.drafters.chain import Chain
 from osd.drafters.head import HeadPass
 from osd.drafters.second import Begin, Reads, Second
@@ -19,6 +19,7 @@ from osd.drafters.signals import Signals, Told
 from osd.prefill import Piece, read_pieces
 from osd.prefix import Prefixes
 from osd.row import Row
+from osd.trees.tree import Draft
 from osd.warp import Warp, draw
 
 
@@ -107,7 +108,8 @@ class CausalDrafter:
         for place, row in late:
             if self.prefixes is not None and not row.drafter_seen:
                 row.drafter_version = row.seat.version
-                row.drafter_seen = self.prefixes.fetch(place, row, row.seat.version)
+                owner = self.prefixes.owner(row.request.tenant, row.seat.version)
+                row.drafter_seen = self.prefixes.fetch(place, row.request.prompt_tokens, owner)
         pieces = [
             Piece(place, row.drafter_seen, row.tokens[row.drafter_seen : -1][: self.most_read]) for place, row in late
         ]
@@ -115,7 +117,8 @@ class CausalDrafter:
         for (place, row), piece in zip(late, pieces, strict=True):
             row.drafter_seen += len(piece.tokens)
             if self.prefixes is not None and not row.unread() and row.drafter_version == row.seat.version:
-                self.prefixes.keep(place, row, row.seat.version)
+                owner = self.prefixes.owner(row.request.tenant, row.seat.version)
+                self.prefixes.keep(place, row.request.prompt_tokens, owner)
         return [min(size, length) if row.unread() else length for row, length in zip(rows, lengths, strict=True)]
 
     def _next(self, rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> tuple[Tensor, ReadOff | None]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from osd.drafters.base import Draft
 from osd.echo import Echoes
 from osd.row import Row
+from osd.trees.tree import Draft
 
 
 class Chain:

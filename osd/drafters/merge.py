@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from osd.drafters.base import Draft
+from osd.trees.tree import Draft
 
 Part = tuple[Draft, Sequence[int]]
 """A draft, and the places of its rows in the batch."""

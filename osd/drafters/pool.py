@@ -13,14 +13,15 @@ from torch import Tensor
 
 from osd.clock import Laps
 from osd.decoder import Decoder
-from osd.drafters.base import Draft, Steer
-from osd.drafters.body import Body, Seat
+from osd.drafters.base import Steer
+from osd.drafters.body import Body, Seat, seat_of
 from osd.drafters.head import HeadPass
 from osd.drafters.merge import Part, merge, pick
 from osd.drafters.second import Begin
 from osd.gamma import CostModel
 from osd.prefix import draft_prefixes
 from osd.row import Row
+from osd.trees.tree import Draft
 from osd.warp import Warp
 from storage.settings import ServeSettings
 
@@ -72,10 +73,10 @@ class DraftPool:
 
     def join(self, row: Row, draft: str) -> None:
         """Seat a row with a draft, for its life; with the default one where that draft is not here."""
-        row.seat = self.seats.get(draft, self.default)
-        row.seat.rows += 1
-        self._touch(row.seat)
-        body = row.seat.body
+        row.seat = seat = self.seats.get(draft, self.default)
+        seat.rows += 1
+        self._touch(seat)
+        body = seat.body
         if not body.rows:
             self.busy.append(body)
         body.join(row)
@@ -83,10 +84,11 @@ class DraftPool:
 
     def leave(self, row: Row) -> None:
         """The row has ended."""
-        row.seat.rows -= 1
-        self.idled += not row.seat.rows
-        self._touch(row.seat)
-        body = row.seat.body
+        seat = seat_of(row)
+        seat.rows -= 1
+        self.idled += not seat.rows
+        self._touch(seat)
+        body = seat.body
         body.leave(row)
         if not body.rows:
             self.busy.remove(body)
@@ -96,13 +98,13 @@ class DraftPool:
 
     def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafter.commit`."""
-        body = row.seat.body
+        body = seat_of(row).body
         if body.newest is not None:
             body.drafter.commit(row, length_before, accepted, body.newest)
 
     def costs_beside(self, row: Row) -> CostModel | None:
         """The cost model of the row's draft; None where it is the engine's first."""
-        body = row.seat.body
+        body = seat_of(row).body
         return None if body.name is None else body.costs(self.costs)
 
     # drafting

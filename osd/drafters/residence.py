@@ -13,7 +13,7 @@ from itertools import count
 from typing import Literal
 
 from osd.decoder import Decoder
-from osd.drafters.body import Body, Seat
+from osd.drafters.body import Body, Seat, seat_of
 from osd.drafters.pool import DraftPool
 from osd.lora.adapter import Adapter
 
@@ -140,7 +140,7 @@ class Residence:
 
     def _is_alone(self, seat: Seat) -> bool:
         """Whether no other draft uses its body."""
-        seats = [*self.pool.seats.values(), *(row.seat for row in seat.body.rows)]
+        seats = [*self.pool.seats.values(), *(seat_of(row) for row in seat.body.rows)]
         return all(other is seat for other in seats if other.body is seat.body)
 
     def _make_room(self, seat: Seat) -> bool:
@@ -155,7 +155,7 @@ class Residence:
 
     def _kept(self) -> list[Seat]:
         """The seats that new rows may get, and those that rows still use."""
-        return [*self.pool.seats.values(), *(row.seat for body in self.pool.busy for row in body.rows)]
+        return [*self.pool.seats.values(), *(seat_of(row) for body in self.pool.busy for row in body.rows)]
 
     def _bytes(self, seats: Iterable[Seat]) -> int:
         kept: Sequence[Seat] = list(seats)

@@ -20,7 +20,7 @@ class Paced(Protocol):
     """A row of the batch, as far as its gamma is concerned."""
 
     controller: GammaController
-    gamma: Any
+    gamma_state: Any
     """Its state there."""
 
     def room(self) -> int:
@@ -62,7 +62,7 @@ class Pace:
         gammas = [0] * len(rows)
         for controller, members in _shared_out(rows, range(len(rows))):
             own = [rows[i] for i in members]
-            states, rooms = [row.gamma for row in own], [row.room() for row in own]
+            states, rooms = [row.gamma_state for row in own], [row.room() for row in own]
             asked = controller.plan(states, rooms, len(rows), [row.unread() for row in own])
             for i, gamma, room in zip(members, asked, rooms, strict=True):
                 gammas[i] = min(gamma, room)
@@ -77,7 +77,7 @@ class Pace:
             signals = read(controller.signal)
             if len(members) < len(rows):
                 signals = [signals[i] for i in members]
-            answers = controller.steer([rows[i].gamma for i in members], drafted, signals)
+            answers = controller.steer([rows[i].gamma_state for i in members], drafted, signals)
             for i, go in zip(members, answers, strict=True):
                 if go is not _ON:
                     lengths[i] = drafted if go else drafted - 1

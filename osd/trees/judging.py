@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from osd.decoder import Decoder
-from osd.drafters.base import Draft
 from osd.row import Row
 from osd.scored import Scored
 from osd.trees.acceptance import Forest, Walk, accept_tree_greedy, accept_tree_sampled
 from osd.trees.layout import lay_out, tables
-from osd.trees.tree import Tree, moves
+from osd.trees.tree import Draft, Tree, moves
 from osd.verdict import Verdict
 from osd.warp import Warp
 

@@ -1,10 +1,12 @@
-"""A draft that branches: one row's tree, and how it grows from a drawn chain and what is proposed beside it."""
+"""What drafters propose: a batch's draft, and one row's tree, which grows from a drawn chain and from proposals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, SupportsInt
+
+from torch import Tensor
 
 from storage.errors import BadProposal
 
@@ -134,3 +136,29 @@ def _pairs(proposal: Proposal, vocabulary: int) -> list[Place]:
 def moves(path: Sequence[int]) -> list[Place]:
     """(source, target) nodes of a path that closes up: its k-th node belongs at place k."""
     return [(node, place) for place, node in enumerate(path) if node != place]
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposals for B rows, G tokens each at most."""
+
+    tokens: Tensor
+    """(B, G) int64; beyond a row's length they mean nothing. In trees, G is the most that a row has."""
+    lengths: tuple[int, ...]
+    """Tokens that count, a row."""
+    q: Tensor | None
+    """(B, G, V) the distributions drawn from, after warping; None in a batch that is all greedy. Of trees (B, Q, V), Q
+    at least the length of the longest chain that was drawn."""
+    passes: int
+    """Passes of the drafter that it took: G, more where rows declined their last tokens, or fewer where a table named
+    some. Of several drafters, those of the one that made most."""
+    trees: tuple[Tree, ...] | None = None
+    """The same tokens with the node that each follows; None where every row has a chain, of tokens drawn from q in a
+    batch that samples."""
+    fed: int = 0
+    """Leading tokens of the chains that the draft itself has read."""
+
+    @property
+    def size(self) -> int:
+        """G."""
+        return self.tokens.shape[1]

@@ -11,9 +11,10 @@ import torch
 from transformers import PreTrainedModel
 
 from osd.compiled.background import InBackground
-from osd.decoder import Decoder, Forward
+from osd.decoder import Decoder
 from osd.engine import Engine
 from osd.few import MOST_TOKENS, FewTokens
+from osd.forward import Forward
 from osd.lean import LeanDecoder, lean_forward
 from osd.lora.bank import Mix
 from osd.sight import Fed

@@ -7,9 +7,7 @@ import torch
 
 from osd.engine import Engine
 from osd.prefix import BLOCK, Prefixes
-from osd.row import Row
-from router.base import Decision
-from storage.records import Request, Route
+from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import CONFIGS, alone, model_of, noisy, random_pair
 from tests.osd.test_reading import counted, long_prompts, texts
@@ -25,11 +23,6 @@ def settings(**more: object) -> ServeSettings:
 def asked(count: int, seed: int = 0, tenant: str = "default") -> list[Request]:
     tails = long_prompts(tuple(range(3, 3 + 7 * count, 7)), seed)
     return [Request(SYSTEM + tail, max_new_tokens=12, tenant=tenant) for tail in tails]
-
-
-def row(tokens: tuple[int, ...], tenant: str = "default") -> Row:
-    request = Request(tokens, 1, tenant=tenant)
-    return Row(request, request, Decision(Route("default")), 1000)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -66,7 +59,7 @@ def test_copied_keys_and_values_are_those_that_were_kept() -> None:
     for kept in cache.kept:
         kept.zero_()
     assert engine.reading.prefixes is not None
-    assert engine.reading.prefixes.fetch(0, row(SYSTEM)) == COPIED
+    assert engine.reading.prefixes.fetch(0, SYSTEM, ("default", "")) == COPIED
     assert all(torch.equal(kept[:, :COPIED], own) for kept, own in zip(cache.kept, before, strict=True))
 
 
@@ -103,24 +96,24 @@ def test_the_block_unused_longest_makes_room() -> None:
     decoder = random_pair().target.decoder(1, 240)
     block = 2 * 2 * BLOCK * 2 * 8 * 4  # layers, keys and values, tokens, heads, width, bytes
     prefixes = Prefixes(decoder.cache, 5 * block + 1, shared=False)
-    first, second, third = (row(p) for p in long_prompts((100, 70, 170), seed=3))
+    first, second, third = long_prompts((100, 70, 170), seed=3)
 
-    def read(which: Row) -> None:
-        decoder.prefill(0, which.tokens[:-1])
-        prefixes.keep(0, which)
+    def read(which: tuple[int, ...]) -> None:
+        decoder.prefill(0, which[:-1])
+        prefixes.keep(0, which, "owner")
 
-    def known(which: Row) -> int:
-        return prefixes.fetch(0, which) // BLOCK
+    def known(which: tuple[int, ...]) -> int:
+        return prefixes.fetch(0, which, "owner") // BLOCK
 
     read(first), read(second)  # 3 and 2 blocks fill it
     assert (known(first), known(second), prefixes.blocks) == (3, 2, 5)
-    read(row((*first.tokens[:64], *second.tokens)))  # two of first's, and two new: first's last one goes, and one more
+    read((*first[:64], *second))  # two of first's, and two new: first's last one goes, and one more
     assert (known(first), known(second), prefixes.blocks) == (2, 1, 5)
     read(third)  # longer than all that there is
     assert (known(third), known(first), known(second), prefixes.blocks) == (5, 0, 0, 5)
-    decoder.prefill(0, third.tokens[:-1])
+    decoder.prefill(0, third[:-1])
     expected = [kept[:, : 5 * BLOCK].clone() for kept in decoder.cache.kept]
-    prefixes.fetch(0, third)
+    prefixes.fetch(0, third, "owner")
     for kept, own in zip(decoder.cache.kept, expected, strict=True):
         torch.testing.assert_close(kept[:, : 5 * BLOCK], own)
 

@@ -15,7 +15,7 @@ from osd.models import Pair
 from osd.needs import MODELLESS, NeedsDraft
 from osd.prompts import encode
 from osd.serving import serving
-from osd.undrafted import NoModel, load_alone
+from osd.target_only import NoModel, load_alone
 from storage.errors import BadSetting
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings, load_settings

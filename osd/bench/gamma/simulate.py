@@ -87,7 +87,7 @@ class _Row:
 
     def __init__(self, index: int, trace: Trace, controller: GammaController, seed: int) -> None:
         self.index, self.trace = index, trace
-        self.controller, self.gamma = controller, controller.start()
+        self.controller, self.gamma_state = controller, controller.start()
         self.position = 0
         self.tokens: list[int] = trace.prompt.tolist()
         self.read = 0
@@ -242,7 +242,7 @@ class Simulator:
         result.emitted += row.commit(accepted, passes, gamma > 0)
         seen = Observation(gamma, drafted, accepted, row.tokens, chances)
         begun = time.perf_counter()
-        row.gamma.observe(seen)
+        row.gamma_state.observe(seen)
         result.decision_seconds += time.perf_counter() - begun
         result.rounds, result.drafted = result.rounds + 1, result.drafted + drafted
         result.accepted += accepted

@@ -44,7 +44,7 @@ class Telling(RowByRow):
 @dataclass
 class Line:
     controller: Telling
-    gamma: Told
+    gamma_state: Told
     left: int = 20
 
     def room(self) -> int:
