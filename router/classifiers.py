@@ -54,8 +54,7 @@ class Classifiers:
 
 
 def _languages(file: Path | None) -> Languages:
-    from router.language import shipped
-    from router.language_file import load_languages
+    from router.language_file import load_languages, shipped
 
     return shipped() if file is None else load_languages(file)
 

@@ -11,9 +11,6 @@ overlap: they are not n independent witnesses, and the prior would count for not
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,7 +26,6 @@ KNOWN = 0.6
 """Share of a text's letters that must be known; below, its script was never learned."""
 CROWD = 8
 """Languages that share an n-gram, above which it is faster to sum a row of all languages."""
-SHIPPED = Path(__file__).parent / "data" / "languages.npz"
 
 
 class LanguageModel:
@@ -116,11 +112,3 @@ class LanguageModel:
 def _certainty(scores: NDArray[np.float64]) -> float:
     """The softmax of the best score."""
     return float(1 / np.exp(scores - scores.max()).sum())
-
-
-@cache
-def shipped() -> LanguageModel:
-    """The model that comes with osd (router/data/README.md says what it was made of)."""
-    from router.language_file import load_languages
-
-    return load_languages(SHIPPED)

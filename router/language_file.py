@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ KIND = "osd-languages-1"
 WHAT = "a language model"
 STEPS = 25
 """Levels of a count as it grows by a factor of e: 255 levels reach to 27,000."""
+SHIPPED = Path(__file__).parent / "data" / "languages.npz"
 PARTS = ("gaps", "lengths", "languages", "levels")
 
 
@@ -60,3 +62,9 @@ def _holds(facts: dict[str, Any], *parts: NDArray[Any]) -> dict[str, bool]:
         "languages": languages.shape == levels.shape == (languages.size,)
         and bool((languages < len(labels)).all()),
     }  # fmt: skip
+
+
+@cache
+def shipped() -> LanguageModel:
+    """Load the model that comes with osd (router/data/README.md says what it was made of)."""
+    return load_languages(SHIPPED)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from router.language import ALPHA, FEATURES, PRIOR, LanguageModel, shipped
-from router.language_file import load_languages, save_languages
+from router.language import ALPHA, FEATURES, PRIOR, LanguageModel
+from router.language_file import load_languages, save_languages, shipped
 from router.language_tags import TWO_LETTERS, primary
 from router.language_text import prose, readable
 from router.language_training import train_languages
