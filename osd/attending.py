@@ -94,9 +94,7 @@ def share_out(starts: Sequence[int], counts: Sequence[int], size: int, layers: i
     return groups
 
 
-def group(
-    shares: Sequence[Share], counts: Sequence[int], mask: Tensor, packed: Tensor | None = None
-) -> list[Group]:
+def group(shares: Sequence[Share], counts: Sequence[int], mask: Tensor, packed: Tensor | None = None) -> list[Group]:
     """Groups of a pass over ``counts[i]`` tokens of each row, with its mask (B, 1, T, span) and, where not all of the
     B · T tokens are fed, which of them are."""
     groups, begin = [], 0
@@ -134,9 +132,7 @@ def _look(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: floa
     """(rows, heads, width, head_dim), in blocks of queries that all stand before the keys they are spared."""
     shared, blocks = query.shape[1] != keys.shape[1], []
     if group.width <= BLOCK:
-        return F.scaled_dot_product_attention(
-            query, keys, values, attn_mask=group.mask, scale=scale, enable_gqa=shared
-        )
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=group.mask, scale=scale, enable_gqa=shared)
     for begin in range(0, group.width, BLOCK):
         end = min(begin + BLOCK, group.width)
         until = min(group.span, group.start + end)

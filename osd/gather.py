@@ -1,8 +1,8 @@
 """What is kept of rounds: every verified position, or those where a draft was corrected. Many rounds in one go.
 
-    spans_of(taken, mode)            which positions, as arrays
-    gather(taken, mode, reducer)     those, with what is kept of the target's distribution there
-    launch(taken, mode, k)           the same of one round, on the device where its logits are
+spans_of(taken, mode)            which positions, as arrays
+gather(taken, mode, reducer)     those, with what is kept of the target's distribution there
+launch(taken, mode, k)           the same of one round, on the device where its logits are
 """
 
 from __future__ import annotations

@@ -25,8 +25,10 @@ def trees(
     ],
     corpus: Annotated[
         list[Path],
-        typer.Option(help="JSONL file with `prompt` and `response` that tables are made of; not one of --prompts.",
-                     metavar="FILE"),
+        typer.Option(
+            help="JSONL file with `prompt` and `response` that tables are made of; not one of --prompts.",
+            metavar="FILE",
+        ),
     ],
     target: TargetOption = None,
     draft: DraftOption = None,

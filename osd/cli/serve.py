@@ -63,8 +63,11 @@ def serve(
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Processes behind the port, each with an engine of its own. Default: fleet.workers.", metavar="N",
-            min=1, max=256, rich_help_panel=LISTENING,
+            help="Processes behind the port, each with an engine of its own. Default: fleet.workers.",
+            metavar="N",
+            min=1,
+            max=256,
+            rich_help_panel=LISTENING,
         ),
     ] = None,
     model_name: Annotated[

@@ -1,7 +1,7 @@
 """What can be wrong with tables and corpora; the tree is in :mod:`storage.errors`.
 
-    BadInput         BadCorpus, BadTable
-    PairError        OtherTokenizer
+BadInput         BadCorpus, BadTable
+PairError        OtherTokenizer
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from osd.ngram.tree import Proposal
 
 DEFAULTS = MatchSettings(shortest=1)
 
+
 @njit
 def match_length(text: Index, end: int, longest: int) -> int:
     """How many tokens before ``end`` are the text's last ones, up to ``longest``."""
@@ -50,9 +51,7 @@ def best_ends(text: Index, shortest: int, longest: int, ends: Index) -> int:
 
 
 @kept
-def look_up(
-    text: Index, shortest: int, longest: int, length: int, ends: Index, tokens: Index, parents: Index
-) -> int:
+def look_up(text: Index, shortest: int, longest: int, length: int, ends: Index, tokens: Index, parents: Index) -> int:
     """Fill a tree; returns its size."""
     size = 0
     for i in range(best_ends(text, shortest, longest, ends)):

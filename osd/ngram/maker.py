@@ -154,9 +154,7 @@ class DraftMaker:
         tokens, parents = self._tokens[row, :size].copy(), self._parents[row, :size].copy()
         return Proposal(tokens, parents, self._chances[row, :size].copy())
 
-    def _fill(
-        self, places: Sequence[int], tails: Sequence[Sequence[int] | Index], most: Sequence[int] | None
-    ) -> None:
+    def _fill(self, places: Sequence[int], tails: Sequence[Sequence[int] | Index], most: Sequence[int] | None) -> None:
         room = self.order - 1
         for r, tail in enumerate(tails):
             last = tail[-room:]

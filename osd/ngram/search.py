@@ -103,8 +103,16 @@ def expand(
     """Ask the table what follows a node; returns the number of nodes there are now."""
     length = context_of(bench, node, tail, context)
     count = successors(
-        shared, own, context[len(context) - length :], rules.order, rules.shortest, rules.weight, rules.kappa,
-        rules.breadth, bench.found, bench.chances,
+        shared,
+        own,
+        context[len(context) - length :],
+        rules.order,
+        rules.shortest,
+        rules.weight,
+        rules.kappa,
+        rules.breadth,
+        bench.found,
+        bench.chances,
     )
     bench.first[node], bench.children[node] = size, count
     for i in range(count):
@@ -145,9 +153,7 @@ def back_up(bench: Bench, node: int) -> None:
 
 
 @njit
-def search_row(
-    bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index, rules: Rules, depth: int
-) -> int:
+def search_row(bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index, rules: Rules, depth: int) -> int:
     """Every search of one row, ``depth`` tokens deep at most; returns how many nodes there are."""
     bench.first[0], bench.children[0], bench.depths[0], bench.likelihoods[0] = UNASKED, 0, 0, 1.0
     size = expand(bench, 0, 1, shared, own, tail, context, rules)
@@ -199,9 +205,7 @@ def merge(bench: Bench, size: int, tokens: Index, parents: Index, chances: Float
 
 
 @njit
-def follow(
-    bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index, rules: Rules, depth: int
-) -> int:
+def follow(bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index, rules: Rules, depth: int) -> int:
     """Greedy search, for comparison: the likeliest successor, its likeliest successor, …; returns the nodes."""
     bench.depths[0], bench.likelihoods[0] = 0, 1.0
     node, size = 0, 1

@@ -92,9 +92,7 @@ def test_coverage_is_counted_as_by_hand(osd: Osd, lines: Path, tokenizer: Path, 
     assert shown["coverage"]["1"] == pytest.approx(least, abs=1e-9)
 
 
-def test_plain_text_is_cut_into_documents_and_none_is_lost(
-    osd: Osd, tokenizer: Path, tmp_path: Path
-) -> None:
+def test_plain_text_is_cut_into_documents_and_none_is_lost(osd: Osd, tokenizer: Path, tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("\n".join(text_of(i, 12) for i in range(500)))
     built = build(osd, path, "--tokenizer", tokenizer, "--out", tmp_path / "c")
@@ -144,9 +142,7 @@ def test_a_build_that_was_killed_goes_on_and_ends_the_same(
         ('{"response": ""}\n', "hold no text"),
     ],
 )
-def test_files_that_cannot_be_used_are_named(
-    osd: Osd, tokenizer: Path, tmp_path: Path, text: str, says: str
-) -> None:
+def test_files_that_cannot_be_used_are_named(osd: Osd, tokenizer: Path, tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(text)
     require_refusal(osd("corpus", "build", path, "--tokenizer", tokenizer, "--out", tmp_path / "c"), says)

@@ -122,9 +122,7 @@ def test_the_next_process_takes_up_what_a_killed_one_left(
     (tmp_path / "settings.json").write_text(settings.model_dump_json())
     command = [sys.executable, "-m", "tests.faults.child", str(tmp_path / "settings.json"), point]
     with open_store(settings) as store:
-        with Process(
-            command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as child:
+        with Process(command, cwd=ROOT, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
             assert child.stdin and child.stdout
             assert child.stdout.readline() == b"open\n"
             database[1].cut()

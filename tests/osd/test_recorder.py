@@ -132,9 +132,7 @@ def test_requests_that_may_not_be_learned_from_or_were_cancelled_leave_no_sample
     assert [s.request_id for s in store.samples.read([private.id, cancelled.id, open_.id])] == [open_.id]
 
 
-def test_a_full_buffer_drops_and_counts_and_serving_goes_on(
-    pair: Pair, store: Store, settings: Settings
-) -> None:
+def test_a_full_buffer_drops_and_counts_and_serving_goes_on(pair: Pair, store: Store, settings: Settings) -> None:
     recorder = Recorder(store, settings, "test")
     recorder.buffer.limit = 3 * 4 * VOCABULARY * 4 - 1  # not even a round of three rows of four places fits
     asked = [Request(p, max_new_tokens=12) for p in prompts(4, seed=22)]

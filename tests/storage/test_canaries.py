@@ -86,9 +86,7 @@ def test_all_at_once_make_one_claim(store: Store, alive: Callable[..., None], pu
         assert store.canaries.release(new.id, {})
 
 
-def test_a_released_version_is_for_all_and_serving(
-    store: Store, alive: Callable[..., None], publish: Publish
-) -> None:
+def test_a_released_version_is_for_all_and_serving(store: Store, alive: Callable[..., None], publish: Publish) -> None:
     alive(*NAMES)
     root, new = store.versions.current("default"), publish()
     staged(store)
@@ -114,9 +112,7 @@ def test_a_version_that_is_taken_back_is_left_by_all(
     assert (state_of(store, root), state_of(store, new)) == (VersionState.SERVING, VersionState.ROLLED_BACK)
 
 
-def test_when_the_canary_is_lost_another_takes_over(
-    store: Store, alive: Callable[..., None], publish: Publish
-) -> None:
+def test_when_the_canary_is_lost_another_takes_over(store: Store, alive: Callable[..., None], publish: Publish) -> None:
     alive(*NAMES)
     root, new = store.versions.current("default"), publish()
     first = str(chosen(new.id, NAMES))

@@ -104,8 +104,7 @@ class Results:
         """Controllers against the target alone, with a draft of random weights and in large batches."""
         return {
             f"{setting.draft} draft, batch {setting.batch}": {
-                name: scene.ratios(self._usual(name))["vs_target_alone"]
-                for name in self.plan.adaptive
+                name: scene.ratios(self._usual(name))["vs_target_alone"] for name in self.plan.adaptive
             }
             for setting, scene in self.scenes.items()
             if setting.data_set == ALL

@@ -66,7 +66,9 @@ def routes(http: Request, seconds: Seconds = DAY) -> dict[str, Any]:
     traffic = {row.by["route"]: row.as_dict() for row in Answers(store).acceptance(Window(now() - seconds), ["route"])}
     found = [
         {
-            "name": route.name, "draft": route.draft, "candidates": list(route.candidates),
+            "name": route.name,
+            "draft": route.draft,
+            "candidates": list(route.candidates),
             "traffic": traffic.get(route.name),
         }
         for route in store.routes.list()

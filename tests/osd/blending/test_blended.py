@@ -69,9 +69,7 @@ def test_the_draft_reads_what_it_was_not_asked_about(monkeypatch: pytest.MonkeyP
     drafter = engine.drafter.default.body.drafter
     following, drafting = drafter._next, drafter.propose
 
-    def following_checked(
-        rows: Sequence[Row], lengths: Sequence[int], chain: Chain
-    ) -> tuple[Tensor, ReadOff | None]:
+    def following_checked(rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> tuple[Tensor, ReadOff | None]:
         logits, read_off = following(rows, lengths, chain)
         for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             if length > chain.size:

@@ -16,9 +16,7 @@ from storage.store import Store, open_store
 
 def settings_in(folder: Path, **serve: Any) -> Settings:
     serve = {"max_batch": 2, "drafter": "trigram", "gamma": "fixed", "gamma_initial": 6, "table_mb": 4} | serve
-    return load_settings(
-        storage={"directory": folder / "data", "holdout": 0.0, "flush_requests": 1}, serve=serve
-    )
+    return load_settings(storage={"directory": folder / "data", "holdout": 0.0, "flush_requests": 1}, serve=serve)
 
 
 @pytest.fixture(scope="module")

@@ -39,9 +39,7 @@ def test_counts_that_are_tried_grow_and_end_with_all(most: int) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=30), st.integers(0, 4), st.integers(0, 20))
-def test_the_likeliest_are_connected_and_keep_what_was_drawn(
-    pairs: list[tuple[int, int]], own: int, most: int
-) -> None:
+def test_the_likeliest_are_connected_and_keep_what_was_drawn(pairs: list[tuple[int, int]], own: int, most: int) -> None:
     tree = chain(list(range(own)), drawn=True)
     for parent, token in pairs:
         tree.add(min(parent, len(tree)), 10 + token)
