@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd.scored import spread
+from osd.logits import spread
 
 CALL = 50_000
 """What a call costs before it reads anything: so many numbers of its keys one query reads meanwhile, on one core."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from osd.brief import WORTH_COMPILING
 from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
-from osd.scored import Scored
+from osd.logits import Scored
 from osd.warp import Warp
 
 MOST_NUMBERS = 1 << 20

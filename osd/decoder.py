@@ -15,9 +15,9 @@ from osd.cache import RaggedCache
 from osd.few import FewTokens
 from osd.forward import Builder, Fill, Forward
 from osd.hugging import hugging_face_forward
+from osd.logits import Scored
 from osd.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.lora.bank import Mix
-from osd.scored import Scored
 from osd.sight import Fed
 from osd.trees.layout import Layout
 from storage.errors import CannotServeRagged

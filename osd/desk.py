@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from osd.intake import check_request
 from osd.models import Pair
-from osd.row import Completion, Row
+from osd.sequence import Completion, Row
 from router.base import Decision, Router
 from storage.records import Request
 

@@ -17,20 +17,21 @@ import torch
 
 from osd.clock import Clock
 from osd.desk import Desk
+from osd.draft import Draft
 from osd.drafters.making import make_drafting
 from osd.drafters.tree import Proposer
-from osd.gamma import CostModel, GammaController, Observation, make_pace
+from osd.gamma import make_pace
+from osd.gamma.base import CostModel, GammaController, Observation
 from osd.household import UNVERSIONED, Household, PassCosts
+from osd.logits import Scored
 from osd.models import Pair, row_length, row_limit
 from osd.reading import Reading
 from osd.recorder import Recorder
-from osd.row import Completion, Progress, Row
-from osd.scored import Scored
+from osd.sequence import Completion, Progress, Row
 from osd.shadow import Shadow
 from osd.stats import EngineStats
 from osd.swap import HeadSwap, Swap
 from osd.text import Ending
-from osd.trees.tree import Draft
 from osd.verdict import Verdict, uniforms
 from osd.verify import verify
 from osd.warp import Warp

@@ -22,7 +22,7 @@ from osd.brief import WORTH_COMPILING, array_of
 from osd.cache import RaggedCache
 from osd.compiled.apart import apart
 from osd.compiled.background import InBackground
-from osd.scored import Scored
+from osd.logits import Scored
 from osd.sight import Fed, Sight, of_rows
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import torch.nn.functional as F
 from torch import Tensor
 
+from osd.logits import Scored
 from osd.reduce import Kept, Reducer, launched, on_host, rows_at
-from osd.row import Progress
-from osd.scored import Scored
+from osd.sequence import Progress
 from osd.verdict import Verdict
 from storage.records import TokenKind
 

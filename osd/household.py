@@ -6,7 +6,7 @@ from osd.drafters.body import Body, Seat
 from osd.drafters.head import head_in_settings
 from osd.drafters.pool import DraftPool
 from osd.drafters.residence import Arrival, DraftMemory, Residence
-from osd.gamma import CostModel
+from osd.gamma.base import CostModel
 from osd.loading import weight_bytes
 from osd.models import Pair, row_length
 from osd.swap import HeadSwap, Swap

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from osd.gather import Launched, Spans, Taken, spans_of
-from osd.row import Completion
+from osd.sequence import Completion
 
 ROUNDS = 32
 """Handed over at once at most. More of them gain little and push other things out of the processor's caches."""

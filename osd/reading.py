@@ -13,7 +13,7 @@ from osd.decoder import SCORED, Decoder
 from osd.desk import Desk
 from osd.prefill import Piece, read_pieces
 from osd.prefix import target_prefixes
-from osd.row import Row
+from osd.sequence import Row
 from osd.stats import EngineStats
 from storage.settings import ServeSettings
 

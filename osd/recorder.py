@@ -22,11 +22,11 @@ from torch import Tensor
 from osd.buffer import Buffer
 from osd.gather import Taken, gather, launch
 from osd.handover import Handover
+from osd.logits import Scored
 from osd.parcels import Parcel
 from osd.redaction import Redactor, load_hook
 from osd.reduce import Reducer
-from osd.row import Completion, Progress
-from osd.scored import Scored
+from osd.sequence import Completion, Progress
 from osd.sheaf import Sheaf
 from osd.tracing import make_tracing
 from osd.verdict import Verdict

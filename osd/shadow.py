@@ -20,7 +20,7 @@ from osd.decoder import Decoder
 from osd.drafters.body import Seat
 from osd.drafters.pool import DraftPool
 from osd.lora.bank import Bank
-from osd.row import Completion, Row
+from osd.sequence import Completion, Row
 from router.foresight import Seen
 
 WAITING = 64

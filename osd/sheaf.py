@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from osd.gather import Block, Ints, Spans, runs
 from osd.reduce import Kept
-from osd.row import Completion
+from osd.sequence import Completion
 from storage.records import RequestSamples, TokenKind
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from osd.row import Row
+from osd.sequence import Row
 
 SLACK = 16
 """Tokens before the new ones that are decoded with them: a stop string may have begun there, and a

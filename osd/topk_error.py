@@ -12,7 +12,8 @@ O = Z / (Z_kept + Z), has two known ends, O₋ ≤ O ≤ O₊; Ô is what is ass
   adds at most the smaller of the two masses;
 * ‖∇L − ∇L̂‖₁ ≤ (δ + O₊ + Ô) / τ for L = KL(p ‖ q) and the gradient by the draft's logits, (q − p) / τ: outside it is
   taken as q − Ô q/Q;
-* |KL − K̂L| ≤ max |f(O) − f(Ô)| + O₊ (ln c − ln (min_out q / Q))₊ with c = min(1, p_k^(1/τ) / Z₋). f(O) is the coarsened
+* |KL − K̂L| ≤ max |f(O) − f(Ô)| + O₊ (ln c − ln (min_out q / Q))₊ with c = min(1, p_k^(1/τ) / Z₋). f(O) is the
+coarsened
   KL as a function of the share outside: convex, so its extremes are at O₋, O₊ or its own minimum. The rest is the KL
   within the outside, O · KL(p_out/O ‖ q_out/Q) by the chain rule: no p there is above c, and no q below its least.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Link, SpanContext
 
-    from osd.row import Completion
+    from osd.sequence import Completion
 
 LINKS = 128
 """Of a span at most: OpenTelemetry's own limit."""

@@ -10,7 +10,7 @@ from osd.decoder import Decoder
 from osd.drafters.body import Body
 from osd.drafters.causal import CausalDrafter
 from osd.needs import NeedsDraft
-from osd.row import Row
+from osd.sequence import Row
 from osd.target_only import EVERYWHERE
 
 

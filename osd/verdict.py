@@ -12,9 +12,9 @@ from torch import Tensor
 
 from osd import choosing
 from osd.acceptance import accept_greedy, accept_sampled, acceptance_chance, expected_acceptance
-from osd.row import Row
-from osd.scored import Scored
-from osd.trees.tree import Draft
+from osd.draft import Draft
+from osd.logits import Scored
+from osd.sequence import Row
 from osd.warp import Warp
 
 Doubles = npt.NDArray[np.float64]

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from osd.decoder import Decoder
-from osd.row import Row
-from osd.scored import Scored
+from osd.draft import Draft
+from osd.logits import Scored
+from osd.sequence import Row
 from osd.trees.judging import check_trees
-from osd.trees.tree import Draft
 from osd.verdict import Verdict, judge
 from osd.warp import Warp
 

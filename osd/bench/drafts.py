@@ -23,7 +23,7 @@ from osd.engine import Engine
 from osd.models import Pair, load_pair
 from osd.online.source import Segment
 from osd.prompts import encode
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.serving import in_folder, serving
 from osd.shadow import score
 from router.foresight import Seen, gain

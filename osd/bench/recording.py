@@ -29,7 +29,7 @@ from osd.bench.turns import Both, Compared, Turn, usual_seconds
 from osd.engine import Engine
 from osd.models import Pair
 from osd.recorder import Recorder
-from osd.row import Completion
+from osd.sequence import Completion
 from storage.records import Request
 from storage.settings import Settings
 from storage.store import open_store

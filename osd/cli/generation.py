@@ -15,7 +15,7 @@ from storage.records import Request, Sampling, ratio
 
 if TYPE_CHECKING:
     from osd.engine import Engine
-    from osd.row import Completion
+    from osd.sequence import Completion
 
 
 @dataclass(frozen=True, slots=True)

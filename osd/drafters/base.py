@@ -7,9 +7,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from osd.draft import Draft
 from osd.gamma.pace import Read
-from osd.row import Row
-from osd.trees.tree import Draft
+from osd.sequence import Row
 from osd.warp import Warp
 
 Steer = Callable[[Sequence[Row], list[int], int, Read], None]

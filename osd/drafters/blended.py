@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from torch import Tensor
 
+from osd.draft import Draft
 from osd.drafters.base import Steer
 from osd.drafters.blending import Blending, Group, Trust
 from osd.drafters.body import seat_of
@@ -22,8 +23,7 @@ from osd.drafters.pool import DraftPool
 from osd.drafters.proposers import TAIL, text_from
 from osd.drafters.tree import Proposer, teach
 from osd.ngram.maker import DraftMaker
-from osd.row import Row
-from osd.trees.tree import Draft
+from osd.sequence import Row
 from osd.warp import Warp
 
 EXPLORE = 16

@@ -7,12 +7,12 @@ from typing import cast
 import torch
 
 from osd.decoder import Decoder
+from osd.draft import Draft
 from osd.drafters.causal import CausalDrafter
-from osd.gamma import CostModel
+from osd.gamma.base import CostModel
 from osd.lora.adapter import Adapter
 from osd.lora.bank import Bank
-from osd.row import Row
-from osd.trees.tree import Draft
+from osd.sequence import Row
 
 
 class Body:

@@ -11,6 +11,7 @@ from torch import Tensor
 from osd import choosing
 from osd.brief import PASSES, WORTH_COMPILING, ReadOff
 from osd.decoder import Decoder
+from osd.draft import Draft
 from osd.drafters.base import Steer
 from osd.drafters.chain import Chain
 from osd.drafters.head import HeadPass
@@ -18,8 +19,7 @@ from osd.drafters.second import Begin, Reads, Second
 from osd.drafters.signals import Signals, Told
 from osd.prefill import Piece, read_pieces
 from osd.prefix import Prefixes
-from osd.row import Row
-from osd.trees.tree import Draft
+from osd.sequence import Row
 from osd.warp import Warp, draw
 
 

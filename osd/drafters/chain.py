@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from osd.draft import Draft
 from osd.echo import Echoes
-from osd.row import Row
-from osd.trees.tree import Draft
+from osd.sequence import Row
 
 
 class Chain:

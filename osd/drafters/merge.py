@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from osd.trees.tree import Draft
+from osd.draft import Draft
 
 Part = tuple[Draft, Sequence[int]]
 """A draft, and the places of its rows in the batch."""

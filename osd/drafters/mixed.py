@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor
 
+from osd.draft import Draft, Tree, chain, graft
 from osd.drafters.base import Steer
 from osd.drafters.tree import CALM, TreeDrafter, plant
 from osd.drafters.worth import Side, Worth, brought
 from osd.gamma.pace import Read
-from osd.row import Row
+from osd.sequence import Row
 from osd.trees.breadth import pruned
 from osd.trees.chances import gains, likeliest
-from osd.trees.tree import Draft, Tree, chain, graft
 from osd.warp import Warp
 
 LATE = 16

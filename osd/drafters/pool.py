@@ -13,15 +13,15 @@ from torch import Tensor
 
 from osd.clock import Laps
 from osd.decoder import Decoder
+from osd.draft import Draft
 from osd.drafters.base import Steer
 from osd.drafters.body import Body, Seat, seat_of
 from osd.drafters.head import HeadPass
 from osd.drafters.merge import Part, merge, pick
 from osd.drafters.second import Begin
-from osd.gamma import CostModel
+from osd.gamma.base import CostModel
 from osd.prefix import draft_prefixes
-from osd.row import Row
-from osd.trees.tree import Draft
+from osd.sequence import Row
 from osd.warp import Warp
 from storage.settings import ServeSettings
 

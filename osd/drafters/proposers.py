@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from osd.row import Row
-from osd.trees.tree import Proposal
+from osd.draft import Proposal
+from osd.sequence import Row
 
 Index = npt.NDArray[np.int64]
 TAIL = 8

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from osd.gamma import Signal
-from osd.row import Row
+from osd.gamma.base import Signal
+from osd.sequence import Row
 
 
 class Reads(Protocol):

@@ -12,7 +12,7 @@ from torch import Tensor
 from osd.brief import ReadOff
 from osd.drafters.head import HeadPass
 from osd.echo import Echoes
-from osd.gamma import Signal
+from osd.gamma.base import Signal
 from osd.gamma.contexts import Peak
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from osd.trees.tree import Tree
+from osd.draft import Tree
 
 FIRST = 8
 """Rounds in which the draft is asked before anything is concluded."""

@@ -19,7 +19,7 @@ from osd.engine import Engine
 from osd.models import Pair
 from osd.online.arrival import Free
 from osd.online.feed import Feed, Spent
-from osd.row import Completion
+from osd.sequence import Completion
 from storage.errors import BadRequest
 from storage.records import Request, ratio
 from storage.settings import ServeSettings

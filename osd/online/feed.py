@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from osd.engine import Engine
 from osd.online.arrival import Arrival
-from osd.row import Completion
+from osd.sequence import Completion
 from storage.errors import BadRequest, TrainingFailed
 from storage.records import Request
 

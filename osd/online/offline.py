@@ -16,7 +16,7 @@ from osd.online.measure import Served
 from osd.online.process import distil_offline
 from osd.online.scoring import Reader
 from osd.online.stream import Trace
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.serving import in_folder
 
 EPOCHS = 2

@@ -12,7 +12,7 @@ from osd.drafters.blended import Watched
 from osd.drafters.body import Seat
 from osd.models import Model
 from osd.ngram.guess import sureness_of, trust_in_model
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.shadow import logits_of, matches, reader_of
 
 

@@ -21,7 +21,7 @@ from osd.online.measure import Served, SwapSeen
 from osd.online.scoring import Reader, blended_hits
 from osd.online.source import Segment
 from osd.prompts import encode
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.shadow import hits
 from storage.errors import BadRequest
 from storage.records import DEFAULT_DRAFT, Request

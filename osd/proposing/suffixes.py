@@ -14,7 +14,7 @@ from osd.ngram.tree import NOTHING, Proposal
 from osd.proposing.chores import Chores
 from osd.proposing.shared import shared_requests
 from osd.proposing.trail import LOOK, Trail
-from osd.row import Row
+from osd.sequence import Row
 from storage.settings import ServeSettings
 from storage.store import Store
 

@@ -16,7 +16,7 @@ from osd.ngram.tree import NOTHING, Proposal
 from osd.proposing.chores import Chores
 from osd.proposing.consent import Consent
 from osd.proposing.shelf import Shelf
-from osd.row import Row
+from osd.sequence import Row
 from storage.errors import OsdError
 from storage.settings import ServeSettings
 

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from osd.engine import Engine
+from osd.logits import Scored
 from osd.machine import wake_promptly
-from osd.row import Progress, Row
-from osd.scored import Scored
+from osd.sequence import Progress, Row
 from osd.server.cargo import error_of, packed_piece, served_of
 from osd.server.errors import ApiError, Busy, Draining, Stopped, as_api_error
 from osd.server.line import Line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.server.errors import ApiError
 from osd.server.scores import Scores
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from osd.row import Row
+from osd.sequence import Row
 from osd.server.errors import ApiError
 from osd.server.piece import Done, Piece
 from osd.server.scores import Scores

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from osd.trees.tree import Tree
+from osd.draft import Tree
 from osd.warp import draw
 
 At = Callable[[Tensor], Tensor]

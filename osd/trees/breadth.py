@@ -8,7 +8,7 @@ import bisect
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
-from osd.trees.tree import Tree
+from osd.draft import Tree
 
 EXPLORE = 16
 """One round in so many takes everything where proposers say nothing of their tokens: what is deep is judged only where

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from osd.trees.tree import Tree
+from osd.draft import Tree
 
 DEEP, WIDE = 12, 8
 """Depths and ranks beyond these share the last cell."""

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from osd.decoder import Decoder, vocabulary_size
+from osd.draft import Tree, moves
 from osd.models import Model
 from osd.trees.layout import lay_out
-from osd.trees.tree import Tree, moves
 from storage.errors import CannotServeTrees
 
 TEXTS = (9, 5)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from osd.decoder import Decoder
-from osd.row import Row
-from osd.scored import Scored
+from osd.draft import Draft, Tree, moves
+from osd.logits import Scored
+from osd.sequence import Row
 from osd.trees.acceptance import Forest, Walk, accept_tree_greedy, accept_tree_sampled
 from osd.trees.layout import lay_out, tables
-from osd.trees.tree import Draft, Tree, moves
 from osd.verdict import Verdict
 from osd.warp import Warp
 

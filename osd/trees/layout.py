@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osd.trees.tree import Tree
+from osd.draft import Tree
 
 
 class Layout(NamedTuple):

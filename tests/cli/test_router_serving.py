@@ -13,7 +13,7 @@ from osd.cli.pair import SHIPPED
 from osd.engine import Engine
 from osd.models import load_pair
 from osd.prompts import encode
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.serving import serving
 from storage.errors import UnknownRoute
 from storage.records import Request

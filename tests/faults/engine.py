@@ -24,7 +24,7 @@ from osd.demo.prompts import DOMAINS
 from osd.engine import Engine
 from osd.models import load_pair
 from osd.prompts import encode
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.serving import serving
 from storage.records import Request
 from storage.settings import load_settings

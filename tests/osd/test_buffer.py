@@ -8,9 +8,9 @@ import torch
 
 from osd.buffer import ENOUGH_BYTES, ENOUGH_ROWS, Buffer, Work
 from osd.gather import Taken
+from osd.logits import Scored
 from osd.parcels import Parcel
-from osd.row import Completion, Progress
-from osd.scored import Scored
+from osd.sequence import Completion, Progress
 from osd.verdict import Verdict
 from storage.records import Request
 

@@ -12,7 +12,7 @@ from osd import choosing
 from osd.acceptance import accept_sampled, acceptance_chance, expected_acceptance
 from osd.compiled.background import InBackground
 from osd.engine import Engine
-from osd.scored import Scored
+from osd.logits import Scored
 from osd.warp import Warp, draw
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings

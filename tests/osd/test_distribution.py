@@ -18,7 +18,8 @@ import torch
 from scipy.stats import chisquare
 
 from osd.engine import Engine
-from osd.gamma import CostModel, GammaController, Go, Pace, Signal, make_controller
+from osd.gamma import Pace, make_controller
+from osd.gamma.base import CostModel, GammaController, Go, Signal
 from osd.gamma.fixed import FixedController
 from osd.models import Pair
 from osd.warp import Warp

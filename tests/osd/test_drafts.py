@@ -15,7 +15,7 @@ import pytest
 
 from osd.engine import Engine
 from osd.models import Pair
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.serving import serving
 from osd.swap import Swap
 from router.fixed import FixedRouter

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from osd.compiled.background import InBackground
 from osd.decoder import Decoder
+from osd.draft import Tree, moves
 from osd.engine import Engine
 from osd.few import MOST_TOKENS, FewTokens
 from osd.forward import Forward
@@ -20,7 +21,6 @@ from osd.lora.bank import Mix
 from osd.sight import Fed
 from osd.trees.checking import check_model
 from osd.trees.layout import lay_out
-from osd.trees.tree import Tree, moves
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import VOCABULARY, model_of, random_module, random_pair, seated, some

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from osd.gather import Launched, Taken, gather, launch
+from osd.logits import Scored
 from osd.parcels import Parcel
 from osd.reduce import Reducer, reduce_plain
-from osd.row import Completion, Progress
-from osd.scored import Scored
+from osd.sequence import Completion, Progress
 from osd.sheaf import Sheaf
 from osd.verdict import Verdict
 from storage.records import Outcome, Request, RequestSamples, Round, TokenKind

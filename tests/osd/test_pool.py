@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from osd.draft import Draft
 from osd.drafters.merge import merge
 from osd.engine import UNVERSIONED, Engine
-from osd.gamma import CONTROLLERS, CostModel, Observation, make_pace
+from osd.gamma import CONTROLLERS, make_pace
+from osd.gamma.base import CostModel, Observation
 from osd.models import Pair
-from osd.row import Completion
-from osd.trees.tree import Draft
+from osd.sequence import Completion
 from router.base import Decision
 from storage.records import Outcome, Request, Route, Sampling
 from storage.settings import ServeSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from osd.scored import Scored
+from osd.logits import Scored
 
 VOCABULARY = 7
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from osd.cli.pair import SHIPPED
 from osd.models import load_pair
 from osd.prompts import encode
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.serving import serving
 from storage.records import Request
 from storage.settings import load_settings

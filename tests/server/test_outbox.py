@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from osd.row import Row
+from osd.sequence import Row
 from osd.server.errors import Stopped
 from osd.server.outbox import Outbox
 from osd.server.piece import Done, Piece

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from osd.row import by_position
+from osd.sequence import by_position
 from storage.records import Round, Route
 from storage.spans import KEPT
 from storage.store import Store

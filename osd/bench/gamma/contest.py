@@ -23,10 +23,11 @@ from osd.bench.gamma.plan import ORACLE, Draft, Entrant, Job, Plan, Setting, ser
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
 from osd.engine import Engine
-from osd.gamma import CostModel, GammaController, Pace, make_controller
+from osd.gamma import Pace, make_controller
+from osd.gamma.base import CostModel, GammaController
 from osd.gamma.compiled import COMPILER
 from osd.models import Model, Pair
-from osd.row import Completion
+from osd.sequence import Completion
 from storage.records import Request, Round, Sampling
 from storage.settings import ServeSettings
 

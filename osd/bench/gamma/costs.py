@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from osd.gamma import CostModel
+from osd.gamma.base import CostModel
 from storage.errors import BadBenchFile, BadInput
 from storage.files import Aside
 

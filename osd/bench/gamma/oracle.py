@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from osd.bench.gamma.rounds import Trace
-from osd.gamma import Observation
-from osd.gamma.base import Settled
+from osd.gamma.base import Observation, Settled
 from storage.errors import BadInput
 
 

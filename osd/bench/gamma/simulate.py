@@ -24,9 +24,10 @@ from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.time_model import discard_rate, verification_rate
 from osd.echo import Echo
-from osd.gamma import CostModel, GammaController, Observation, Pace, Signal
+from osd.gamma import Pace
+from osd.gamma.base import CostModel, GammaController, Observation, Signal
 from osd.gamma.contexts import Peak
-from osd.row import LAG
+from osd.sequence import LAG
 from storage.errors import BadInput
 
 Make = Callable[[CostModel], GammaController]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from osd.gamma import CostModel, GammaController, Go, Observation, Signal
+from osd.gamma.base import CostModel, GammaController, Go, Observation, Signal
 from osd.gamma.costs import nearly
 
 

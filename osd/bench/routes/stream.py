@@ -22,7 +22,7 @@ from osd.online.feed import Feed, Spent
 from osd.online.process import Worker, save_settings, worker_beside
 from osd.online.scoring import Reader
 from osd.prompts import encode
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.serving import in_folder, serving
 from osd.shadow import hits
 from storage.errors import BadRequest

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from osd.engine import Engine
-from osd.row import Completion, Progress, Row
-from osd.scored import Scored
+from osd.logits import Scored
+from osd.sequence import Completion, Progress, Row
 from osd.stream import TextStream
 from osd.verdict import Verdict
 from storage.records import Round, now

@@ -20,7 +20,7 @@ from osd.gamma import CONTROLLERS
 from osd.models import Pair
 from osd.ngram.guess import GUESSES, NO_GUESS, SEEN
 from osd.online.scoring import blended_hits
-from osd.row import Row
+from osd.sequence import Row
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 from tests.osd.models import CONFIGS, alone, prompts, random_pair

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from osd.gamma import CostModel, Go, Observation, make_pace
-from osd.gamma.base import RowByRow, Signal
+from osd.gamma import make_pace
+from osd.gamma.base import CostModel, Go, Observation, RowByRow, Signal
 from osd.gamma.pace import Pace
 from storage.errors import BadSetting
 from storage.settings import ServeSettings, load_settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from osd.engine import Engine
-from osd.gamma import Observation
+from osd.gamma.base import Observation
 from osd.gamma.fixed import FixedRow
 from storage.records import Request
 from storage.settings import ServeSettings

@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from osd.draft import Tree, graft
 from osd.ngram.cells import CONTEXTS, NOWHERE, TOP, USED, Cells, entries_of
 from osd.ngram.lookup import PromptLookup
 from osd.ngram.maker import DraftMaker, MakerSettings
@@ -17,7 +18,6 @@ from osd.ngram.match_settings import MatchSettings
 from osd.ngram.suffix import SuffixIndex
 from osd.ngram.table import SMALLEST, Table, TableSettings, table_from
 from osd.ngram.tree import Proposal
-from osd.trees.tree import Tree, graft
 
 BLOCKS = range(7)
 

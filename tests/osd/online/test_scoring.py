@@ -14,7 +14,7 @@ from osd.online.alone import TargetAlone
 from osd.online.arrival import Free
 from osd.online.feed import Feed, Spent
 from osd.online.scoring import Reader
-from osd.row import Completion
+from osd.sequence import Completion
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import model_of, prompts, random_module, random_pair

@@ -21,7 +21,7 @@ from osd.proposing import tables as tables_module
 from osd.proposing.refill import Refill, learn
 from osd.proposing.suffixes import Suffixes
 from osd.proposing.tables import Tables
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.serving import serving
 from storage.errors import ForgottenAhead
 from storage.records import DraftVersion, Request, VersionState

@@ -19,7 +19,7 @@ from osd.prompts import encode
 from osd.proposing.shelf import digest_of
 from osd.proposing.suffixes import Suffixes
 from osd.proposing.tables import Tables
-from osd.row import Completion
+from osd.sequence import Completion
 from osd.serving import serving
 from storage.records import Request
 from storage.store import Store

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
-from osd.row import Row
+from osd.sequence import Row
 
 
 class Guessing:

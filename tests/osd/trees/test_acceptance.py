@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 from torch import Tensor
 
+from osd.draft import Tree
 from osd.trees.acceptance import Forest, accept_tree_greedy, accept_tree_sampled
-from osd.trees.tree import Tree
 from tests.osd.trees.plain import PlainTree, emitted, forest, walk, without
 
 VOCABULARY = 5

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from osd.draft import Tree, chain
 from osd.trees.breadth import bar_of, pruned, steps
 from osd.trees.chances import Chances, gains, likeliest
-from osd.trees.tree import Tree, chain
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from osd.draft import Tree, chain, graft
 from osd.trees.chances import MODEST, TRUST, Chances, gains, saw
-from osd.trees.tree import Tree, chain, graft
 from storage.errors import BadProposal
 
 

@@ -17,13 +17,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from osd.draft import Tree
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
 from osd.models import Pair
-from osd.row import Row
+from osd.sequence import Row
 from osd.trees.layout import tables
-from osd.trees.tree import Tree
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 from tests.osd.models import prompts, random_pair

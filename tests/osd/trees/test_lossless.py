@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import osd
+from osd.draft import Draft
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
 from osd.gamma import CONTROLLERS
 from osd.models import Pair, load_pair
-from osd.row import Row
-from osd.trees.tree import Draft
+from osd.sequence import Row
 from storage.errors import BadProposal
 from storage.records import Request
 from storage.settings import ServeSettings

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from osd.attending import Share, group
 from osd.cache import RaggedCache
+from osd.draft import Tree, chain, graft, moves
 from osd.models import Model
 from osd.trees.checking import check_model
 from osd.trees.layout import lay_out, tables
-from osd.trees.tree import Tree, chain, graft, moves
 from storage.errors import BadProposal, CannotServeTrees
 from tests.osd.models import CONFIGS, model_of, random_module
 

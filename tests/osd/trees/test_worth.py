@@ -6,10 +6,10 @@ from itertools import cycle
 
 import pytest
 
+from osd.draft import Tree
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.worth import AGAIN, FIRST, MOST, SELDOM, Side, Worth, brought
-from osd.gamma import CostModel
-from osd.trees.tree import Tree
+from osd.gamma.base import CostModel
 from storage.records import Request
 from tests.osd.models import alone, prompts, random_pair
 from tests.osd.test_lossless import serve

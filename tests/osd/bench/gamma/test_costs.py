@@ -10,7 +10,7 @@ import pytest
 
 from osd.bench.gamma.costs import Cells, CostTable, Piece, Pieces, costs_of_engine, load_costs, save_costs
 from osd.bench.gamma.profiles import PROFILES, find_costs
-from osd.gamma import CostModel
+from osd.gamma.base import CostModel
 from storage.errors import BadBenchFile, BadInput
 
 GOOD: dict[str, Any] = {

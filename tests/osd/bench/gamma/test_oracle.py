@@ -11,7 +11,7 @@ from osd.bench.gamma.costs import Cells, CostTable
 from osd.bench.gamma.oracle import OracleController, disagreements, oracle, oracle_lengths
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.simulate import simulate
-from osd.gamma import Observation
+from osd.gamma.base import Observation
 from storage.errors import BadInput
 from tests.osd.bench.gamma.traces import agreeing_trace, sampled_trace
 

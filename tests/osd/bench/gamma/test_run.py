@@ -18,8 +18,7 @@ from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, Job, Plan, Se
 from osd.bench.gamma.rounds_file import read_recording
 from osd.bench.gamma.timed import CountedCosts, Timed
 from osd.engine import Engine
-from osd.gamma import CostModel, GammaController, Go, Observation
-from osd.gamma.base import RowByRow
+from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow
 from osd.gamma.fixed import FixedRow
 from storage.errors import BadSetting
 from storage.records import Request

@@ -11,9 +11,8 @@ import pytest
 from osd.bench.gamma.costs import CostTable, Piece, Pieces
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.simulate import Simulated, Simulator, simulate
-from osd.gamma import CostModel, GammaController, Go, Observation, Signal
 from osd.gamma.analytic import AnalyticController
-from osd.gamma.base import RowByRow
+from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow, Signal
 from osd.gamma.confidence import ConfidenceController
 from osd.gamma.fixed import FixedController, FixedRow
 from osd.gamma.gammatune import GammaTuneController

@@ -17,8 +17,7 @@ import pytest
 from osd.bench.gamma.costs import CostTable, Piece, Pieces
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.simulate import Simulated, simulate
-from osd.gamma import CostModel, GammaController, Go, Observation, Signal
-from osd.gamma.base import RowByRow
+from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow, Signal
 from osd.gamma.fixed import FixedController
 from tests.osd.bench.gamma.traces import sampled_trace
 
