@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from osd.cache import RaggedCache
-from osd.compiled.apart import apart
-from osd.compiled.background import InBackground
-from osd.compiled.matrix import Array, Matrix, eight_bits
+from osd.kernels.compile_background import InBackground
+from osd.kernels.compile_subprocess import apart
+from osd.kernels.matrix import Array, Matrix, eight_bits
 from osd.sight import of_rows
 
 MOST_LINES, MOST_READ = 24, 48
@@ -51,19 +51,19 @@ class ReadOff(NamedTuple):
 
 
 def compile_passes() -> Any:
-    """Import :mod:`osd.compiled.passes` and run it over a model of one layer and two numbers."""
-    from osd.compiled import passes
+    """Import :mod:`osd.kernels.llama` and run it over a model of one layer and two numbers."""
+    from osd.kernels import llama
 
-    apart(passes.run_top, "osd.brief:compile_passes")
+    apart(llama.run_top, "osd.brief:compile_passes")
     square, line, sight = eight_bits(np.ones((2, 2), np.float32)), np.ones(2, np.float32), of_rows(0, [0], [1], 1)
     kept, hidden, turns = np.ones((1, 1, 2), np.float32), np.ones((1, 2), np.float32), np.ones((2, 2), np.float32)
     mixing, down = eight_bits(np.ones((6, 2), np.float32)), eight_bits(turns[:, :1])
     weights = (mixing, _NONE, square, _NONE, square, down, line, line)
     numbers = np.float32(1), np.float32(1)
-    passes.run_layer(hidden, sight, (turns, turns), weights, (_NONE, _NONE), *numbers, kept, kept.copy())
+    llama.run_layer(hidden, sight, (turns, turns), weights, (_NONE, _NONE), *numbers, kept, kept.copy())
     read = hidden.copy(), hidden.copy(), np.zeros(1, np.int64), line[:1].copy(), line[:1].copy()
-    passes.run_top(hidden, line, numbers[0], square, _NONE, NO_ACCEPTANCE, *read)
-    return passes
+    llama.run_top(hidden, line, numbers[0], square, _NONE, NO_ACCEPTANCE, *read)
+    return llama
 
 
 PASSES = InBackground(
@@ -102,7 +102,7 @@ class BriefPass:
     def read(self, tokens: Tensor, cache: RaggedCache, first: int, starts: Sequence[int]) -> Array:
         """Tokens (B, T) of the rows from ``first`` on, at positions ``starts[i]`` …, into the cache: what the layers
         make of them, (B · T, D)."""
-        passes: Any = PASSES.ready
+        llama: Any = PASSES.ready
         (rows, width), length = tokens.shape, cache.length
         hidden: Array = self._embedding[tokens.numpy().reshape(-1)]
         sight = of_rows(first, starts, [width] * rows, length)
@@ -110,7 +110,7 @@ class BriefPass:
         rotary = cos.numpy(), sin.numpy()
         for (weights, norms, eps, scale), layer in zip(self._layers, cache.ragged, strict=True):
             keys, values = (kept.numpy() for kept in layer.kept)
-            passes.run_layer(hidden, sight, rotary, weights, norms, eps, scale, keys, values)
+            llama.run_layer(hidden, sight, rotary, weights, norms, eps, scale, keys, values)
         return hidden
 
     def __call__(
@@ -119,14 +119,14 @@ class BriefPass:
     ) -> tuple[Tensor, ReadOff]:  # fmt: skip
         """The same, and logits (B, T, V), or with ``last`` (B,) those after one token of each row, (B, 1, V); and what
         they say, line by line."""
-        passes: Any = PASSES.ready
+        llama: Any = PASSES.ready
         rows, width = tokens.shape
         hidden = self.read(tokens, cache, first, starts)
         if last is not None:
             hidden = hidden[last.numpy() + np.arange(0, rows * width, width)]
         embedding, logits = np.empty_like(hidden), np.empty((len(hidden), self._head[2]), np.float32)
         choices, numbers = np.empty(len(hidden), np.int64), np.empty((2, len(hidden)), np.float32)
-        passes.run_top(
+        llama.run_top(
             hidden, self._final, self._eps, self._head, self._bias, acceptance or NO_ACCEPTANCE,
             embedding, logits, choices, *numbers,
         )  # fmt: skip
@@ -142,7 +142,7 @@ def _numbers(module: Any) -> int:
 
 
 def _layer(layer: Any) -> tuple[tuple[Any, ...], tuple[Array, Array], np.float32, np.float32]:
-    """What :func:`osd.compiled.passes.run_layer` is given of a layer: weights, norms of queries and keys, ε, scale."""
+    """What :func:`osd.kernels.llama.run_layer` is given of a layer: weights, norms of queries and keys, ε, scale."""
     attention, mlp = layer.self_attn, layer.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     biases = [array_of(p.bias) for p in projections]

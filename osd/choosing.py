@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from osd.brief import WORTH_COMPILING
-from osd.compiled.apart import apart
-from osd.compiled.background import InBackground
+from osd.kernels.compile_background import InBackground
+from osd.kernels.compile_subprocess import apart
 from osd.logits import Scored
 from osd.warp import Warp
 
@@ -27,8 +27,8 @@ MOST_NUMBERS = 1 << 20
 
 
 def compile_choosing() -> Any:
-    """Import :mod:`osd.compiled.choosing` and call each of its functions over two tokens."""
-    from osd.compiled import choosing as compiled
+    """Import :mod:`osd.kernels.sampling` and call each of its functions over two tokens."""
+    from osd.kernels import sampling as compiled
 
     apart(compiled.judge, "osd.choosing:compile_choosing")
     logits, settings, chances = np.ones((2, 2), np.float32), np.ones((1, 3)), np.full((1, 3), 0.5)

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from osd.brief import WORTH_COMPILING, array_of
 from osd.cache import RaggedCache
-from osd.compiled.apart import apart
-from osd.compiled.background import InBackground
+from osd.kernels.compile_background import InBackground
+from osd.kernels.compile_subprocess import apart
 from osd.logits import Scored
 from osd.sight import Fed, Sight, of_rows
 
@@ -37,8 +37,8 @@ TOLERANCE = 2e-3
 
 
 def compile_parts() -> Any:
-    """Import :mod:`osd.compiled.passes` and run its parts over a token of two numbers."""
-    from osd.compiled import passes as parts
+    """Import :mod:`osd.kernels.llama` and run its parts over a token of two numbers."""
+    from osd.kernels import llama as parts
 
     apart(parts.gate, "osd.few:compile_parts")
     line, mixed, weight = np.ones((1, 2), np.float32), np.ones((1, 6), np.float32), np.ones(2, np.float32)

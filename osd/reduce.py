@@ -1,6 +1,6 @@
 """The target's logits, reduced to what is kept of them: the k likeliest tokens and the mass outside.
 
-On a CPU the recorder's thread does it, by a compiled pass (:mod:`osd.compiled.topk`), 4 µs a position, without the
+On a CPU the recorder's thread does it, by a compiled pass (:mod:`osd.kernels.topk`), 4 µs a position, without the
 interpreter, which decoding needs, and of logits where they lie: nothing is copied. Until that pass is compiled, by
 PyTorch; and by PyTorch on a GPU, where the decode loop only launches it.
 """
@@ -15,12 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osd.compiled.apart import apart
-from osd.compiled.background import InBackground
+from osd.kernels.compile_background import InBackground
+from osd.kernels.compile_subprocess import apart
 
 Index = npt.NDArray[np.int64]
 Compiled = Callable[..., None]
-"""See :func:`osd.compiled.topk.reduce_rows`."""
+"""See :func:`osd.kernels.topk.reduce_rows`."""
 OTHERWISE = "positions are reduced by PyTorch, which takes four times as long"
 
 
@@ -94,7 +94,7 @@ class Reducer:
 
 def compile_reducing() -> Compiled:
     """Import and compile, or read what an earlier process compiled, and try it once."""
-    from osd.compiled.topk import reduce_rows
+    from osd.kernels.topk import reduce_rows
 
     apart(reduce_rows, "osd.reduce:compile_reducing")
     once = torch.zeros(2)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from osd.machine import give_back
+from osd.kernels.host import give_back
 from storage.errors import OsdError, SchemaOutdated
 from storage.settings import Settings
 from trainer.signals import AnyOf, Stop, stop_on_signals

@@ -20,7 +20,7 @@ from osd.cli.out import counted
 from osd.cli.pair import choose_pair
 from osd.cli.place_checks import notify, places
 from osd.cli.worker import trainer_command
-from osd.machine import usable_cores
+from osd.kernels.host import usable_cores
 from storage.errors import OsdError, WeightsDamaged
 
 if TYPE_CHECKING:

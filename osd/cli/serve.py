@@ -17,7 +17,7 @@ from osd.cli.out import note
 from osd.cli.pair import PairNames, choose_pair
 from osd.fleet.order import Order
 from osd.fleet.parent import Parent
-from osd.machine import usable_cores
+from osd.kernels.host import usable_cores
 from osd.server.listen import Ports, check_address, is_local, listen, url
 from storage.errors import BadSetting
 from storage.settings import Settings, load_settings

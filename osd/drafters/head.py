@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from osd.brief import Acceptance, array_of
-from osd.compiled.matrix import eight_bits
+from osd.kernels.matrix import eight_bits
 from osd.models import Model
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.settings import ServeSettings

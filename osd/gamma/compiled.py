@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 from types import FunctionType
 from typing import Any
 
-from osd.compiled.apart import apart
-from osd.compiled.background import InBackground
 from osd.gamma import book, contexts, held, lines, weighing
+from osd.kernels.compile_background import InBackground
+from osd.kernels.compile_subprocess import apart
 
 _IN_ORDER = (
     "bin_of", "middle_of", "leaning", "chance_of", "expect", "guess_of", "passed", "forget", "odds_of", "lean", "saw",
@@ -42,7 +42,7 @@ PLAIN = Weighing(**{name: getattr(held, name) for name in _ASKED})
 
 def compile_weighing() -> Weighing:
     """The functions over names of their own, so that the plain ones stay what they are."""
-    from osd.compiled.keeping import kept
+    from osd.kernels.code_cache import kept
 
     names: dict[str, Any] = {**vars(book), **vars(contexts), **vars(weighing), **vars(held)}
     for name in _IN_ORDER:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-from osd.machine import usable_cores
+from osd.kernels.host import usable_cores
 
 MOST = 8
 """Threads at most: a batch's trees are a matter of a millisecond."""

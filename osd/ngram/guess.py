@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.compiled.keeping import kept
+from osd.kernels.code_cache import kept
 from osd.ngram.cells import SHIFT, TOKEN_MASK, Cells, entries_of, find, key_of, table_of
 from osd.ngram.counts import Floats, Index, total_of
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from osd.compiled.keeping import kept
+from osd.kernels.code_cache import kept
 from osd.ngram.cells import EMPTY, NOWHERE, Cells, entries_of
 from osd.ngram.changes import claim, take_block
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
-from osd.compiled.keeping import kept
+from osd.kernels.code_cache import kept
 from osd.ngram.counts import Index
 from osd.ngram.match_settings import MatchSettings
 from osd.ngram.merge import add_sequence

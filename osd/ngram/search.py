@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from osd.compiled.keeping import kept
+from osd.kernels.code_cache import kept
 from osd.ngram.cells import Cells, table_of
 from osd.ngram.counts import Floats, Index, successors
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.compiled.keeping import kept
+from osd.kernels.code_cache import kept
 from osd.ngram.counts import Index
 from osd.ngram.errors import BadTable
 from osd.ngram.match_settings import MatchSettings

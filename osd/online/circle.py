@@ -15,7 +15,7 @@ from typing import Any
 
 from osd.drafters.making import proposer_name
 from osd.engine import Engine
-from osd.machine import usable_cores
+from osd.kernels.host import usable_cores
 from osd.models import Pair, load_pair
 from osd.online.alone import TargetAlone
 from osd.online.arrival import make_arrival

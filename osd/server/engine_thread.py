@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from osd.engine import Engine
+from osd.kernels.host import wake_promptly
 from osd.logits import Scored
-from osd.machine import wake_promptly
 from osd.sequence import Progress, Row
 from osd.server.cargo import error_of, packed_piece, served_of
 from osd.server.errors import ApiError, Busy, Draining, Stopped, as_api_error

@@ -21,7 +21,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from osd.fleet.seat import Seat
-from osd.machine import keep_giving_back
+from osd.kernels.host import keep_giving_back
 from osd.models import load_tokenizer
 from osd.server.app import make_app
 from osd.server.far_thread import FarThread

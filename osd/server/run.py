@@ -21,7 +21,7 @@ from osd.engine import Engine
 from osd.fleet.board import Phase
 from osd.fleet.presence import Presence
 from osd.fleet.seat import Seat
-from osd.machine import keep_giving_back, leave_alone
+from osd.kernels.host import keep_giving_back, leave_alone
 from osd.server.admin import make_admin
 from osd.server.engine_thread import EngineThread
 from osd.server.exposition import Exposition

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from osd.brief import MOST_LINES, MOST_READ, BriefPass
-from osd.compiled.background import InBackground
 from osd.decoder import Decoder
 from osd.drafters.head import HeadPass
 from osd.engine import Engine
+from osd.kernels.compile_background import InBackground
 from osd.lora.bank import Mix
 from storage.records import Request
 from storage.settings import ServeSettings

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from osd import choosing
 from osd.acceptance import accept_sampled, acceptance_chance, expected_acceptance
-from osd.compiled.background import InBackground
 from osd.engine import Engine
+from osd.kernels.compile_background import InBackground
 from osd.logits import Scored
 from osd.warp import Warp, draw
 from storage.records import Request, Sampling

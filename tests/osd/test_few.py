@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from osd.compiled.background import InBackground
 from osd.decoder import Decoder
 from osd.draft import Tree, moves
 from osd.engine import Engine
 from osd.few import MOST_TOKENS, FewTokens
 from osd.forward import Forward
+from osd.kernels.compile_background import InBackground
 from osd.lean import LeanDecoder, lean_forward
 from osd.lora.bank import Mix
 from osd.sight import Fed

@@ -8,7 +8,7 @@ import sys
 SHAPES = """
 import psutil, torch
 from osd.lean import _product
-from osd.machine import give_back
+from osd.kernels.host import give_back
 
 torch.set_num_threads(1)
 product, process = _product(torch.randn(96, 64), None), psutil.Process()

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from osd.machine import SLACK_NS, leave_alone, usable_cores, wake_promptly
+from osd.kernels.host import SLACK_NS, leave_alone, usable_cores, wake_promptly
 
 PR_GET_TIMERSLACK = 30
 SCENE = """

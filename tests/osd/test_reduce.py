@@ -143,7 +143,7 @@ def test_a_compiler_that_fails_is_named_and_done_without(
     def fail(*_: object) -> None:
         raise RuntimeError("no room for the cache\nand more")
 
-    monkeypatch.setattr("osd.compiled.topk.reduce_rows", fail)
+    monkeypatch.setattr("osd.kernels.topk.reduce_rows", fail)
     reducer = Reducer(6)
     assert not reducer.wait()
     assert "no room for the cache" in caplog.text and "and more" not in caplog.text

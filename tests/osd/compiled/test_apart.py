@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from osd.compiled import passes
-from osd.compiled.apart import INSIDE, apart, is_kept
+from osd.kernels import llama
+from osd.kernels.compile_subprocess import INSIDE, apart, is_kept
 
 SCRIPT = """
 import sys
@@ -43,15 +43,15 @@ def test_what_is_kept_needs_nobody_and_neither_does_what_cannot_be_kept(monkeypa
     from osd.brief import compile_passes
 
     compile_passes()
-    assert is_kept(passes.run_top)
-    assert is_kept(passes.norm)  # it is not to be kept
+    assert is_kept(llama.run_top)
+    assert is_kept(llama.norm)  # it is not to be kept
     monkeypatch.setattr(subprocess, "Popen", None)  # asking for a process would fail
-    apart(passes.run_top, "osd.brief:compile_passes")
+    apart(llama.run_top, "osd.brief:compile_passes")
 
 
 def test_a_process_that_fails_leaves_things_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("osd.compiled.apart.is_kept", lambda function: False)
+    monkeypatch.setattr("osd.kernels.compile_subprocess.is_kept", lambda function: False)
     monkeypatch.delenv(INSIDE, raising=False)
-    apart(passes.run_top, "osd.brief:nothing_of_the_kind")
+    apart(llama.run_top, "osd.brief:nothing_of_the_kind")
     monkeypatch.setattr(sys, "executable", "/nowhere")
-    apart(passes.run_top, "osd.brief:compile_passes")
+    apart(llama.run_top, "osd.brief:compile_passes")

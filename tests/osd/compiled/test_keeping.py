@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from osd.compiled.keeping import MARK, digest_of, forget_others, sources_beside
-from osd.compiled.topk import reduce_rows
+from osd.kernels.code_cache import MARK, digest_of, forget_others, sources_beside
+from osd.kernels.topk import reduce_rows
 from osd.ngram import search
 from osd.ngram.search import draft_rows
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.compiled.arithmetic import (
+from osd.kernels.arithmetic import (
     LANES,
     WITHOUT_CHECKS,
     Floats,
@@ -25,7 +25,7 @@ from osd.compiled.arithmetic import (
     reaching,
     zero,
 )
-from osd.compiled.keeping import holding
+from osd.kernels.code_cache import holding
 
 Doubles = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]

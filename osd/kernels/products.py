@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.compiled.arithmetic import LANES, WITHOUT_CHECKS, Floats, float_of, half, zero
-from osd.compiled.matrix import LEAST, TILE, Matrix
-from osd.compiled.tiles import tile_of
+from osd.kernels.arithmetic import LANES, WITHOUT_CHECKS, Floats, float_of, half, zero
+from osd.kernels.matrix import LEAST, TILE, Matrix
+from osd.kernels.tiles import tile_of
 
 Shorts = npt.NDArray[np.int16]
 

@@ -1,4 +1,4 @@
-"""A matrix in eight bits, in the order in which compiled passes (:mod:`osd.compiled.tiles`) read it."""
+"""A matrix in eight bits, in the order in which compiled passes (:mod:`osd.kernels.tiles`) read it."""
 
 from __future__ import annotations
 

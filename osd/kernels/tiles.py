@@ -3,7 +3,7 @@
 A weight is one byte and an input two: weights are widened, and pairs of both multiplied and added, 16 or 32 products an
 instruction (pmaddwd, or vpdpwssd, which adds to the sum as well). In float32 a weight had to be made four bytes and
 converted first, at half the pace. The compiler finds these instructions only for sums along a row, whose ends cost as
-much again as a row of 128; hence tiles (:mod:`osd.compiled.matrix`), in which each lane is the sum of another row.
+much again as a row of 128; hence tiles (:mod:`osd.kernels.matrix`), in which each lane is the sum of another row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba import types
 from numba.core.cgutils import alloca_once_value, for_range, get_item_pointer
 from numba.extending import intrinsic
 
-from osd.compiled.matrix import STRIDE, TILE
+from osd.kernels.matrix import STRIDE, TILE
 
 byte, short, whole, long, real = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 Vector = ir.VectorType
@@ -35,7 +35,7 @@ def tile_of(lines: int) -> Any:
         _: Any, tiles: Any, units: Any, numbers: Any, scales: Any, out: Any, tile: Any, line: Any, to: Any
     ) -> Any:
         """out[line + l, to + o] ← units[tile · TILE + o] · scales[line + l] · Σ weight (o, i) · numbers[line + l, i]
-        for l < ``lines``, o < TILE, of one of ``tiles`` as a Matrix of :mod:`osd.compiled.matrix` has them, with as
+        for l < ``lines``, o < TILE, of one of ``tiles`` as a Matrix of :mod:`osd.kernels.matrix` has them, with as
         many ``numbers``, int16, such that the sums fit in 32 bits; ``scales`` and ``out`` are float32."""
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

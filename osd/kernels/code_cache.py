@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
-from osd.compiled.arithmetic import LANES
+from osd.kernels.arithmetic import LANES
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import carray, njit
 
-from osd.compiled.arithmetic import Floats, exp, floats_at, half, largest, one, reaching, sum_exp
-from osd.compiled.keeping import kept
+from osd.kernels.arithmetic import Floats, exp, floats_at, half, largest, one, reaching, sum_exp
+from osd.kernels.code_cache import kept
 
 Ints = npt.NDArray[np.int32]
 Index = npt.NDArray[np.int64]

@@ -2,7 +2,7 @@
 
 What the lean pass (:mod:`osd.lean`) computes with some twenty operations a layer, each of which costs PyTorch 3 to
 10 µs however little it computes. Shapes: n lines (tokens, of any rows), D hidden, H and K heads of queries and of keys,
-W a head's width, F feed-forward, V vocabulary. All float32, but for matrices (:mod:`osd.compiled.products`).
+W a head's width, F feed-forward, V vocabulary. All float32, but for matrices (:mod:`osd.kernels.products`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.compiled.arithmetic import LANES, WITHOUT_CHECKS, Floats, exp, first_at, largest, one, sum_exp, zero
-from osd.compiled.keeping import holding
-from osd.compiled.matrix import Matrix
-from osd.compiled.products import products
+from osd.kernels.arithmetic import LANES, WITHOUT_CHECKS, Floats, exp, first_at, largest, one, sum_exp, zero
+from osd.kernels.code_cache import holding
+from osd.kernels.matrix import Matrix
+from osd.kernels.products import products
 
 Index = npt.NDArray[np.int64]
 Tuple = tuple[Any, ...]

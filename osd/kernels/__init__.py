@@ -1,0 +1,1 @@
+"""Numba code for the decode loop, where it is cached, and what the host is."""
