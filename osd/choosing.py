@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osd.brief import WORTH_COMPILING
 from osd.kernels.compile_background import InBackground
 from osd.kernels.compile_subprocess import apart
 from osd.logits import Scored
+from osd.models.brief import WORTH_COMPILING
 from osd.warp import Warp
 
 MOST_NUMBERS = 1 << 20

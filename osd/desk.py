@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from osd.intake import check_request
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.sequence import Completion, Row
 from router.base import Decision, Router
 from storage.records import Request

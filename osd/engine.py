@@ -5,8 +5,8 @@
 Offline generation, the benches and the server run this same loop. A batch is ragged: its rows accept
 different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
 osd.desk (refuses, routes), osd.reading (lets in, and reads prompts piece by piece), osd.gamma (how far), osd.drafters
-(which drafts there are, and what they propose), osd.decoder (the target's pass), osd.warp and osd.verdict (what is
-kept), osd.recorder, osd.swap, osd.shadow.
+(which drafts there are, and what they propose), osd.models.decoder (the target's pass), osd.warp and osd.verdict (what
+is kept), osd.recorder, osd.swap, osd.shadow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from osd.clock import Clock
 from osd.desk import Desk
 from osd.draft import Draft
 from osd.drafters.making import make_drafting
@@ -24,7 +23,8 @@ from osd.gamma import make_pace
 from osd.gamma.base import CostModel, GammaController, Observation
 from osd.household import UNVERSIONED, Household, PassCosts
 from osd.logits import Scored
-from osd.models import Pair, row_length, row_limit
+from osd.models.device_timer import Clock
+from osd.models.pair import Pair, row_length, row_limit
 from osd.reading import Reading
 from osd.recorder import Recorder
 from osd.sequence import Completion, Progress, Row

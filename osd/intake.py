@@ -11,7 +11,7 @@ from storage.records import Request
 
 
 class Reader(Protocol):
-    """Who reads the request: a :class:`osd.models.Pair`, or what stands for it elsewhere."""
+    """Who reads the request: a :class:`osd.models.pair.Pair`, or what stands for it elsewhere."""
 
     @property
     def vocab_size(self) -> int:

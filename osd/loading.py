@@ -15,13 +15,13 @@ from typing import Any, cast
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from osd.decoder import Decoder, lay_out
 from osd.drafters.residence import Arrival
-from osd.forward import Builder
-from osd.lora.adapter import Adapter, LowRank, NotPlain, Sizes, read_adapter, sizes_of
-from osd.lora.merging import merged
-from osd.models import LOAD_ERRORS, Model, Pair, check_vocabularies, load_model, load_tokenizer
-from osd.soundness import require_finite, require_runs
+from osd.models.decoder import Decoder, lay_out
+from osd.models.forward import Builder
+from osd.models.lora.adapter import Adapter, LowRank, NotPlain, Sizes, read_adapter, sizes_of
+from osd.models.lora.merging import merged
+from osd.models.pair import LOAD_ERRORS, Model, Pair, check_vocabularies, load_model, load_tokenizer
+from osd.models.sanity_check import require_finite, require_runs
 from storage.errors import WeightsDamaged
 from storage.records import DraftVersion
 from storage.store import Store

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from osd.decoder import SCORED, Decoder
 from osd.desk import Desk
-from osd.prefill import Piece, read_pieces
-from osd.prefix import target_prefixes
+from osd.models.decoder import SCORED, Decoder
+from osd.models.prefill import Piece, read_pieces
+from osd.models.prefix_cache import target_prefixes
 from osd.sequence import Row
 from osd.stats import EngineStats
 from storage.settings import ServeSettings

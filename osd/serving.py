@@ -12,11 +12,11 @@ from pathlib import Path
 from osd.beacon import Beacon, load_folder
 from osd.engine import Engine
 from osd.gamma.specdecpp import needs_head
-from osd.models import Model, Pair
+from osd.models.pair import Model, Pair
+from osd.models.target_only import has_draft, require_drafter
 from osd.proposing.make import proposer_of
 from osd.recorder import Recorder
 from osd.swap import HeadSwap, Swap
-from osd.target_only import has_draft, require_drafter
 from router.base import Router
 from router.make import make_router
 from router.throughput import Costs

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from osd.decoder import Decoder
 from osd.drafters.body import Seat
 from osd.drafters.pool import DraftPool
-from osd.lora.bank import Bank
+from osd.models.decoder import Decoder
+from osd.models.lora.bank import Bank
 from osd.sequence import Completion, Row
 from router.foresight import Seen
 

@@ -10,12 +10,12 @@ import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from osd.drafters.head import HeadPass, load_head, require_fit
 from osd.drafters.residence import Arrival
 from osd.fleet.trial import Trial
 from osd.follow import Follower
 from osd.loading import Loader
-from osd.models import Model, Pair, row_length
+from osd.models.acceptance_head import HeadPass, load_head, require_fit
+from osd.models.pair import Model, Pair, row_length
 from storage.errors import HeadNotLoaded, WeightsDamaged
 from storage.records import DraftVersion, head_of
 from storage.settings import Settings

@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import torch
 
-from osd.decoder import Decoder
 from osd.drafters.body import Body
 from osd.drafters.causal import CausalDrafter
-from osd.needs import NeedsDraft
+from osd.models.decoder import Decoder
+from osd.models.needs_draft import NeedsDraft
+from osd.models.target_only import EVERYWHERE
 from osd.sequence import Row
-from osd.target_only import EVERYWHERE
 
 
 class Nobody(Body):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from osd.decoder import Decoder
 from osd.draft import Draft
 from osd.logits import Scored
+from osd.models.decoder import Decoder
 from osd.sequence import Row
 from osd.trees.judging import check_trees
 from osd.verdict import Verdict, judge

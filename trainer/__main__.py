@@ -147,7 +147,7 @@ def head(
     `serve.gamma_head` names the folder to the servers. `[learn]` head_depth, head_reject_weight and
     head_learning_rate hold here too.
     """
-    from osd.models import load_pair
+    from osd.models.pair import load_pair
     from storage.records import Sampling
     from trainer.heads.offline import Recipe, prompts_of, train_offline
 
@@ -178,7 +178,7 @@ def head_bench(
     Calibration error and binary KL are of tokens that serving other prompts drafted; `cost` is the head's share of a
     draft step.
     """
-    from osd.models import load_pair
+    from osd.models.pair import load_pair
     from storage.records import Sampling
     from trainer.heads.bench import Plan, bench_heads
     from trainer.heads.offline import Recipe, prompts_of, spread

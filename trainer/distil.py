@@ -13,7 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from osd.lora.tied import gather, ties
+from osd.models.lora.tied import gather, ties
 from storage.records import RequestSamples
 from storage.settings import LearnSettings
 from trainer.collate import Batch, collate, device_of, plan, predict, select

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from osd.models import choose_device
+from osd.models.pair import choose_device
 from storage.errors import (
     CannotDecrypt,
     LeaseLost,

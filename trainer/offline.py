@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from osd.models import choose_device
+from osd.models.pair import choose_device
 from storage.errors import BadInput, ModelNotLoaded, SegmentDamaged, TrainingFailed
 from storage.files import Aside, writing
 from storage.records import RequestSamples

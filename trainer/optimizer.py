@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from osd.lora.tied import ties
+from osd.models.lora.tied import ties
 from storage.settings import LearnSettings
 
 WARMUP = 10

@@ -17,7 +17,7 @@ from itertools import takewhile
 
 from osd.beacon import load_folder
 from osd.gamma.specdecpp import needs_head
-from osd.models import choose_device
+from osd.models.pair import choose_device
 from osd.tracing import make_tracing
 from storage import records
 from storage.errors import LeaseHeld, OsdError, UnknownDraft

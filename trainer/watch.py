@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from osd.models import choose_device
+from osd.models.pair import choose_device
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.store import Store

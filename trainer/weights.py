@@ -20,9 +20,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from osd.lora.adapter import BASE_MARK
-from osd.lora.merging import adapted, merged, quiet_peft
-from osd.lora.tied import tie
+from osd.models.lora.adapter import BASE_MARK
+from osd.models.lora.merging import adapted, merged, quiet_peft
+from osd.models.lora.tied import tie
 from storage.errors import WeightsDamaged, WrongState
 from storage.records import DraftVersion
 from storage.settings import LearnSettings

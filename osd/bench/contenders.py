@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from osd.brief import PASSES
 from osd.choosing import CHOOSING
 from osd.engine import Engine
-from osd.few import PARTS
-from osd.models import Pair
+from osd.models.brief import PASSES
+from osd.models.llama_forward_compiled import PARTS
+from osd.models.pair import Pair
 from storage.records import Request
 from storage.settings import ServeSettings
 

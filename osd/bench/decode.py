@@ -17,8 +17,8 @@ from typing import Any
 
 from osd.bench.contenders import ASSISTED, Contender, Tokens, assisted_contender, osd_contender, plain_contender
 from osd.bench.recording import RecordingCost, recording_cost
-from osd.models import Pair
-from osd.target_only import has_draft
+from osd.models.pair import Pair
+from osd.models.target_only import has_draft
 from storage.settings import Settings
 
 Report = Callable[[int, int, str], None]

@@ -20,7 +20,7 @@ from typing import Any
 
 from osd.bench.medians import median_error
 from osd.engine import Engine
-from osd.models import Pair, load_pair
+from osd.models.pair import Pair, load_pair
 from osd.online.source import Segment
 from osd.prompts import encode
 from osd.sequence import Completion

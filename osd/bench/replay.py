@@ -143,7 +143,7 @@ def recorder_share(settings: Settings, target: str, draft: str, pairs: int) -> d
     from osd.bench.recording import recording_cost
     from osd.demo.prompts import DOMAINS
     from osd.demo.prompts import prompts as shipped
-    from osd.models import load_pair
+    from osd.models.pair import load_pair
     from osd.prompts import encode
 
     pair = load_pair(target, draft, device=settings.serve.device, dtype=settings.serve.dtype)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from osd.bench.contenders import osd_contender
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.topk_error import Array, bound, measure, smallest_k
 from storage import segments
 from storage.records import RequestSamples

@@ -160,7 +160,7 @@ def _simulate(
     from osd.bench.gamma.bench import simulate_gamma
     from osd.bench.gamma.profiles import PROFILES, find_costs
     from osd.bench.gamma.rounds_file import read_recording
-    from osd.models import load_tokenizer
+    from osd.models.pair import load_tokenizer
 
     if costs is None:
         reason = f"--simulate needs costs: costs.json of a run, or one of {', '.join(PROFILES)}"

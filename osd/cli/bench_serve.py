@@ -18,7 +18,7 @@ from osd.prompts import encode
 from storage.errors import BadRequest
 
 if TYPE_CHECKING:
-    from osd.models import Pair
+    from osd.models.pair import Pair
 
 PROMPTS = 256
 """Taken from each file; they come again and again."""
@@ -67,7 +67,7 @@ def serve(
 
     from osd.bench.serve.bench import Plan, bench_serve
     from osd.bench.serve.trace import read_trace
-    from osd.models import row_limit
+    from osd.models.pair import row_limit
 
     settings = surroundings(ctx).settings
     if threads:

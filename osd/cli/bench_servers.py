@@ -35,7 +35,7 @@ def servers(
     Example: `osd bench servers --vllm /opt/vllm/bin/python --json`
     """
     from osd.bench.servers.bench import bench_servers
-    from osd.models import row_limit
+    from osd.models.pair import row_limit
 
     settings = surroundings(ctx).settings
     pair = choose_pair(settings.serve, target, draft).load(settings.serve)

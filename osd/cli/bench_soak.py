@@ -41,7 +41,7 @@ def soak(
     from osd.bench.serve.trace import read_trace
     from osd.bench.serve.turns import shuffled_jobs
     from osd.bench.soak.run import Plan, bench_soak
-    from osd.models import row_limit
+    from osd.models.pair import row_limit
 
     settings = surroundings(ctx).settings
     pair = choose_pair(settings.serve, target, draft).load(settings.serve)

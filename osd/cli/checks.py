@@ -24,7 +24,7 @@ from osd.kernels.host import usable_cores
 from storage.errors import OsdError, WeightsDamaged
 
 if TYPE_CHECKING:
-    from osd.models import Pair
+    from osd.models.pair import Pair
     from storage.store import Store
 
 LOW_BYTES, TOO_FEW_BYTES = 2e9, 2e8
@@ -204,7 +204,7 @@ def pair(here: Surroundings) -> Iterator[Finding]:
 
 def trees(pair: Pair, drafter: str) -> Iterator[Finding]:
     """Whether the target can check drafts that branch."""
-    from osd.trees.checking import check_model
+    from osd.models.tree_check import check_model
 
     try:
         check_model(pair.target)

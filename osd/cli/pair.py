@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import osd
-from osd.needs import MODELLESS
+from osd.models.needs_draft import MODELLESS
 from storage.errors import BadSetting
 from storage.settings import ServeSettings
 
 if TYPE_CHECKING:
-    from osd.models import Pair
+    from osd.models.pair import Pair
 
 OR_ELSE = f", or set serve.drafter to one that needs no draft model ({', '.join(MODELLESS)})"
 SHIPPED = Path(osd.__file__).parent / "demo" / "pair"
@@ -31,10 +31,10 @@ class PairNames:
     def load(self, serve: ServeSettings) -> Pair:
         """Both models in memory. Raises PairError."""
         if not self.draft:
-            from osd.target_only import load_alone
+            from osd.models.target_only import load_alone
 
             return load_alone(self.target, device=serve.device, dtype=serve.dtype)
-        from osd.models import load_pair
+        from osd.models.pair import load_pair
 
         return load_pair(self.target, self.draft, device=serve.device, dtype=serve.dtype)
 

@@ -95,8 +95,8 @@ def require_fit(store: Store, base: DraftVersion, folder: Path) -> None:
     """Raises AdapterMismatch for an adapter over other weights, WeightsDamaged for one that does not load."""
     import torch
 
-    from osd.lora.adapter import NotPlain, read_adapter, sizes_of
-    from osd.models import load_model
+    from osd.models.lora.adapter import NotPlain, read_adapter, sizes_of
+    from osd.models.pair import load_model
 
     store.versions.verify(base)
     module = load_model(store.versions.folder(base), torch.device("cpu"), "float32").module

@@ -6,12 +6,12 @@ from typing import cast
 
 import torch
 
-from osd.decoder import Decoder
 from osd.draft import Draft
 from osd.drafters.causal import CausalDrafter
 from osd.gamma.base import CostModel
-from osd.lora.adapter import Adapter
-from osd.lora.bank import Bank
+from osd.models.decoder import Decoder
+from osd.models.lora.adapter import Adapter
+from osd.models.lora.bank import Bank
 from osd.sequence import Row
 
 

@@ -9,16 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osd import choosing
-from osd.brief import PASSES, WORTH_COMPILING, ReadOff
-from osd.decoder import Decoder
 from osd.draft import Draft
 from osd.drafters.base import Steer
 from osd.drafters.chain import Chain
-from osd.drafters.head import HeadPass
 from osd.drafters.second import Begin, Reads, Second
 from osd.drafters.signals import Signals, Told
-from osd.prefill import Piece, read_pieces
-from osd.prefix import Prefixes
+from osd.models.acceptance_head import HeadPass
+from osd.models.brief import PASSES, WORTH_COMPILING, ReadOff
+from osd.models.decoder import Decoder
+from osd.models.prefill import Piece, read_pieces
+from osd.models.prefix_cache import Prefixes
 from osd.sequence import Row
 from osd.warp import Warp, draw
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
-from osd.decoder import Decoder
 from osd.drafters.base import Drafting
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.pool import DraftPool
 from osd.drafters.proposers import Finding, Keeping
 from osd.drafters.tree import Proposer, TreeDrafter
-from osd.models import Model
-from osd.trees.checking import check_model
+from osd.models.decoder import Decoder
+from osd.models.pair import Model
+from osd.models.tree_check import check_model
 from storage.settings import ServeSettings
 
 SIZED = ("analytic", "goodput")

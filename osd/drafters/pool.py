@@ -11,16 +11,16 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from osd.clock import Laps
-from osd.decoder import Decoder
 from osd.draft import Draft
 from osd.drafters.base import Steer
 from osd.drafters.body import Body, Seat, seat_of
-from osd.drafters.head import HeadPass
 from osd.drafters.merge import Part, merge, pick
 from osd.drafters.second import Begin
 from osd.gamma.base import CostModel
-from osd.prefix import draft_prefixes
+from osd.models.acceptance_head import HeadPass
+from osd.models.decoder import Decoder
+from osd.models.device_timer import Laps
+from osd.models.prefix_cache import draft_prefixes
 from osd.sequence import Row
 from osd.warp import Warp
 from storage.settings import ServeSettings

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
-from osd.decoder import Decoder
 from osd.drafters.body import Body, Seat, seat_of
 from osd.drafters.pool import DraftPool
-from osd.lora.adapter import Adapter
+from osd.models.decoder import Decoder
+from osd.models.lora.adapter import Adapter
 
 
 @dataclass(frozen=True, slots=True, eq=False)

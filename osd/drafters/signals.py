@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from osd.brief import ReadOff
-from osd.drafters.head import HeadPass
 from osd.echo import Echoes
 from osd.gamma.base import Signal
 from osd.gamma.contexts import Peak
+from osd.models.acceptance_head import HeadPass
+from osd.models.brief import ReadOff
 
 
 class Told(NamedTuple):

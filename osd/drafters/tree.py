@@ -8,10 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from osd.decoder import Decoder
 from osd.draft import Draft, Proposal, Tree, graft
 from osd.drafters.base import Steer
 from osd.drafters.pool import DraftPool
+from osd.models.decoder import Decoder
 from osd.sequence import Row
 from osd.trees.breadth import EXPLORE, Cost, bar_of, pruned
 from osd.trees.chances import Belief, Chances, gains, likeliest, saw

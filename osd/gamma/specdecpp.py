@@ -1,7 +1,7 @@
 """SpecDec++: draft until a token was probably refused, by the draft's acceptance head (section 4.3, Algorithm 1).
 
-The head itself is in :mod:`osd.drafters.head`; here there is only the rule. Draft pass i reads token y_{i−1}, so it
-brings the head's estimate of that token beside the token y_i:
+The head itself is in :mod:`osd.models.acceptance_head`; here there is only the rule. Draft pass i reads token y_{i−1},
+so it brings the head's estimate of that token beside the token y_i:
 
     P̂ ← P̂ · sigmoid(f_θ(e_{i−1}));   stop if 1 − P̂ > h
 

@@ -1,9 +1,9 @@
 """A forward pass of a Llama-type model over a few tokens: one call a layer and one for all that follows.
 
-What the lean pass (:mod:`osd.lean`) computes with some twenty operations a layer, each of which costs PyTorch 3 to
-10 µs however little it computes. Shapes: n lines (tokens, of any rows), D hidden, H and K heads of queries and of keys,
-W a head's width, F feed-forward, V vocabulary. All float32, but for matrices (:mod:`osd.kernels.products`).
-"""
+What the lean pass (:mod:`osd.models.llama_forward`) computes with some twenty operations a layer, each of which costs
+PyTorch 3 to 10 µs however little it computes. Shapes: n lines (tokens, of any rows), D hidden, H and K heads of
+queries and of keys, W a head's width, F feed-forward, V vocabulary. All float32, but for matrices
+(:mod:`osd.kernels.products`)."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def run_layer(
     keys: Floats, values: Floats,
 ) -> None:  # fmt: skip
     """One decoder layer over ``hidden`` (n, D), in place, of which a line sees none that comes after it. ``sight``: see
-    :mod:`osd.sight`. ``rotary``: cos and sin (positions, W); ``weights``: the matrix of q, k
+    :mod:`osd.models.compiled_inputs`. ``rotary``: cos and sin (positions, W); ``weights``: the matrix of q, k
     and v (…, D), their bias, out (D, H · W), its bias, gate and up (2 F, D), down (D, F), the norms before and after
     (D,); ``norms``: of queries and of keys (W,). Biases and those norms are empty where there are none."""
     qkv, qkv_bias, back, back_bias, gate_up, down, before, after = weights

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.online.arrival import Free
 from osd.online.feed import Feed, Spent
 from osd.sequence import Completion

@@ -16,7 +16,7 @@ from typing import Any
 from osd.drafters.making import proposer_name
 from osd.engine import Engine
 from osd.kernels.host import usable_cores
-from osd.models import Pair, load_pair
+from osd.models.pair import Pair, load_pair
 from osd.online.alone import TargetAlone
 from osd.online.arrival import make_arrival
 from osd.online.feed import Spent

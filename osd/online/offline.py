@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from osd.models import load_model
+from osd.models.pair import load_model
 from osd.online.circle import Circle
 from osd.online.measure import Served
 from osd.online.process import distil_offline

@@ -10,7 +10,7 @@ import torch
 
 from osd.drafters.blended import Watched
 from osd.drafters.body import Seat
-from osd.models import Model
+from osd.models.pair import Model
 from osd.ngram.guess import sureness_of, trust_in_model
 from osd.sequence import Completion
 from osd.shadow import logits_of, matches, reader_of

@@ -60,7 +60,7 @@ def fitting(target: str, max_length: int, max_new_tokens: int) -> Fits:
     """
     from transformers import AutoConfig  # not needed by those who only read files
 
-    from osd.models import load_tokenizer, position_limit
+    from osd.models.pair import load_tokenizer, position_limit
 
     try:
         limit = position_limit(AutoConfig.from_pretrained(target))

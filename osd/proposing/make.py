@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from osd.drafters.making import make_proposer, proposer_name
 from osd.drafters.tree import Proposer
-from osd.models import Pair
+from osd.models.pair import Pair
 from storage.settings import ServeSettings
 from storage.store import Store
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.ngram.cells import LARGEST_TOKEN
 from osd.ngram.errors import BadTable
 from osd.ngram.files import keep_table, load_table, read_facts, require_tokenizer, vocabulary_digest

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from osd.fleet.seat import Seat
 from osd.kernels.host import keep_giving_back
-from osd.models import load_tokenizer
+from osd.models.pair import load_tokenizer
 from osd.server.app import make_app
 from osd.server.far_thread import FarThread
 from osd.server.link import ANSWER, Link

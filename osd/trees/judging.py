@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from osd.decoder import Decoder
 from osd.draft import Draft, Tree, moves
 from osd.logits import Scored
+from osd.models.decoder import Decoder
+from osd.models.tree_mask import lay_out, tables
 from osd.sequence import Row
 from osd.trees.acceptance import Forest, Walk, accept_tree_greedy, accept_tree_sampled
-from osd.trees.layout import lay_out, tables
 from osd.verdict import Verdict
 from osd.warp import Warp
 

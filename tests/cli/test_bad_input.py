@@ -11,7 +11,7 @@ import pytest
 
 from osd.cli.pair import SHIPPED
 from osd.engine import Engine
-from osd.models import load_pair
+from osd.models.pair import load_pair
 from storage.errors import BadRequest
 from storage.records import Request
 from storage.settings import ServeSettings

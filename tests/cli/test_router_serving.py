@@ -11,7 +11,7 @@ import pytest
 
 from osd.cli.pair import SHIPPED
 from osd.engine import Engine
-from osd.models import load_pair
+from osd.models.pair import load_pair
 from osd.prompts import encode
 from osd.sequence import Completion
 from osd.serving import serving

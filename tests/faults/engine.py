@@ -22,7 +22,7 @@ import numpy as np
 from osd.demo import DRAFT, TARGET
 from osd.demo.prompts import DOMAINS
 from osd.engine import Engine
-from osd.models import load_pair
+from osd.models.pair import load_pair
 from osd.prompts import encode
 from osd.sequence import Completion
 from osd.serving import serving

@@ -11,7 +11,7 @@ import pytest
 
 from osd.engine import Engine
 from osd.fleet.presence import Presence
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.recorder import Recorder
 from osd.swap import Swap
 from storage.settings import Settings, load_settings

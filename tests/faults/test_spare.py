@@ -11,7 +11,7 @@ import torch
 
 from osd.beacon import Beacon, Load, load_folder, loads
 from osd.demo import DRAFT, TARGET
-from osd.models import load_pair
+from osd.models.pair import load_pair
 from osd.prompts import encode
 from osd.serving import serving
 from storage import records

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from osd.decoder import lay_out
 from osd.drafters.residence import Arrival
 from osd.engine import Engine
 from osd.loading import weight_bytes
-from osd.lora.adapter import Adapter, read_adapter, sizes_of
-from osd.models import Model
+from osd.models.decoder import lay_out
+from osd.models.lora.adapter import Adapter, read_adapter, sizes_of
+from osd.models.pair import Model
 
 CPU = torch.device("cpu")
 LINEAR = {
@@ -31,7 +31,9 @@ EMBEDDINGS = {"llama": ["lm_head", "embed_tokens"], "qwen3": ["lm_head", "embed_
 def adapt(module: Any, config: LoraConfig, seed: int = 0, size: float = 0.2) -> PeftModel:
     """A random adapter over a copy of the module: one that says something, unlike PEFT's new ones."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tied weights: PEFT warns of merging them, which osd.lora.merging sees to
+        warnings.simplefilter(
+            "ignore"
+        )  # tied weights: PEFT warns of merging them, which osd.models.lora.merging sees to
         adapted = get_peft_model(copy.deepcopy(module), config)
     generator = torch.Generator().manual_seed(seed)
     for name, weight in adapted.named_parameters():

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from osd.brief import PASSES
 from osd.choosing import CHOOSING
-from osd.few import PARTS
-from osd.models import Pair
+from osd.models.brief import PASSES
+from osd.models.llama_forward_compiled import PARTS
+from osd.models.pair import Pair
 from storage.settings import Settings, load_settings
 from tests.osd.models import random_pair
 

@@ -9,8 +9,8 @@ import torch
 import transformers as tf
 from torch import Tensor
 
-from osd.decoder import Decoder, choose_forward
-from osd.models import Model, Pair, position_limit
+from osd.models.decoder import Decoder, choose_forward
+from osd.models.pair import Model, Pair, position_limit
 
 VOCABULARY = 97
 SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from osd.decoder import Decoder
-from osd.lora.adapter import Adapter, NotPlain, read_adapter, sizes_of
-from osd.lora.bank import Bank
-from osd.lora.merging import merged
-from osd.models import Model
+from osd.models.decoder import Decoder
+from osd.models.lora.adapter import Adapter, NotPlain, read_adapter, sizes_of
+from osd.models.lora.bank import Bank
+from osd.models.lora.merging import merged
+from osd.models.pair import Model
 from storage.errors import AdapterMismatch, WeightsDamaged
 from tests.osd.adapters import CPU, EMBEDDINGS, LINEAR, adapt, lora, read, save
 from tests.osd.models import model_of, prompts, random_module

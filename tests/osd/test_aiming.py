@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd import aiming
-from osd.aiming import Aim, Feed
+from osd.models import attention_metadata
+from osd.models.attention_metadata import Aim, Feed
 
 LENGTH, LIMIT = 40, 24
 
@@ -18,7 +18,9 @@ def aimed(first: int, start: int, width: int) -> Feed:
     return aim.rows(first, [start], width, [width])
 
 
-anywhere = given(first=st.integers(0, 3), start=st.integers(0, LENGTH - 1), width=st.integers(1, aiming.BAND + 2))
+anywhere = given(
+    first=st.integers(0, 3), start=st.integers(0, LENGTH - 1), width=st.integers(1, attention_metadata.BAND + 2)
+)
 
 
 @anywhere
@@ -26,7 +28,7 @@ def test_few_tokens_of_one_row_go_where_any_would(first: int, start: int, width:
     width = min(width, LENGTH - start)
     few = aimed(first, start, width)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aiming, "BAND", 0)
+        patch.setattr(attention_metadata, "BAND", 0)
         any_ = aimed(first, start, width)
     for name in ("positions", "slots", "mask"):
         assert torch.equal(getattr(few, name), getattr(any_, name)), name
@@ -42,12 +44,12 @@ def test_a_gpus_masks_say_the_same_and_begin_where_its_kernels_read(first: int, 
     width = min(width, LENGTH - start)
     plain = aimed(first, start, width)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aiming, "alignment", lambda device: aiming.ALIGNED)
+        patch.setattr(attention_metadata, "alignment", lambda device: attention_metadata.ALIGNED)
         aligned = aimed(first, start, width)
     for name in ("positions", "slots", "mask", "span"):
         assert torch.equal(torch.as_tensor(getattr(aligned, name)), torch.as_tensor(getattr(plain, name))), name
     for mask in (aligned.mask, *(group.mask for group in aligned.groups)):
-        assert mask.storage_offset() % aiming.ALIGNED == mask.stride(2) % aiming.ALIGNED == 0
+        assert mask.storage_offset() % attention_metadata.ALIGNED == mask.stride(2) % attention_metadata.ALIGNED == 0
 
 
 def test_a_token_sees_its_row_up_to_itself() -> None:

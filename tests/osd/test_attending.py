@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd import attending
-from osd.attending import BLOCK, Share, attend, group, share_out
+from osd.models import ragged_attention
+from osd.models.ragged_attention import BLOCK, Share, attend, group, share_out
 
 HEADS, WIDTH = 2, 4
 RAGGED = [
@@ -35,7 +35,7 @@ def plain(query: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
 def test_every_row_gets_what_it_would_get_alone(
     starts: Sequence[int], counts: Sequence[int], call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attending, "CALL", call)
+    monkeypatch.setattr(ragged_attention, "CALL", call)
     torch.manual_seed(0)
     rows, span, width = len(starts), max(starts) + max(counts), max(counts)
     query = torch.randn(sum(counts), HEADS, WIDTH)
@@ -57,7 +57,7 @@ def test_every_row_gets_what_it_would_get_alone(
 
 
 def cost(shares: Sequence[Share], size: int) -> float:
-    return sum(share.reads * size + attending.CALL for share in shares)
+    return sum(share.reads * size + ragged_attention.CALL for share in shares)
 
 
 def test_a_long_row_reads_alone_and_like_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.brief import MOST_LINES, MOST_READ, BriefPass
-from osd.decoder import Decoder
-from osd.drafters.head import HeadPass
 from osd.engine import Engine
 from osd.kernels.compile_background import InBackground
-from osd.lora.bank import Mix
+from osd.models.acceptance_head import HeadPass
+from osd.models.brief import MOST_LINES, MOST_READ, BriefPass
+from osd.models.decoder import Decoder
+from osd.models.lora.bank import Mix
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import VOCABULARY, model_of, random_module, random_pair, rounded, seated, some
@@ -119,7 +119,7 @@ def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
         decoder.adapters = lambda first, count: Mix({})  # what adapters add, the lean pass adds
         decoder.logits(some(1, 1, 0), [9])
         decoder.adapters = None
-        monkeypatch.setattr("osd.brief.PASSES", InBackground(lambda: None, "test", "not compiled"))
+        monkeypatch.setattr("osd.models.brief.PASSES", InBackground(lambda: None, "test", "not compiled"))
         decoder.logits(some(1, 1, 0), [9])
         assert not passes
     fresh = model_of(random_module("llama")).decoder(1, 64)
@@ -138,7 +138,7 @@ def test_larger_models_and_other_numbers_have_no_brief_pass(monkeypatch: pytest.
         with monkeypatch.context() as patch:
             patch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
             assert BriefPass.over(module.float(), rotary) is not None
-            patch.setattr(f"osd.brief.{bound}", 1000)
+            patch.setattr(f"osd.models.brief.{bound}", 1000)
             assert BriefPass.over(module, rotary) is None
 
 
@@ -169,7 +169,7 @@ def test_the_compiler_is_asked_for_once_drafting_has_gone_on(
 
 def test_what_drafts_cost_before_is_forgotten_when_the_brief_pass_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("osd.brief.PASSES", InBackground(lambda: None, "test", "not compiled"))
+        patch.setattr("osd.models.brief.PASSES", InBackground(lambda: None, "test", "not compiled"))
         engine = served(2, 12)
         engine.costs.observe_draft(1, 2, 1e6)
         assert engine.costs.draft_ms(1, 2) is not None
@@ -252,7 +252,7 @@ def test_where_pytorch_has_threads_larger_drafts_take_fewer_tokens_briefly(monke
     numbers = sum(p.numel() for p in module.model.layers.parameters()) + module.lm_head.weight.numel()
     for threads, work, most in ((3, 3, 3), (3, 2.99, 2), (3, 1000, MOST_LINES), (2, 2, MOST_LINES)):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        monkeypatch.setattr("osd.brief.MOST_WORK", int(work * numbers))
+        monkeypatch.setattr("osd.models.brief.MOST_WORK", int(work * numbers))
         decoder = model_of(module).decoder(1, 64)
         decoder.prefill(0, list(range(9)))
         brief = decoder.forward.brief  # type: ignore[attr-defined]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from osd import attending
-from osd.decoder import Decoder
+from osd.models import ragged_attention
+from osd.models.decoder import Decoder
 from tests.osd.models import random_pair
 
 COUNTS = [(1, 5, 3), (5, 1, 1), (2, 2, 2), (1, 1, 5)]
@@ -26,13 +26,13 @@ def fed(decoder: Decoder, counts: tuple[int, ...]) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 @pytest.mark.parametrize("counts", COUNTS)
-@pytest.mark.parametrize("call", [0, attending.CALL])
+@pytest.mark.parametrize("call", [0, ragged_attention.CALL])
 @torch.inference_mode()
 def test_the_logits_that_count_are_those_of_the_padded_pass(
     kind: str, counts: tuple[int, ...], call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether rows attend together or each by itself."""
-    monkeypatch.setattr(attending, "CALL", call)
+    monkeypatch.setattr(ragged_attention, "CALL", call)
     target = random_pair(kind).target
     packed, padded = target.decoder(3, 40), target.decoder(3, 40)
     assert packed.packs

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from osd.cli.pair import SHIPPED
-from osd.decoder import SCORED
 from osd.engine import Engine
-from osd.models import Pair, load_pair
+from osd.models.decoder import SCORED
+from osd.models.pair import Pair, load_pair
 from osd.prompts import encode
 from router.base import Decision
 from storage.records import Outcome, Request, Route

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from osd.engine import Engine
-from osd.models import Model, Pair, choose_device
+from osd.models.pair import Model, Pair, choose_device
 from osd.recorder import Recorder
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings, Settings

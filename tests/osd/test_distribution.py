@@ -21,7 +21,7 @@ from osd.engine import Engine
 from osd.gamma import Pace, make_controller
 from osd.gamma.base import CostModel, GammaController, Go, Signal
 from osd.gamma.fixed import FixedController
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.warp import Warp
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.sequence import Completion
 from osd.serving import serving
 from osd.swap import Swap

@@ -7,10 +7,10 @@ import random
 import pytest
 import torch
 
-from osd.brief import ReadOff
 from osd.drafters.signals import Signals, Told
 from osd.echo import REACH, Echo, Echoes, signal_of
 from osd.gamma.contexts import Peak, before_of
+from osd.models.brief import ReadOff
 from osd.sequence import Row
 from router.base import Decision
 from storage.records import Request, Sampling

@@ -10,7 +10,7 @@ import pytest
 
 import osd
 from osd.engine import UNVERSIONED, Engine
-from osd.models import Pair, load_pair
+from osd.models.pair import Pair, load_pair
 from storage.errors import BadRequest, UnknownRoute
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings

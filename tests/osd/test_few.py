@@ -10,17 +10,17 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from osd.decoder import Decoder
 from osd.draft import Tree, moves
 from osd.engine import Engine
-from osd.few import MOST_TOKENS, FewTokens
-from osd.forward import Forward
 from osd.kernels.compile_background import InBackground
-from osd.lean import LeanDecoder, lean_forward
-from osd.lora.bank import Mix
-from osd.sight import Fed
-from osd.trees.checking import check_model
-from osd.trees.layout import lay_out
+from osd.models.compiled_inputs import Fed
+from osd.models.decoder import Decoder
+from osd.models.forward import Forward
+from osd.models.llama_forward import LeanDecoder, lean_forward
+from osd.models.llama_forward_compiled import MOST_TOKENS, FewTokens
+from osd.models.lora.bank import Mix
+from osd.models.tree_check import check_model
+from osd.models.tree_mask import lay_out
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import VOCABULARY, model_of, random_module, random_pair, seated, some
@@ -145,7 +145,7 @@ def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     assert few.takes(Fed(0, [9, 5], [2, 1]), cache)
     assert not few.takes(Fed(0, [9], [MOST_TOKENS + 1]), cache)
     with monkeypatch.context() as patch:
-        patch.setattr("osd.few.MOST_READ", 11 * few._layers[0].seen * torch.get_num_threads())
+        patch.setattr("osd.models.llama_forward_compiled.MOST_READ", 11 * few._layers[0].seen * torch.get_num_threads())
         assert few.takes(Fed(0, [9], [1]), cache) and few.takes(Fed(0, [3, 4], [1, 1]), cache)
         assert not few.takes(Fed(0, [9], [2]), cache) and not few.takes(Fed(0, [9, 5], [1, 1]), cache)
     cache.mix = Mix({})  # what adapters add, the lean pass adds
@@ -153,7 +153,7 @@ def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     cache.mix = None
     fresh = model_of(random_module("llama")).decoder(1, 64)
     assert not few_of(fresh).takes(Fed(0, [0], [1]), fresh.cache), "nothing is cached yet"
-    monkeypatch.setattr("osd.few.PARTS", InBackground(lambda: None, "test", "not compiled"))
+    monkeypatch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
     assert not few.takes(Fed(0, [9], [1]), cache)
 
 
@@ -175,8 +175,8 @@ def test_the_compiler_is_asked_for_once_decoding_has_gone_on(monkeypatch: pytest
     started: list[int] = []
     later = InBackground(lambda: None, "test", "not compiled")
     monkeypatch.setattr(later, "start", lambda: started.append(1))
-    monkeypatch.setattr("osd.few.PARTS", later)
-    monkeypatch.setattr("osd.few.WORTH_COMPILING", 12)
+    monkeypatch.setattr("osd.models.llama_forward_compiled.PARTS", later)
+    monkeypatch.setattr("osd.models.llama_forward_compiled.WORTH_COMPILING", 12)
     served(11)
     assert not started
     served(30)
@@ -185,7 +185,7 @@ def test_the_compiler_is_asked_for_once_decoding_has_gone_on(monkeypatch: pytest
 
 def test_what_verifying_cost_before_is_forgotten_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("osd.few.PARTS", InBackground(lambda: None, "test", "not compiled"))
+        patch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
         engine = served(12)
         assert engine.costs.verified(1, 2)[0] > 0
     engine.step()

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.drafters.head import AcceptanceHead, HeadConfig, HeadPass, digest_of_model, load_head, save_head
 from osd.drafters.signals import Signals
 from osd.engine import Engine
-from osd.hugging import hugging_face_forward
-from osd.models import Pair, load_pair
+from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass, digest_of_model, load_head, save_head
+from osd.models.hf_forward import hugging_face_forward
+from osd.models.pair import Pair, load_pair
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
@@ -170,7 +170,7 @@ def test_greedy_text_is_the_targets_own_with_a_random_head(batch: int) -> None:
 @torch.inference_mode()
 def test_the_rule_stops_where_the_heads_product_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each round against Algorithm 1 on embeddings from plain forward passes of the draft."""
-    monkeypatch.setattr("osd.brief.BriefPass.over", lambda *_: None)  # a brief pass rounds
+    monkeypatch.setattr("osd.models.brief.BriefPass.over", lambda *_: None)  # a brief pass rounds
     pair, head, threshold = random_pair("llama"), random_head(), 0.6
     engine = serve(pair, head, max_batch=1, gamma_head_threshold=threshold, gamma_max=10)
     (done,) = engine.run([Request(prompts(1, seed=8)[0], max_new_tokens=40)])

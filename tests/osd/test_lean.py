@@ -7,7 +7,7 @@ import sys
 
 SHAPES = """
 import psutil, torch
-from osd.lean import _product
+from osd.models.llama_forward import _product
 from osd.kernels.host import give_back
 
 torch.set_num_threads(1)

@@ -24,7 +24,7 @@ def serve(engine: Engine, asked: list[Request]) -> list[list[int]]:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_every_architecture_in_ragged_batches(kind: str, brief: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not brief:
-        monkeypatch.setattr("osd.brief.BriefPass.over", lambda *_: None)
+        monkeypatch.setattr("osd.models.brief.BriefPass.over", lambda *_: None)
     pair = random_pair(kind)
     asked = [Request(p, max_new_tokens=8 + 4 * i) for i, p in enumerate(prompts(9, seed=3))]
     expected = [alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in asked]
@@ -45,7 +45,9 @@ def test_every_controller(controller: str, batch: int) -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.05, 3.0])
 def test_drafts_that_are_always_sometimes_and_never_right(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("osd.brief.BriefPass.over", lambda *_: None)  # a brief pass rounds, and is wrong now and then
+    monkeypatch.setattr(
+        "osd.models.brief.BriefPass.over", lambda *_: None
+    )  # a brief pass rounds, and is wrong now and then
     pair = random_pair("llama", noise=noise)
     asked = [Request(p, max_new_tokens=COUNT) for p in prompts(6, seed=5)]
     engine = Engine(pair, ServeSettings(max_batch=3, max_length=96, gamma="fixed", gamma_initial=5))

@@ -11,10 +11,10 @@ import torch
 import transformers as tf
 
 import osd
-from osd.decoder import Decoder, choose_forward
-from osd.hugging import hugging_face_forward
-from osd.lean import LeanDecoder, lean_forward
-from osd.models import load_model, load_pair, position_limit
+from osd.models.decoder import Decoder, choose_forward
+from osd.models.hf_forward import hugging_face_forward
+from osd.models.llama_forward import LeanDecoder, lean_forward
+from osd.models.pair import load_model, load_pair, position_limit
 from storage.errors import CannotServeRagged, ModelNotLoaded, VocabularyMismatch
 from tests.osd.models import CONFIGS, LLAMA, random_module
 

@@ -16,7 +16,7 @@ from osd.drafters.merge import merge
 from osd.engine import UNVERSIONED, Engine
 from osd.gamma import CONTROLLERS, make_pace
 from osd.gamma.base import CostModel, Observation
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.sequence import Completion
 from router.base import Decision
 from storage.records import Outcome, Request, Route, Sampling

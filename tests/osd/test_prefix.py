@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from osd.engine import Engine
-from osd.prefix import BLOCK, Prefixes
+from osd.models.prefix_cache import BLOCK, Prefixes
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import CONFIGS, alone, model_of, noisy, random_pair

@@ -9,9 +9,9 @@ from itertools import count
 import pytest
 import torch
 
-from osd.decoder import Decoder
 from osd.engine import Engine
-from osd.prefill import Piece, read_pieces
+from osd.models.decoder import Decoder
+from osd.models.prefill import Piece, read_pieces
 from osd.reading import share
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings

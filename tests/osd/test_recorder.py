@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.recorder import Recorder
 from osd.reduce import Reducer
 from osd.warp import Warp

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from osd.cli.pair import SHIPPED
-from osd.models import load_pair
+from osd.models.pair import load_pair
 from osd.prompts import encode
 from osd.sequence import Completion
 from osd.serving import serving

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import osd.shadow
-from osd.decoder import Decoder
 from osd.drafters.body import Seat
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.decoder import Decoder
+from osd.models.pair import Pair
 from osd.shadow import matches, reader_of, score
 from router.auto import AutoRouter
 from router.base import Decision

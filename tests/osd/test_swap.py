@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 
 from osd.engine import Engine
 from osd.loading import Family, load_version
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.swap import Swap
 from storage.records import DraftVersion, Request, VersionState
 from storage.settings import Settings, load_settings

@@ -11,11 +11,11 @@ import pytest
 
 from osd.cli.pair import SHIPPED, choose_pair
 from osd.engine import Engine
-from osd.models import Pair
-from osd.needs import MODELLESS, NeedsDraft
+from osd.models.needs_draft import MODELLESS, NeedsDraft
+from osd.models.pair import Pair
+from osd.models.target_only import NoModel, load_alone
 from osd.prompts import encode
 from osd.serving import serving
-from osd.target_only import NoModel, load_alone
 from storage.errors import BadSetting
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings, load_settings

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from osd.demo import DRAFT, TARGET
-from osd.models import Pair, load_pair
+from osd.models.pair import Pair, load_pair
 from storage.keys import ApiKey
 from storage.settings import load_settings
 from storage.store import Store, open_store

@@ -9,7 +9,7 @@ import openai
 import pytest
 import torch
 
-from osd.models import Pair
+from osd.models.pair import Pair
 from tests.server.conftest import PATIENCE, Server
 
 PROMPTS = ["SELECT name FROM", "def add(a, b):", "Kerro minulle", "There are 12 apples and 5"]

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from osd.models import Pair
+from osd.models.pair import Pair
 from tests.server.conftest import Server, until
 from tests.server.test_openai_client import PROMPTS, UNDRAFTED, Plain, framed
 

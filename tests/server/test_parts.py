@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from osd.demo import TARGET
-from osd.models import load_tokenizer
+from osd.models.pair import load_tokenizer
 from osd.server.buckets import Bucket
 from osd.server.line import Line
 from osd.server.listen import check_address, is_local, listen

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from osd.lora.adapter import read_adapter, sizes_of
-from osd.lora.tied import gather, ties
+from osd.models.lora.adapter import read_adapter, sizes_of
+from osd.models.lora.tied import gather, ties
 from storage.records import DraftVersion
 from storage.settings import LearnSettings
 from storage.store import Store

@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from osd.brief import PASSES
-from osd.drafters.head import AcceptanceHead, HeadPass
-from osd.models import Pair
+from osd.models.acceptance_head import AcceptanceHead, HeadPass
+from osd.models.brief import PASSES
+from osd.models.pair import Pair
 from osd.serving import serving
 from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT, Request, RunState, head_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from osd.drafters.head import AcceptanceHead
+from osd.models.acceptance_head import AcceptanceHead
 from storage.settings import LearnSettings
 from trainer.distil import NotFinite
 from trainer.heads.examples import Examples

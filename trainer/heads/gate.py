@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from osd.drafters.head import AcceptanceHead
+from osd.models.acceptance_head import AcceptanceHead
 from storage.settings import GateSettings
 from trainer.gate import Verdict, compare
 from trainer.heads.examples import Examples

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from osd.drafters.head import AcceptanceHead, HeadConfig, load_head, save_head
-from osd.models import choose_device
+from osd.models.acceptance_head import AcceptanceHead, HeadConfig, load_head, save_head
+from osd.models.pair import choose_device
 from storage.errors import HeadNotLoaded, StoreError, UnknownDraft, WeightsDamaged
 from storage.records import DraftVersion, RequestSamples, RunState, TrainingRun, head_of
 from storage.runs import TAKEN_UNTIL

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd.models import Model, Pair
+from osd.models.pair import Model, Pair
 from osd.warp import Warp, draw
 from storage.records import Sampling
 from trainer.heads.examples import Drafted

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from osd.drafters.head import AcceptanceHead, digest_of_model, save_head
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.acceptance_head import AcceptanceHead, digest_of_model, save_head
+from osd.models.pair import Pair
 from osd.prompts import encode, read_prompts
 from storage.errors import BadInput, BadPromptFile, TrainingFailed
 from storage.files import Aside, writing

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from osd.drafters.head import AcceptanceHead
+from osd.models.acceptance_head import AcceptanceHead
 from trainer.heads.examples import Examples
 from trainer.heads.losses import weighted_bce
 

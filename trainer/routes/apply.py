@@ -79,7 +79,7 @@ def _merge(store: Store, proposal: Proposal, who: str | None) -> dict[str, Any]:
 
 def _prompts(store: Store, draft: str, request_ids: Sequence[str]) -> list[str]:
     """The prompts of kept requests as text; purged ones are left out. Raises BadInput without a tokenizer."""
-    from osd.models import load_tokenizer  # takes seconds, and only a split reads prompts
+    from osd.models.pair import load_tokenizer  # takes seconds, and only a split reads prompts
 
     tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft)))
     if tokenizer is None:

@@ -55,7 +55,7 @@ def nearest(config: Config = None, route: Route = None, requests: Requests = 64)
         ids = store.samples.recent(limit=requests, routes=route or None)
         if not ids:
             raise BadInput(reason=f"There are no samples{f' of {route[0]}' if route else ''} to compare drafts on.")
-        from osd.models import choose_device  # takes seconds, which a refusal need not
+        from osd.models.pair import choose_device  # takes seconds, which a refusal need not
         from trainer.routes.nearest import rank_drafts
 
         _set_threads(settings)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from osd.models import choose_device, load_tokenizer
+from osd.models.pair import choose_device, load_tokenizer
 from storage.errors import UnknownDraft
 from storage.files import Aside, writing
 from storage.proposals import Proposal, ProposalKind, ProposalState

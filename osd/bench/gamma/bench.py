@@ -17,7 +17,7 @@ from osd.bench.gamma.replay import HISTORIES, Replay, plan_of
 from osd.bench.gamma.result import Results
 from osd.bench.gamma.rounds import Recording
 from osd.bench.gamma.run import COSTS, digest_of, replay, run, unable
-from osd.models import Pair
+from osd.models.pair import Pair
 from storage.errors import BadSetting, OsdError
 from storage.settings import ServeSettings
 

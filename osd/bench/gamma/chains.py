@@ -17,10 +17,10 @@ from torch import Tensor
 
 from osd.bench.contenders import Tokens
 from osd.bench.gamma.rounds import Floats, Ints
-from osd.decoder import Decoder
-from osd.drafters.head import HeadPass
 from osd.drafters.signals import Signals, Told
-from osd.models import Pair
+from osd.models.acceptance_head import HeadPass
+from osd.models.decoder import Decoder
+from osd.models.pair import Pair
 from osd.warp import Warp, draw
 from storage.records import Sampling
 

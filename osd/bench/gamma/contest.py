@@ -26,7 +26,7 @@ from osd.engine import Engine
 from osd.gamma import Pace, make_controller
 from osd.gamma.base import CostModel, GammaController
 from osd.gamma.compiled import COMPILER
-from osd.models import Model, Pair
+from osd.models.pair import Model, Pair
 from osd.sequence import Completion
 from storage.records import Request, Round, Sampling
 from storage.settings import ServeSettings

@@ -15,9 +15,9 @@ from osd.bench.contenders import Tokens
 from osd.bench.gamma.chains import ChainDrawer
 from osd.bench.gamma.rounds import Recording, Trace
 from osd.bench.gamma.rounds_file import read_recording, write_recording
-from osd.drafters.head import HeadPass
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.acceptance_head import HeadPass
+from osd.models.pair import Pair
 from storage.errors import BadBenchFile
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings

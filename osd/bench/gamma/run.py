@@ -17,8 +17,8 @@ from osd.bench.gamma.record import record_file
 from osd.bench.gamma.replay import Replay
 from osd.bench.gamma.result import Results
 from osd.bench.gamma.rounds import Recording
-from osd.drafters.head import head_in_settings
-from osd.models import Pair
+from osd.models.acceptance_head import head_in_settings
+from osd.models.pair import Pair
 from storage.errors import BadInput, BadSetting, OsdError
 from storage.settings import ServeSettings
 

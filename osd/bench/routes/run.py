@@ -11,7 +11,7 @@ from osd.bench.routes.picture import draw, save
 from osd.bench.routes.result import ArmResult, summary
 from osd.bench.routes.stream import Setting, Watch, run_arm
 from osd.bench.routes.traffic import arrange
-from osd.models import load_pair
+from osd.models.pair import load_pair
 from osd.online.circle import own_settings
 from osd.online.results import write_json
 from osd.online.source import Segment

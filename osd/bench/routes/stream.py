@@ -14,7 +14,7 @@ from osd.bench.routes.arms import set_up
 from osd.bench.routes.result import LAST, ArmResult, Seen, alpha
 from osd.bench.routes.traffic import Item
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.online.alone import TargetAlone
 from osd.online.arrival import Arrival, make_arrival
 from osd.online.circle import make_new_folder

@@ -30,7 +30,7 @@ from osd.bench.serve.swaps import Swaps, swaps_of
 from osd.bench.serve.trace import Trace, trace_line
 from osd.bench.serve.turns import jobs_of, shuffled_jobs, turned
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.serving import in_folder, serving
 from storage.settings import Settings
 from storage.store import open_store

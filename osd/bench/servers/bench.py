@@ -20,7 +20,7 @@ from osd.bench.serve.process import awake, server, settings_in, signal_group
 from osd.bench.serve.result import MAIN
 from osd.bench.serve.turns import jobs_of, shuffled_jobs, turned
 from osd.bench.servers.others import Other, Up, other_server, transformers_ways, vllm_ways
-from osd.models import Pair
+from osd.models.pair import Pair
 from storage.errors import StoreError
 from storage.settings import Settings
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from osd.bench.serve.client import Address
 from osd.bench.serve.process import START_SECONDS, running
-from osd.models import Pair
+from osd.models.pair import Pair
 from storage.errors import StoreError
 
 LOOKED_UP = 3

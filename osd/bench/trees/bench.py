@@ -15,7 +15,7 @@ from osd.bench.trees.plan import Plan
 from osd.bench.trees.result import summary
 from osd.bench.trees.run import Runner
 from osd.bench.trigram import END, draft_times
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.ngram.corpus_stats import table_stats
 from osd.ngram.errors import BadCorpus
 from storage.files import writing

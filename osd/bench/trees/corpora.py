@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.ngram.counts import Index
 from osd.ngram.errors import BadCorpus
 from osd.ngram.lists import Lists

@@ -15,7 +15,7 @@ from osd.bench.trees.methods import Method
 from osd.drafters.proposers import Finding, Keeping
 from osd.drafters.tree import Proposer
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.ngram.lookup import PromptLookup
 from osd.ngram.maker import DraftMaker, MakerSettings
 from storage.records import Request, Sampling

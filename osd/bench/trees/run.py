@@ -15,7 +15,7 @@ from osd.bench.trees.corpora import Knowledge, Report
 from osd.bench.trees.decoding import Turn, decoder_of
 from osd.bench.trees.methods import ALONE
 from osd.bench.trees.plan import Plan, Unit
-from osd.models import Pair
+from osd.models.pair import Pair
 from storage.settings import ServeSettings
 
 MEASURED = "measured.jsonl"

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.brief import ReadOff
 from osd.drafters.blended import BlendedDrafter
 from osd.drafters.blending import Blending, Trust
 from osd.drafters.chain import Chain
 from osd.engine import Engine
 from osd.gamma import CONTROLLERS
-from osd.models import Pair
+from osd.models.brief import ReadOff
+from osd.models.pair import Pair
 from osd.ngram.guess import GUESSES, NO_GUESS, SEEN
 from osd.online.scoring import blended_hits
 from osd.sequence import Row
@@ -63,7 +63,7 @@ def test_every_controller(controller: str) -> None:
 def test_the_draft_reads_what_it_was_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever the draft is asked, its logits are those of a fresh pass over the whole text and the chain so far, also
     after rounds in which the table alone drafted."""
-    monkeypatch.setattr("osd.brief.BriefPass.over", lambda *_: None)  # a brief pass rounds
+    monkeypatch.setattr("osd.models.brief.BriefPass.over", lambda *_: None)  # a brief pass rounds
     pair, passes, unasked = random_pair("llama", noise=3.0), list[int](), list[int]()
     engine, _ = engine_of(pair, max_batch=3)
     drafter = engine.drafter.default.body.drafter

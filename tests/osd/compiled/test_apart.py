@@ -14,7 +14,7 @@ from osd.kernels.compile_subprocess import INSIDE, apart, is_kept
 
 SCRIPT = """
 import sys
-from osd.brief import PASSES
+from osd.models.brief import PASSES
 passes = PASSES.wait()
 assert passes is not None
 for name in ("run_layer", "run_top"):
@@ -40,18 +40,18 @@ def test_the_other_one_compiles_itself(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_needs_nobody_and_neither_does_what_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    from osd.brief import compile_passes
+    from osd.models.brief import compile_passes
 
     compile_passes()
     assert is_kept(llama.run_top)
     assert is_kept(llama.norm)  # it is not to be kept
     monkeypatch.setattr(subprocess, "Popen", None)  # asking for a process would fail
-    apart(llama.run_top, "osd.brief:compile_passes")
+    apart(llama.run_top, "osd.models.brief:compile_passes")
 
 
 def test_a_process_that_fails_leaves_things_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("osd.kernels.compile_subprocess.is_kept", lambda function: False)
     monkeypatch.delenv(INSIDE, raising=False)
-    apart(llama.run_top, "osd.brief:nothing_of_the_kind")
+    apart(llama.run_top, "osd.models.brief:nothing_of_the_kind")
     monkeypatch.setattr(sys, "executable", "/nowhere")
-    apart(llama.run_top, "osd.brief:compile_passes")
+    apart(llama.run_top, "osd.models.brief:compile_passes")

@@ -19,7 +19,7 @@ from osd.metrics import families
 from osd.metrics.engine import EngineCollector
 from osd.metrics.server import exporting
 from osd.metrics.store import StoreCollector
-from osd.models import load_pair
+from osd.models.pair import load_pair
 from osd.prompts import encode
 from osd.serving import serving
 from storage.errors import BadSetting

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.online.alone import TargetAlone
 from osd.online.arrival import Free
 from osd.online.feed import Feed, Spent

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from osd.cli.pair import SHIPPED
-from osd.models import Pair, load_pair
+from osd.models.pair import Pair, load_pair
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 

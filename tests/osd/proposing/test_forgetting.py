@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.ngram.cells import TOKEN_MASK, entries_of, find, key_of
 from osd.ngram.files import load_table
 from osd.ngram.table import Table, TableSettings

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.ngram.errors import OtherTokenizer
 from osd.ngram.files import ARRAYS, load_table, save_table
 from osd.ngram.table import Table, TableSettings

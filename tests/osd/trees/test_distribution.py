@@ -21,9 +21,9 @@ from osd.draft import Tree
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.pair import Pair
+from osd.models.tree_mask import tables
 from osd.sequence import Row
-from osd.trees.layout import tables
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 from tests.osd.models import prompts, random_pair

@@ -16,7 +16,7 @@ from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
 from osd.gamma import CONTROLLERS
-from osd.models import Pair, load_pair
+from osd.models.pair import Pair, load_pair
 from osd.sequence import Row
 from storage.errors import BadProposal
 from storage.records import Request

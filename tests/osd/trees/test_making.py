@@ -7,7 +7,7 @@ import pytest
 from osd.drafters.proposers import Finding, Keeping
 from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
-from osd.models import Pair, row_length
+from osd.models.pair import Pair, row_length
 from storage.errors import CannotServeTrees
 from storage.records import Request
 from storage.settings import ServeSettings

@@ -9,7 +9,7 @@ import torch
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
-from osd.models import Pair
+from osd.models.pair import Pair
 from osd.recorder import Recorder
 from osd.warp import Warp
 from storage.records import Request, Sampling, TokenKind

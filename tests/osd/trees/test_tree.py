@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.attending import Share, group
-from osd.cache import RaggedCache
 from osd.draft import Tree, chain, graft, moves
-from osd.models import Model
-from osd.trees.checking import check_model
-from osd.trees.layout import lay_out, tables
+from osd.models.kv_cache import RaggedCache
+from osd.models.pair import Model
+from osd.models.ragged_attention import Share, group
+from osd.models.tree_check import check_model
+from osd.models.tree_mask import lay_out, tables
 from storage.errors import BadProposal, CannotServeTrees
 from tests.osd.models import CONFIGS, model_of, random_module
 

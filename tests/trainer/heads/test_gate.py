@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from osd.drafters.head import AcceptanceHead, HeadConfig
+from osd.models.acceptance_head import AcceptanceHead, HeadConfig
 from storage.settings import GateSettings, LearnSettings
 from trainer.distil import NotFinite
 from trainer.heads.examples import Examples

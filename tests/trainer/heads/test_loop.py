@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from osd.drafters.head import AcceptanceHead, load_head, save_head
-from osd.models import Pair, load_pair
+from osd.models.acceptance_head import AcceptanceHead, load_head, save_head
+from osd.models.pair import Pair, load_pair
 from osd.serving import serving
 from osd.swap import HeadSwap
 from storage.errors import HeadMismatch, LeaseHeld, TrainingFailed, WeightsDamaged

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from osd.cli.pair import SHIPPED
 from osd.demo.prompts import prompts as shipped
-from osd.drafters.head import digest_of_model, load_head
+from osd.models.acceptance_head import digest_of_model, load_head
 from storage.errors import BadInput
 from storage.records import Sampling
 from tests.osd.models import prompts, random_pair

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from osd.drafters.head import AcceptanceHead, HeadConfig
+from osd.models.acceptance_head import AcceptanceHead, HeadConfig
 from trainer.heads.examples import Examples
 from trainer.heads.losses import weighted_bce
 from trainer.heads.scaling import best_line, rescale

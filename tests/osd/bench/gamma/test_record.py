@@ -19,10 +19,10 @@ from osd.bench.gamma.record import fingerprint, record_file, record_traces
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.rounds_file import read_recording
 from osd.bench.gamma.simulate import simulate
-from osd.drafters.head import AcceptanceHead, HeadConfig, HeadPass
 from osd.engine import Engine
 from osd.gamma import CONTROLLERS, Pace, make_controller
-from osd.models import Pair
+from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass
+from osd.models.pair import Pair
 from storage.errors import BadBenchFile
 from storage.records import Request
 from storage.settings import ServeSettings, load_settings

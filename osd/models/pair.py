@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from osd.decoder import Decoder, choose_forward, vocabulary_size
-from osd.forward import Builder
+from osd.models.decoder import Decoder, choose_forward, vocabulary_size
+from osd.models.forward import Builder
 from storage.errors import ModelNotLoaded, VocabularyMismatch
 from storage.settings import ServeSettings
 
@@ -37,7 +37,7 @@ class Model:
     limit: int
     """Positions that it can attend over exactly: its trained length, or its sliding window if that is shorter."""
     build: Builder
-    """Makes the forward pass that was checked for this architecture; see osd.decoder.choose_forward."""
+    """Makes the forward pass that was checked for this architecture; see osd.models.decoder.choose_forward."""
 
     @cached_property
     def vocab_size(self) -> int:

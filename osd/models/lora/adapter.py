@@ -96,7 +96,7 @@ class Site:
 class Adapter:
     """The parts of one adapter, laid out for a forward pass: site → what is added there.
 
-    A site is a place in the pass: a module's name, or what :func:`osd.lean.lay_out` made of several.
+    A site is a place in the pass: a module's name, or what :func:`osd.models.llama_forward.lay_out` made of several.
     """
 
     sites: Mapping[str, Site]

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from osd.aiming import Feed
-from osd.cache import RaggedCache
-from osd.forward import Forward
-from osd.lora.bank import Mix
+from osd.models.attention_metadata import Feed
+from osd.models.forward import Forward
+from osd.models.kv_cache import RaggedCache
+from osd.models.lora.bank import Mix
 
 
 def hugging_face_forward(module: PreTrainedModel) -> Forward:

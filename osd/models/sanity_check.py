@@ -8,8 +8,8 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedModel
 
-from osd.decoder import Decoder, vocabulary_size
-from osd.lora.adapter import Adapter
+from osd.models.decoder import Decoder, vocabulary_size
+from osd.models.lora.adapter import Adapter
 from storage.errors import DraftUnsound
 
 TOKENS = 8

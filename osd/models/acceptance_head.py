@@ -25,9 +25,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from osd.brief import Acceptance, array_of
 from osd.kernels.matrix import eight_bits
-from osd.models import Model
+from osd.models.brief import Acceptance, array_of
+from osd.models.pair import Model
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.settings import ServeSettings
 from storage.weights import HEAD_CONFIG, digest_of, servable_files
@@ -97,7 +97,7 @@ class HeadPass:
             weights[k], biases[k] = array_of(layer.weight), array_of(layer.bias)
         out = np.concatenate([array_of(head.out.weight)[0], array_of(head.out.bias)])
         self.arrays: Acceptance = (eight_bits(weights), biases, out)
-        """For brief passes, which run it along (:mod:`osd.brief`)."""
+        """For brief passes, which run it along (:mod:`osd.models.brief`)."""
 
     def __call__(self, embeddings: Tensor) -> Tensor:
         """Embeddings (B, hidden) → sigmoid(f_θ) (B,)."""

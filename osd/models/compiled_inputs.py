@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from osd.trees.layout import Layout
+from osd.models.tree_mask import Layout
 
 Array = npt.NDArray[Any]
 Sight = tuple[Array, Array, Array, Array, Array]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from osd.decoder import Decoder, vocabulary_size
 from osd.draft import Tree, moves
-from osd.models import Model
-from osd.trees.layout import lay_out
+from osd.models.decoder import Decoder, vocabulary_size
+from osd.models.pair import Model
+from osd.models.tree_mask import lay_out
 from storage.errors import CannotServeTrees
 
 TEXTS = (9, 5)

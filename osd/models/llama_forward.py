@@ -20,12 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from osd.attending import attend
-from osd.brief import BriefPass
-from osd.cache import RaggedCache
-from osd.few import FewTokens
-from osd.lora.adapter import Adapter, LowRank, Site, Sizes
-from osd.lora.bank import Mix
+from osd.models.brief import BriefPass
+from osd.models.kv_cache import RaggedCache
+from osd.models.llama_forward_compiled import FewTokens
+from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
+from osd.models.lora.bank import Mix
+from osd.models.ragged_attention import attend
 
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
 os.environ.setdefault("LRU_CACHE_CAPACITY", "256")

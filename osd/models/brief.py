@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osd.cache import RaggedCache
 from osd.kernels.compile_background import InBackground
 from osd.kernels.compile_subprocess import apart
 from osd.kernels.matrix import Array, Matrix, eight_bits
-from osd.sight import of_rows
+from osd.models.compiled_inputs import of_rows
+from osd.models.kv_cache import RaggedCache
 
 MOST_LINES, MOST_READ = 24, 48
 """Tokens of a pass with logits, and of one that only reads them."""
@@ -54,7 +54,7 @@ def compile_passes() -> Any:
     """Import :mod:`osd.kernels.llama` and run it over a model of one layer and two numbers."""
     from osd.kernels import llama
 
-    apart(llama.run_top, "osd.brief:compile_passes")
+    apart(llama.run_top, "osd.models.brief:compile_passes")
     square, line, sight = eight_bits(np.ones((2, 2), np.float32)), np.ones(2, np.float32), of_rows(0, [0], [1], 1)
     kept, hidden, turns = np.ones((1, 1, 2), np.float32), np.ones((1, 2), np.float32), np.ones((2, 2), np.float32)
     mixing, down = eight_bits(np.ones((6, 2), np.float32)), eight_bits(turns[:, :1])
@@ -75,8 +75,9 @@ class BriefPass:
     """The pass over one model's weights, which is all that it holds: what differs from call to call is the caller's."""
 
     def __init__(self, module: Any, rotary: Callable[[int], tuple[Tensor, Tensor]], most: int) -> None:
-        """``module``: one that :class:`osd.lean.LeanDecoder` takes, on the CPU, in float32. ``rotary``: tables of at
-        least so many positions, the sine's first half negated. ``most``: tokens that a pass with logits takes."""
+        """``module``: one that :class:`osd.models.llama_forward.LeanDecoder` takes, on the CPU, in float32.
+        ``rotary``: tables of at least so many positions, the sine's first half negated. ``most``: tokens that a pass
+        with logits takes."""
         model = module.model
         self._rotary, self._most = rotary, most
         self._layers = [_layer(layer) for layer in model.layers]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from osd.cache import RaggedCache
+from osd.models.kv_cache import RaggedCache
 
 Forward = Callable[[Tensor, RaggedCache, Tensor | None], Tensor]
 """Tokens (B, T), a cache that was aimed, and which token of each row to score (None: all) → logits."""

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from osd.aiming import Aim, Feed
+from osd.models.attention_metadata import Aim, Feed
 
 if TYPE_CHECKING:
-    from osd.lora.bank import Mix
+    from osd.models.lora.bank import Mix
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers' own base is untyped
@@ -167,7 +167,7 @@ class RaggedCache(Cache):
     def aim(
         self, first: int, starts: Sequence[int], width: int, counts: Sequence[int], packed: torch.Tensor | None = None
     ) -> Feed:
-        """Point the next forward pass at rows: see :meth:`osd.aiming.Aim.rows`."""
+        """Point the next forward pass at rows: see :meth:`osd.models.attention_metadata.Aim.rows`."""
         self.feed = self._aim.rows(first, starts, width, counts, packed)
         return self.feed
 
@@ -175,7 +175,7 @@ class RaggedCache(Cache):
         self, starts: Sequence[int], depths: torch.Tensor, seen: torch.Tensor, counts: Sequence[int],
         packed: torch.Tensor | None,
     ) -> Feed:  # fmt: skip
-        """The same at trees: see :meth:`osd.aiming.Aim.trees`."""
+        """The same at trees: see :meth:`osd.models.attention_metadata.Aim.trees`."""
         self.feed = self._aim.trees(starts, depths, seen, counts, packed)
         return self.feed
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from osd.attending import Group, group, share_out
+from osd.models.ragged_attention import Group, group, share_out
 
 BAND = 32
 """Tokens of one row up to which a pass takes its mask from one that was made beforehand."""
@@ -48,7 +48,7 @@ class Aim:
     def __init__(
         self, length: int, limit: int, layers: int, size: Callable[[], int], device: torch.device, dtype: torch.dtype
     ) -> None:
-        """``size``: numbers of one position's keys, as :func:`osd.attending.share_out` takes them."""
+        """``size``: numbers of one position's keys, as :func:`osd.models.ragged_attention.share_out` takes them."""
         self.length, self.limit, self._layers, self._size = length, limit, layers, size
         self._aligned = alignment(device)
         self._ramp = torch.arange(self._wide(length), device=device)

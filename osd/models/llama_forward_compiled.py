@@ -18,12 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd.brief import WORTH_COMPILING, array_of
-from osd.cache import RaggedCache
 from osd.kernels.compile_background import InBackground
 from osd.kernels.compile_subprocess import apart
 from osd.logits import Scored
-from osd.sight import Fed, Sight, of_rows
+from osd.models.brief import WORTH_COMPILING, array_of
+from osd.models.compiled_inputs import Fed, Sight, of_rows
+from osd.models.kv_cache import RaggedCache
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def compile_parts() -> Any:
     """Import :mod:`osd.kernels.llama` and run its parts over a token of two numbers."""
     from osd.kernels import llama as parts
 
-    apart(parts.gate, "osd.few:compile_parts")
+    apart(parts.gate, "osd.models.llama_forward_compiled:compile_parts")
     line, mixed, weight = np.ones((1, 2), np.float32), np.ones((1, 6), np.float32), np.ones(2, np.float32)
     number, none, kept = np.float32(1), array_of(None), np.ones((1, 1, 2), np.float32)
     sight, numbers = of_rows(0, [0], [1], 1), (number, number)
@@ -59,8 +59,8 @@ class FewTokens:
     """The pass over one lean pass's layers."""
 
     def __init__(self, lean: Any, rotary: Callable[[int], tuple[Tensor, Tensor]]) -> None:
-        """``lean``: an :class:`osd.lean.LeanDecoder` whose weights are on the CPU, in float32. ``rotary``: tables of at
-        least so many positions, the sine's first half negated."""
+        """``lean``: an :class:`osd.models.llama_forward.LeanDecoder` whose weights are on the CPU, in float32.
+        ``rotary``: tables of at least so many positions, the sine's first half negated."""
         self._rotary, self._embedding, self._head = rotary, lean.embedding, lean.head
         self._layers = [_Between(layer) for layer in lean.layers]
         self._final, self._eps = array_of(lean.norm), np.float32(lean.eps)

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-from osd.cache import RaggedCache
+from osd.models.kv_cache import RaggedCache
 from storage.settings import ServeSettings
 
 BLOCK = 32

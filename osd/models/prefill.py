@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from osd.decoder import CHUNK, Decoder
+from osd.models.decoder import CHUNK, Decoder
 
 PADDED = 1.25
 """A shared pass may compute so many times what its rows need: queries times keys, and tokens where it cannot pack."""

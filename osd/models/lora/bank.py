@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd.lora.adapter import Adapter, LowRank, Site
+from osd.models.lora.adapter import Adapter, LowRank, Site
 
 
 @dataclass(frozen=True, slots=True)

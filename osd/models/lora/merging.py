@@ -12,7 +12,7 @@ from peft import PeftConfig, PeftModel
 from torch import nn
 from transformers import PreTrainedModel
 
-from osd.lora.tied import untwine
+from osd.models.lora.tied import untwine
 
 
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:

@@ -10,8 +10,8 @@ from typing import Any, NoReturn, cast
 
 import torch
 
-from osd.models import Model, Pair, choose_device, eos_ids, load_model, load_tokenizer
-from osd.needs import MODELLESS, NeedsDraft
+from osd.models.needs_draft import MODELLESS, NeedsDraft
+from osd.models.pair import Model, Pair, choose_device, eos_ids, load_model, load_tokenizer
 from storage.settings import ServeSettings
 
 EVERYWHERE = 1 << 30

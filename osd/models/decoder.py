@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from osd import lean
-from osd.brief import MOST_READ, Acceptance, BriefPass, ReadOff
-from osd.cache import RaggedCache
-from osd.few import FewTokens
-from osd.forward import Builder, Fill, Forward
-from osd.hugging import hugging_face_forward
 from osd.logits import Scored
-from osd.lora.adapter import Adapter, LowRank, Site, Sizes
-from osd.lora.bank import Mix
-from osd.sight import Fed
-from osd.trees.layout import Layout
+from osd.models import llama_forward
+from osd.models.brief import MOST_READ, Acceptance, BriefPass, ReadOff
+from osd.models.compiled_inputs import Fed
+from osd.models.forward import Builder, Fill, Forward
+from osd.models.hf_forward import hugging_face_forward
+from osd.models.kv_cache import RaggedCache
+from osd.models.llama_forward_compiled import FewTokens
+from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
+from osd.models.lora.bank import Mix
+from osd.models.tree_mask import Layout
 from storage.errors import CannotServeRagged
 
 CHUNK = 512
@@ -43,7 +43,7 @@ class Decoder:
         self.adapters: Callable[[int, int], Mix | None] | None = None
         """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""
         self.brief = False
-        """Whether few tokens take the forward pass's brief way, where it has one (:mod:`osd.brief`)."""
+        """Whether few tokens take the forward pass's brief way, where it has one (:mod:`osd.models.brief`)."""
         self.went_brief: bool | None = None
         """Whether any did; None before the first of them."""
         self.quicker = False
@@ -189,8 +189,8 @@ def _scored(logits: torch.Tensor, width: int, counts: Sequence[int]) -> Scored:
 
 def lay_out(build: Builder, parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:
     """An adapter's parts, module by module, as the forward passes that ``build`` makes add them."""
-    if build is lean.lean_forward:
-        return lean.lay_out(parts, sizes)
+    if build is llama_forward.lean_forward:
+        return llama_forward.lay_out(parts, sizes)
     return Adapter({name: Site.of([(0, part)], is_table=part.is_table) for name, part in parts.items()})
 
 
@@ -209,7 +209,11 @@ def choose_forward(module: PreTrainedModel, name: str, tolerance: float = 2e-3) 
     own with eager attention. Raises CannotServeRagged when none will do.
     """
     reasons: list[str] = []
-    for attention, build in ((None, lean.lean_forward), (None, hugging_face_forward), ("eager", hugging_face_forward)):
+    for attention, build in (
+        (None, llama_forward.lean_forward),
+        (None, hugging_face_forward),
+        ("eager", hugging_face_forward),
+    ):
         try:
             if attention:
                 module.set_attn_implementation(attention)
