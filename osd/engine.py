@@ -5,8 +5,8 @@
 Offline generation, the benches and the server run this same loop. A batch is ragged: its rows accept
 different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
 osd.desk (refuses, routes), osd.reading (lets in, and reads prompts piece by piece), osd.gamma (how far), osd.drafters
-(which drafts there are, and what they propose), osd.models.decoder (the target's pass), osd.warp and osd.verdict (what
-is kept), osd.recorder, osd.swap, osd.shadow.
+(which drafts there are, and what they propose), osd.models.decoder (the target's pass), osd.verification.warping and
+osd.verification.result (what is kept), osd.recorder, osd.swap, osd.shadow.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from osd.shadow import Shadow
 from osd.stats import EngineStats
 from osd.swap import HeadSwap, Swap
 from osd.text import Ending
-from osd.verdict import Verdict, uniforms
-from osd.verify import verify
-from osd.warp import Warp
+from osd.verification.result import Verdict, uniforms
+from osd.verification.verify import verify
+from osd.verification.warping import Warp
 from router.base import Router
 from router.fixed import FixedRouter
 from storage.errors import BadRequest

@@ -19,7 +19,7 @@ from torch import Tensor
 from osd.logits import Scored
 from osd.reduce import Kept, Reducer, launched, on_host, rows_at
 from osd.sequence import Progress
-from osd.verdict import Verdict
+from osd.verification.result import Verdict
 from storage.records import TokenKind
 
 Ints = npt.NDArray[np.int64]

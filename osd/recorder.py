@@ -29,7 +29,7 @@ from osd.reduce import Reducer
 from osd.sequence import Completion, Progress
 from osd.sheaf import Sheaf
 from osd.tracing import make_tracing
-from osd.verdict import Verdict
+from osd.verification.result import Verdict
 from storage.records import Outcome
 from storage.settings import Settings
 from storage.store import Store

@@ -30,7 +30,7 @@ import torch
 from scipy.special import stdtrit
 from torch import nn
 
-from osd.acceptance import expected_acceptance
+from osd.verification.rejection_sampling import expected_acceptance
 from storage.records import RequestSamples, TokenKind
 from storage.settings import GateSettings
 from trainer.collate import batches, device_of, predict

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from osd.choosing import CHOOSING
 from osd.engine import Engine
 from osd.models.brief import PASSES
 from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair
+from osd.verification.compiled_sampling import CHOOSING
 from storage.records import Request
 from storage.settings import ServeSettings
 

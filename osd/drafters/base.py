@@ -10,7 +10,7 @@ from torch import Tensor
 from osd.draft import Draft
 from osd.gamma.pace import Read
 from osd.sequence import Row
-from osd.warp import Warp
+from osd.verification.warping import Warp
 
 Steer = Callable[[Sequence[Row], list[int], int, Read], None]
 """Rows, the lengths of their drafts (to be shortened), the tokens drafted, a way to read the newest one's signals:

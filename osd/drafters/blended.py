@@ -24,7 +24,7 @@ from osd.drafters.proposers import TAIL, text_from
 from osd.drafters.tree import Proposer, teach
 from osd.ngram.maker import DraftMaker
 from osd.sequence import Row
-from osd.warp import Warp
+from osd.verification.warping import Warp
 
 EXPLORE = 16
 """Every so many-th round the draft is asked for every token, so that it is known how good it has become."""

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd import choosing
 from osd.draft import Draft
 from osd.drafters.base import Steer
 from osd.drafters.chain import Chain
@@ -20,7 +19,8 @@ from osd.models.decoder import Decoder
 from osd.models.prefill import Piece, read_pieces
 from osd.models.prefix_cache import Prefixes
 from osd.sequence import Row
-from osd.warp import Warp, draw
+from osd.verification import compiled_sampling
+from osd.verification.warping import Warp, draw
 
 
 class CausalDrafter:
@@ -156,7 +156,7 @@ class CausalDrafter:
     ) -> tuple[Tensor, Tensor | None]:
         if warp is None or chance is None:
             return logits[:, 0].argmax(-1), None
-        if choosing.takes(logits):
-            return choosing.draw(logits[:, 0], warp, chance, step)
+        if compiled_sampling.takes(logits):
+            return compiled_sampling.draw(logits[:, 0], warp, chance, step)
         probabilities = warp(logits)[:, 0]
         return draw(probabilities, chance[:, step]), probabilities

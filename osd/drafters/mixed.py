@@ -16,7 +16,7 @@ from osd.gamma.pace import Read
 from osd.sequence import Row
 from osd.trees.breadth import pruned
 from osd.trees.chances import gains, likeliest
-from osd.warp import Warp
+from osd.verification.warping import Warp
 
 LATE = 16
 """Unread tokens of a row from which on a draft's first pass is not like its others."""

@@ -22,7 +22,7 @@ from osd.models.decoder import Decoder
 from osd.models.device_timer import Laps
 from osd.models.prefix_cache import draft_prefixes
 from osd.sequence import Row
-from osd.warp import Warp
+from osd.verification.warping import Warp
 from storage.settings import ServeSettings
 
 DRAFTS_READ = 2

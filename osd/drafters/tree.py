@@ -15,7 +15,7 @@ from osd.models.decoder import Decoder
 from osd.sequence import Row
 from osd.trees.breadth import EXPLORE, Cost, bar_of, pruned
 from osd.trees.chances import Belief, Chances, gains, likeliest, saw
-from osd.warp import Warp
+from osd.verification.warping import Warp
 
 CALM = 0.1
 """Weight of the newest round in how likely the last nodes of trees are."""

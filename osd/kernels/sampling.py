@@ -1,10 +1,10 @@
 """Choosing in one call: from logits the likeliest token, or probabilities and a draw from them, or the verdict on what
 was drafted.
 
-What :mod:`osd.warp` and :mod:`osd.acceptance` do with some ten operations a draw and thirty a verdict, each of which
-costs PyTorch a few µs however little it computes. Shapes: B rows, G drafted tokens, V vocabulary. Which tokens are cut
-off is found without sorting: the bits of floats that are not negative are in their order, so the least that is kept is
-found by halving.
+What :mod:`osd.verification.warping` and :mod:`osd.verification.rejection_sampling` do with some ten operations a draw
+and thirty a verdict, each of which costs PyTorch a few µs however little it computes. Shapes: B rows, G drafted
+tokens, V vocabulary. Which tokens are cut off is found without sorting: the bits of floats that are not negative are
+in their order, so the least that is kept is found by halving.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Bits = npt.NDArray[np.int32]
 BLOCK = 128
 """Tokens whose mass is added up before it is known which of them is drawn."""
 TEMPERATURE, TOP_K, TOP_P = 0, 1, 2
-"""Columns of a row's settings; see :class:`osd.warp.Warp`."""
+"""Columns of a row's settings; see :class:`osd.verification.warping.Warp`."""
 
 
 @njit(fastmath=LANES)
@@ -110,7 +110,7 @@ def harden(logits: Floats, p: Floats) -> None:
 
 @njit(error_model="numpy")
 def warp(logits: Floats, settings: Doubles, p: Floats) -> None:
-    """p (V,) ← what is sampled from: :class:`osd.warp.Warp`, one row's ``settings``."""
+    """p (V,) ← what is sampled from: :class:`osd.verification.warping.Warp`, one row's ``settings``."""
     if settings[TEMPERATURE] == 0.0:
         harden(logits, p)
         return
@@ -126,8 +126,8 @@ def warp(logits: Floats, settings: Doubles, p: Floats) -> None:
 
 @njit
 def pick(p: Floats, chance: float) -> int:
-    """The token that ``chance``, in [0, 1), draws from masses p (V,): :func:`osd.warp.draw`. None of mass 0, unless all
-    are."""
+    """The token that ``chance``, in [0, 1), draws from masses p (V,): :func:`osd.verification.warping.draw`. None of
+    mass 0, unless all are."""
     masses = np.empty((len(p) + BLOCK - 1) // BLOCK)
     for b in range(len(masses)):
         masses[b] = mass(p[b * BLOCK : (b + 1) * BLOCK])
@@ -193,11 +193,11 @@ def judge(
     logits: Floats, begins: Index, q: Floats, drafted: Index, lengths: Index, settings: Doubles, chances: Doubles,
     keep: bool, kept: Floats, shared: Floats, accepted: Index, follows: Index,
 ) -> None:  # fmt: skip
-    """Rejection sampling: :func:`osd.acceptance.accept_sampled` of the target's logits (N, V), a row's from ``begins``
-    (B,) on, q (B, G, V) and drafted (B, G), of which ``lengths`` (B,) count, with ``chances`` (B, 2 H + 1) for H ≥ G:
-    as many tests from H on, and the last for what follows. accepted (B,), follows (B,); shared (B, G) ←
-    :func:`osd.acceptance.expected_acceptance` of what was judged; with ``keep``, kept (B, G) ←
-    :func:`osd.acceptance.acceptance_chance` of what was drafted."""
+    """Rejection sampling: :func:`osd.verification.rejection_sampling.accept_sampled` of the target's logits (N, V), a
+    row's from ``begins`` (B,) on, q (B, G, V) and drafted (B, G), of which ``lengths`` (B,) count, with ``chances``
+    (B, 2 H + 1) for H ≥ G: as many tests from H on, and the last for what follows. accepted (B,), follows (B,); shared
+    (B, G) ← :func:`osd.verification.rejection_sampling.expected_acceptance` of what was judged; with ``keep``, kept
+    (B, G) ← :func:`osd.verification.rejection_sampling.acceptance_chance` of what was drafted."""
     p, rest = np.empty(logits.shape[1], np.float32), np.empty(logits.shape[1], np.float32)
     for row in range(len(begins)):
         own = logits[begins[row] :]

@@ -29,7 +29,7 @@ from osd.server.piece import Done
 from osd.server.post import Post
 from osd.server.scores import Scores, score
 from osd.server.served import Served
-from osd.verdict import Verdict
+from osd.verification.result import Verdict
 from storage.errors import OsdError
 
 log = logging.getLogger(__name__)

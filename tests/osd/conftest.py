@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from osd.choosing import CHOOSING
 from osd.models.brief import PASSES
 from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair
+from osd.verification.compiled_sampling import CHOOSING
 from storage.settings import Settings, load_settings
 from tests.osd.models import random_pair
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from osd.acceptance import accept_greedy, accept_sampled, expected_acceptance
+from osd.verification.rejection_sampling import accept_greedy, accept_sampled, expected_acceptance
 
 
 def plain_rule(p: Tensor, q: Tensor, drafted: list[int], chance: list[float]) -> int:

@@ -11,7 +11,7 @@ from osd.gather import Taken
 from osd.logits import Scored
 from osd.parcels import Parcel
 from osd.sequence import Completion, Progress
-from osd.verdict import Verdict
+from osd.verification.result import Verdict
 from storage.records import Request
 
 DONE = Completion(Request((1,)), "default", (2,), None, "stop", (), (), 0.0)

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from osd import choosing
-from osd.acceptance import accept_sampled, acceptance_chance, expected_acceptance
 from osd.engine import Engine
 from osd.kernels.compile_background import InBackground
 from osd.logits import Scored
-from osd.warp import Warp, draw
+from osd.verification import compiled_sampling
+from osd.verification.rejection_sampling import accept_sampled, acceptance_chance, expected_acceptance
+from osd.verification.warping import Warp, draw
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 from tests.osd.models import random_pair
@@ -64,7 +64,7 @@ def clear(p: Tensor, chance: Tensor) -> Tensor:
 def test_it_draws_what_the_plain_way_draws(seed: int, rows: list[Sampling], vocabulary: int) -> None:
     logits, warp = logits_of(seed, len(rows), vocabulary), warp_of(rows, vocabulary)
     chance = torch.rand(len(rows), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    chosen, q = choosing.draw(logits, warp, chance, 1)
+    chosen, q = compiled_sampling.draw(logits, warp, chance, 1)
     p = warp(logits.unsqueeze(1))[:, 0]
     torch.testing.assert_close(q, p, rtol=1e-4, atol=1e-6)
     assert bool((q.gather(1, chosen.unsqueeze(1)) > 0).all())
@@ -87,7 +87,9 @@ def test_it_judges_as_the_plain_way_does(seed: int, rows: list[Sampling], size: 
     chances, shared = acceptance_chance(p, q, drafted), expected_acceptance(p[:, :-1], q)
     scored = ragged(logits, lengths.tolist())
     for keep in (True, False):
-        judged = choosing.judge(scored, q if size else None, drafted, lengths.tolist(), warp, chance, keep=keep)
+        judged = compiled_sampling.judge(
+            scored, q if size else None, drafted, lengths.tolist(), warp, chance, keep=keep
+        )
         for i, length in enumerate(lengths.tolist()):
             if bool(((tests[i, :length] - chances[i, :length]).abs() < ROUNDING).any()):
                 continue
@@ -99,7 +101,7 @@ def test_it_judges_as_the_plain_way_does(seed: int, rows: list[Sampling], size: 
             if after.sum() > ROUNDING and bool(clear(after.unsqueeze(0), last[i : i + 1])):
                 assert judged.follows[i] == follows[i]
     assert judged.chances is None
-    judged = choosing.judge(scored, q if size else None, drafted, lengths.tolist(), warp, chance, keep=True)
+    judged = compiled_sampling.judge(scored, q if size else None, drafted, lengths.tolist(), warp, chance, keep=True)
     assert judged.chances is not None
     for i, length in enumerate(lengths.tolist()):
         torch.testing.assert_close(judged.chances[i, :length], chances[i, :length], rtol=1e-3, atol=1e-5)
@@ -112,7 +114,7 @@ def test_it_draws_the_last_token_that_can_be_and_none_that_cannot() -> None:
     logits[0, [3, 130]] = torch.tensor([0.3, 0.7]).log()
     for chance, token in ((0.0, 3), (0.2999, 3), (0.3001, 130), (1 - 2**-53, 130)):
         chances = torch.full((1, 1), chance, dtype=torch.float64)
-        assert choosing.draw(logits, warp_of([Sampling(1.0)], 256), chances, 0)[0].item() == token
+        assert compiled_sampling.draw(logits, warp_of([Sampling(1.0)], 256), chances, 0)[0].item() == token
 
 
 def test_equal_distributions_accept_everything_and_disjoint_ones_nothing() -> None:
@@ -121,7 +123,9 @@ def test_equal_distributions_accept_everything_and_disjoint_ones_nothing() -> No
     one = torch.tensor([[1]])
     for q, taken in ((left, 1), (right, 0)):
         said = Scored.of(torch.stack([left, right]).unsqueeze(0))
-        found = choosing.judge(said, q.exp()[None, None], one if taken else one + 1, [1], warp, chance, keep=False)
+        found = compiled_sampling.judge(
+            said, q.exp()[None, None], one if taken else one + 1, [1], warp, chance, keep=False
+        )
         assert found.accepted == [taken]
         assert found.follows[0] in ((2, 3) if taken else (0, 1))
 
@@ -132,23 +136,25 @@ def test_what_is_no_distribution_still_brings_a_token(nothing: float, way: Sampl
     """As by the plain way; a draft whose numbers are broken is refused, and the target's own tokens come."""
     logits, warp = torch.full((1, 2, 5), nothing), warp_of([way], 5)
     chance = torch.full((1, 3), 0.5, dtype=torch.float64)
-    chosen, q = choosing.draw(logits[:, 0], warp, chance, 0)
+    chosen, q = compiled_sampling.draw(logits[:, 0], warp, chance, 0)
     assert 0 <= int(chosen[0]) < 5
     right = torch.tensor([0.0, 9.0, 0.0, 0.0, 0.0]).expand(1, 2, 5)
     for said, drawn_from in ((logits, q), (right, torch.zeros(1, 5)), (right, q)):
         scored = Scored.of(said)
-        found = choosing.judge(scored, drawn_from.unsqueeze(1), chosen.unsqueeze(1), [1], warp, chance, keep=True)
+        found = compiled_sampling.judge(
+            scored, drawn_from.unsqueeze(1), chosen.unsqueeze(1), [1], warp, chance, keep=True
+        )
         assert 0 <= found.follows[0] < 5
     assert found.follows == [1]
 
 
 def test_what_it_does_not_take(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.zeros(1, 1, 8)
-    assert choosing.takes(logits)
-    assert not choosing.takes(logits.bfloat16())
-    assert not choosing.takes(logits.to("meta"))
-    monkeypatch.setattr(choosing, "MOST_NUMBERS", 7)
-    assert not choosing.takes(logits)
+    assert compiled_sampling.takes(logits)
+    assert not compiled_sampling.takes(logits.bfloat16())
+    assert not compiled_sampling.takes(logits.to("meta"))
+    monkeypatch.setattr(compiled_sampling, "MOST_NUMBERS", 7)
+    assert not compiled_sampling.takes(logits)
 
 
 def texts(rounds: int, heard: list[float] | None = None) -> list[tuple[int, ...]]:
@@ -169,21 +175,21 @@ def texts(rounds: int, heard: list[float] | None = None) -> list[tuple[int, ...]
 def test_nothing_is_compiled_while_it_decodes() -> None:
     """The calls that compile it are of the kinds that an engine makes."""
     texts(8)
-    compiled = choosing.CHOOSING.ready
+    compiled = compiled_sampling.CHOOSING.ready
     assert [len(getattr(compiled, name).signatures) for name in ("likeliest", "draw", "judge")] == [1, 1, 1]
 
 
 @given(st.integers(0, 10_000), st.integers(1, 600))
 def test_the_likeliest_is_the_first_of_the_largest(seed: int, vocabulary: int) -> None:
     logits = logits_of(3 * seed, 6, vocabulary)  # in steps, so that some are as large
-    assert choosing.likeliest(logits) == logits.argmax(-1).tolist()
+    assert compiled_sampling.likeliest(logits) == logits.argmax(-1).tolist()
 
 
 def test_a_seed_has_the_same_text_before_and_after_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[float] = []
     quick, before = texts(40, heard), list(heard)
     with monkeypatch.context() as patch:
-        patch.setattr(choosing, "CHOOSING", InBackground(lambda: None, "test", "not compiled"))
+        patch.setattr(compiled_sampling, "CHOOSING", InBackground(lambda: None, "test", "not compiled"))
         heard.clear()
         assert texts(40, heard) == quick
     assert len(before) > 40 and before == pytest.approx(heard, rel=1e-3, abs=1e-5)
@@ -193,11 +199,11 @@ def test_the_compiler_is_asked_for_once_rows_have_sampled_for_some_rounds(monkey
     started: list[int] = []
     later = InBackground(lambda: None, "test", "not compiled")
     monkeypatch.setattr(later, "start", lambda: started.append(1))
-    monkeypatch.setattr(choosing, "CHOOSING", later)
-    monkeypatch.setattr(choosing, "WORTH_COMPILING", 12)
-    monkeypatch.setattr(choosing, "_ASKED", iter(range(1, 1000)))
+    monkeypatch.setattr(compiled_sampling, "CHOOSING", later)
+    monkeypatch.setattr(compiled_sampling, "WORTH_COMPILING", 12)
+    monkeypatch.setattr(compiled_sampling, "_ASKED", iter(range(1, 1000)))
     for _ in range(11):
-        assert not choosing.takes(torch.zeros(1, 1, 8))
+        assert not compiled_sampling.takes(torch.zeros(1, 1, 8))
     assert not started
-    choosing.takes(torch.zeros(1, 1, 8))
+    compiled_sampling.takes(torch.zeros(1, 1, 8))
     assert started == [1]

@@ -22,7 +22,7 @@ from osd.gamma import Pace, make_controller
 from osd.gamma.base import CostModel, GammaController, Go, Signal
 from osd.gamma.fixed import FixedController
 from osd.models.pair import Pair
-from osd.warp import Warp
+from osd.verification.warping import Warp
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 from tests.osd.models import random_pair

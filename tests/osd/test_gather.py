@@ -17,7 +17,7 @@ from osd.parcels import Parcel
 from osd.reduce import Reducer, reduce_plain
 from osd.sequence import Completion, Progress
 from osd.sheaf import Sheaf
-from osd.verdict import Verdict
+from osd.verification.result import Verdict
 from storage.records import Outcome, Request, RequestSamples, Round, TokenKind
 
 VOCABULARY, K = 40, 5

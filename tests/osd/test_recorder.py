@@ -12,7 +12,7 @@ from osd.engine import Engine
 from osd.models.pair import Pair
 from osd.recorder import Recorder
 from osd.reduce import Reducer
-from osd.warp import Warp
+from osd.verification.warping import Warp
 from storage.records import Request, Sampling, TokenKind
 from storage.settings import Settings
 from storage.store import Store

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from osd.warp import Warp, draw
+from osd.verification.warping import Warp, draw
 from storage.records import Sampling
 
 

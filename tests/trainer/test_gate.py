@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from osd.acceptance import expected_acceptance
+from osd.verification.rejection_sampling import expected_acceptance
 from storage.records import RequestSamples, TokenKind
 from storage.settings import GateSettings, LearnSettings
 from tests.trainer.models import VOCAB, answers, random_prompts, samples_of, tiny_llama

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osd.models.pair import Model, Pair
-from osd.warp import Warp, draw
+from osd.verification.warping import Warp, draw
 from storage.records import Sampling
 from trainer.heads.examples import Drafted
 

@@ -21,7 +21,7 @@ from osd.drafters.signals import Signals, Told
 from osd.models.acceptance_head import HeadPass
 from osd.models.decoder import Decoder
 from osd.models.pair import Pair
-from osd.warp import Warp, draw
+from osd.verification.warping import Warp, draw
 from storage.records import Sampling
 
 

@@ -15,7 +15,7 @@ from osd.engine import Engine
 from osd.logits import Scored
 from osd.sequence import Completion, Progress, Row
 from osd.stream import TextStream
-from osd.verdict import Verdict
+from osd.verification.result import Verdict
 from storage.records import Round, now
 
 NEWEST = 50

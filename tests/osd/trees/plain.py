@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from osd.trees.acceptance import Forest
+from osd.verification.rejection_sampling_trees import Forest
 
 
 @dataclass

@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from osd.draft import Tree
-from osd.trees.acceptance import Forest, accept_tree_greedy, accept_tree_sampled
+from osd.verification.rejection_sampling_trees import Forest, accept_tree_greedy, accept_tree_sampled
 from tests.osd.trees.plain import PlainTree, emitted, forest, walk, without
 
 VOCABULARY = 5

@@ -80,7 +80,7 @@ def test_a_rule_that_takes_certain_tokens_for_drawn_ones_would_be_seen(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first certain token of every node is kept with chance min(1, p / q): too often."""
-    monkeypatch.setattr("osd.trees.judging.tables", take_for_drawn)
+    monkeypatch.setattr("osd.verification.verify_trees.tables", take_for_drawn)
     seen = sample(engine_of(pair, MixedDrafter, 2, 8), Sampling(1.0))
     assert p_value(seen, exact(pair, Sampling(1.0))) < LEVEL
 

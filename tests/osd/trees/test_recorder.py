@@ -11,7 +11,7 @@ from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
 from osd.models.pair import Pair
 from osd.recorder import Recorder
-from osd.warp import Warp
+from osd.verification.warping import Warp
 from storage.records import Request, Sampling, TokenKind
 from storage.settings import Settings
 from storage.store import Store

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from osd.draft import Tree
-from osd.warp import draw
+from osd.verification.warping import draw
 
 At = Callable[[Tensor], Tensor]
 """Nodes (B,) → p there (B, V)."""

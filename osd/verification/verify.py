@@ -11,9 +11,9 @@ from osd.draft import Draft
 from osd.logits import Scored
 from osd.models.decoder import Decoder
 from osd.sequence import Row
-from osd.trees.judging import check_trees
-from osd.verdict import Verdict, judge
-from osd.warp import Warp
+from osd.verification.result import Verdict, judge
+from osd.verification.verify_trees import check_trees
+from osd.verification.warping import Warp
 
 
 def verify(

@@ -3,8 +3,8 @@
 PyTorch spends its time between operations here. By it a round of one row that samples took 190 µs more than a greedy
 one, and each drafted token 100 µs, as much as its pass (docs/bench-log.md). The functions are compiled in the
 background once a process has made some rounds; until then, on a GPU, in half precision and for large batches
-:mod:`osd.warp` and :mod:`osd.acceptance` go on, with the same uniforms and so, but for rounding, the same tokens.
-"""
+:mod:`osd.verification.warping` and :mod:`osd.verification.rejection_sampling` go on, with the same uniforms and so,
+but for rounding, the same tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from osd.kernels.compile_background import InBackground
 from osd.kernels.compile_subprocess import apart
 from osd.logits import Scored
 from osd.models.brief import WORTH_COMPILING
-from osd.warp import Warp
+from osd.verification.warping import Warp
 
 MOST_NUMBERS = 1 << 20
 """Logits of a call: over more, PyTorch's threads gain what it loses between operations."""
@@ -30,7 +30,7 @@ def compile_choosing() -> Any:
     """Import :mod:`osd.kernels.sampling` and call each of its functions over two tokens."""
     from osd.kernels import sampling as compiled
 
-    apart(compiled.judge, "osd.choosing:compile_choosing")
+    apart(compiled.judge, "osd.verification.compiled_sampling:compile_choosing")
     logits, settings, chances = np.ones((2, 2), np.float32), np.ones((1, 3)), np.full((1, 3), 0.5)
     q, token, length = np.ones((1, 1, 2), np.float32), np.zeros((1, 1), np.int64), np.ones(1, np.int64)
     kept = np.empty((1, 1), np.float32)
@@ -53,7 +53,7 @@ class Judged(NamedTuple):
     accepted: list[int]
     follows: list[int]
     shared: list[list[float]]
-    """(B, G) :func:`osd.acceptance.expected_acceptance` of what was judged."""
+    """(B, G) :func:`osd.verification.rejection_sampling.expected_acceptance` of what was judged."""
     chances: Tensor | None
     """(B, G), where they are kept."""
 
@@ -87,8 +87,9 @@ def draw(logits: Tensor, warp: Warp, chance: Tensor, step: int) -> tuple[Tensor,
 def judge(
     scored: Scored, q: Tensor | None, drafted: Tensor, lengths: Sequence[int], warp: Warp, chance: Tensor, *, keep: bool
 ) -> Judged:
-    """See :func:`osd.acceptance.accept_sampled`, and :func:`osd.verdict.uniforms` for ``chance`` (B, 2 G + 1 or more);
-    with ``keep`` :func:`osd.acceptance.acceptance_chance`, NaN where nothing was drafted."""
+    """See :func:`osd.verification.rejection_sampling.accept_sampled`, and :func:`osd.verification.result.uniforms` for
+    ``chance`` (B, 2 G + 1 or more); with ``keep`` :func:`osd.verification.rejection_sampling.acceptance_chance`, NaN
+    where nothing was drafted."""
     compiled: Any = CHOOSING.ready
     rows, size = drafted.shape
     accepted, follows = np.empty(rows, np.int64), np.empty(rows, np.int64)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from osd.warp import draw
+from osd.verification.warping import draw
 
 
 def accept_greedy(choices: Sequence[int], drafted: Sequence[int], length: int) -> tuple[int, int]:

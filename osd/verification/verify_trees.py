@@ -12,9 +12,9 @@ from osd.logits import Scored
 from osd.models.decoder import Decoder
 from osd.models.tree_mask import lay_out, tables
 from osd.sequence import Row
-from osd.trees.acceptance import Forest, Walk, accept_tree_greedy, accept_tree_sampled
-from osd.verdict import Verdict
-from osd.warp import Warp
+from osd.verification.rejection_sampling_trees import Forest, Walk, accept_tree_greedy, accept_tree_sampled
+from osd.verification.result import Verdict
+from osd.verification.warping import Warp
 
 
 def check_trees(
@@ -72,9 +72,9 @@ def _walk(logits: Tensor, rows: Sequence[Row], draft: Draft, warp: Warp, chance:
 def _uniforms(rows: Sequence[Row], trees: Sequence[Tree], chance: Tensor, height: int) -> tuple[Tensor, Tensor]:
     """Tests (B, D + 1, 1) and draws (B, D + 1), D = ``height``.
 
-    A chain uses the numbers that it would use among chains (``chance``, see :func:`osd.verdict.uniforms`): then a seed
-    repeats its text whatever its neighbours have drafted. A tree may draw at every depth, and takes so many more.
-    """
+    A chain uses the numbers that it would use among chains (``chance``, see :func:`osd.verification.result.uniforms`):
+    then a seed repeats its text whatever its neighbours have drafted. A tree may draw at every depth, and takes so
+    many more."""
     used, last = chance.shape[1] // 2, chance[:, -1:]
     tests = torch.cat([chance[:, used:-1], last], dim=1)[:, : height + 1]
     deep = [_draws(tree) for tree in trees]

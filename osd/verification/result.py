@@ -10,12 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osd import choosing
-from osd.acceptance import accept_greedy, accept_sampled, acceptance_chance, expected_acceptance
 from osd.draft import Draft
 from osd.logits import Scored
 from osd.sequence import Row
-from osd.warp import Warp
+from osd.verification import compiled_sampling
+from osd.verification.rejection_sampling import accept_greedy, accept_sampled, acceptance_chance, expected_acceptance
+from osd.verification.warping import Warp
 
 Doubles = npt.NDArray[np.float64]
 
@@ -35,7 +35,7 @@ class Verdict:
     accepted if and only if one was refused."""
     chances: Tensor | None = None
     """(B, G) min(1, p/q) of each drafted token, at the logits that judged it; None where nobody keeps it, or where all
-    rows are greedy. See :class:`osd.trees.acceptance.Walk` for trees."""
+    rows are greedy. See :class:`osd.verification.rejection_sampling_trees.Walk` for trees."""
     shared: list[list[float]] | None = None
     """(B, G) Σ min(p, q) where each drafted token was judged: how often one drawn there is accepted. Beyond the first
     that was refused it means nothing. None where all rows are greedy, and of trees."""
@@ -77,9 +77,9 @@ def judge(scored: Scored, draft: Draft, warp: Warp | None, chance: Tensor | None
     """
     if warp is None or chance is None:
         return _judge_greedily(scored, draft)
-    if choosing.takes(scored.lines):
+    if compiled_sampling.takes(scored.lines):
         keep = keep_chances and draft.size > 0
-        found = choosing.judge(scored, draft.q, draft.tokens, draft.lengths, warp, chance, keep=keep)
+        found = compiled_sampling.judge(scored, draft.q, draft.tokens, draft.lengths, warp, chance, keep=keep)
         return Verdict(found.accepted, draft.tokens.tolist(), found.follows, draft.lengths, found.chances, found.shared)
     p = warp(scored.table(draft.size + 1))
     q = p[:, :0] if draft.q is None else draft.q
@@ -100,8 +100,8 @@ def judge(scored: Scored, draft: Draft, warp: Warp | None, chance: Tensor | None
 
 def _judge_greedily(scored: Scored, draft: Draft) -> Verdict:
     lines = scored.lines
-    if choosing.takes(lines):
-        choices, drafted = choosing.likeliest(lines), draft.tokens.tolist()
+    if compiled_sampling.takes(lines):
+        choices, drafted = compiled_sampling.likeliest(lines), draft.tokens.tolist()
     else:
         both = torch.cat([lines.argmax(-1), draft.tokens.flatten()]).tolist()  # the one sync
         choices, flat, size = both[: len(lines)], both[len(lines) :], draft.size

@@ -1,0 +1,1 @@
+"""What the target makes of a draft: its pass, warping, the acceptance rules."""
