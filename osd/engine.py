@@ -19,8 +19,8 @@ from osd.desk import Desk
 from osd.draft import Draft
 from osd.drafters.making import make_drafting
 from osd.drafters.tree import Proposer
-from osd.gamma import make_pace
 from osd.gamma.base import CostModel, GammaController, Observation
+from osd.gamma.factory import make_pace
 from osd.household import UNVERSIONED, Household, PassCosts
 from osd.logits import Scored
 from osd.models.device_timer import Clock

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from osd.beacon import Beacon, load_folder
 from osd.engine import Engine
-from osd.gamma.specdecpp import needs_head
+from osd.gamma.rules.specdecpp import needs_head
 from osd.models.pair import Model, Pair
 from osd.models.target_only import has_draft, require_drafter
 from osd.proposing.make import proposer_of

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 
 from osd.beacon import load_folder
-from osd.gamma.specdecpp import needs_head
+from osd.gamma.rules.specdecpp import needs_head
 from osd.models.pair import choose_device
 from osd.tracing import make_tracing
 from storage import records

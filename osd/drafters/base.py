@@ -8,13 +8,13 @@ from typing import Protocol
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.gamma.pace import Read
+from osd.gamma.planner import Read
 from osd.sequence import Row
 from osd.verification.warping import Warp
 
 Steer = Callable[[Sequence[Row], list[int], int, Read], None]
 """Rows, the lengths of their drafts (to be shortened), the tokens drafted, a way to read the newest one's signals:
-:meth:`osd.gamma.pace.Pace.steer`."""
+:meth:`osd.gamma.planner.Pace.steer`."""
 
 
 class Drafter(Protocol):

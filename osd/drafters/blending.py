@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from osd.drafters.second import Reads
-from osd.echo import signal_of
 from osd.gamma.base import Signal
-from osd.gamma.contexts import peak_of
+from osd.gamma.goodput.contexts import peak_of
+from osd.gamma.goodput.repeats import signal_of
 from osd.ngram.guess import GUESSES, NO_GUESS, SURENESS, choose, hear_row, hear_text, look_up
 from osd.ngram.maker import DraftMaker
 

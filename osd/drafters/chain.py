@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.echo import Echoes
+from osd.gamma.goodput.repeats import Echoes
 from osd.sequence import Row
 
 

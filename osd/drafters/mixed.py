@@ -12,7 +12,7 @@ from osd.draft import Draft, Tree, chain, graft
 from osd.drafters.base import Steer
 from osd.drafters.tree import CALM, TreeDrafter, plant
 from osd.drafters.worth import Side, Worth, brought
-from osd.gamma.pace import Read
+from osd.gamma.planner import Read
 from osd.sequence import Row
 from osd.trees.breadth import pruned
 from osd.trees.chances import gains, likeliest

@@ -15,7 +15,7 @@ class Reads(Protocol):
     """What a draft pass can tell the controllers."""
 
     def read(self, signal: Signal) -> list[Any]:
-        """One number a row, on the host; of ``peak_echo``, one :data:`~osd.gamma.contexts.Peak`."""
+        """One number a row, on the host; of ``peak_echo``, one :data:`~osd.gamma.goodput.contexts.Peak`."""
         ...
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from osd.echo import Echoes
 from osd.gamma.base import Signal
-from osd.gamma.contexts import Peak
+from osd.gamma.goodput.contexts import Peak
+from osd.gamma.goodput.repeats import Echoes
 from osd.models.acceptance_head import HeadPass
 from osd.models.brief import ReadOff
 

@@ -7,7 +7,7 @@ A controller starts a :class:`RowGamma` for every request that it serves. Each r
     ... one target pass over the batch ...
     row.observe(Observation(gamma, drafted, accepted))    # each row
 
-and the engine tells the shared :class:`~osd.gamma.costs.CostModel` how long drafting and verifying took. Most
+and the engine tells the shared :class:`~osd.gamma.costs.model.CostModel` how long drafting and verifying took. Most
 rules look at one request at a time: they are a RowGamma and a :class:`RowByRow` controller.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal, Protocol
 
-from osd.gamma.costs import CostModel
+from osd.gamma.costs.model import CostModel
 
 __all__ = [
     "CostModel",
@@ -37,10 +37,10 @@ Signal = Literal["none", "confidence", "peak", "peak_echo", "acceptance"]
 
 ``confidence``: the draft's probability of the token that it chose. ``peak``: its largest probability for that
 token, known before one is drawn. ``peak_echo``: that, below 1, and 1 more where the request's own text said the draft's
-likeliest token after the same two before (:mod:`osd.echo`); a :data:`~osd.gamma.contexts.Peak`. ``acceptance``: the
-acceptance head's estimate for the token *before*, which the pass has just read (at a round's first pass: for the row's
-own last token, and meaningless); NaN where no head is there yet.
-"""
+likeliest token after the same two before (:mod:`osd.gamma.goodput.repeats`); a
+:data:`~osd.gamma.goodput.contexts.Peak`. ``acceptance``: the acceptance head's estimate for the token *before*, which
+the pass has just read (at a round's first pass: for the row's own last token, and meaningless); NaN where no head is
+there yet."""
 
 
 class Go(IntEnum):

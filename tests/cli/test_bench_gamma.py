@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from osd.gamma import CONTROLLERS
+from osd.gamma.factory import CONTROLLERS
 
 SMALL = [
     "--controllers", "fixed,analytic", "--initial-gammas", "1,3", "--temperatures", "0", "--batch-sizes", "1",

@@ -18,9 +18,10 @@ import torch
 from scipy.stats import chisquare
 
 from osd.engine import Engine
-from osd.gamma import Pace, make_controller
 from osd.gamma.base import CostModel, GammaController, Go, Signal
-from osd.gamma.fixed import FixedController
+from osd.gamma.factory import make_controller
+from osd.gamma.planner import Pace
+from osd.gamma.rules.fixed import FixedController
 from osd.models.pair import Pair
 from osd.verification.warping import Warp
 from storage.records import Request, Sampling

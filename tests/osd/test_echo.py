@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from osd.drafters.signals import Signals, Told
-from osd.echo import REACH, Echo, Echoes, signal_of
-from osd.gamma.contexts import Peak, before_of
+from osd.gamma.goodput.contexts import Peak, before_of
+from osd.gamma.goodput.repeats import REACH, Echo, Echoes, signal_of
 from osd.models.brief import ReadOff
 from osd.sequence import Row
 from router.base import Decision

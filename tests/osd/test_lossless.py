@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from osd.engine import Engine
-from osd.gamma import CONTROLLERS
+from osd.gamma.factory import CONTROLLERS
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import CONFIGS, alone, model_of, noisy, prompts, random_pair

@@ -14,8 +14,8 @@ import torch
 from osd.draft import Draft
 from osd.drafters.merge import merge
 from osd.engine import UNVERSIONED, Engine
-from osd.gamma import CONTROLLERS, make_pace
 from osd.gamma.base import CostModel, Observation
+from osd.gamma.factory import CONTROLLERS, make_pace
 from osd.models.pair import Pair
 from osd.sequence import Completion
 from router.base import Decision

@@ -23,9 +23,10 @@ from osd.bench.gamma.plan import ORACLE, Draft, Entrant, Job, Plan, Setting, ser
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
 from osd.engine import Engine
-from osd.gamma import Pace, make_controller
 from osd.gamma.base import CostModel, GammaController
-from osd.gamma.compiled import COMPILER
+from osd.gamma.factory import make_controller
+from osd.gamma.goodput.compiled import COMPILER
+from osd.gamma.planner import Pace
 from osd.models.pair import Model, Pair
 from osd.sequence import Completion
 from storage.records import Request, Round, Sampling

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from osd.bench.contenders import ASSISTED
-from osd.gamma import CONTROLLERS
+from osd.gamma.factory import CONTROLLERS
 from storage.errors import BadSetting
 from storage.settings import ServeSettings
 

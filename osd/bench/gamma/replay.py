@@ -12,8 +12,8 @@ from osd.bench.gamma.oracle import OracleController
 from osd.bench.gamma.plan import MIX, ORACLE, Entrant, Job, Plan, Setting, serve_settings
 from osd.bench.gamma.rounds import Recording, Trace
 from osd.bench.gamma.simulate import Make, Simulated, Simulator
-from osd.gamma import make_controller
 from osd.gamma.base import Observation
+from osd.gamma.factory import make_controller
 from storage.errors import OsdError
 from storage.settings import ServeSettings
 

@@ -1,7 +1,7 @@
 """Replays traces under any controller and any costs, without a model.
 
 The loop is the engine's (osd/engine.py): rows are planned, steered and observed through the same
-:class:`~osd.gamma.pace.Pace`, join as others leave, and a leaving row's place is taken by the last. A cost table
+:class:`~osd.gamma.planner.Pace`, join as others leave, and a leaving row's place is taken by the last. A cost table
 stands where the clock was, and what it says also feeds the cost model that the controller looks into. So for greedy
 traces each request's rounds come out as the engine's own, as long as the controller does not look at costs; where it
 does, they are those of an engine on the machine that the table describes.
@@ -23,10 +23,10 @@ from typing import Any
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.time_model import discard_rate, verification_rate
-from osd.echo import Echo
-from osd.gamma import Pace
 from osd.gamma.base import CostModel, GammaController, Observation, Signal
-from osd.gamma.contexts import Peak
+from osd.gamma.goodput.contexts import Peak
+from osd.gamma.goodput.repeats import Echo
+from osd.gamma.planner import Pace
 from osd.sequence import LAG
 from storage.errors import BadInput
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from osd.gamma.base import CostModel, GammaController, Go, Observation, Signal
-from osd.gamma.costs import nearly
+from osd.gamma.costs.model import nearly
 
 
 class TimedRow:
@@ -115,7 +115,7 @@ class CountedCosts(CostModel):
         """Of the round under way: draft passes, tokens that the drafter had to read first."""
 
     def observe_draft(self, batch: int, steps: int, ms: float) -> None:
-        """See :class:`~osd.gamma.costs.CostModel`."""
+        """See :class:`~osd.gamma.costs.model.CostModel`."""
         super().observe_draft(batch, steps, ms)
         self.draft_passes += steps
         self.clock_ms += ms
@@ -125,7 +125,7 @@ class CountedCosts(CostModel):
             self._everyone.observe_draft(batch, steps, ms)
 
     def observe_verify(self, batch: int, tokens: int, ms: float) -> None:
-        """See :class:`~osd.gamma.costs.CostModel`."""
+        """See :class:`~osd.gamma.costs.model.CostModel`."""
         super().observe_verify(batch, tokens, ms)
         self.target_passes += 1
         self.clock_ms += ms

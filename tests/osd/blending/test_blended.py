@@ -15,7 +15,7 @@ from osd.drafters.blended import BlendedDrafter
 from osd.drafters.blending import Blending, Trust
 from osd.drafters.chain import Chain
 from osd.engine import Engine
-from osd.gamma import CONTROLLERS
+from osd.gamma.factory import CONTROLLERS
 from osd.models.brief import ReadOff
 from osd.models.pair import Pair
 from osd.ngram.guess import GUESSES, NO_GUESS, SEEN

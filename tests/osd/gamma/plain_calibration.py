@@ -1,4 +1,4 @@
-"""The arithmetic of osd.gamma.book and weighing once more, in plain objects: what the fast one must agree with.
+"""The arithmetic of osd.gamma.goodput.book and weighing once more, in plain objects: what the fast one must agree with.
 
 A draft knows its largest probability ("peak") before a token is drawn. How often such tokens are accepted depends on
 the draft, the target and the traffic, so it is counted: in bins of the peak, each pulled towards the peak itself while
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from osd.gamma.contexts import Peak
+from osd.gamma.goodput.contexts import Peak
 
 Following = Sequence[tuple[int, float, float]]
 """(bin, weight, chance)."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osd.gamma.acceptance_rate import ratio, truncated, truncated_mean, truncated_newton
+from osd.gamma.rules.acceptance_rate import ratio, truncated, truncated_mean, truncated_newton
 from router.throughput import tokens_per_round as expected_tokens
 
 rounds_of = st.lists(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.gamma.analytic import AnalyticController
 from osd.gamma.base import CostModel, Observation
-from osd.gamma.round_times import best_gamma
+from osd.gamma.costs.round_times import best_gamma
+from osd.gamma.rules.analytic import AnalyticController
 from tests.osd.gamma.worlds import known_costs, play, play_alone
 
 accuracies = st.floats(0, 0.98)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
 from osd.gamma.base import Go, Observation
-from osd.gamma.confidence import STEPS, ConfidenceController, ConfidenceRow, Threshold
+from osd.gamma.rules.confidence import STEPS, ConfidenceController, ConfidenceRow, Threshold
 
 
 def draft(row: ConfidenceRow, scores: list[float], accepted: int) -> int:

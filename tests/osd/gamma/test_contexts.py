@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from osd.gamma.base import CostModel, Go, Observation
-from osd.gamma.book import leaning
-from osd.gamma.compiled import new_contexts
-from osd.gamma.contexts import (
+from osd.gamma.goodput.book import leaning
+from osd.gamma.goodput.compiled import new_contexts
+from osd.gamma.goodput.contexts import (
     AHEAD_PRIOR,
     CONTEXT_KEEPS,
     CONTEXT_PRIOR,
@@ -26,8 +26,8 @@ from osd.gamma.contexts import (
     saw_at,
     slot_of,
 )
-from osd.gamma.goodput import GoodputController
-from osd.gamma.last_token import SKIPS
+from osd.gamma.goodput.goodput import GoodputController
+from osd.gamma.goodput.last_token import SKIPS
 from tests.osd.gamma.worlds import known_costs
 
 GOOD, BAD, NEXT, WRONG = 3, 5, 9, 11

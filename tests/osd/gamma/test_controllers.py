@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import osd.gamma
-from osd.gamma import CONTROLLERS, make_controller
 from osd.gamma.base import CostModel, Go, Observation
+from osd.gamma.factory import CONTROLLERS, make_controller
 from storage.errors import BadSetting
 from storage.settings import ServeSettings, load_settings
 from tests.osd.gamma.worlds import play_alone

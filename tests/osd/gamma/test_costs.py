@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.gamma.costs import TRUSTED, WINDOW, CostModel
+from osd.gamma.costs.model import TRUSTED, WINDOW, CostModel
 
 
 def timed(verify: dict[tuple[int, int], float], draft: dict[tuple[int, int], float] | None = None) -> CostModel:

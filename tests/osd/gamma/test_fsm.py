@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osd.gamma.base import Observation
-from osd.gamma.cache_fsm import CacheFsmController
-from osd.gamma.fsm import FsmController
+from osd.gamma.rules.cache_fsm import CacheFsmController
+from osd.gamma.rules.fsm import FsmController
 from tests.osd.gamma.worlds import play_alone
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osd.gamma.base import Go, Observation
-from osd.gamma.gammatune import GammaTuneController
+from osd.gamma.rules.gammatune import GammaTuneController
 
 
 def gammas(controller: GammaTuneController, accepted: list[int]) -> list[int]:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from osd.gamma import goodput
-from osd.gamma.asking import ROUNDS
 from osd.gamma.base import CostModel, Go, Observation
-from osd.gamma.beginning import FIRST_JUDGED, TRIED_ENOUGH
-from osd.gamma.contexts import peak_of
-from osd.gamma.goodput import GoodputController
-from osd.gamma.goodput_row import GoodputRow
+from osd.gamma.goodput import goodput
+from osd.gamma.goodput.asking import ROUNDS
+from osd.gamma.goodput.beginning import FIRST_JUDGED, TRIED_ENOUGH
+from osd.gamma.goodput.contexts import peak_of
+from osd.gamma.goodput.goodput import GoodputController
+from osd.gamma.goodput.goodput_row import GoodputRow
 from tests.osd.gamma.worlds import known_costs
 
 Verify = Callable[[int, int], float]

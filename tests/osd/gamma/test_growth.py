@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
-from osd.gamma.costs import CostModel
-from osd.gamma.growth import _LINE, Growth, rising
-from osd.gamma.prices import PriceList, prices_of
+from osd.gamma.costs.model import CostModel
+from osd.gamma.goodput.growth import _LINE, Growth, rising
+from osd.gamma.goodput.prices import PriceList, prices_of
 from tests.osd.gamma.worlds import known_costs
 
 points = st.lists(

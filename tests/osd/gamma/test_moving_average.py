@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osd.gamma.base import Observation
-from osd.gamma.moving_average import MovingAverageController, Slot
+from osd.gamma.rules.moving_average import MovingAverageController, Slot
 from tests.osd.gamma.worlds import play_alone
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from osd.gamma import make_pace
 from osd.gamma.base import CostModel, Go, Observation, RowByRow, Signal
-from osd.gamma.pace import Pace
+from osd.gamma.factory import make_pace
+from osd.gamma.planner import Pace
 from storage.errors import BadSetting
 from storage.settings import ServeSettings, load_settings
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osd.gamma.analytic import AnalyticController, AnalyticRow
 from osd.gamma.base import CostModel, Observation
-from osd.gamma.costs import TRUSTED
-from osd.gamma.probing import BANKED, BURST, STALE_ROUNDS, Prober
+from osd.gamma.costs.model import TRUSTED
+from osd.gamma.costs.probing import BANKED, BURST, STALE_ROUNDS, Prober
+from osd.gamma.rules.analytic import AnalyticController, AnalyticRow
 from tests.osd.gamma.worlds import known_costs, play
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from osd.gamma.base import Observation
-from osd.gamma.q_learning import QLearningController
+from osd.gamma.rules.q_learning import QLearningController
 from tests.osd.gamma.worlds import play_alone
 
 

@@ -8,7 +8,7 @@ from math import nan
 import pytest
 
 from osd.gamma.base import Go
-from osd.gamma.specdecpp import SpecDecController, SpecDecRow
+from osd.gamma.rules.specdecpp import SpecDecController, SpecDecRow
 from storage.errors import BadSetting
 from storage.settings import load_settings
 
@@ -73,7 +73,7 @@ def test_without_a_head_it_drafts_gamma_initial_and_says_so_once(
 ) -> None:
     controller = SpecDecController(0.7, initial=initial, maximum=12)
     row = controller.start()
-    with caplog.at_level(logging.INFO, "osd.gamma.specdecpp"):
+    with caplog.at_level(logging.INFO, "osd.gamma.rules.specdecpp"):
         assert [drafted_of(controller, row, [nan] * 20) for _ in range(3)] == [tokens] * 3
     assert [record.action for record in caplog.records] == ["no_head"]  # type: ignore[attr-defined]
     drafted_of(controller, row, [1.0] * 20)  # a head is there now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from osd.engine import Engine
 from osd.gamma.base import Observation
-from osd.gamma.fixed import FixedRow
+from osd.gamma.rules.fixed import FixedRow
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.osd.models import prompts, random_pair

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osd.gamma import book, contexts, held, weighing
 from osd.gamma.base import Go, Observation
-from osd.gamma.compiled import COMPILER, Compiler
-from osd.gamma.contexts import Peak, peak_of
-from osd.gamma.goodput_row import GoodputRow
-from osd.gamma.weigher import WORTH_COMPILING, Weigher
-from osd.gamma.weighing import FORESEEN, GRID
+from osd.gamma.goodput import book, contexts, held, weighing
+from osd.gamma.goodput.compiled import COMPILER, Compiler
+from osd.gamma.goodput.contexts import Peak, peak_of
+from osd.gamma.goodput.goodput_row import GoodputRow
+from osd.gamma.goodput.weigher import WORTH_COMPILING, Weigher
+from osd.gamma.goodput.weighing import FORESEEN, GRID
 from tests.osd.gamma.plain_calibration import BINS, START, Calibration, Outlook, PlainRow, weigh_plainly
 
 DEPTH = 6
@@ -246,7 +246,7 @@ def test_without_a_compiler_it_goes_on_interpreted(
     def none() -> None:
         raise ImportError("no compiler here")
 
-    monkeypatch.setattr("osd.gamma.compiled.compile_weighing", none)
+    monkeypatch.setattr("osd.gamma.goodput.compiled.compile_weighing", none)
     compiler = Compiler()
     assert compiler.wait() is None
     assert "no compiler here" in caplog.text

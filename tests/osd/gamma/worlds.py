@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from osd.gamma.analytic import AnalyticController, AnalyticRow
 from osd.gamma.base import CostModel, GammaController, Observation
-from osd.gamma.costs import TRUSTED
+from osd.gamma.costs.model import TRUSTED
+from osd.gamma.rules.analytic import AnalyticController, AnalyticRow
 
 
 def known_costs(step: float, verify: Callable[[int, int], float], batches: tuple[int, ...] = (1,)) -> CostModel:

@@ -15,7 +15,7 @@ from osd.draft import Draft
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
-from osd.gamma import CONTROLLERS
+from osd.gamma.factory import CONTROLLERS
 from osd.models.pair import Pair, load_pair
 from osd.sequence import Row
 from storage.errors import BadProposal

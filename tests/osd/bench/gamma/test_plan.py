@@ -8,7 +8,7 @@ from itertools import groupby
 import pytest
 
 from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, Plan, Setting, choose_controllers, choose_initial
-from osd.gamma import CONTROLLERS
+from osd.gamma.factory import CONTROLLERS
 from storage.errors import BadSetting
 
 PLAN = Plan(

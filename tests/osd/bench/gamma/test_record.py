@@ -20,7 +20,8 @@ from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.rounds_file import read_recording
 from osd.bench.gamma.simulate import simulate
 from osd.engine import Engine
-from osd.gamma import CONTROLLERS, Pace, make_controller
+from osd.gamma.factory import CONTROLLERS, make_controller
+from osd.gamma.planner import Pace
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass
 from osd.models.pair import Pair
 from storage.errors import BadBenchFile

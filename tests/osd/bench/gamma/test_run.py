@@ -19,7 +19,7 @@ from osd.bench.gamma.rounds_file import read_recording
 from osd.bench.gamma.timed import CountedCosts, Timed
 from osd.engine import Engine
 from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow
-from osd.gamma.fixed import FixedRow
+from osd.gamma.rules.fixed import FixedRow
 from storage.errors import BadSetting
 from storage.records import Request
 from storage.settings import ServeSettings

@@ -11,11 +11,11 @@ import pytest
 from osd.bench.gamma.costs import CostTable, Piece, Pieces
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.simulate import Simulated, Simulator, simulate
-from osd.gamma.analytic import AnalyticController
 from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow, Signal
-from osd.gamma.confidence import ConfidenceController
-from osd.gamma.fixed import FixedController, FixedRow
-from osd.gamma.gammatune import GammaTuneController
+from osd.gamma.rules.analytic import AnalyticController
+from osd.gamma.rules.confidence import ConfidenceController
+from osd.gamma.rules.fixed import FixedController, FixedRow
+from osd.gamma.rules.gammatune import GammaTuneController
 from storage.errors import BadInput
 from tests.osd.bench.gamma.traces import greedy_trace, sampled_trace
 

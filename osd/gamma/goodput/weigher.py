@@ -1,14 +1,15 @@
-"""Holds the numbers of :mod:`osd.gamma.weighing` for one engine's rows, in lists or, once it is compiled, in arrays."""
+"""Holds the numbers of :mod:`osd.gamma.goodput.weighing` for one engine's rows, in lists or, once it is compiled, in
+arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osd.gamma import held, lines, weighing
 from osd.gamma.base import Go
-from osd.gamma.compiled import COMPILER, PLAIN, Compiler, array, new_contexts
-from osd.gamma.contexts import Peak
-from osd.gamma.goodput_row import NOWHERE, GoodputRow, Tally
+from osd.gamma.goodput import held, lines, weighing
+from osd.gamma.goodput.compiled import COMPILER, PLAIN, Compiler, array, new_contexts
+from osd.gamma.goodput.contexts import Peak
+from osd.gamma.goodput.goodput_row import NOWHERE, GoodputRow, Tally
 
 _ROWS = 8
 """That there is room for at first."""
@@ -40,7 +41,7 @@ class Weigher:
         self._begun = 0
         """Rows of this round."""
         self._verdicts: list[tuple[int, int, int, int]] = []
-        """On the last drafts, which are learned from when the next round begins: see :mod:`osd.gamma.held`."""
+        """On the last drafts, which are learned from when the next round begins: see :mod:`osd.gamma.goodput.held`."""
         self._interpreted = 0
         """Rounds."""
 

@@ -1,5 +1,5 @@
-"""Compiles :mod:`osd.gamma.held` and what it calls with Numba, in the background; until that is done, or where it
-cannot be, the interpreter runs the same lines."""
+"""Compiles :mod:`osd.gamma.goodput.held` and what it calls with Numba, in the background; until that is done, or where
+it cannot be, the interpreter runs the same lines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from types import FunctionType
 from typing import Any
 
-from osd.gamma import book, contexts, held, lines, weighing
+from osd.gamma.goodput import book, contexts, held, lines, weighing
 from osd.kernels.compile_background import InBackground
 from osd.kernels.compile_subprocess import apart
 
@@ -23,7 +23,7 @@ _IN_ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Weighing:
-    """Functions of :mod:`osd.gamma.held`."""
+    """Functions of :mod:`osd.gamma.goodput.held`."""
 
     look_ahead: Callable[..., None]
     learn: Callable[..., None]
@@ -56,7 +56,7 @@ def compile_weighing() -> Weighing:
 def compile_and_try() -> Weighing:
     """The functions, called once with each kind of argument that is to come, which compiles them."""
     made = compile_weighing()
-    apart(made.weigh_alone, "osd.gamma.compiled:compile_and_try")
+    apart(made.weigh_alone, "osd.gamma.goodput.compiled:compile_and_try")
     numbers = array(lines.new_held(1, 1, new_contexts()))
     made.look_ahead(numbers, 0.0)
     made.begin_alone(numbers, 0, *contexts.NOTHING_BEFORE, 0, 0, 0)
@@ -81,7 +81,7 @@ COMPILER = Compiler()
 
 
 def array(parts: Any) -> held.Held:
-    """What :func:`osd.gamma.held.cut` takes apart again, of the tuple."""
+    """What :func:`osd.gamma.goodput.held.cut` takes apart again, of the tuple."""
     import numpy as np  # here and not above: what is not compiled needs no arrays
 
     rows, depth = len(parts[-1]), len(parts[2]) - 1

@@ -7,7 +7,7 @@ from itertools import accumulate
 from operator import mul
 from typing import NamedTuple
 
-from osd.gamma.costs import CostModel, rounds_left
+from osd.gamma.costs.model import CostModel, rounds_left
 
 _REFRESH = 64
 """Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""

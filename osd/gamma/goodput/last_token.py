@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from osd.gamma.goodput_row import GoodputRow
-from osd.gamma.weigher import Weigher
+from osd.gamma.goodput.goodput_row import GoodputRow
+from osd.gamma.goodput.weigher import Weigher
 
 SKIPS = 16
 """Of so many rounds in which only its last tokens speak against drafting a row drafts in one: what is known of such

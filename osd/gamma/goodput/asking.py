@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osd.gamma.goodput_row import GoodputRow
+from osd.gamma.goodput.goodput_row import GoodputRow
 
 ROUNDS = 8
 """Of asking. What rests is cold: a draft pass after a long rest takes four times, the next one twice and the eighth 1.2

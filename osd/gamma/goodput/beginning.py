@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osd.gamma.asking import EARLY
 from osd.gamma.base import CostModel
-from osd.gamma.goodput_row import GoodputRow
-from osd.gamma.weigher import Weigher
+from osd.gamma.goodput.asking import EARLY
+from osd.gamma.goodput.goodput_row import GoodputRow
+from osd.gamma.goodput.weigher import Weigher
 
 FIRST_JUDGED = 8
 """Judged tokens before the rule speaks; until then a few rows try a token each, and in every other round two: what one

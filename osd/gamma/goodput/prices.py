@@ -1,9 +1,9 @@
 """What one batch size's passes cost just now, as the few numbers that sizing a draft needs.
 
 A round of B rows that drafts k passes and n tokens is taken to cost plain + begin + k · draft + V(n). ``begin`` is what
-it takes to set up a first draft pass. V is what verifying takes (:mod:`osd.gamma.growth`); its first token may well be
-the dearest, for products over one row of numbers are cheaper than over two. The price of a draft pass is taken around
-the usual number of them.
+it takes to set up a first draft pass. V is what verifying takes (:mod:`osd.gamma.goodput.growth`); its first token may
+well be the dearest, for products over one row of numbers are cheaper than over two. The price of a draft pass is taken
+around the usual number of them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from osd.gamma.costs import TRUSTED, CostModel, rounds_left
-from osd.gamma.growth import Growth, Point
+from osd.gamma.costs.model import TRUSTED, CostModel, rounds_left
+from osd.gamma.goodput.growth import Growth, Point
 
 _REFRESH = 256
 """Rounds for which a batch size's costs are used before they are looked up again; sooner while little is known."""

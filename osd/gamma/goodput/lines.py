@@ -1,8 +1,8 @@
-"""Makes the numbers that :mod:`osd.gamma.weighing` works on: before anything is known."""
+"""Makes the numbers that :mod:`osd.gamma.goodput.weighing` works on: before anything is known."""
 
 from __future__ import annotations
 
-from osd.gamma.book import (
+from osd.gamma.goodput.book import (
     ACCEPTED,
     BINS,
     FOLLOWS,
@@ -19,16 +19,16 @@ from osd.gamma.book import (
     guess_of,
     middle_of,
 )
-from osd.gamma.contexts import Contexts, peak_of
-from osd.gamma.held import VERDICT, Held
-from osd.gamma.weighing import FORESEEN, GRID, HEAD, LEANS, PER_PASS, ROW_PRIOR, SURVIVAL
+from osd.gamma.goodput.contexts import Contexts, peak_of
+from osd.gamma.goodput.held import VERDICT, Held
+from osd.gamma.goodput.weighing import FORESEEN, GRID, HEAD, LEANS, PER_PASS, ROW_PRIOR, SURVIVAL
 
 _WELCOMED = [1.0, float(START), 0.0, 1.0, *[ROW_PRIOR] * (HEAD - LEANS)]
 """S, the bin before, passes, odds and what they come from."""
 
 
 def new_held(rows: int, depth: int, contexts: Contexts) -> Held:
-    """The tuple that :func:`osd.gamma.held.parts` gives, for so many rows and drafts of so many tokens."""
+    """The tuple that :func:`osd.gamma.goodput.held.parts` gives, for so many rows and drafts of so many tokens."""
     return new_book(), new_outlook(), [0.0] * (depth + 1), contexts, *new_batch(rows, depth)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from osd.gamma.goodput_row import Tally
-from osd.gamma.prices import Prices
+from osd.gamma.goodput.goodput_row import Tally
+from osd.gamma.goodput.prices import Prices
 
 MEMORY = 0.97
 """What the price of time keeps of its past with each round."""

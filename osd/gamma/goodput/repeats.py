@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from osd.gamma.contexts import NO_CONTEXT, Around, Before, Peak, before_of, peak_of
+from osd.gamma.goodput.contexts import NO_CONTEXT, Around, Before, Peak, before_of, peak_of
 
 REACH = 4096
 """Last tokens of a text that are looked at when it is first asked about: of a longer prompt, the rest would take

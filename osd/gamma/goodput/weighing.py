@@ -1,11 +1,11 @@
 """The arithmetic of goodput, over numbers alone: what a draft's peaks are worth, and whether another pass is.
 
 Written so that it runs in two ways, with the same answers: over lists by the interpreter, over arrays once Numba has
-compiled it (:mod:`osd.gamma.held`, and :mod:`osd.gamma.compiled`). Python between two draft passes is cold: it costs
-five times what it measures warm.
+compiled it (:mod:`osd.gamma.goodput.held`, and :mod:`osd.gamma.goodput.compiled`). Python between two draft passes is
+cold: it costs five times what it measures warm.
 
-    book      what is known of the draft (:mod:`osd.gamma.book`)
-    contexts  after which tokens it is right (:mod:`osd.gamma.contexts`)
+    book      what is known of the draft (:mod:`osd.gamma.goodput.book`)
+    contexts  after which tokens it is right (:mod:`osd.gamma.goodput.contexts`)
     desk      a line for each row of this round: S so far, bins, chances and contexts of its passes
     answers   what was last asked of the rows of a batch, a number each: what they hope, or how they go on
     prices    θ_d, what verifying a row's d-th token costs, in tokens; from 1 on
@@ -19,7 +19,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from osd.gamma.book import (
+from osd.gamma.goodput.book import (
     BINS,
     CHANCES,
     FRESH,
@@ -38,7 +38,7 @@ from osd.gamma.book import (
     saw,
     usual,
 )
-from osd.gamma.contexts import Contexts, chance_ahead, odds_beside, saw_at
+from osd.gamma.goodput.contexts import Contexts, chance_ahead, odds_beside, saw_at
 
 SURVIVAL, LINE, PASSES, ODDS, LEANS, HEAD = 0, 1, 2, 3, 4, 8
 """Places on the desk. LEANS: tokens accepted, rejected, expected to be and not; ODDS: what they come to. From HEAD on

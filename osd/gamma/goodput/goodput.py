@@ -19,16 +19,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from osd.gamma.asking import ROUNDS, Asking
 from osd.gamma.base import CostModel, Go, Signal
-from osd.gamma.beginning import FREE, Beginning
-from osd.gamma.contexts import Peak
-from osd.gamma.goodput_row import GoodputRow
-from osd.gamma.last_token import LastToken
-from osd.gamma.prices import PriceList, Prices
-from osd.gamma.probing import Prober
-from osd.gamma.weigher import Weigher
-from osd.gamma.worth import PriceOfTime, nearer
+from osd.gamma.costs.probing import Prober
+from osd.gamma.goodput.asking import ROUNDS, Asking
+from osd.gamma.goodput.beginning import FREE, Beginning
+from osd.gamma.goodput.contexts import Peak
+from osd.gamma.goodput.goodput_row import GoodputRow
+from osd.gamma.goodput.last_token import LastToken
+from osd.gamma.goodput.prices import PriceList, Prices
+from osd.gamma.goodput.weigher import Weigher
+from osd.gamma.goodput.worth import PriceOfTime, nearer
 
 _REFRESH = 16
 """Judged tokens after which it is worked out again what may yet be won."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from osd.gamma.surface import TRUSTED, WINDOW, Surface, lower_median
+from osd.gamma.costs.surface import TRUSTED, WINDOW, Surface, lower_median
 
 __all__ = ["TRUSTED", "WINDOW", "CostModel", "Load"]
 

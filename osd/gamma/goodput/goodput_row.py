@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from osd.gamma.base import Observation
-from osd.gamma.contexts import Before, before_of
+from osd.gamma.goodput.contexts import Before, before_of
 
 NOWHERE = -1
 """The place of a row that is in no round."""
 
 
 class Judge(Protocol):
-    """Where verdicts are weighed: :class:`osd.gamma.weigher.Weigher`."""
+    """Where verdicts are weighed: :class:`osd.gamma.goodput.weigher.Weigher`."""
 
     tally: Tally
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osd.gamma.costs import TRUSTED, CostModel
+from osd.gamma.costs.model import TRUSTED, CostModel
 
 SHARE = 0.01
 """Of decoding time, for probes."""

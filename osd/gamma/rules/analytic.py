@@ -5,7 +5,7 @@
     costs a(B), b(B, N)      ─────┘
 
 A batch drafts and verifies together, so its rows share one γ and the numerator is summed over them; for one
-row it is Eq. 1. γ = 0 competes like every other γ. What a choice leaves unmeasured, :mod:`osd.gamma.probing`
+row it is Eq. 1. γ = 0 competes like every other γ. What a choice leaves unmeasured, :mod:`osd.gamma.costs.probing`
 goes and measures for less than 1 % of decoding time.
 """
 
@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Literal
 
-from osd.gamma.acceptance_rate import truncated
 from osd.gamma.base import CostModel, Observation, Settled
-from osd.gamma.probing import Prober
-from osd.gamma.round_times import RoundTimes, Times, best_gamma
+from osd.gamma.costs.probing import Prober
+from osd.gamma.costs.round_times import RoundTimes, Times, best_gamma
+from osd.gamma.rules.acceptance_rate import truncated
 
 ACCEPTANCE_MAX = 0.98
 """Acc_max: an estimate near 1 is never believed (section 4.1)."""

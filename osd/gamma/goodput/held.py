@@ -1,4 +1,4 @@
-"""What goodput asks of :mod:`osd.gamma.weighing`, over all its numbers in one piece.
+"""What goodput asks of :mod:`osd.gamma.goodput.weighing`, over all its numbers in one piece.
 
 A call of compiled code costs what its arguments do, each array of them a microsecond where Python is cold: so all
 numbers are held together, and one row alone, whose rounds are the shortest, is asked about with numbers.
@@ -6,7 +6,7 @@ numbers are held together, and one row alone, whose rounds are the shortest, is 
     held      book, outlook, prices, contexts, desk, places, peaks, verdicts, answers: lists, or one array that
               :func:`parts` takes apart
     places    the lines on the desk of a batch's rows
-    peaks     a line for each of them: the :data:`~osd.gamma.contexts.Peak` of its newest draft pass
+    peaks     a line for each of them: the :data:`~osd.gamma.goodput.contexts.Peak` of its newest draft pass
     verdicts  a line for each that was judged: its place, tokens drafted, accepted, and of how many the chance is known
     answers   a number for each row that was asked about, in the order of ``places``
 """
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from osd.gamma.book import BINS, LINES, START
-from osd.gamma.contexts import KINDS, PLACES, SLOTS
-from osd.gamma.weighing import (
+from osd.gamma.goodput.book import BINS, LINES, START
+from osd.gamma.goodput.contexts import KINDS, PLACES, SLOTS
+from osd.gamma.goodput.weighing import (
     FORESEEN,
     GRID,
     HEAD,
@@ -75,7 +75,7 @@ def look_ahead(held: Held, bar: float) -> None:
 
 
 def learn(held: Held, judged: int) -> None:
-    """The first ``judged`` of ``verdicts``, one after another: see :func:`~osd.gamma.weighing.judge`."""
+    """The first ``judged`` of ``verdicts``, one after another: see :func:`~osd.gamma.goodput.weighing.judge`."""
     book, _, _, contexts, desk, _, _, verdicts, _ = parts(held)
     for k in range(judged):
         line = verdicts[k]
@@ -124,7 +124,7 @@ def weigh_together(held: Held, rows: int, bar: float, jump: float) -> None:
 
 
 def pays_alone(held: Held, place: int, bar: float) -> float:
-    """See :func:`~osd.gamma.weighing.pays_from`."""
+    """See :func:`~osd.gamma.goodput.weighing.pays_from`."""
     book, outlook, prices, _, desk, _, _, _, _ = parts(held)
     return pays_from(book, desk[place], prices, outlook, bar)
 

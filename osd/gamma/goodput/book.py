@@ -2,7 +2,7 @@
 
     book   54 lines: tokens accepted and judged by bin of the peak, which bin followed which, and what that lets expect
 
-Numbers alone, written so that they run in two ways (:mod:`osd.gamma.weighing`). Derivation: docs/goodput.md.
+Numbers alone, written so that they run in two ways (:mod:`osd.gamma.goodput.weighing`). Derivation: docs/goodput.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 """Between bins of the peak."""
 PEAKS = len(EDGES) + 1
 BINS = PEAKS + 2
-"""The last two are of tokens that the request's own text said before (:mod:`osd.echo`): little hangs on their peaks."""
+"""The last two are of tokens that the request's own text said before (:mod:`osd.gamma.goodput.repeats`): little hangs
+on their peaks."""
 SAID_ACCEPTED = 0.8  # of such tokens, until it is known
 START = BINS
 """In place of a bin: the row's own last token, before anything is drafted."""

@@ -8,15 +8,15 @@ pair's drafts on ``wikisql``, the last three tokens told the accepted from the o
 pass a peak says how sure a draft is, and a line of each kind how much oftener it is right where it is so sure. All of
 it is known before a token is drawn, and so is the likeliest one; so the odds may decide whether it is verified.
 
-Numbers alone, as :mod:`osd.gamma.book`. Tokens share lines by remainder: two of one line have what both deserve.
-"""
+Numbers alone, as :mod:`osd.gamma.goodput.book`. Tokens share lines by remainder: two of one line have what both
+deserve."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from osd.gamma.book import Line, lean, leaning, odds_of
+from osd.gamma.goodput.book import Line, lean, leaning, odds_of
 
 Contexts = Any
 """A float64 array (KINDS, SLOTS, PLACES)."""
@@ -32,8 +32,8 @@ CONTEXT_PRIOR = 1.5
 CONTEXT_KEEPS = 0.97
 """What a context keeps of its history with each judged token."""
 ACCEPTED_HERE, JUDGED_HERE, BESIDE, CONTEXT_ODDS, HALVINGS, PLACES = 0, 1, 2, 6, 7, 8
-"""Places on a line. BESIDE: the four counts of :func:`~osd.gamma.book.lean`, beside what peaks said, and the odds that
-they come to. HALVINGS: how often all of them were halved."""
+"""Places on a line. BESIDE: the four counts of :func:`~osd.gamma.goodput.book.lean`, beside what peaks said, and the
+odds that they come to. HALVINGS: how often all of them were halved."""
 
 NOT_SEEN = (0.0, 0.0, *([CONTEXT_PRIOR] * 4), 1.0, 0.0)
 """The line of a context before anything is known: here as elsewhere."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from osd.gamma.base import GammaController, Go, Signal
-from osd.gamma.costs import CostModel
-from osd.gamma.fixed import FixedController
+from osd.gamma.costs.model import CostModel
+from osd.gamma.rules.fixed import FixedController
 
 Read = Callable[[Signal], list[Any]]
 """A signal of the newest draft pass, for every row that shares it."""

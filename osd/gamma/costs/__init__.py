@@ -1,0 +1,1 @@
+"""Measured costs of drafting and verifying."""

@@ -1,0 +1,1 @@
+"""The rule `goodput`: the most tokens a second of the whole batch."""
