@@ -6,7 +6,7 @@ Offline generation, the benches and the server run this same loop. A batch is ra
 different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
 osd.desk (refuses, routes), osd.reading (lets in, and reads prompts piece by piece), osd.gamma (how far), osd.drafters
 (which drafts there are, and what they propose), osd.models.decoder (the target's pass), osd.verification.warping and
-osd.verification.result (what is kept), osd.recorder, osd.swap, osd.shadow.
+osd.verification.result (what is kept), osd.recorder, osd.swap, osd.drafters.scoring.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 
 from osd.desk import Desk
 from osd.draft import Draft
-from osd.drafters.making import make_drafting
+from osd.drafters.factory import make_drafting
+from osd.drafters.scoring import Shadow
 from osd.drafters.tree import Proposer
 from osd.gamma.base import CostModel, GammaController, Observation
 from osd.gamma.factory import make_pace
@@ -28,7 +29,6 @@ from osd.models.pair import Pair, row_length, row_limit
 from osd.reading import Reading
 from osd.recorder import Recorder
 from osd.sequence import Completion, Progress, Row
-from osd.shadow import Shadow
 from osd.stats import EngineStats
 from osd.swap import HeadSwap, Swap
 from osd.text import Ending

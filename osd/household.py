@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from osd.drafters.body import Body, Seat
+from osd.drafters.loaded_draft import Body, Seat
+from osd.drafters.no_draft import Nobody
 from osd.drafters.pool import DraftPool
-from osd.drafters.residence import Arrival, DraftMemory, Residence
+from osd.drafters.residency import Arrival, DraftMemory, Residence
 from osd.gamma.base import CostModel
 from osd.loading import weight_bytes
 from osd.models.acceptance_head import head_in_settings
 from osd.models.pair import Pair, row_length
 from osd.models.target_only import has_draft, require_drafter
 from osd.swap import HeadSwap, Swap
-from osd.undrafted import Nobody
 from router.throughput import Costs
 from storage.records import DEFAULT_DRAFT
 from storage.settings import ServeSettings

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from osd.drafters.residence import Arrival
+from osd.drafters.residency import Arrival
 from osd.models.decoder import Decoder, lay_out
 from osd.models.forward import Builder
 from osd.models.lora.adapter import Adapter, LowRank, NotPlain, Sizes, read_adapter, sizes_of

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from osd.beacon import Beacon, load_folder
+from osd.drafters.ngram.service.make import proposer_of
 from osd.engine import Engine
 from osd.gamma.rules.specdecpp import needs_head
 from osd.models.pair import Model, Pair
 from osd.models.target_only import has_draft, require_drafter
-from osd.proposing.make import proposer_of
 from osd.recorder import Recorder
 from osd.swap import HeadSwap, Swap
 from router.base import Router

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from osd.drafters.residence import Arrival
+from osd.drafters.residency import Arrival
 from osd.fleet.trial import Trial
 from osd.follow import Follower
 from osd.loading import Loader

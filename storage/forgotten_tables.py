@@ -3,7 +3,7 @@
 A table counts what many requests said and names none of them, so nobody can tell whether one learned from what was
 forgotten, and its counts cannot be taken back. Every version that was born before the newest line about forgetting is
 deleted: its files, in the store and in this machine's cache; its row stays, quarantined, so that lineage and numbers go
-on. Servers make tables anew from the requests that are kept (``osd/proposing/refill.py``).
+on. Servers make tables anew from the requests that are kept (``osd/drafters/ngram/service/refill.py``).
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from osd.ngram.corpus_stats import table_stats
-from osd.ngram.counts import Index
-from osd.ngram.encoding import Encoder
-from osd.ngram.maker import DraftMaker, MakerSettings
-from osd.ngram.table import Table, TableSettings, first_room, table_from
+from osd.drafters.ngram.corpus_stats import table_stats
+from osd.drafters.ngram.counts import Index
+from osd.drafters.ngram.encoding import Encoder
+from osd.drafters.ngram.maker import DraftMaker, MakerSettings
+from osd.drafters.ngram.table import Table, TableSettings, first_room, table_from
 
 SEARCHES, BATCHES = (10, 50, 150, 300), (1, 4, 8)
 TURNS = 50

@@ -41,9 +41,9 @@ def trigram(
     Example: `osd bench trigram answers.jsonl.gz --field response --json`
     """
     from osd.bench.trigram import END, bench_trigram
-    from osd.ngram.encoding import Encoder
-    from osd.ngram.errors import BadCorpus
-    from osd.ngram.sources import documents
+    from osd.drafters.ngram.encoding import Encoder
+    from osd.drafters.ngram.errors import BadCorpus
+    from osd.drafters.ngram.sources import documents
 
     chosen = files or sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     texts = [document.text for path in chosen for document in documents(path, field or ["response"])]

@@ -19,7 +19,7 @@ from osd.cli.out import Column, count, counted, note, print_facts, print_json, p
 from osd.cli.pair import choose_pair
 
 if TYPE_CHECKING:
-    from osd.ngram.corpus import Batch
+    from osd.drafters.ngram.corpus import Batch
 
 app = typer.Typer(no_args_is_help=True, help="Build, look at and export the texts that n-gram drafts know.")
 
@@ -63,12 +63,12 @@ def build(
     Broken off, it goes on where it was when the same command is given again. A corpus of --replay holds the requests'
     tokens, and `osd replay purge` does not reach it: treat it as you treat the prompts.
     """
-    from osd.ngram.corpus import Builder, Progress
-    from osd.ngram.corpus import build as append
-    from osd.ngram.corpus_stats import table_stats
-    from osd.ngram.encoding import REPLAY, Encoder, replay_batches, text_batches
-    from osd.ngram.errors import BadCorpus
-    from osd.ngram.table import TableSettings
+    from osd.drafters.ngram.corpus import Builder, Progress
+    from osd.drafters.ngram.corpus import build as append
+    from osd.drafters.ngram.corpus_stats import table_stats
+    from osd.drafters.ngram.encoding import REPLAY, Encoder, replay_batches, text_batches
+    from osd.drafters.ngram.errors import BadCorpus
+    from osd.drafters.ngram.table import TableSettings
 
     settings = TableSettings(order, memory << 20, half_life)
     sources = [str(path.absolute()) for path in files or []] + [REPLAY] * replay
@@ -137,10 +137,10 @@ def stats(
 
     Coverage is the share of the corpus' own tokens that stand among the first 1, 4 and 16 successors of their context.
     """
-    from osd.ngram.corpus import open_corpus
-    from osd.ngram.corpus_stats import coverage, table_stats, top_contexts
-    from osd.ngram.encoding import Encoder
-    from osd.ngram.files import load_table
+    from osd.drafters.ngram.corpus import open_corpus
+    from osd.drafters.ngram.corpus_stats import coverage, table_stats, top_contexts
+    from osd.drafters.ngram.encoding import Encoder
+    from osd.drafters.ngram.files import load_table
 
     corpus = open_corpus(folder)
     table = load_table(folder, corpus.facts["tokenizer"])
@@ -174,10 +174,10 @@ def export(
 
     Send it with `curl -H 'Content-Type: application/json' -d @OUT.json http://HOST:PORT/add_external_corpus`.
     """
-    from osd.ngram.corpus import open_corpus
-    from osd.ngram.encoding import Encoder
-    from osd.ngram.files import require_tokenizer
-    from osd.ngram.sglang import export_sglang
+    from osd.drafters.ngram.corpus import open_corpus
+    from osd.drafters.ngram.encoding import Encoder
+    from osd.drafters.ngram.files import require_tokenizer
+    from osd.drafters.ngram.sglang import export_sglang
 
     corpus, encoder = open_corpus(folder), Encoder(folder)
     require_tokenizer(f"The corpus {folder}", corpus.facts["tokenizer"], encoder.digest)

@@ -2,7 +2,7 @@
 
 A draft's weights learn over hundreds of requests; a table knows a phrase once it was said. So where traffic changes the
 table drafts first, token by token, and the draft takes over as it learns. Each is trusted by how often it was right in
-positions like this one (:mod:`osd.ngram.guess`). The chain is one chain, so every controller and both rules of
+positions like this one (:mod:`osd.drafters.ngram.guess`). The chain is one chain, so every controller and both rules of
 acceptance apply unchanged: what the table puts in is drawn from the distribution that has all its mass on it.
 """
 
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from osd.draft import Draft
 from osd.drafters.base import Steer
-from osd.drafters.blending import Blending, Group, Trust
-from osd.drafters.body import seat_of
+from osd.drafters.loaded_draft import seat_of
+from osd.drafters.model_free import TAIL, text_from
+from osd.drafters.ngram.maker import DraftMaker
 from osd.drafters.pool import DraftPool
-from osd.drafters.proposers import TAIL, text_from
+from osd.drafters.table_override import Blending, Group, Trust
 from osd.drafters.tree import Proposer, teach
-from osd.ngram.maker import DraftMaker
 from osd.sequence import Row
 from osd.verification.warping import Warp
 

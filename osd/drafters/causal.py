@@ -11,7 +11,7 @@ from torch import Tensor
 from osd.draft import Draft
 from osd.drafters.base import Steer
 from osd.drafters.chain import Chain
-from osd.drafters.second import Begin, Reads, Second
+from osd.drafters.chain_override import Begin, Reads, Second
 from osd.drafters.signals import Signals, Told
 from osd.models.acceptance_head import HeadPass
 from osd.models.brief import PASSES, WORTH_COMPILING, ReadOff

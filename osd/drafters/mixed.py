@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from osd.draft import Draft, Tree, chain, graft
+from osd.drafters.ask_draft import Side, Worth, brought
 from osd.drafters.base import Steer
 from osd.drafters.tree import CALM, TreeDrafter, plant
-from osd.drafters.worth import Side, Worth, brought
+from osd.drafters.tree_calibration import gains, likeliest
+from osd.drafters.tree_pruning import pruned
 from osd.gamma.planner import Read
 from osd.sequence import Row
-from osd.trees.breadth import pruned
-from osd.trees.chances import gains, likeliest
 from osd.verification.warping import Warp
 
 LATE = 16

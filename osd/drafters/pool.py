@@ -1,6 +1,6 @@
 """The drafts that are in memory, behind the one face of a drafter: rows of a batch may use different ones.
 
-Rows are grouped by :class:`~osd.drafters.body.Body`. Full weights are a body each; adapters over one base, and
+Rows are grouped by :class:`~osd.drafters.loaded_draft.Body`. Full weights are a body each; adapters over one base, and
 the bare base, share a body, so their rows share its passes and its cache. Where one body serves the whole batch nothing
 is regrouped.
 """
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from osd.draft import Draft
 from osd.drafters.base import Steer
-from osd.drafters.body import Body, Seat, seat_of
+from osd.drafters.chain_override import Begin
+from osd.drafters.loaded_draft import Body, Seat, seat_of
 from osd.drafters.merge import Part, merge, pick
-from osd.drafters.second import Begin
 from osd.gamma.base import CostModel
 from osd.models.acceptance_head import HeadPass
 from osd.models.decoder import Decoder

@@ -38,8 +38,8 @@ class Signals:
         self._logits, self._chosen, self._told = logits, chosen, told
 
     def read(self, signal: Signal) -> list[Any]:
-        """See :meth:`osd.drafters.second.Reads.read`. Temperature and cuts play no part: greedy and sampling rows
-        compare. ``acceptance`` is NaN where there is no head yet."""
+        """See :meth:`osd.drafters.chain_override.Reads.read`. Temperature and cuts play no part: greedy and sampling
+        rows compare. ``acceptance`` is NaN where there is no head yet."""
         if signal == "peak_echo":
             return self._echoed()
         if signal == "acceptance":

@@ -11,10 +11,10 @@ from torch import Tensor
 from osd.draft import Draft, Proposal, Tree, graft
 from osd.drafters.base import Steer
 from osd.drafters.pool import DraftPool
+from osd.drafters.tree_calibration import Belief, Chances, gains, likeliest, saw
+from osd.drafters.tree_pruning import EXPLORE, Cost, bar_of, pruned
 from osd.models.decoder import Decoder
 from osd.sequence import Row
-from osd.trees.breadth import EXPLORE, Cost, bar_of, pruned
-from osd.trees.chances import Belief, Chances, gains, likeliest, saw
 from osd.verification.warping import Warp
 
 CALM = 0.1

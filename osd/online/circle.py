@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osd.drafters.making import proposer_name
+from osd.drafters.factory import proposer_name
 from osd.engine import Engine
 from osd.kernels.host import usable_cores
 from osd.models.pair import Pair, load_pair
@@ -101,7 +101,7 @@ class Circle:
         request = Request(encode(self.pair.tokenizer, "warm up"), 8)
         serve = self.plan.settings.serve.model_copy(update={"max_batch": 1})
         if proposer_name(serve) == "trigram":  # until the tables' code is compiled nothing learns into them
-            from osd.proposing.tables import warm_up
+            from osd.drafters.ngram.service.tables import warm_up
 
             warm_up()
         for completion in Engine(self.pair, serve).run([request]):

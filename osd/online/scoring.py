@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 
 from osd.drafters.blended import Watched
-from osd.drafters.body import Seat
+from osd.drafters.loaded_draft import Seat
+from osd.drafters.ngram.guess import sureness_of, trust_in_model
+from osd.drafters.scoring import logits_of, matches, reader_of
 from osd.models.pair import Model
-from osd.ngram.guess import sureness_of, trust_in_model
 from osd.sequence import Completion
-from osd.shadow import logits_of, matches, reader_of
 
 
 class Reader:

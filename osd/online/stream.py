@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from osd.drafters.blended import BlendedDrafter
+from osd.drafters.scoring import hits
 from osd.engine import Engine
 from osd.online.alone import TargetAlone
 from osd.online.arrival import Arrival
@@ -22,7 +23,6 @@ from osd.online.scoring import Reader, blended_hits
 from osd.online.source import Segment
 from osd.prompts import encode
 from osd.sequence import Completion
-from osd.shadow import hits
 from storage.errors import BadRequest
 from storage.records import DEFAULT_DRAFT, Request
 

@@ -19,9 +19,9 @@ from tokenizers.pre_tokenizers import Whitespace
 from typer.testing import Result
 
 from osd.cli.pair import SHIPPED
-from osd.ngram.corpus import Builder, Progress, open_corpus
-from osd.ngram.errors import OtherTokenizer
-from osd.ngram.files import load_table
+from osd.drafters.ngram.corpus import Builder, Progress, open_corpus
+from osd.drafters.ngram.errors import OtherTokenizer
+from osd.drafters.ngram.files import load_table
 from tests.cli.conftest import Done, Filled, Osd
 from tests.storage.make import samples as strange
 
@@ -112,7 +112,7 @@ def test_a_build_that_was_killed_goes_on_and_ends_the_same(
 ) -> None:
     """Killed for real, in the middle of its second batch of documents."""
     code = (
-        "import os, signal; from osd.ngram.corpus import Builder; add = Builder.add\n"
+        "import os, signal; from osd.drafters.ngram.corpus import Builder; add = Builder.add\n"
         "def dying(self, *given, **named):\n"
         "    add(self, *given, **named)\n"
         "    with (self.aside / 'tokens.bin').open('ab') as file: file.write(b'half a batch')\n"

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from osd.ngram.files import keep_table
-from osd.ngram.table import Table, TableSettings
+from osd.drafters.ngram.files import keep_table
+from osd.drafters.ngram.table import Table, TableSettings
 from storage.segments import FORMAT_KEY
 from tests.cli.conftest import samples
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from osd.drafters.residence import Arrival
+from osd.drafters.residency import Arrival
 from osd.engine import Engine
 from osd.loading import weight_bytes
 from osd.models.decoder import lay_out

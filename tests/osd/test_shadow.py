@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-import osd.shadow
-from osd.drafters.body import Seat
+import osd.drafters.scoring
+from osd.drafters.loaded_draft import Seat
+from osd.drafters.scoring import matches, reader_of, score
 from osd.engine import Engine
 from osd.models.decoder import Decoder
 from osd.models.pair import Pair
-from osd.shadow import matches, reader_of, score
 from router.auto import AutoRouter
 from router.base import Decision
 from router.fixed import FixedRouter
@@ -114,7 +114,7 @@ def test_reading_leaves_nothing_behind(engine: Engine, monkeypatch: pytest.Monke
     seat = engine.drafter.seats["default"]
     matches(reader := kept(seat, 64), [*done.request.prompt_tokens, *done.tokens], 24)
     assert reader.cache.bytes > 0
-    monkeypatch.setattr(osd.shadow, "reader_of", kept)
+    monkeypatch.setattr(osd.drafters.scoring, "reader_of", kept)
     score(seat, done)
     assert len(readers) == 2 and readers[1].cache.bytes == 0
 

@@ -13,6 +13,7 @@ from typing import Any
 from osd.bench.routes.arms import set_up
 from osd.bench.routes.result import LAST, ArmResult, Seen, alpha
 from osd.bench.routes.traffic import Item
+from osd.drafters.scoring import hits
 from osd.engine import Engine
 from osd.models.pair import Pair
 from osd.online.alone import TargetAlone
@@ -24,7 +25,6 @@ from osd.online.scoring import Reader
 from osd.prompts import encode
 from osd.sequence import Completion
 from osd.serving import in_folder, serving
-from osd.shadow import hits
 from storage.errors import BadRequest
 from storage.records import DEFAULT_DRAFT, Request, RunState
 from storage.settings import Settings

@@ -15,9 +15,9 @@ from osd.bench.trees.plan import Plan
 from osd.bench.trees.result import summary
 from osd.bench.trees.run import Runner
 from osd.bench.trigram import END, draft_times
+from osd.drafters.ngram.corpus_stats import table_stats
+from osd.drafters.ngram.errors import BadCorpus
 from osd.models.pair import Pair
-from osd.ngram.corpus_stats import table_stats
-from osd.ngram.errors import BadCorpus
 from storage.files import writing
 from storage.settings import ServeSettings
 

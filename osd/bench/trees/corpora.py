@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from osd.drafters.ngram.counts import Index
+from osd.drafters.ngram.errors import BadCorpus
+from osd.drafters.ngram.lists import Lists
+from osd.drafters.ngram.suffix import SuffixIndex
+from osd.drafters.ngram.table import Table, TableSettings, first_room, table_from
 from osd.engine import Engine
 from osd.models.pair import Pair
-from osd.ngram.counts import Index
-from osd.ngram.errors import BadCorpus
-from osd.ngram.lists import Lists
-from osd.ngram.suffix import SuffixIndex
-from osd.ngram.table import Table, TableSettings, first_room, table_from
 from osd.prompts import Prompt, encode, read_prompts
 from storage.records import Request
 from storage.settings import ServeSettings

@@ -12,12 +12,12 @@ from typing import Any
 from osd.bench.contenders import Tokens, generate_text, no_remarks
 from osd.bench.trees.corpora import Knowledge
 from osd.bench.trees.methods import Method
-from osd.drafters.proposers import Finding, Keeping
+from osd.drafters.model_free import Finding, Keeping
+from osd.drafters.ngram.lookup import PromptLookup
+from osd.drafters.ngram.maker import DraftMaker, MakerSettings
 from osd.drafters.tree import Proposer
 from osd.engine import Engine
 from osd.models.pair import Pair
-from osd.ngram.lookup import PromptLookup
-from osd.ngram.maker import DraftMaker, MakerSettings
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 

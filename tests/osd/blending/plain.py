@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from osd.ngram.guess import CLAIM, CLAIMED, COUNTS, LEAST, MEMORY, SHARES, SLOWLY, SURENESS
+from osd.drafters.ngram.guess import CLAIM, CLAIMED, COUNTS, LEAST, MEMORY, SHARES, SLOWLY, SURENESS
 from tests.osd.ngram.plain import PlainTable
 
 Kind = tuple[str, str, int, int, int]

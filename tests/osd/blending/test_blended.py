@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from osd.drafters.blended import BlendedDrafter
-from osd.drafters.blending import Blending, Trust
 from osd.drafters.chain import Chain
+from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SEEN
+from osd.drafters.table_override import Blending, Trust
 from osd.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from osd.models.brief import ReadOff
 from osd.models.pair import Pair
-from osd.ngram.guess import GUESSES, NO_GUESS, SEEN
 from osd.online.scoring import blended_hits
 from osd.sequence import Row
 from storage.records import Request, Sampling

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from osd.drafters.blending import Group, Trust
-from osd.ngram.guess import COUNTS, MARGIN, NO_GUESS, SHARES, SURENESS, sureness_of
-from osd.ngram.maker import DraftMaker
-from osd.ngram.table import Table, TableSettings
+from osd.drafters.ngram.guess import COUNTS, MARGIN, NO_GUESS, SHARES, SURENESS, sureness_of
+from osd.drafters.ngram.maker import DraftMaker
+from osd.drafters.ngram.table import Table, TableSettings
+from osd.drafters.table_override import Group, Trust
 from tests.osd.blending.plain import Kind, PlainTrust, plain_guesses, plain_sureness
 from tests.osd.ngram.plain import PlainTable
 from tests.osd.ngram.test_table import text_of

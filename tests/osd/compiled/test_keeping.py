@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from osd.drafters.ngram import search
+from osd.drafters.ngram.search import draft_rows
 from osd.kernels.code_cache import MARK, digest_of, forget_others, sources_beside
 from osd.kernels.topk import reduce_rows
-from osd.ngram import search
-from osd.ngram.search import draft_rows
 
 SOURCES = sources_beside(search.__file__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from osd.ngram.cells import MOST, WIDEST
-from osd.ngram.counts import ENOUGH
-from osd.ngram.maker import MakerSettings
+from osd.drafters.ngram.cells import MOST, WIDEST
+from osd.drafters.ngram.counts import ENOUGH
+from osd.drafters.ngram.maker import MakerSettings
 
 Tokens = Sequence[int]
 Counts = list[list[int]]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from osd.ngram.errors import OtherTokenizer
-from osd.ngram.files import ARRAYS, keep_table, load_table, save_table, vocabulary_digest
-from osd.ngram.served import index_of_requests
-from osd.ngram.table import Table, TableSettings
+from osd.drafters.ngram.errors import OtherTokenizer
+from osd.drafters.ngram.files import ARRAYS, keep_table, load_table, save_table, vocabulary_digest
+from osd.drafters.ngram.served import index_of_requests
+from osd.drafters.ngram.table import Table, TableSettings
 from storage.errors import BadInput, ModelFileDamaged
 from storage.records import VersionState
 from storage.settings import Settings

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from osd.draft import Tree, graft
-from osd.ngram.cells import CONTEXTS, NOWHERE, TOP, USED, Cells, entries_of
-from osd.ngram.lookup import PromptLookup
-from osd.ngram.maker import DraftMaker, MakerSettings
-from osd.ngram.match_settings import MatchSettings
-from osd.ngram.suffix import SuffixIndex
-from osd.ngram.table import SMALLEST, Table, TableSettings, table_from
-from osd.ngram.tree import Proposal
+from osd.drafters.ngram.cells import CONTEXTS, NOWHERE, TOP, USED, Cells, entries_of
+from osd.drafters.ngram.lookup import PromptLookup
+from osd.drafters.ngram.maker import DraftMaker, MakerSettings
+from osd.drafters.ngram.match_settings import MatchSettings
+from osd.drafters.ngram.suffix import SuffixIndex
+from osd.drafters.ngram.table import SMALLEST, Table, TableSettings, table_from
+from osd.drafters.ngram.tree import Proposal
 
 BLOCKS = range(7)
 

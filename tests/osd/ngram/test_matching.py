@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from osd.ngram.errors import BadTable
-from osd.ngram.lookup import PromptLookup
-from osd.ngram.match_settings import MatchSettings
-from osd.ngram.suffix import DEPTH, SuffixIndex, sort_positions
-from osd.ngram.tree import accepted
+from osd.drafters.ngram.errors import BadTable
+from osd.drafters.ngram.lookup import PromptLookup
+from osd.drafters.ngram.match_settings import MatchSettings
+from osd.drafters.ngram.suffix import DEPTH, SuffixIndex, sort_positions
+from osd.drafters.ngram.tree import accepted
 from tests.osd.ngram.test_search import paths_of
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from osd.ngram.crew import share_out
-from osd.ngram.errors import BadTable
-from osd.ngram.maker import DraftMaker, MakerSettings
-from osd.ngram.table import Table, TableSettings
-from osd.ngram.tree import Proposal, accepted
+from osd.drafters.ngram.crew import share_out
+from osd.drafters.ngram.errors import BadTable
+from osd.drafters.ngram.maker import DraftMaker, MakerSettings
+from osd.drafters.ngram.table import Table, TableSettings
+from osd.drafters.ngram.tree import Proposal, accepted
 from tests.osd.ngram.plain import PlainTable, plain_search
 from tests.osd.ngram.test_table import text_of
 

@@ -7,11 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from osd.ngram.cells import CONTEXTS, KEY_BITS, MOST, NO_TOKENS, USED, Cells, entries_of, find
-from osd.ngram.corpus_stats import tokens_of_key
-from osd.ngram.errors import BadTable
-from osd.ngram.lists import Lists
-from osd.ngram.table import SMALLEST, Table, TableSettings, bytes_for, table_from
+from osd.drafters.ngram.cells import CONTEXTS, KEY_BITS, MOST, NO_TOKENS, USED, Cells, entries_of, find
+from osd.drafters.ngram.corpus_stats import tokens_of_key
+from osd.drafters.ngram.errors import BadTable
+from osd.drafters.ngram.lists import Lists
+from osd.drafters.ngram.table import SMALLEST, Table, TableSettings, bytes_for, table_from
 from tests.osd.ngram.plain import PlainTable
 
 

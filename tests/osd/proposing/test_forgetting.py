@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from osd.drafters.ngram.cells import TOKEN_MASK, entries_of, find, key_of
+from osd.drafters.ngram.files import load_table
+from osd.drafters.ngram.service import refill, trail
+from osd.drafters.ngram.service import tables as tables_module
+from osd.drafters.ngram.service.refill import Refill, learn
+from osd.drafters.ngram.service.suffixes import Suffixes
+from osd.drafters.ngram.service.tables import Tables
+from osd.drafters.ngram.table import Table, TableSettings
 from osd.engine import Engine
 from osd.models.pair import Pair
-from osd.ngram.cells import TOKEN_MASK, entries_of, find, key_of
-from osd.ngram.files import load_table
-from osd.ngram.table import Table, TableSettings
-from osd.proposing import refill, trail
-from osd.proposing import tables as tables_module
-from osd.proposing.refill import Refill, learn
-from osd.proposing.suffixes import Suffixes
-from osd.proposing.tables import Tables
 from osd.sequence import Completion
 from osd.serving import serving
 from storage.errors import ForgottenAhead

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from osd.drafters.ngram.errors import OtherTokenizer
+from osd.drafters.ngram.files import ARRAYS, load_table, save_table
+from osd.drafters.ngram.service.shelf import digest_of
+from osd.drafters.ngram.service.suffixes import Suffixes
+from osd.drafters.ngram.service.tables import Tables
+from osd.drafters.ngram.table import Table, TableSettings
 from osd.models.pair import Pair
-from osd.ngram.errors import OtherTokenizer
-from osd.ngram.files import ARRAYS, load_table, save_table
-from osd.ngram.table import Table, TableSettings
 from osd.prompts import encode
-from osd.proposing.shelf import digest_of
-from osd.proposing.suffixes import Suffixes
-from osd.proposing.tables import Tables
 from osd.sequence import Completion
 from osd.serving import serving
 from storage.records import Request

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osd.draft import Tree, chain
-from osd.trees.breadth import bar_of, pruned, steps
-from osd.trees.chances import Chances, gains, likeliest
+from osd.drafters.tree_calibration import Chances, gains, likeliest
+from osd.drafters.tree_pruning import bar_of, pruned, steps
 
 
 @pytest.mark.parametrize(

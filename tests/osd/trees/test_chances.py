@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from osd.draft import Tree, chain, graft
-from osd.trees.chances import MODEST, TRUST, Chances, gains, saw
+from osd.drafters.tree_calibration import MODEST, TRUST, Chances, gains, saw
 from storage.errors import BadProposal
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osd.drafters.proposers import Finding, Keeping
+from osd.drafters.model_free import Finding, Keeping
 from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
 from osd.models.pair import Pair, row_length

@@ -7,8 +7,8 @@ from itertools import cycle
 import pytest
 
 from osd.draft import Tree
+from osd.drafters.ask_draft import AGAIN, FIRST, MOST, SELDOM, Side, Worth, brought
 from osd.drafters.mixed import MixedDrafter
-from osd.drafters.worth import AGAIN, FIRST, MOST, SELDOM, Side, Worth, brought
 from osd.gamma.base import CostModel
 from storage.records import Request
 from tests.osd.models import alone, prompts, random_pair

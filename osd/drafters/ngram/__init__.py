@@ -1,0 +1,1 @@
+"""Drafts without a model: n-gram tables, tree search, prompt look-up."""

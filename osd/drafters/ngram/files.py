@@ -1,0 +1,146 @@
+"""A table on the disk: model.safetensors with its lists, ngram.json with what it is. A folder of a draft like any.
+
+    model.safetensors   keys (C,) uint64, lengths (C,) uint8, entries (N,) uint32: see osd.drafters.ngram.lists
+    ngram.json          {"format": "osd-ngram", "version": 1, "order", "memory", "half_life", "learned", "tokenizer"}
+
+``tokenizer`` is the digest of the vocabulary whose numbers the table counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from osd.drafters.ngram.cells import WIDEST
+from osd.drafters.ngram.errors import BadTable, OtherTokenizer
+from osd.drafters.ngram.lists import Lists
+from osd.drafters.ngram.table import Table, TableSettings, table_from
+from storage.errors import BadInput, ModelFileDamaged, UnknownDraft
+from storage.files import Aside, writing
+from storage.forgotten_tables import KIND
+from storage.ledger import require_name
+from storage.records import DraftVersion, new_id
+from storage.versions import VersionLedger
+from storage.weights import NGRAM_CONFIG, sync_tree
+
+FORMAT, VERSION, ARRAYS = "osd-ngram", 1, "model.safetensors"
+TYPES = {"keys": np.uint64, "lengths": np.uint8, "entries": np.uint32}
+ROOM_TO_GROW = 7
+"""Times its contexts that a table has room for which is to count longer n-grams than it has."""
+
+
+def vocabulary_digest(vocabulary: Mapping[str, int]) -> str:
+    """SHA-256 over the tokens in the order of their numbers: the same for every way of writing a tokenizer down."""
+    whole = hashlib.sha256()
+    for token, number in sorted(vocabulary.items(), key=lambda item: (item[1], item[0])):
+        whole.update(f"{number}\0{token}\0".encode())
+    return whole.hexdigest()
+
+
+def write_table(folder: Path, table: Table, tokenizer: str) -> None:
+    """Write the two files into a folder that is there. The table may go on learning meanwhile."""
+    settings = table.settings
+    facts = {
+        "format": FORMAT, "version": VERSION, "order": settings.order, "memory": settings.memory,
+        "half_life": settings.half_life, "learned": table.learned, "tokenizer": tokenizer,
+    }  # fmt: skip
+    with writing(folder):
+        save_file(table.snapshot()._asdict(), folder / ARRAYS, metadata={"tokenizer": tokenizer})
+        (folder / NGRAM_CONFIG).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def save_table(folder: Path, table: Table, tokenizer: str) -> None:
+    """Make a new folder with a table, whole or not at all. Raises BadInput when it exists, StoreWriteFailed."""
+    folder = Path(folder).absolute()
+    if folder.exists():
+        raise BadInput(reason=f"{folder} exists; give the name of a new folder.")
+    with Aside(folder.parent, folder.name, folder=True) as aside:
+        write_table(aside.path, table, tokenizer)
+        sync_tree(aside.path)
+        aside.rename(folder)
+
+
+def keep_table(versions: VersionLedger, draft: str, table: Table, tokenizer: str) -> DraftVersion:
+    """Enter a table as the current version of a draft; the first becomes its number 0.
+
+    No gate judges it: a table that counted more of the same traffic is the same draft, later. Raises ForgottenSince
+    where something was forgotten after it had begun, StoreError, BadInput for a name that cannot be a folder's.
+    """
+    facts = {"kind": KIND, "learned": table.learned}
+    try:
+        parent = versions.current(draft).id
+    except UnknownDraft:
+        require_name(draft)
+        with Aside(versions.weights_folder / draft, new_id(), folder=True) as made:  # a sweep finds it
+            write_table(made.path, table, tokenizer)
+            return versions.register_root(draft, made.path, facts, born=table.born)
+    staged = versions.stage(
+        draft, parent, KIND, lambda folder: write_table(folder, table, tokenizer), provenance=facts, born=table.born
+    )
+    return versions.promote(staged.id)
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What ngram.json says. Raises ModelFileDamaged."""
+    path = Path(folder) / NGRAM_CONFIG
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("version") != VERSION:
+        raise _damaged(path, f"its format is not {FORMAT} {VERSION}")
+    return facts
+
+
+def load_table(folder: Path, tokenizer: str | None = None, memory: int | None = None, order: int = 0) -> Table:
+    """A table from its folder, with room to go on learning.
+
+    ``tokenizer`` is the digest of the vocabulary that it will be used with, ``memory`` another bound, ``order`` the
+    least n: longer n-grams than it has counted come as it learns. Raises ModelFileDamaged, and OtherTokenizer for a
+    table of other tokens.
+    """
+    folder = Path(folder)
+    facts = read_facts(folder)
+    require_tokenizer(f"The table {folder}", facts.get("tokenizer"), tokenizer)
+    try:
+        longer, half_life = max(order, int(facts["order"])), int(facts["half_life"])
+        settings = TableSettings(longer, memory or int(facts["memory"]), half_life)
+        spare = 1 if longer == facts["order"] else ROOM_TO_GROW
+        return table_from(_lists(folder / ARRAYS), settings, int(facts["learned"]), spare)
+    except (KeyError, TypeError, ValueError, BadTable) as error:
+        raise _damaged(folder / NGRAM_CONFIG, error) from None
+
+
+def require_tokenizer(what: str, found: Any, wanted: str | None) -> None:
+    """Raises OtherTokenizer when two digests are not one."""
+    if wanted is not None and found != wanted:
+        raise OtherTokenizer(what=what, found=str(found), tokenizer="the one it is to be used with", wanted=wanted)
+
+
+def _lists(path: Path) -> Lists:
+    try:
+        arrays = load_file(path)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise _damaged(path, error) from None
+    if {name: array.dtype.type for name, array in arrays.items()} != TYPES:
+        raise _damaged(path, "it has other arrays than " + ", ".join(TYPES))
+    lists = Lists(arrays["keys"], arrays["lengths"], arrays["entries"])
+    if any(array.ndim != 1 for array in lists) or len(lists.keys) != len(lists.lengths):
+        raise _damaged(path, "its arrays do not fit one another")
+    if len(lists.keys) and not 1 <= lists.lengths.min() <= lists.lengths.max() <= 1 << WIDEST:
+        raise _damaged(path, "it has a list of an impossible length")
+    if int(lists.lengths.sum(dtype=np.int64)) != len(lists.entries) or not np.all(lists.entries >> np.uint32(20)):
+        raise _damaged(path, "its lists are not those that its lengths tell of")
+    return lists
+
+
+def _damaged(path: Path, reason: object) -> ModelFileDamaged:
+    said = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+    return ModelFileDamaged(path=path, what="an n-gram table", reason=str(said).strip().splitlines()[0])

@@ -1,0 +1,80 @@
+"""Prompt lookup: where the text's last tokens stood before, and what followed there.
+
+The longest match counts first, of equally long ones the latest. Several matches make a tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numba import njit
+
+from osd.drafters.ngram.counts import Index
+from osd.drafters.ngram.match_settings import MatchSettings
+from osd.drafters.ngram.merge import add_sequence
+from osd.drafters.ngram.tree import Proposal
+from osd.kernels.code_cache import kept
+
+DEFAULTS = MatchSettings(shortest=1)
+
+
+@njit
+def match_length(text: Index, end: int, longest: int) -> int:
+    """How many tokens before ``end`` are the text's last ones, up to ``longest``."""
+    length = 0
+    while length < min(longest, end) and text[end - 1 - length] == text[len(text) - 1 - length]:
+        length += 1
+    return length
+
+
+@njit
+def best_ends(text: Index, shortest: int, longest: int, ends: Index) -> int:
+    """The ends of the best matches, best first, into ``ends``; returns how many."""
+    found = 0
+    lengths = np.zeros(len(ends), np.int64)
+    for end in range(len(text) - 1, shortest - 1, -1):
+        if text[end - 1] != text[-1]:
+            continue
+        length = match_length(text, end, longest)
+        if length < shortest or (found == len(ends) and length <= lengths[-1]):
+            continue
+        at = min(found, len(ends) - 1)
+        while at > 0 and lengths[at - 1] < length:
+            ends[at], lengths[at] = ends[at - 1], lengths[at - 1]
+            at -= 1
+        ends[at], lengths[at] = end, length
+        found = min(found + 1, len(ends))
+        if lengths[-1] == longest and found == len(ends):
+            break
+    return found
+
+
+@kept
+def look_up(text: Index, shortest: int, longest: int, length: int, ends: Index, tokens: Index, parents: Index) -> int:
+    """Fill a tree; returns its size."""
+    size = 0
+    for i in range(best_ends(text, shortest, longest, ends)):
+        size = add_sequence(tokens, parents, size, text[ends[i] : ends[i] + length])
+    return size
+
+
+class PromptLookup:
+    """Proposes what followed the text's end elsewhere in the text itself."""
+
+    def __init__(self, settings: MatchSettings = DEFAULTS) -> None:
+        self.settings = settings
+
+    def propose(self, texts: Sequence[Index], most: Sequence[int] | None = None) -> list[Proposal]:
+        """A tree for each row's whole text (int64), of ``most[r]`` tokens at most."""
+        return [
+            self._tree(np.ascontiguousarray(text, np.int64), self.settings.nodes if most is None else most[r])
+            for r, text in enumerate(texts)
+        ]
+
+    def _tree(self, text: Index, most: int) -> Proposal:
+        chosen = self.settings
+        room = max(0, min(chosen.nodes, most))
+        ends, tokens, parents = np.zeros(chosen.matches, np.int64), np.zeros(room, np.int64), np.zeros(room, np.int64)
+        size = look_up(text, chosen.shortest, chosen.longest, chosen.length, ends, tokens, parents)
+        return Proposal(tokens[:size], parents[:size])

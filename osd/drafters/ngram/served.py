@@ -1,0 +1,28 @@
+"""Served texts, out of the replay store, as an index of suffixes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from osd.drafters.ngram.match_settings import MatchSettings
+from osd.drafters.ngram.suffix import DEFAULTS, SuffixIndex
+from storage.samples import SampleStore
+
+SOME = 256
+"""Requests that are read in one go."""
+
+
+def index_of_requests(
+    samples: SampleStore, most: int, settings: MatchSettings = DEFAULTS, routes: list[str] | None = None
+) -> SuffixIndex:
+    """The newest ``most`` kept requests, of all routes or of some. Raises SegmentDamaged."""
+    return SuffixIndex.build(_texts(samples, samples.recent(limit=most, routes=routes)), settings)
+
+
+def _texts(samples: SampleStore, ids: list[str]) -> Iterator[npt.NDArray[np.int32]]:
+    for first in range(0, len(ids), SOME):
+        for request in samples.read(ids[first : first + SOME]):
+            yield request.tokens

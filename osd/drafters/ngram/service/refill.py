@@ -1,0 +1,88 @@
+"""Tables that began anew because something was forgotten: they learn from the requests that are kept.
+
+A table learns while it serves, a piece of a text at a time, so that the decoding thread waits for its lock no longer
+than it does anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from osd.drafters.model_free import TAIL
+from osd.drafters.ngram.served import SOME
+from osd.drafters.ngram.service.shared import shared_requests
+from osd.drafters.ngram.table import Table
+from storage.errors import SegmentDamaged
+from storage.records import RequestSamples
+from storage.samples import SampleStore
+
+log = logging.getLogger(__name__)
+MOST = 20_000
+"""Newest requests of a route that a table learns from."""
+LOST = 0.01
+"""A table is full when so large a part of its contexts has had to make room."""
+PIECE = 64
+"""Tokens that are counted in one go, while the decoding thread may have to wait."""
+
+
+@dataclass(slots=True)
+class Left:
+    """What a table has still to learn from."""
+
+    route: str
+    full: float
+    """Contexts that have made room when it is full."""
+    ids: list[str] | None = None
+    """Newest first; None while the store was not asked."""
+
+
+class Refill:
+    """Tables that have not learned from the kept requests yet. One thread uses it."""
+
+    def __init__(self, samples: SampleStore, vocabulary: int) -> None:
+        self._samples, self._vocabulary = samples, vocabulary
+        self._todo: dict[Table, Left] = {}
+
+    def begin(self, table: Table, route: str) -> None:
+        """A table is to learn from a route's requests."""
+        self._todo[table] = Left(route, table.evicted + LOST * len(table.cells.keys))
+
+    def __contains__(self, table: Table) -> bool:
+        """Whether it has still to learn."""
+        return table in self._todo
+
+    def forget(self, table: Table) -> None:
+        """It is not needed any more."""
+        self._todo.pop(table, None)
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Learn what is left, or until ``stop``; the next call goes on from there, after an error too. Raises
+        StoreError."""
+        for table, left in list(self._todo.items()):
+            if left.ids is None:
+                left.ids = self._samples.recent(routes=[left.route], limit=MOST)
+            while left.ids and table.evicted <= left.full:
+                if stop():
+                    return
+                self._learn(table, left.ids[:SOME])
+                left.ids = left.ids[SOME:]
+            del self._todo[table]
+
+    def _learn(self, table: Table, ids: list[str]) -> None:
+        try:
+            for request in shared_requests(self._samples, ids, self._vocabulary):
+                learn(table, request)
+        except SegmentDamaged as error:
+            log.warning("%s", error, extra={"action": "table_refill"})
+
+
+def learn(table: Table, request: RequestSamples) -> None:
+    """What a table would have counted while it served the request: its output."""
+    tokens = request.tokens.astype(np.int64)
+    for first in range(request.prompt_len, len(tokens), PIECE):
+        begin = max(0, first - TAIL)
+        table.learn(tokens[begin : first + PIECE], first - begin)

@@ -1,0 +1,127 @@
+"""Where tables of n-grams come from, and where what they have learned is kept.
+
+What was forgotten is in none of them: a table that was born before the newest line about forgetting is neither loaded
+nor kept. In its place comes one that begins with the corpus, or with nothing, and learns from requests that are kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from osd.drafters.ngram.cells import LARGEST_TOKEN
+from osd.drafters.ngram.errors import BadTable
+from osd.drafters.ngram.files import keep_table, load_table, read_facts, require_tokenizer, vocabulary_digest
+from osd.drafters.ngram.service.refill import Refill
+from osd.drafters.ngram.service.trail import Trail
+from osd.drafters.ngram.table import Table, TableSettings
+from osd.models.pair import Pair
+from storage.errors import ForgottenSince, OsdError, PairError, UnknownDraft, WeightsDamaged
+from storage.forgotten_tables import KIND, born_after
+from storage.records import DEFAULT_ROUTE, DraftVersion
+from storage.settings import ServeSettings
+from storage.store import Store
+
+log = logging.getLogger(__name__)
+GROWN = 1.1
+"""A table that learned so many times what its newest version had is worth another version."""
+
+
+class Shelf:
+    """The versions of one engine's tables."""
+
+    def __init__(self, pair: Pair, serve: ServeSettings, store: Store) -> None:
+        """Raises ModelFileDamaged and OtherTokenizer for ``serve.corpus``, BadTable for a vocabulary that is too
+        large."""
+        if pair.vocab_size - 1 > LARGEST_TOKEN:
+            raise BadTable(name="vocabulary", reason=f"{pair.vocab_size} tokens are more than {LARGEST_TOKEN + 1}.")
+        self.name, self.corpus, self.versions = serve.table, serve.corpus, store.versions
+        self.settings, self.vocabulary = TableSettings(serve.table_order, serve.table_mb << 20), pair.vocab_size
+        self.digest = digest_of(pair.tokenizer, pair.vocab_size)
+        self.trail, self.refill = Trail(store.forgetter), Refill(store.samples, pair.vocab_size)
+        self._kept: dict[str, int] = {}
+        """By draft, the tokens that its newest version has learned."""
+        if self.corpus is not None:
+            require_tokenizer(f"The corpus {self.corpus}", read_facts(self.corpus).get("tokenizer"), self.digest)
+
+    def draft(self, route: str) -> str:
+        """The name that a route's table has in the store."""
+        return self.name if route == DEFAULT_ROUTE else f"{self.name}.{route}"
+
+    def load(self, route: str) -> Table:
+        """The newest sound version of the route's table, else of the default route's, else the corpus, else an empty
+        one. What is unsound, or of other tokens, is passed over and logged. Where a version is older than what was
+        forgotten: see :meth:`anew`. Raises StoreError."""
+        for draft in dict.fromkeys((self.draft(route), self.name)):
+            if (version := self._current(draft)) is None:
+                continue
+            if born_after(version.evidence) < self.trail.line:
+                return self.anew(route)
+            if table := self._sound(self.versions.folder(version), version):
+                break
+        else:
+            table = self.fresh(self.corpus)
+        table.born = self.trail.line
+        self._kept[self.draft(route)] = table.learned
+        return table
+
+    def anew(self, route: str, instead_of: Table | None = None) -> Table:
+        """A table that has learned from no request yet, and is to, by ``refill``."""
+        table = self.fresh(self.corpus)
+        self.refill.begin(table, route)
+        if instead_of is not None:
+            self.refill.forget(instead_of)
+        self._kept[self.draft(route)] = 0
+        return table
+
+    def fresh(self, corpus: Path | None = None) -> Table:
+        """A table of the corpus, or an empty one."""
+        table = (corpus and self._sound(corpus, None)) or Table(self.settings)
+        table.born = self.trail.line
+        return table
+
+    def keep(self, route: str, table: Table, *, least: float = GROWN) -> bool:
+        """Enter a version, if the table has learned enough since the last; whether it did. One that was born before
+        something was forgotten, or has still to learn from kept requests, is not entered. Raises StoreError."""
+        draft, learned = self.draft(route), table.learned
+        if learned <= least * self._kept.get(draft, 0) or table.born < self.trail.line or table in self.refill:
+            return False
+        try:
+            keep_table(self.versions, draft, table, self.digest)
+        except ForgottenSince as error:  # since the last look at the trail
+            log.info("%s", error, extra={"action": "table_not_kept"})
+            return False
+        self._kept[draft] = learned
+        return True
+
+    def _current(self, draft: str) -> DraftVersion | None:
+        try:
+            version = self.versions.current(draft)
+        except UnknownDraft:
+            return None
+        return version if version.kind == KIND else None
+
+    def _sound(self, folder: Path, version: DraftVersion | None) -> Table | None:
+        try:
+            if version is not None:
+                self.versions.verify(version)
+            table = load_table(folder, self.digest, self.settings.memory, self.settings.order)
+            self._require_known(folder, table)
+        except (WeightsDamaged, PairError, OsdError) as error:
+            log.warning("%s", error, extra={"action": "table_refused", "version": version.id if version else None})
+            return None
+        return table
+
+    def _require_known(self, folder: Path, table: Table) -> None:
+        entries = table.snapshot().entries
+        largest = int((entries & np.uint32(LARGEST_TOKEN)).max(initial=0))
+        if largest >= self.vocabulary:
+            raise BadTable(name="token", reason=f"{folder} has token {largest}, the target knows {self.vocabulary}.")
+
+
+def digest_of(tokenizer: Any, vocabulary: int) -> str:
+    """Of the target's tokens; without a tokenizer, of how many there are."""
+    return vocabulary_digest(tokenizer.get_vocab() if tokenizer is not None else {"": vocabulary})

@@ -1,0 +1,194 @@
+"""The proposer of a server that drafts from n-grams: a table a route, and one for each tenant that does not share."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from osd.drafters.model_free import TAIL, teach
+from osd.drafters.ngram.maker import DraftMaker, MakerSettings
+from osd.drafters.ngram.service.chores import Chores
+from osd.drafters.ngram.service.consent import Consent
+from osd.drafters.ngram.service.shelf import Shelf
+from osd.drafters.ngram.table import Table, TableSettings
+from osd.drafters.ngram.tree import NOTHING, Proposal
+from osd.drafters.table_override import Group, Trust
+from osd.sequence import Row
+from storage.errors import OsdError
+from storage.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+Key = tuple[str, str]
+"""A route, and the tenant where its requests are not to be mixed with others'."""
+LOOK = 1.0
+"""Seconds after which the thread looks what is to do."""
+NEVER = -1
+"""Of a table that is older than everything that was forgotten."""
+REFILL = 1.0
+"""Seconds of a look that go to tables which learn from kept requests, about: the rest must not wait for them."""
+
+
+class Tables:
+    """See the module. Until a row's table is there, nothing is drafted for it."""
+
+    name = "trigram"
+
+    def __init__(self, serve: ServeSettings, shelf: Shelf, consent: Consent) -> None:
+        self._shelf, self._consent, self._most, self._every = shelf, consent, serve.tables, serve.table_seconds
+        depth = min(64, max(1, serve.gamma_max))
+        self._settings = MakerSettings(nodes=serve.tree_nodes, depth=depth, threads=serve.threads)
+        self._makers: dict[Key, DraftMaker] = {}
+        """By use, the one used longest ago first. The engine's thread changes it."""
+        self._rows: dict[Key, int] = {}
+        self._arrived: dict[Key, DraftMaker] = {}
+        self._wanted: dict[Key, None] = {}
+        self._gone: list[tuple[Key, Table]] = []
+        self._seats: dict[str, tuple[Key, DraftMaker, int, bool]] = {}
+        self._due, self._warm, self._closing = time.monotonic() + self._every, False, False
+        self._chores = Chores("osd-tables", self._work, LOOK)
+
+    # the engine's thread
+
+    def join(self, row: Row) -> None:
+        """See :class:`osd.drafters.tree.Proposer`."""
+        self._seat(row)
+
+    def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> Sequence[Proposal]:
+        """See :class:`osd.drafters.tree.Proposer`."""
+        found, groups = [NOTHING] * len(rows), dict[Key, list[int]]()
+        for i, row in enumerate(rows):
+            if seat := self._seat(row):
+                groups.setdefault(seat[0], []).append(i)
+        for key, members in groups.items():
+            seats = [self._seats[rows[i].request.id] for i in members]
+            most = [min(nodes[i], self._settings.nodes) for i in members]
+            trees = self._makers[key].propose(
+                [seat[2] for seat in seats], [rows[i].tokens[-TAIL:] for i in members], most,
+                [depths[i] for i in members],
+            )  # fmt: skip
+            for i, tree in zip(members, trees, strict=True):
+                found[i] = tree
+        return found
+
+    def place_of(self, row: Row) -> tuple[DraftMaker, int] | None:
+        """See :class:`osd.drafters.blended.Remembering`."""
+        seat = self._seat(row)
+        return None if seat is None else seat[1:3]
+
+    def learn(self, row: Row, start: int) -> None:
+        """See :class:`osd.drafters.tree.Proposer`. What a tenant does not let be kept, the table does not count, nor
+        what was forgotten while it runs, or before."""
+        if seat := self._seats.get(row.request.id):
+            allowed = seat[3] and row.request.id not in self._shelf.trail.request_ids
+            teach(seat[1], seat[2], row, start, shared=allowed)
+            if allowed and row.request.id in self._shelf.trail.request_ids:
+                seat[1].table.born = NEVER  # forgotten in between: this may have been the new table already
+
+    def recall(self, row: Row, start: int) -> None:
+        """See :class:`osd.drafters.tree.Proposer`."""
+        if seat := self._seats.get(row.request.id):
+            teach(seat[1], seat[2], row, start, shared=False)
+
+    def leave(self, row: Row) -> None:
+        """See :class:`osd.drafters.tree.Proposer`."""
+        if seat := self._seats.pop(row.request.id, None):
+            seat[1].close(seat[2])
+            self._rows[seat[0]] -= 1
+
+    def _seat(self, row: Row) -> tuple[Key, DraftMaker, int, bool] | None:
+        if seat := self._seats.get(row.request.id):
+            return seat
+        if (allowed := self._consent.of(row.request.tenant)) is None:
+            self._chores.wake()
+            return None
+        key = (row.route, "" if allowed.share else allowed.name)
+        if (maker := self._maker(key)) is None:
+            return None
+        place = maker.open(np.array(row.tokens, np.int64))
+        self._rows[key] = self._rows.get(key, 0) + 1
+        seat = self._seats[row.request.id] = (key, maker, place, allowed.learn)
+        return seat
+
+    def _maker(self, key: Key) -> DraftMaker | None:
+        """The table of a key, now the one used last; None while it is not there."""
+        maker = self._makers.pop(key, None)
+        if maker is None and key in self._arrived and self._make_room():
+            maker = self._arrived.pop(key)
+        if maker is not None:
+            self._makers[key] = maker
+        elif key not in self._arrived and key not in self._wanted:
+            self._wanted[key] = None
+            self._chores.wake()
+        return maker
+
+    def _make_room(self) -> bool:
+        """Let the tables used longest ago go until there is room for one more; rows keep theirs."""
+        idle = [key for key in self._makers if not self._rows.get(key)]
+        while len(self._makers) >= self._most and idle:
+            self._gone.append((idle[0], self._makers.pop(idle[0]).table))
+            self._rows.pop(idle.pop(0), None)
+        return len(self._makers) < self._most
+
+    # the thread's
+
+    def _work(self) -> None:
+        self._shelf.trail.look()
+        self._renew()
+        self._consent.refresh()
+        if not self._warm:
+            warm_up()
+            self._warm = True
+        while self._gone:
+            self._keep(*self._gone.pop(), least=1.0)
+        for key in list(self._wanted):
+            if len(self._arrived) < self._most:
+                table = self._shelf.load(key[0]) if not key[1] else self._shelf.fresh()
+                self._arrived[key] = DraftMaker(table, self._settings)
+            self._wanted.pop(key, None)
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + self._every
+            for key, maker in list(self._makers.items()):
+                self._keep(key, maker.table)
+        self._shelf.trail.drop_tables()
+        until = time.monotonic() + REFILL
+        self._shelf.refill.run(lambda: self._closing or time.monotonic() > until)
+
+    def _renew(self) -> None:
+        """Other tables for those that were born before something was forgotten. Rows keep their places, what their own
+        texts said, and the trust in the table; the engine's thread sees either table, both are whole."""
+        for key, maker in [*list(self._makers.items()), *list(self._arrived.items())]:
+            old = maker.table
+            if old.born < self._shelf.trail.line:
+                maker.table = self._shelf.fresh() if key[1] else self._shelf.anew(key[0], old)
+
+    def _keep(self, key: Key, table: Table, **how: float) -> None:
+        """Keep what a route's table has learned. A tenant's own is never written."""
+        if not key[1]:
+            self._shelf.keep(key[0], table, **how)
+
+    def close(self) -> None:
+        """End the thread, and keep every table that has learned."""
+        self._closing = True
+        self._chores.close()
+        for key, table in [*self._gone, *((key, maker.table) for key, maker in self._makers.items())]:
+            try:
+                self._keep(key, table, least=1.0)
+            except OsdError as error:
+                log.warning("a table was not kept: %s", error, extra={"action": "table_not_kept"})
+
+
+def warm_up() -> None:
+    """Compile what decoding will call, or read what an earlier process compiled."""
+    maker = DraftMaker(Table(TableSettings(memory=1 << 16)), MakerSettings(searches=1, own_slots=64))
+    place = maker.open(np.arange(4))
+    maker.learn(place, np.arange(6), 4)
+    maker.propose([place], [[1, 2]], [4], [2])
+    trust = Trust()
+    trust.hear(maker, place, np.arange(6), 4, sampled=False)
+    group = Group(maker, trust, [place], [[1, 2]], [False], 1)
+    group.look(0)
+    group.choose(0, [3], [0.5])
+    group.hear_drafted(0, [3])

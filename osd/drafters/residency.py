@@ -1,0 +1,164 @@
+"""Which drafts are in memory: they come, are exchanged for newer versions, and leave, between two steps.
+
+The default draft never leaves. Beyond the budget the one that served longest ago leaves first, and only one that no
+row uses. Rows keep the seat that they have: a draft that is unloaded serves them to their end, and its memory is
+free when the last of them has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Literal
+
+from osd.drafters.loaded_draft import Body, Seat, seat_of
+from osd.drafters.pool import DraftPool
+from osd.models.decoder import Decoder
+from osd.models.lora.adapter import Adapter
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrival:
+    """A version that was loaded aside."""
+
+    draft: str
+    version: str
+    limit: int
+    """Positions that it knows."""
+    base: str | None = None
+    """Digest of the full weights that serve it, bare or under ``adapter``; None for a merged adapter."""
+    decoder: Decoder | None = None
+    """The weights; None where those of ``base`` were in memory already."""
+    weight_bytes: int = 0
+    adapter: Adapter | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Memory of what was loaded."""
+        return self.weight_bytes + (self.adapter.bytes if self.adapter else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftMemory:
+    """What a draft takes, in bytes."""
+
+    kind: Literal["full", "lora"]
+    version: str
+    weight_bytes: int
+    """Of its own: an adapter's factors, or whole weights."""
+    cache_bytes: int
+    """Keys and values of its own; an adapter's rows use its base's."""
+    shared_bytes: int
+    """Weights and cache of the base that it shares with others; 0 where it shares nothing."""
+
+
+Taken = Literal["taken", "later", "never"]
+
+
+class Residence:
+    """Lets drafts into a pool and out again. ``budget``: bytes for all drafts and their caches; None is no limit."""
+
+    def __init__(self, pool: DraftPool, budget: int | None = None) -> None:
+        self.pool, self.budget = pool, budget
+
+    def take(self, arrival: Arrival) -> Taken:
+        """Let a version in. ``later``: there is no room while others serve, or its base has left; ``never``: it does
+        not fit beside the default draft."""
+        seat, there = self.pool.seats.get(arrival.draft), self._body_over(arrival.base)
+        if seat and there is seat.body:
+            self._replace(seat, arrival, there)
+        elif seat and there is None and arrival.decoder and self._is_alone(seat):
+            self._exchange(seat, arrival, arrival.decoder)
+        elif there is None and arrival.decoder is None:
+            return "later"
+        else:
+            return self._seat(arrival, there or self._new_body(arrival))
+        return "taken"
+
+    def unload(self, draft: str) -> bool:
+        """No new row gets it. False for the default draft and for one that is not here."""
+        if draft == self.pool.default.draft or draft not in self.pool.seats:
+            return False
+        del self.pool.seats[draft]
+        return True
+
+    def bytes(self) -> int:
+        """Memory of all drafts: those that new rows may get, and those that rows still use."""
+        return self._bytes(self._kept())
+
+    def memory(self) -> dict[str, DraftMemory]:
+        """What each draft takes, by its name."""
+        return {name: self._memory_of(seat) for name, seat in self.pool.seats.items()}
+
+    def _memory_of(self, seat: Seat) -> DraftMemory:
+        body = seat.body
+        if seat.adapter:
+            shared = body.weight_bytes + body.cache_bytes
+            return DraftMemory("lora", seat.version, seat.adapter.bytes, 0, shared)
+        return DraftMemory("full", seat.version, body.weight_bytes, body.cache_bytes, 0)
+
+    def _replace(self, seat: Seat, arrival: Arrival, body: Body) -> None:
+        """Another adapter over the base that it has, or none."""
+        seat.version, seat.adapter = arrival.version, arrival.adapter
+        body.regroup()
+
+    def _exchange(self, seat: Seat, arrival: Arrival, decoder: Decoder) -> None:
+        """Other weights in its body; what is cached is only stale."""
+        body = seat.body
+        body.decoder.forward = decoder.forward
+        body.base, body.weight_bytes, body.limit = arrival.base, arrival.weight_bytes, arrival.limit
+        self._replace(seat, arrival, body)
+
+    def _seat(self, arrival: Arrival, body: Body) -> Taken:
+        """A new seat, where there is room for one. Rows of the draft's seat before stay there."""
+        seat = Seat(arrival.draft, arrival.version, body, arrival.adapter)
+        if arrival.draft == self.pool.default.draft:
+            head, self.pool.head = self.pool.head, None
+            self.pool.default = seat
+            self.pool.head = head
+        elif self.budget is not None and self._bytes([self.pool.default, seat]) > self.budget:
+            return "never"
+        elif not self._make_room(seat):
+            return "later"
+        self.pool.seats[arrival.draft] = seat
+        return "taken"
+
+    def _new_body(self, arrival: Arrival) -> Body:
+        assert arrival.decoder is not None
+        taken = {seat.body.name for seat in self._kept()}
+        name = next(n for i in count() if (n := arrival.draft + f" {i}" * (i > 0)) not in taken)  # an old body may last
+        return Body(
+            arrival.decoder, self.pool.vocabulary, name=name, base=arrival.base, weight_bytes=arrival.weight_bytes,
+            limit=arrival.limit,
+        )  # fmt: skip
+
+    def _body_over(self, base: str | None) -> Body | None:
+        """The body that has these weights."""
+        found = (seat.body for seat in self.pool.seats.values() if base is not None and seat.body.base == base)
+        return next(found, None)
+
+    def _is_alone(self, seat: Seat) -> bool:
+        """Whether no other draft uses its body."""
+        seats = [*self.pool.seats.values(), *(seat_of(row) for row in seat.body.rows)]
+        return all(other is seat for other in seats if other.body is seat.body)
+
+    def _make_room(self, seat: Seat) -> bool:
+        """Evict until it fits: who served longest ago first, and nobody who serves."""
+        known = [s for s in self.pool.seats.values() if s.draft != seat.draft]
+        idle = sorted((s for s in known if not s.rows and s is not self.pool.default), key=lambda s: s.used)
+        while self.budget is not None and self._bytes([*self._kept(), seat]) > self.budget:
+            if not idle:
+                return False
+            del self.pool.seats[idle.pop(0).draft]
+        return True
+
+    def _kept(self) -> list[Seat]:
+        """The seats that new rows may get, and those that rows still use."""
+        return [*self.pool.seats.values(), *(seat_of(row) for body in self.pool.busy for row in body.rows)]
+
+    def _bytes(self, seats: Iterable[Seat]) -> int:
+        kept: Sequence[Seat] = list(seats)
+        bodies = {id(seat.body): seat.body for seat in kept}.values()
+        adapters = {id(seat.adapter): seat.adapter for seat in kept if seat.adapter}.values()
+        return sum(b.weight_bytes + b.cache_bytes for b in bodies) + sum(adapter.bytes for adapter in adapters)

@@ -1,0 +1,103 @@
+"""Scores finished texts with every draft that could have served them, in idle moments.
+
+Text that the target has verified says of any draft where it would have been accepted, without a pass of the target: the
+draft reads the text once and is right where its likeliest token is the one that stands there. So a router hears how
+*all* candidates of a route do, not only the one that served (full information, as HedgeSpec). At temperature 0 that is
+the acceptance that Eq. 2 of on-the-fly adaptation counts; above 0 it is a measure by which drafts compare.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from osd.drafters.loaded_draft import Seat
+from osd.drafters.pool import DraftPool
+from osd.models.decoder import Decoder
+from osd.models.lora.bank import Bank
+from osd.sequence import Completion, Row
+from router.foresight import Seen
+
+WAITING = 64
+"""Finished requests that are kept until there is time; the oldest give way."""
+SHARE = 0.02
+"""Share of the time that scoring may take while requests are being served."""
+
+Scored = Callable[[str, Mapping[str, Seen]], None]
+"""The request's id, and how each draft did on it."""
+
+
+class Shadow:
+    """One engine's. Its thread is the engine's: a text takes a draft a pass or two."""
+
+    def __init__(self, pool: DraftPool, router: Any) -> None:
+        """``router`` hears the scores by its method ``scored``; one without it has nothing scored."""
+        self._pool = pool
+        self._scored: Scored | None = getattr(router, "scored", None)
+        self._waiting: deque[tuple[tuple[str, ...], Completion]] = deque(maxlen=WAITING)
+        self._begun, self._spent = time.perf_counter(), 0.0
+
+    def keep(self, row: Row, completion: Completion) -> None:
+        """A finished request, for later; one whose route has a single draft is of no interest."""
+        drafts = row.decision.route.drafts
+        if self._scored and len(drafts) > 1 and completion.tokens:
+            self._waiting.append((drafts, completion))
+
+    def work(self, *, idle: bool) -> bool:
+        """Score a request if one waits and there is time; whether it did."""
+        if not self._waiting or not (idle or self._spent < SHARE * (time.perf_counter() - self._begun)):
+            return False
+        begun = time.perf_counter()
+        drafts, completion = self._waiting.pop()  # the newest: what drafts are worth now
+        seats = {draft: seat for draft in drafts if (seat := self._pool.seats.get(draft))}
+        if len(seats) > 1 and self._scored:
+            self._scored(completion.request.id, {draft: score(seat, completion) for draft, seat in seats.items()})
+        self._spent += time.perf_counter() - begun
+        return True
+
+
+@torch.inference_mode()
+def score(seat: Seat, completion: Completion) -> Seen:
+    """How a draft does on a finished text, where it can be read whole."""
+    tokens = [*completion.request.prompt_tokens, *completion.tokens][: seat.limit]
+    judged = len(tokens) - len(completion.request.prompt_tokens)
+    right = sum(hits(seat, tokens, judged))
+    return Seen(right / max(1, judged), max(0, judged))
+
+
+def hits(seat: Seat, tokens: list[int], judged: int) -> list[bool]:
+    """For each of the last ``judged`` tokens of a text, whether the draft would have said it."""
+    if judged <= 0:
+        return []
+    reader = reader_of(seat, len(tokens))
+    found = matches(reader, tokens, judged)
+    reader.cache.drop()
+    return found
+
+
+def reader_of(seat: Seat, length: int) -> Decoder:
+    """The draft's weights over a cache of one row of so many tokens."""
+    decoder, bank = seat.body.decoder.beside(1, length), Bank()
+    decoder.adapters = bank.mix if bank.set_rows([seat.adapter]) else None
+    return decoder
+
+
+def matches(decoder: Decoder, tokens: list[int], judged: int) -> list[bool]:
+    """For each of the last ``judged`` tokens, whether it is the likeliest one after those before it."""
+    said = logits_of(decoder, tokens, judged).argmax(-1)
+    found: list[bool] = (said == torch.tensor(tokens[-judged:], device=decoder.device)).tolist()
+    return found
+
+
+@torch.inference_mode()
+def logits_of(decoder: Decoder, tokens: list[int], judged: int) -> Tensor:
+    """(judged, V) the draft's logits for each of the last ``judged`` tokens."""
+    start = len(tokens) - judged
+    decoder.prefill(0, tokens[: start - 1])
+    read = torch.tensor([tokens[start - 1 : -1]], device=decoder.device)
+    return decoder.logits(read, [start - 1])[0]

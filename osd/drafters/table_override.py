@@ -1,0 +1,155 @@
+"""One round of one draft with a table beside it: which tokens the table put in, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from osd.drafters.chain_override import Reads
+from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SURENESS, choose, hear_row, hear_text, look_up
+from osd.drafters.ngram.maker import DraftMaker
+from osd.gamma.base import Signal
+from osd.gamma.goodput.contexts import peak_of
+from osd.gamma.goodput.repeats import signal_of
+
+
+@dataclass(slots=True)
+class Trust:
+    """How often the draft, one shared table and the rows' own were right, see
+    :func:`osd.drafters.ngram.guess.look_up`."""
+
+    models: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, SURENESS, 3)))
+    guesses: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, GUESSES, 2)))
+
+    def hear(self, maker: DraftMaker, place: int, tokens: npt.NDArray[np.int64], start: int, *, sampled: bool) -> None:
+        """The target said ``tokens[start:]`` of a row, of which its tables do not know yet: were they right?"""
+        with maker.table.lock:
+            hear_text(
+                maker.table.cells, maker.overlays.arena, place, tokens, start, maker.order - 1, sampled, self.guesses
+            )
+
+
+class Group:
+    """The rows that have their places with one table; arrays of G steps and B rows."""
+
+    def __init__(
+        self, maker: DraftMaker, trust: Trust, places: Sequence[int], texts: Sequence[Sequence[int]],
+        sampled: Sequence[bool], most: int,
+    ) -> None:  # fmt: skip
+        self._maker, self._trust, reach = maker, trust, maker.order - 1
+        count = len(places)
+        self._places, self._sampled = np.array(places, np.int64), np.array(sampled, np.bool_)
+        self._tails = np.array([[*[-1] * (reach - len(text)), *text[-reach:]] for text in texts], np.int64)
+        self._said, self._found, self._drafted = np.full((3, most, count), NO_GUESS, np.int64)
+        self._peaks, self._believed = np.zeros((2, most, count))
+        self._certain = np.zeros(count, np.bool_)
+
+    def look(self, step: int) -> list[bool]:
+        """Look the next tokens up: for each row, whether the draft need not be asked."""
+        maker, trust = self._maker, self._trust
+        with maker.table.lock:
+            look_up(
+                maker.table.cells, maker.overlays.arena, self._places, self._tails, self._sampled, trust.models,
+                trust.guesses, self._found[step], self._believed[step], self._certain,
+            )  # fmt: skip
+        certain: list[bool] = self._certain.tolist()
+        return certain
+
+    def choose(
+        self, step: int, said: Sequence[int] | None, peaks: Sequence[float] | None
+    ) -> tuple[list[int], list[float]]:
+        """The tokens to draft after the draft said these, or nothing; and where they are the table's its trust in them,
+        else −1."""
+        if said is not None:
+            self._said[step], self._peaks[step] = said, peaks
+        choose(
+            self._tails, self._said[step], self._peaks[step], self._sampled, self._trust.models, self._found[step],
+            self._believed[step], self._drafted[step],
+        )  # fmt: skip
+        return self._drafted[step].tolist(), self._believed[step].tolist()
+
+    def guesses(self, step: int) -> list[tuple[int, float]]:
+        """What was found for each row, and the trust in it; before :meth:`choose`."""
+        return list(zip(self._found[step].tolist(), self._believed[step].tolist(), strict=True))
+
+    def hear_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
+        """What the target said where the row's tokens were drafted: how many of them were the table's, and right."""
+        count = len(emitted)
+        said = np.array(emitted, np.int64)
+        models, sampled = self._trust.models, bool(self._sampled[row])
+        hear_row(said, row, self._said, self._peaks, sampled, models, self._believed)
+        ours = self._believed[:count, row] >= 0
+        return int(ours.sum()), int((ours & (said == self._found[:count, row])).sum())
+
+
+class Blending:
+    """One draft's rows in one round."""
+
+    def __init__(self, groups: Sequence[tuple[Group, Sequence[int]]], rows: int, *, ask_always: bool) -> None:
+        """Each table's rows, and which of the draft's ``rows`` they are."""
+        self._groups, self._rows, self._ask_always = groups, rows, ask_always
+        self._where = {i: (group, at) for group, members in groups for at, i in enumerate(members)}
+        self._step = 0
+
+    def needs_draft(self, going: Sequence[bool]) -> bool:
+        """See :meth:`osd.drafters.chain_override.Second.needs_draft`."""
+        certain = [False] * self._rows
+        for group, members in self._groups:
+            for i, sure in zip(members, group.look(self._step), strict=True):
+                certain[i] = sure
+        return self._ask_always or any(go and not sure for go, sure in zip(going, certain, strict=True))
+
+    def put_in(self) -> tuple[list[int], Reads]:
+        """See :meth:`osd.drafters.chain_override.Second.put_in`."""
+        tokens, sure = [0] * self._rows, dict[int, float]()
+        for group, members in self._groups:
+            chosen, believed = group.choose(self._step, None, None)
+            for at, i in enumerate(members):
+                tokens[i], sure[i] = max(0, chosen[at]), believed[at]
+        self._step += 1
+        return tokens, Sure(None, sure, self._rows)
+
+    def overrule(self, chosen: Tensor, q: Tensor | None, signals: Reads) -> tuple[Tensor, Reads]:
+        """See :meth:`osd.drafters.chain_override.Second.overrule`."""
+        said, peaks = chosen.tolist(), signals.read("peak")
+        others: dict[int, tuple[int, float]] = {}
+        for group, members in self._groups:
+            tokens, sure = group.choose(self._step, [said[i] for i in members], [peaks[i] for i in members])
+            others |= {i: (tokens[at], sure[at]) for at, i in enumerate(members) if sure[at] >= 0}
+        self._step += 1
+        if not others:
+            return chosen, signals
+        tokens = [token for token, _ in others.values()]
+        where, which = torch.tensor(list(others), device=chosen.device), torch.tensor(tokens, device=chosen.device)
+        if q is not None:
+            q[where] = 0.0
+            q[where, which] = 1.0
+        sure_of = {i: sure for i, (_, sure) in others.items()}
+        return chosen.index_put((where,), which), Sure(signals, sure_of, self._rows)
+
+    def hear_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
+        """See :meth:`Group.hear_drafted`; ``row`` is one of the draft's."""
+        group, at = self._where.get(row, (None, 0))
+        return group.hear_drafted(at, emitted) if group else (0, 0)
+
+
+class Sure:
+    """A pass's signals, where tokens are a table's the trust in them."""
+
+    def __init__(self, signals: Reads | None, sure: dict[int, float], rows: int) -> None:
+        self._signals, self._sure, self._rows = signals, sure, rows
+
+    def read(self, signal: Signal) -> list[Any]:
+        """See :meth:`osd.drafters.chain_override.Reads.read`."""
+        sure: dict[int, Any] = self._sure
+        nothing: Any = 0.0
+        if signal == "peak_echo":  # that the text said it before is in the trust already
+            sure, nothing = {i: signal_of(trust, said=False) for i, trust in sure.items()}, peak_of(0.0)
+        values = self._signals.read(signal) if self._signals else [nothing] * self._rows
+        return [sure.get(i, value) for i, value in enumerate(values)]
