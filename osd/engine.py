@@ -6,7 +6,7 @@ Offline generation, the benches and the server run this same loop. A batch is ra
 different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
 osd.desk (refuses, routes), osd.reading (lets in, and reads prompts piece by piece), osd.gamma (how far), osd.drafters
 (which drafts there are, and what they propose), osd.models.decoder (the target's pass), osd.verification.warping and
-osd.verification.result (what is kept), osd.recorder, osd.swap, osd.drafters.scoring.
+osd.verification.result (what is kept), osd.recording.recorder, osd.swap, osd.drafters.scoring.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from osd.logits import Scored
 from osd.models.device_timer import Clock
 from osd.models.pair import Pair, row_length, row_limit
 from osd.reading import Reading
-from osd.recorder import Recorder
+from osd.recording.recorder import Recorder
 from osd.sequence import Completion, Progress, Row
 from osd.stats import EngineStats
 from osd.swap import HeadSwap, Swap

@@ -15,7 +15,7 @@ from osd.engine import Engine
 from osd.gamma.rules.specdecpp import needs_head
 from osd.models.pair import Model, Pair
 from osd.models.target_only import has_draft, require_drafter
-from osd.recorder import Recorder
+from osd.recording.recorder import Recorder
 from osd.swap import HeadSwap, Swap
 from router.base import Router
 from router.make import make_router

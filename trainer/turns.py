@@ -18,7 +18,7 @@ from itertools import takewhile
 from osd.beacon import load_folder
 from osd.gamma.rules.specdecpp import needs_head
 from osd.models.pair import choose_device
-from osd.tracing import make_tracing
+from osd.recording.tracing import make_tracing
 from storage import records
 from storage.errors import LeaseHeld, OsdError, UnknownDraft
 from storage.records import RunState, TrainingRun, head_of

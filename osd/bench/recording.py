@@ -28,7 +28,7 @@ from osd.bench.medians import median_error
 from osd.bench.turns import Both, Compared, Turn, usual_seconds
 from osd.engine import Engine
 from osd.models.pair import Pair
-from osd.recorder import Recorder
+from osd.recording.recorder import Recorder
 from osd.sequence import Completion
 from storage.records import Request
 from storage.settings import Settings

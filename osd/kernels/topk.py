@@ -5,10 +5,10 @@
 A row's V logits are dealt to W classes, token i to class i mod W. The k largest logits are at least as large as
 the k-th largest class maximum, so whatever lies below that cannot be among them; of a language model's logits some
 k + k²/2W reach it, which are cheap to put in order. This takes about 4 µs for V = 6,144 and k = 64, where PyTorch's
-log_softmax and topk take 16; the plain version is :func:`osd.reduce.reduce_plain`.
+log_softmax and topk take 16; the plain version is :func:`osd.recording.topk.reduce_plain`.
 
 Importing this module imports Numba, which takes a moment, and the first call compiles, which takes longer; Numba
-keeps the result beside the byte code. :class:`osd.reduce.Reducer` does both off the decoding path.
+keeps the result beside the byte code. :class:`osd.recording.topk.Reducer` does both off the decoding path.
 """
 
 from __future__ import annotations

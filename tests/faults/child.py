@@ -9,8 +9,8 @@ import json
 import sys
 from pathlib import Path
 
-from osd import handover as module
-from osd.handover import Handover
+from osd.recording import writer as module
+from osd.recording.writer import Handover
 from storage.settings import load_settings
 from storage.store import open_store
 from tests.faults.make import ALL, keep

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osd.handover import Handover
+from osd.recording.writer import Handover
 from tests.storage.make import outcome, samples
 
 ALL = range(12)

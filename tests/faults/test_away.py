@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from osd.handover import Handover
-from osd.recorder import Recorder
+from osd.recording.recorder import Recorder
+from osd.recording.writer import Handover
 from storage.errors import BadExport, DatabaseUnreachable, ForgottenAhead
 from storage.settings import Settings, load_settings
 from storage.spill import OUTCOMES, SAMPLES
@@ -27,8 +27,8 @@ from tests.trainer.processes import ROOT, environment, wait_for
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow each other quickly."""
-    monkeypatch.setattr("osd.handover.SHORTEST", 0.1)
-    monkeypatch.setattr("osd.handover.LONGEST", 0.5)
+    monkeypatch.setattr("osd.recording.writer.SHORTEST", 0.1)
+    monkeypatch.setattr("osd.recording.writer.LONGEST", 0.5)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_commit_whose_answer_was_lost_counts_once(settings: Settings, monkeypa
         with monkeypatch.context() as cut:
             cut.setattr(store.samples, "add", lossy(store.samples.add))
             cut.setattr(store.outcomes, "add", lossy(store.outcomes.add))
-            cut.setattr("osd.handover.SHORTEST", 0.0)
+            cut.setattr("osd.recording.writer.SHORTEST", 0.0)
             handover._rest = 0.0
             keep(handover, *ALL)
         assert len(handover.spill.waiting()) == 2

@@ -12,7 +12,7 @@ import pytest
 from osd.engine import Engine
 from osd.fleet.presence import Presence
 from osd.models.pair import Pair
-from osd.recorder import Recorder
+from osd.recording.recorder import Recorder
 from osd.swap import Swap
 from storage.settings import Settings, load_settings
 from storage.store import open_store

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from osd.engine import Engine
-from osd.recorder import Recorder
-from osd.tracing import Tracing, context_of, make_tracing
+from osd.recording.recorder import Recorder
+from osd.recording.tracing import Tracing, context_of, make_tracing
 from storage.errors import BadSetting
 from storage.records import Request, RunState
 from storage.settings import Settings, TraceSettings, load_settings
@@ -29,7 +29,7 @@ sdk = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporte
 def exporter(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Every span that osd makes in this process."""
     spans = sdk.InMemorySpanExporter()
-    monkeypatch.setattr("osd.recorder.make_tracing", lambda _, service: Tracing(service, spans))
+    monkeypatch.setattr("osd.recording.recorder.make_tracing", lambda _, service: Tracing(service, spans))
     monkeypatch.setattr("trainer.turns.make_tracing", lambda _, service: Tracing(service, spans))
     return spans
 

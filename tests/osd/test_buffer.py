@@ -6,10 +6,10 @@ import threading
 
 import torch
 
-from osd.buffer import ENOUGH_BYTES, ENOUGH_ROWS, Buffer, Work
-from osd.gather import Taken
 from osd.logits import Scored
-from osd.parcels import Parcel
+from osd.recording.extract import Taken
+from osd.recording.queue import ENOUGH_BYTES, ENOUGH_ROWS, Buffer, Work
+from osd.recording.round_batch import Parcel
 from osd.sequence import Completion, Progress
 from osd.verification.result import Verdict
 from storage.records import Request

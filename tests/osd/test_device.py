@@ -9,7 +9,7 @@ import torch
 
 from osd.engine import Engine
 from osd.models.pair import Model, Pair, choose_device
-from osd.recorder import Recorder
+from osd.recording.recorder import Recorder
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings, Settings
 from storage.store import Store

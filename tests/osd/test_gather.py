@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from osd.gather import Launched, Taken, gather, launch
 from osd.logits import Scored
-from osd.parcels import Parcel
-from osd.reduce import Reducer, reduce_plain
+from osd.recording.assemble import Sheaf
+from osd.recording.extract import Launched, Taken, gather, launch
+from osd.recording.round_batch import Parcel
+from osd.recording.topk import Reducer, reduce_plain
 from osd.sequence import Completion, Progress
-from osd.sheaf import Sheaf
 from osd.verification.result import Verdict
 from storage.records import Outcome, Request, RequestSamples, Round, TokenKind
 

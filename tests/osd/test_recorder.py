@@ -10,8 +10,8 @@ import torch
 
 from osd.engine import Engine
 from osd.models.pair import Pair
-from osd.recorder import Recorder
-from osd.reduce import Reducer
+from osd.recording.recorder import Recorder
+from osd.recording.topk import Reducer
 from osd.verification.warping import Warp
 from storage.records import Request, Sampling, TokenKind
 from storage.settings import Settings
@@ -33,7 +33,7 @@ def recorder_that(compiles: bool, store: Store, settings: Settings) -> Recorder:
 def test_every_verified_position_carries_the_targets_distribution(
     pair: Pair, store: Store, settings: Settings, compiled: bool, stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("osd.recorder.stays", lambda logits: stays)
+    monkeypatch.setattr("osd.recording.recorder.stays", lambda logits: stays)
     asked = [Request(p, max_new_tokens=17) for p in prompts(7, seed=20)]
     recorder = recorder_that(compiled, store, settings)
     done = Engine(pair, settings.serve, recorder=recorder).run(asked)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from osd.recorder import Recorder
-from osd.redaction import Passage, Redactor, load_hook, redacted
+from osd.recording.recorder import Recorder
+from osd.recording.redaction import Passage, Redactor, load_hook, redacted
 from storage.errors import BadSetting
 from storage.settings import load_settings
 from storage.store import open_store

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.reduce import Kept, Reducer, reduce_plain
+from osd.recording.topk import Kept, Reducer, reduce_plain
 
 WIDTHS = [(2, 1), (7, 7), (50, 6), (511, 64), (512, 64), (513, 64), (6144, 64), (6151, 1), (3000, 1000), (40_003, 64)]
 """V and k: fewer tokens than classes, exactly as many, one more, V no multiple of anything, k above what is few."""

@@ -10,7 +10,7 @@ from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine import Engine
 from osd.models.pair import Pair
-from osd.recorder import Recorder
+from osd.recording.recorder import Recorder
 from osd.verification.warping import Warp
 from storage.records import Request, Sampling, TokenKind
 from storage.settings import Settings

@@ -96,7 +96,7 @@ def compile_reducing() -> Compiled:
     """Import and compile, or read what an earlier process compiled, and try it once."""
     from osd.kernels.topk import reduce_rows
 
-    apart(reduce_rows, "osd.reduce:compile_reducing")
+    apart(reduce_rows, "osd.recording.topk:compile_reducing")
     once = torch.zeros(2)
     _run(reduce_rows, np.array([once.data_ptr()]), 2, 1)
     return reduce_rows

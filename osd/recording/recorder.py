@@ -1,10 +1,10 @@
 """Keeps what can be learned from decoding: a bounded buffer between the decode loop and the store.
 
-Rounds are noted as they were and handed, a few at a time (:mod:`osd.parcels`), to a thread of the recorder's own. That
-finds the positions worth keeping (:mod:`osd.gather`), reduces the target's logits there to top-k log-probabilities
-(:mod:`osd.reduce`), puts them together by request (:mod:`osd.sheaf`) and writes them, with the totals of finished
-requests, to storage (:mod:`osd.handover`). When the buffer is full, positions are dropped and counted; decoding never
-waits.
+Rounds are noted as they were and handed, a few at a time (:mod:`osd.recording.round_batch`), to a thread of the
+recorder's own. That finds the positions worth keeping (:mod:`osd.recording.extract`), reduces the target's logits
+there to top-k log-probabilities (:mod:`osd.recording.topk`), puts them together by request
+(:mod:`osd.recording.assemble`) and writes them, with the totals of finished requests, to storage
+(:mod:`osd.recording.writer`). When the buffer is full, positions are dropped and counted; decoding never waits.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from osd.buffer import Buffer
-from osd.gather import Taken, gather, launch
-from osd.handover import Handover
 from osd.logits import Scored
-from osd.parcels import Parcel
-from osd.redaction import Redactor, load_hook
-from osd.reduce import Reducer
+from osd.recording.assemble import Sheaf
+from osd.recording.extract import Taken, gather, launch
+from osd.recording.queue import Buffer
+from osd.recording.redaction import Redactor, load_hook
+from osd.recording.round_batch import Parcel
+from osd.recording.topk import Reducer
+from osd.recording.tracing import make_tracing
+from osd.recording.writer import Handover
 from osd.sequence import Completion, Progress
-from osd.sheaf import Sheaf
-from osd.tracing import make_tracing
 from osd.verification.result import Verdict
 from storage.records import Outcome
 from storage.settings import Settings

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from osd.parcels import Parcel
+from osd.recording.round_batch import Parcel
 
 ENOUGH_ROWS, ENOUGH_BYTES = 640, 16 << 20
 """Rows of rounds that may wait to be looked at, and how large their logits may be: fewer cost more a position."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from osd.gather import Block, Ints, Spans, runs
-from osd.reduce import Kept
+from osd.recording.extract import Block, Ints, Spans, runs
+from osd.recording.topk import Kept
 from osd.sequence import Completion
 from storage.records import RequestSamples, TokenKind
 

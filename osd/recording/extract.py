@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osd.logits import Scored
-from osd.reduce import Kept, Reducer, launched, on_host, rows_at
+from osd.recording.topk import Kept, Reducer, launched, on_host, rows_at
 from osd.sequence import Progress
 from osd.verification.result import Verdict
 from storage.records import TokenKind
@@ -95,7 +95,7 @@ class Launched(NamedTuple):
 
     spans: Spans
     kept: tuple[Tensor, Tensor, Tensor]
-    """See :func:`osd.reduce.launched`."""
+    """See :func:`osd.recording.topk.launched`."""
     chances: Tensor | None
     """(m,); None: NaN."""
 

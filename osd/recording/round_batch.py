@@ -1,15 +1,15 @@
 """What the decode loop hands to the recorder's thread: rounds as they were, a few at a time, and what ended with them.
 
 The loop only notes where things lie. To look at a round costs Python more than the round is worth by itself, and runs
-cold there; :mod:`osd.gather` looks at many in one go. Waiting costs only memory: logits are kept, not copied. Those on
-a GPU do not wait: what is kept of them is found there, and that waits.
+cold there; :mod:`osd.recording.extract` looks at many in one go. Waiting costs only memory: logits are kept, not
+copied. Those on a GPU do not wait: what is kept of them is found there, and that waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from osd.gather import Launched, Spans, Taken, spans_of
+from osd.recording.extract import Launched, Spans, Taken, spans_of
 from osd.sequence import Completion
 
 ROUNDS = 32
