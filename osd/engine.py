@@ -6,7 +6,7 @@ Offline generation, the benches and the server run this same loop. A batch is ra
 different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
 osd.desk (refuses, routes), osd.reading (lets in, and reads prompts piece by piece), osd.gamma (how far), osd.drafters
 (which drafts there are, and what they propose), osd.models.decoder (the target's pass), osd.verification.warping and
-osd.verification.result (what is kept), osd.recording.recorder, osd.swap, osd.drafters.scoring.
+osd.verification.result (what is kept), osd.recording.recorder, osd.hotswap.drafts, osd.drafters.scoring.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from osd.drafters.scoring import Shadow
 from osd.drafters.tree import Proposer
 from osd.gamma.base import CostModel, GammaController, Observation
 from osd.gamma.factory import make_pace
+from osd.hotswap.drafts import HeadSwap, Swap
 from osd.household import UNVERSIONED, Household, PassCosts
 from osd.logits import Scored
 from osd.models.device_timer import Clock
@@ -30,7 +31,6 @@ from osd.reading import Reading
 from osd.recording.recorder import Recorder
 from osd.sequence import Completion, Progress, Row
 from osd.stats import EngineStats
-from osd.swap import HeadSwap, Swap
 from osd.text import Ending
 from osd.verification.result import Verdict, uniforms
 from osd.verification.verify import verify

@@ -7,11 +7,11 @@ from osd.drafters.no_draft import Nobody
 from osd.drafters.pool import DraftPool
 from osd.drafters.residency import Arrival, DraftMemory, Residence
 from osd.gamma.base import CostModel
-from osd.loading import weight_bytes
+from osd.hotswap.drafts import HeadSwap, Swap
+from osd.hotswap.loader import weight_bytes
 from osd.models.acceptance_head import head_in_settings
 from osd.models.pair import Pair, row_length
 from osd.models.target_only import has_draft, require_drafter
-from osd.swap import HeadSwap, Swap
 from router.throughput import Costs
 from storage.records import DEFAULT_DRAFT
 from storage.settings import ServeSettings

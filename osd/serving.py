@@ -13,10 +13,10 @@ from osd.beacon import Beacon, load_folder
 from osd.drafters.ngram.service.make import proposer_of
 from osd.engine import Engine
 from osd.gamma.rules.specdecpp import needs_head
+from osd.hotswap.drafts import HeadSwap, Swap
 from osd.models.pair import Model, Pair
 from osd.models.target_only import has_draft, require_drafter
 from osd.recording.recorder import Recorder
-from osd.swap import HeadSwap, Swap
 from router.base import Router
 from router.make import make_router
 from router.throughput import Costs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from osd.fleet.comparing import compare
+from osd.hotswap.canary_comparison import compare
 from storage.answers.served import Served
 
 

@@ -10,9 +10,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from osd.engine import Engine
-from osd.loading import Family, load_version
+from osd.hotswap.drafts import Swap
+from osd.hotswap.loader import Family, load_version
 from osd.models.pair import Pair
-from osd.swap import Swap
 from storage.records import DraftVersion, Request, VersionState
 from storage.settings import Settings, load_settings
 from storage.store import Store

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from osd.fleet.comparing import Finding, compare
+from osd.hotswap.canary_comparison import Finding, compare
 from storage import records
 from storage.answers.served import Served, served
 from storage.canaries import Canary, Stage

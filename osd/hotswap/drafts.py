@@ -1,7 +1,7 @@
 """The drafts that a running engine uses: newer versions, drafts that are asked for, and their acceptance heads.
 
-One thread follows all drafts (:mod:`osd.follow`): the default one, those that routes name, and those that a request
-was sent to. It loads; the engine takes, between two steps, and says what found no room.
+One thread follows all drafts (:mod:`osd.hotswap.follower`): the default one, those that routes name, and those that a
+request was sent to. It loads; the engine takes, between two steps, and says what found no room.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from osd.drafters.residency import Arrival
-from osd.fleet.trial import Trial
-from osd.follow import Follower
-from osd.loading import Loader
+from osd.hotswap.canary import Trial
+from osd.hotswap.follower import Follower
+from osd.hotswap.loader import Loader
 from osd.models.acceptance_head import HeadPass, load_head, require_fit
 from osd.models.pair import Model, Pair, row_length
 from storage.errors import HeadNotLoaded, WeightsDamaged

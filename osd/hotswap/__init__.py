@@ -1,0 +1,1 @@
+"""Newer draft versions, swapped in while serving."""
