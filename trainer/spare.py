@@ -1,7 +1,7 @@
 """Whether there is capacity to spare for training, measured: what serves on this machine, the processor, the GPU.
 
 engines     none may have work in more than ``worker.spare_busy`` of its looks, nor more than ``worker.spare_queue``
-            requests that wait (osd.beacon); a trainer on a machine without engines has this for nothing
+            requests that wait (osd.engine.load_report); a trainer on a machine without engines has this for nothing
 processor   what others than this process take of all cores, psutil; ``worker.spare_cpu`` at most
 GPU         by NVML where it is installed (extra ``gpu``): utilisation and free memory, before a run begins. Within a
             run they would be its own.
@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from osd.beacon import loads
+from osd.engine.load_report import loads
 from storage.settings import WorkerSettings
 
 LOOK_SECONDS = 0.02

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
 
-from osd.beacon import load_folder
+from osd.engine.load_report import load_folder
 from osd.gamma.rules.specdecpp import needs_head
 from osd.models.pair import choose_device
 from osd.recording.tracing import make_tracing

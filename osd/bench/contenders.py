@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers.utils import logging
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.brief import PASSES
 from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair

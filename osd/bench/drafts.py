@@ -20,12 +20,12 @@ from typing import Any
 
 from osd.bench.medians import median_error
 from osd.drafters.scoring import score
-from osd.engine import Engine
+from osd.engine.engine import Engine
+from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair, load_pair
 from osd.online.source import Segment
 from osd.prompts import encode
 from osd.sequence import Completion
-from osd.serving import in_folder, serving
 from router.foresight import Seen, gain
 from storage.errors import ModelNotLoaded
 from storage.records import DEFAULT_DRAFT, Request, Route

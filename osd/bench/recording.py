@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from osd.bench.medians import median_error
 from osd.bench.turns import Both, Compared, Turn, usual_seconds
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.recording.recorder import Recorder
 from osd.sequence import Completion

@@ -19,7 +19,7 @@ from storage.errors import BadPromptFile
 from storage.records import DEFAULT_TENANT, Sampling
 
 if TYPE_CHECKING:
-    from osd.engine import Engine
+    from osd.engine.engine import Engine
 
 SAMPLING, KEEPING = "Sampling", "Keeping"
 
@@ -112,9 +112,9 @@ def start(stack: ExitStack, here: Surroundings, names: PairNames, *, learn: bool
     store = stack.enter_context(here.store()) if learn else None
     pair = names.load(here.settings.serve)
     if store is None:
-        from osd.engine import Engine
+        from osd.engine.engine import Engine
 
         return Engine(pair, here.settings.serve)
-    from osd.serving import serving
+    from osd.engine.session import serving
 
     return stack.enter_context(serving(pair, here.settings, store))

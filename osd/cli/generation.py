@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from osd.cli.out import counted, note, print_json, say
+from osd.engine.detokenizer import TextStream
 from osd.prompts import Prompt, encode
-from osd.stream import TextStream
 from storage.errors import BadPromptFile, BadRequest, OsdError, UnknownRoute
 from storage.records import Request, Sampling, ratio
 
 if TYPE_CHECKING:
-    from osd.engine import Engine
+    from osd.engine.engine import Engine
     from osd.sequence import Completion
 
 

@@ -137,7 +137,7 @@ def serve_pair(
     store.db.close()  # what is open must not be carried through a fork; the next question opens it anew
     front = fork(names.target, settings, lambda: again(settings, ring), ports.api, options.get("seat"))
     pair = names.load(settings.serve)
-    from osd.serving import serving
+    from osd.engine.session import serving
 
     with serving(pair, settings, store) as engine:
         return run(engine, settings, store, ring, front, ports, ready, **options)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.server.engine_thread import EngineThread
 from storage import records
 from storage.errors import OsdError

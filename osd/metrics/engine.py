@@ -9,7 +9,7 @@ from osd.metrics import families as m
 from osd.metrics.families import Family, Sheet
 
 if TYPE_CHECKING:
-    from osd.engine import Engine
+    from osd.engine.engine import Engine
 
 
 class EngineCollector:

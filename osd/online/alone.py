@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.online.arrival import Free
 from osd.online.feed import Feed, Spent

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol, get_args
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from storage.errors import BadSetting
 from storage.records import RunState
 from storage.store import Store

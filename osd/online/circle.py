@@ -1,8 +1,8 @@
 """The whole circle on one machine: engine, recorder, swap and a worker process, over a store of its own.
 
-The parts that it wires: osd.serving (engine, recorder, swap), osd.online.process (the worker), osd.online.arrival
-(when a request may start), osd.online.stream (the loop), osd.online.scoring and osd.online.alone (what is measured
-beside).
+The parts that it wires: osd.engine.session (engine, recorder, swap), osd.online.process (the worker),
+osd.online.arrival (when a request may start), osd.online.stream (the loop), osd.online.scoring and osd.online.alone
+(what is measured beside).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from osd.drafters.factory import proposer_name
-from osd.engine import Engine
+from osd.engine.engine import Engine
+from osd.engine.session import in_folder, serving
 from osd.kernels.host import usable_cores
 from osd.models.pair import Pair, load_pair
 from osd.online.alone import TargetAlone
@@ -24,7 +25,6 @@ from osd.online.process import Worker, save_settings, worker_beside
 from osd.online.source import Segment
 from osd.online.stream import Stream, Trace, Watch
 from osd.prompts import encode
-from osd.serving import in_folder, serving
 from storage.errors import StoreWriteFailed
 from storage.records import DEFAULT_DRAFT, Request, Route
 from storage.settings import Section, Settings

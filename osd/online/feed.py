@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.online.arrival import Arrival
 from osd.sequence import Completion
 from storage.errors import BadRequest, TrainingFailed

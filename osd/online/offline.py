@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from osd.engine.session import in_folder
 from osd.models.pair import load_model
 from osd.online.circle import Circle
 from osd.online.measure import Served
@@ -17,7 +18,6 @@ from osd.online.process import distil_offline
 from osd.online.scoring import Reader
 from osd.online.stream import Trace
 from osd.sequence import Completion
-from osd.serving import in_folder
 
 EPOCHS = 2
 

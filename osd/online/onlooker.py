@@ -13,7 +13,7 @@ from rich.console import Console
 from osd.online.circle import Circle
 
 if TYPE_CHECKING:
-    from osd.engine import Engine
+    from osd.engine.engine import Engine
     from osd.server.engine_thread import EngineThread
 
 HOST = "127.0.0.1"

@@ -14,7 +14,7 @@ from itertools import count
 
 from osd.drafters.blended import BlendedDrafter
 from osd.drafters.scoring import hits
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.online.alone import TargetAlone
 from osd.online.arrival import Arrival
 from osd.online.feed import Feed, Spent

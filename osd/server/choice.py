@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from osd.engine.detokenizer import TextStream
 from osd.server.piece import Done, Piece
 from osd.server.scores import Scores
-from osd.stream import TextStream
 
 
 @dataclass(frozen=True, slots=True)

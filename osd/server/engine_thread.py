@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.kernels.host import wake_promptly
 from osd.logits import Scored
 from osd.sequence import Progress, Row

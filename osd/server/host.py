@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.fleet.seat import Seat
 from osd.server.chat import read_template
 from osd.server.engine_thread import EngineThread

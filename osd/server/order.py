@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from osd.intake import check_request
+from osd.engine.validation import check_request
 from osd.server.chat import chat_text, last_user_text
 from osd.server.errors import ApiError, ContextOverflow, UnknownModel
 from osd.server.service import Service

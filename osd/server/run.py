@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable
 
 from prometheus_client import CollectorRegistry
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.fleet.board import Phase
 from osd.fleet.presence import Presence
 from osd.fleet.seat import Seat

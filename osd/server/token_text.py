@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from osd.stream import HALF
+from osd.engine.detokenizer import HALF
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from osd.cli.pair import SHIPPED
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.pair import load_pair
 from storage.errors import BadRequest
 from storage.records import Request

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from osd.stream import TextStream
+from osd.engine.detokenizer import TextStream
 
 
 class Bytes:

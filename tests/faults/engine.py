@@ -21,11 +21,11 @@ import numpy as np
 
 from osd.demo import DRAFT, TARGET
 from osd.demo.prompts import DOMAINS
-from osd.engine import Engine
+from osd.engine.engine import Engine
+from osd.engine.session import serving
 from osd.models.pair import load_pair
 from osd.prompts import encode
 from osd.sequence import Completion
-from osd.serving import serving
 from storage.records import Request
 from storage.settings import load_settings
 from storage.store import open_store

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.fleet.presence import Presence
 from osd.hotswap.drafts import Swap
 from osd.models.pair import Pair

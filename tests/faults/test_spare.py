@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from osd.beacon import Beacon, Load, load_folder, loads
 from osd.demo import DRAFT, TARGET
+from osd.engine.load_report import Beacon, Load, load_folder, loads
+from osd.engine.session import serving
 from osd.models.pair import load_pair
 from osd.prompts import encode
-from osd.serving import serving
 from storage import records
 from storage.records import Request, RequestSamples, RunState
 from storage.settings import Settings, WorkerSettings, load_settings

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.recording.recorder import Recorder
 from osd.recording.tracing import Tracing, context_of, make_tracing
 from storage.errors import BadSetting

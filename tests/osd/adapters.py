@@ -11,7 +11,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from osd.drafters.residency import Arrival
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.hotswap.loader import weight_bytes
 from osd.models.decoder import lay_out
 from osd.models.lora.adapter import Adapter, read_adapter, sizes_of

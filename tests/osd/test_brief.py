@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.kernels.compile_background import InBackground
 from osd.models.acceptance_head import HeadPass
 from osd.models.brief import MOST_LINES, MOST_READ, BriefPass

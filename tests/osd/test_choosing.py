@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.kernels.compile_background import InBackground
 from osd.logits import Scored
 from osd.verification import compiled_sampling

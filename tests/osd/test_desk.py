@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from osd.cli.pair import SHIPPED
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.decoder import SCORED
 from osd.models.pair import Pair, load_pair
 from osd.prompts import encode

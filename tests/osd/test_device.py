@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.pair import Model, Pair, choose_device
 from osd.recording.recorder import Recorder
 from storage.records import Request, Sampling

@@ -17,7 +17,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, GammaController, Go, Signal
 from osd.gamma.factory import make_controller
 from osd.gamma.planner import Pace

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
+from osd.engine.session import serving
 from osd.hotswap.drafts import Swap
 from osd.models.pair import Pair
 from osd.sequence import Completion
-from osd.serving import serving
 from router.fixed import FixedRouter
 from storage.records import DraftVersion, Request, Route, VersionState
 from storage.settings import Settings, load_settings

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import osd
-from osd.engine import UNVERSIONED, Engine
+from osd.engine.engine import UNVERSIONED, Engine
 from osd.models.pair import Pair, load_pair
 from storage.errors import BadRequest, UnknownRoute
 from storage.records import Request, Sampling

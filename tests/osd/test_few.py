@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from osd.draft import Tree, moves
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.kernels.compile_background import InBackground
 from osd.models.compiled_inputs import Fed
 from osd.models.decoder import Decoder

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from osd.drafters.signals import Signals
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass, digest_of_model, load_head, save_head
 from osd.models.hf_forward import hugging_face_forward
 from osd.models.pair import Pair, load_pair

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from storage.records import Request
 from storage.settings import ServeSettings

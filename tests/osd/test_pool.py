@@ -13,7 +13,7 @@ import torch
 
 from osd.draft import Draft
 from osd.drafters.merge import merge
-from osd.engine import UNVERSIONED, Engine
+from osd.engine.engine import UNVERSIONED, Engine
 from osd.gamma.base import CostModel, Observation
 from osd.gamma.factory import CONTROLLERS, make_pace
 from osd.models.pair import Pair

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.prefix_cache import BLOCK, Prefixes
 from storage.records import Request
 from storage.settings import ServeSettings

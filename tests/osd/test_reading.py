@@ -9,10 +9,10 @@ from itertools import count
 import pytest
 import torch
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
+from osd.engine.prefill_queue import share
 from osd.models.decoder import Decoder
 from osd.models.prefill import Piece, read_pieces
-from osd.reading import share
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 from tests.osd.models import CONFIGS, VOCABULARY, alone, model_of, noisy, prompts, random_pair

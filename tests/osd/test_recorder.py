@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.recording.recorder import Recorder
 from osd.recording.topk import Reducer

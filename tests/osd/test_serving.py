@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from osd.cli.pair import SHIPPED
+from osd.engine.session import serving
 from osd.models.pair import load_pair
 from osd.prompts import encode
 from osd.sequence import Completion
-from osd.serving import serving
 from storage.records import Request
 from storage.settings import load_settings
 from storage.store import open_store

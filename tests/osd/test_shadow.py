@@ -12,7 +12,7 @@ import torch
 import osd.drafters.scoring
 from osd.drafters.loaded_draft import Seat
 from osd.drafters.scoring import matches, reader_of, score
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.decoder import Decoder
 from osd.models.pair import Pair
 from router.auto import AutoRouter

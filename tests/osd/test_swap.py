@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.hotswap.drafts import Swap
 from osd.hotswap.loader import Family, load_version
 from osd.models.pair import Pair

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.server.engine_thread import EngineThread
 from osd.server.far_thread import FarThread
 from osd.server.job import Job

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.server.engine_thread import EngineThread
 from osd.server.errors import Busy, Draining, EngineFailed, Stopped
 from osd.server.far_thread import FarThread

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.server import errors
 from osd.server.cargo import ERRORS, error_of, packed_error, packed_job, packed_piece, piece_of, served_of
 from osd.server.engine_thread import EngineThread

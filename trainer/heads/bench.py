@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
+from osd.engine.session import serving
 from osd.models.acceptance_head import AcceptanceHead, HeadPass
 from osd.models.brief import PASSES
 from osd.models.pair import Pair
-from osd.serving import serving
 from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT, Request, RunState, head_of
 from storage.settings import Settings

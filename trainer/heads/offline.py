@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.acceptance_head import AcceptanceHead, digest_of_model, save_head
 from osd.models.pair import Pair
 from osd.prompts import encode, read_prompts

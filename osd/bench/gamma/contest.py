@@ -22,7 +22,7 @@ from osd.bench.gamma.oracle import OracleController
 from osd.bench.gamma.plan import ORACLE, Draft, Entrant, Job, Plan, Setting, serve_settings
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, GammaController
 from osd.gamma.factory import make_controller
 from osd.gamma.goodput.compiled import COMPILER

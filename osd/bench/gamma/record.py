@@ -15,7 +15,7 @@ from osd.bench.contenders import Tokens
 from osd.bench.gamma.chains import ChainDrawer
 from osd.bench.gamma.rounds import Recording, Trace
 from osd.bench.gamma.rounds_file import read_recording, write_recording
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.acceptance_head import HeadPass
 from osd.models.pair import Pair
 from storage.errors import BadBenchFile

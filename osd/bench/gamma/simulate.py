@@ -1,6 +1,6 @@
 """Replays traces under any controller and any costs, without a model.
 
-The loop is the engine's (osd/engine.py): rows are planned, steered and observed through the same
+The loop is the engine's (osd/engine/engine.py): rows are planned, steered and observed through the same
 :class:`~osd.gamma.planner.Pace`, join as others leave, and a leaving row's place is taken by the last. A cost table
 stands where the clock was, and what it says also feeds the cost model that the controller looks into. So for greedy
 traces each request's rounds come out as the engine's own, as long as the controller does not look at costs; where it

@@ -14,7 +14,8 @@ from osd.bench.routes.arms import set_up
 from osd.bench.routes.result import LAST, ArmResult, Seen, alpha
 from osd.bench.routes.traffic import Item
 from osd.drafters.scoring import hits
-from osd.engine import Engine
+from osd.engine.engine import Engine
+from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair
 from osd.online.alone import TargetAlone
 from osd.online.arrival import Arrival, make_arrival
@@ -24,7 +25,6 @@ from osd.online.process import Worker, save_settings, worker_beside
 from osd.online.scoring import Reader
 from osd.prompts import encode
 from osd.sequence import Completion
-from osd.serving import in_folder, serving
 from storage.errors import BadRequest
 from storage.records import DEFAULT_DRAFT, Request, RunState
 from storage.settings import Settings

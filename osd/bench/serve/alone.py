@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from osd.bench.serve.client import Job
 from osd.bench.serve.load import RAMP_SECONDS, Load
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from storage.records import Request
 
 

@@ -29,9 +29,9 @@ from osd.bench.serve.result import MAIN, hopeless, whole_line
 from osd.bench.serve.swaps import Swaps, swaps_of
 from osd.bench.serve.trace import Trace, trace_line
 from osd.bench.serve.turns import jobs_of, shuffled_jobs, turned
-from osd.engine import Engine
+from osd.engine.engine import Engine
+from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair
-from osd.serving import in_folder, serving
 from storage.settings import Settings
 from storage.store import open_store
 

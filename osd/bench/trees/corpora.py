@@ -14,7 +14,7 @@ from osd.drafters.ngram.errors import BadCorpus
 from osd.drafters.ngram.lists import Lists
 from osd.drafters.ngram.suffix import SuffixIndex
 from osd.drafters.ngram.table import Table, TableSettings, first_room, table_from
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.prompts import Prompt, encode, read_prompts
 from storage.records import Request

@@ -16,7 +16,7 @@ from osd.drafters.model_free import Finding, Keeping
 from osd.drafters.ngram.lookup import PromptLookup
 from osd.drafters.ngram.maker import DraftMaker, MakerSettings
 from osd.drafters.tree import Proposer
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from osd.engine import Engine
+from osd.engine.detokenizer import TextStream
+from osd.engine.engine import Engine
 from osd.logits import Scored
 from osd.sequence import Completion, Progress, Row
-from osd.stream import TextStream
 from osd.verification.result import Verdict
 from storage.records import Round, now
 

@@ -10,7 +10,7 @@ import pytest
 from osd.bench import recording
 from osd.bench.recording import RecordingCost, recording_cost
 from osd.bench.turns import Both, Compared, Turn, usual_seconds
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.recording.recorder import Recorder
 from storage.settings import load_settings
 from tests.osd.models import prompts, random_pair

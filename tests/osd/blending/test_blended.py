@@ -15,7 +15,7 @@ from osd.drafters.blended import BlendedDrafter
 from osd.drafters.chain import Chain
 from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SEEN
 from osd.drafters.table_override import Blending, Trust
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from osd.models.brief import ReadOff
 from osd.models.pair import Pair

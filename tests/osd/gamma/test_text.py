@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.gamma.base import Observation
 from osd.gamma.rules.fixed import FixedRow
 from storage.records import Request

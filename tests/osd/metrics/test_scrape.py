@@ -15,13 +15,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from osd.cli.pair import SHIPPED
+from osd.engine.session import serving
 from osd.metrics import families
 from osd.metrics.engine import EngineCollector
 from osd.metrics.server import exporting
 from osd.metrics.store import StoreCollector
 from osd.models.pair import load_pair
 from osd.prompts import encode
-from osd.serving import serving
 from storage.errors import BadSetting
 from storage.records import Request
 from storage.settings import load_settings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.online import arrival
 from osd.online.arrival import Free, Lockstep, Paced, Trainer, make_arrival
 from storage.errors import BadSetting

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.online.alone import TargetAlone
 from osd.online.arrival import Free

@@ -19,10 +19,10 @@ from osd.drafters.ngram.service.refill import Refill, learn
 from osd.drafters.ngram.service.suffixes import Suffixes
 from osd.drafters.ngram.service.tables import Tables
 from osd.drafters.ngram.table import Table, TableSettings
-from osd.engine import Engine
+from osd.engine.engine import Engine
+from osd.engine.session import serving
 from osd.models.pair import Pair
 from osd.sequence import Completion
-from osd.serving import serving
 from storage.errors import ForgottenAhead
 from storage.records import DraftVersion, Request, VersionState
 from storage.store import Store, open_store

@@ -17,10 +17,10 @@ from osd.drafters.ngram.service.shelf import digest_of
 from osd.drafters.ngram.service.suffixes import Suffixes
 from osd.drafters.ngram.service.tables import Tables
 from osd.drafters.ngram.table import Table, TableSettings
+from osd.engine.session import serving
 from osd.models.pair import Pair
 from osd.prompts import encode
 from osd.sequence import Completion
-from osd.serving import serving
 from storage.records import Request
 from storage.store import Store
 from tests.osd.proposing.conftest import settings_in
@@ -56,7 +56,7 @@ def accepted(done: list[Completion]) -> int:
 
 
 def alone(pair: Pair, asked: list[Request], folder: Path) -> list[tuple[int, ...]]:
-    from osd.engine import Engine
+    from osd.engine.engine import Engine
 
     serve = settings_in(folder, drafter="causal", gamma_initial=0).serve
     done = {c.request.prompt_tokens: c.tokens for c in Engine(pair, serve).run(asked)}

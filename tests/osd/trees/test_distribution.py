@@ -20,7 +20,7 @@ from torch import Tensor
 from osd.draft import Tree
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.models.tree_mask import tables
 from osd.sequence import Row

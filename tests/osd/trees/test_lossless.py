@@ -14,7 +14,7 @@ import osd
 from osd.draft import Draft
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from osd.models.pair import Pair, load_pair
 from osd.sequence import Row

@@ -6,7 +6,7 @@ import pytest
 
 from osd.drafters.model_free import Finding, Keeping
 from osd.drafters.tree import TreeDrafter
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.pair import Pair, row_length
 from storage.errors import CannotServeTrees
 from storage.records import Request

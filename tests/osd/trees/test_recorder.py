@@ -8,7 +8,7 @@ import torch
 
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.recording.recorder import Recorder
 from osd.verification.warping import Warp

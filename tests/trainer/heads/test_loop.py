@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from osd.engine.session import serving
 from osd.hotswap.drafts import HeadSwap
 from osd.models.acceptance_head import AcceptanceHead, load_head, save_head
 from osd.models.pair import Pair, load_pair
-from osd.serving import serving
 from storage.errors import HeadMismatch, LeaseHeld, TrainingFailed, WeightsDamaged
 from storage.records import DraftVersion, Request, RunState, Sampling, TrainingRun, VersionState
 from storage.settings import Settings

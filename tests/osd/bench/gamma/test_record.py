@@ -19,7 +19,7 @@ from osd.bench.gamma.record import fingerprint, record_file, record_traces
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.rounds_file import read_recording
 from osd.bench.gamma.simulate import simulate
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS, make_controller
 from osd.gamma.planner import Pace
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass

@@ -17,7 +17,7 @@ from osd.bench.gamma.measured import LOG, from_line
 from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, Job, Plan, Setting
 from osd.bench.gamma.rounds_file import read_recording
 from osd.bench.gamma.timed import CountedCosts, Timed
-from osd.engine import Engine
+from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow
 from osd.gamma.rules.fixed import FixedRow
 from storage.errors import BadSetting

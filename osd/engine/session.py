@@ -9,9 +9,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from osd.beacon import Beacon, load_folder
 from osd.drafters.ngram.service.make import proposer_of
-from osd.engine import Engine
+from osd.engine.engine import Engine
+from osd.engine.load_report import Beacon, load_folder
 from osd.gamma.rules.specdecpp import needs_head
 from osd.hotswap.drafts import HeadSwap, Swap
 from osd.models.pair import Model, Pair

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from osd.desk import Desk
+from osd.engine.admission import Desk
+from osd.engine.stats import EngineStats
 from osd.models.decoder import SCORED, Decoder
 from osd.models.prefill import Piece, read_pieces
 from osd.models.prefix_cache import target_prefixes
 from osd.sequence import Row
-from osd.stats import EngineStats
 from storage.settings import ServeSettings
 
 OLDEST = 4

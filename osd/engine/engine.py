@@ -4,10 +4,10 @@
 
 Offline generation, the benches and the server run this same loop. A batch is ragged: its rows accept
 different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
-osd.desk (refuses, routes), osd.reading (lets in, and reads prompts piece by piece), osd.gamma (how far), osd.drafters
-(which drafts there are, and what they propose), osd.models.decoder (the target's pass), osd.verification.warping and
-osd.verification.result (what is kept), osd.recording.recorder, osd.hotswap.drafts, osd.drafters.scoring.
-"""
+osd.engine.admission (refuses, routes), osd.engine.prefill_queue (lets in, and reads prompts piece by piece), osd.gamma
+(how far), osd.drafters (which drafts there are, and what they propose), osd.models.decoder (the target's pass),
+osd.verification.warping and osd.verification.result (what is kept), osd.recording.recorder, osd.hotswap.drafts,
+osd.drafters.scoring."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from osd.desk import Desk
 from osd.draft import Draft
 from osd.drafters.factory import make_drafting
 from osd.drafters.scoring import Shadow
 from osd.drafters.tree import Proposer
+from osd.engine.admission import Desk
+from osd.engine.draft_manager import UNVERSIONED, Household, PassCosts
+from osd.engine.prefill_queue import Reading
+from osd.engine.stats import EngineStats
+from osd.engine.stop import Ending
 from osd.gamma.base import CostModel, GammaController, Observation
 from osd.gamma.factory import make_pace
 from osd.hotswap.drafts import HeadSwap, Swap
-from osd.household import UNVERSIONED, Household, PassCosts
 from osd.logits import Scored
 from osd.models.device_timer import Clock
 from osd.models.pair import Pair, row_length, row_limit
-from osd.reading import Reading
 from osd.recording.recorder import Recorder
 from osd.sequence import Completion, Progress, Row
-from osd.stats import EngineStats
-from osd.text import Ending
 from osd.verification.result import Verdict, uniforms
 from osd.verification.verify import verify
 from osd.verification.warping import Warp

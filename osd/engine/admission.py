@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from osd.intake import check_request
+from osd.engine.validation import check_request
 from osd.models.pair import Pair
 from osd.sequence import Completion, Row
 from router.base import Decision, Router

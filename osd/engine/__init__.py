@@ -1,0 +1,1 @@
+"""The decode loop: admission, prefill, the step, stopping."""
