@@ -27,8 +27,8 @@ def metrics(
 
     Example: `osd metrics --port 9464`
     """
-    from osd.metrics.server import exporting, registry
-    from osd.metrics.store import StoreCollector
+    from osd.server.metrics.server import exporting, registry
+    from osd.server.metrics.store import StoreCollector
 
     with surroundings(ctx).store() as store:
         collector = StoreCollector(store, model_name)

@@ -15,16 +15,16 @@ from osd.cli.context import surroundings
 from osd.cli.options import DrafterOption, DraftOption, TargetOption
 from osd.cli.out import note
 from osd.cli.pair import PairNames, choose_pair
-from osd.fleet.order import Order
-from osd.fleet.parent import Parent
 from osd.kernels.host import usable_cores
-from osd.server.listen import Ports, check_address, is_local, listen, url
+from osd.server.process.listen import Ports, check_address, is_local, listen, url
+from osd.server.workers.order import Order
+from osd.server.workers.parent import Parent
 from storage.errors import BadSetting
 from storage.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from osd.server.front import Front
-    from osd.server.ring import KeyRing
+    from osd.server.http.ring import KeyRing
+    from osd.server.process.front import Front
     from storage.store import Store
 
 LISTENING = "Listening"
@@ -132,7 +132,8 @@ def serve_pair(
     names: PairNames, settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[], None],
     **options: Any,
 ) -> int:  # fmt: skip
-    """Load the pair and serve it here, HTTP in another process; the exit status. ``options``: osd.server.run.serve."""
+    """Load the pair and serve it here, HTTP in another process; the exit status. ``options``:
+    osd.server.process.run.serve."""
     run, fork = server_parts()
     store.db.close()  # what is open must not be carried through a fork; the next question opens it anew
     front = fork(names.target, settings, lambda: again(settings, ring), ports.api, options.get("seat"))
@@ -146,8 +147,8 @@ def serve_pair(
 def server_parts() -> tuple[Callable[..., int], Callable[..., Front]]:
     """What serves, and what starts the process that answers HTTP. Raises BadSetting where they are not installed."""
     try:
-        from osd.server.front import fork
-        from osd.server.run import serve
+        from osd.server.process.front import fork
+        from osd.server.process.run import serve
     except ModuleNotFoundError as error:
         reason = f"{error.name} is not installed; `pip install 'osd[serve]'` brings it"
         raise BadSetting(source="command", key="osd serve", reason=reason) from None
@@ -156,7 +157,7 @@ def server_parts() -> tuple[Callable[..., int], Callable[..., Front]]:
 
 def key_ring(store: Store, settings: Settings, *, required: bool) -> KeyRing:
     """The store's keys. Raises StoreError."""
-    from osd.server.ring import KeyRing
+    from osd.server.http.ring import KeyRing
 
     local = is_local(settings.server.host) and is_local(settings.server.admin_host)
     return KeyRing(store.keys, settings.server.keys_poll_seconds, required=required, local_only=local and required)

@@ -14,7 +14,7 @@ from osd.online.circle import Circle
 
 if TYPE_CHECKING:
     from osd.engine.engine import Engine
-    from osd.server.engine_thread import EngineThread
+    from osd.server.process.engine_thread import EngineThread
 
 HOST = "127.0.0.1"
 STEP_SECONDS = 0.05
@@ -48,12 +48,12 @@ def looking_on(circle: Circle, console: Console) -> Iterator[None]:
 
     from osd.server.admin import make_admin
     from osd.server.exposition import Exposition
-    from osd.server.host import Host
-    from osd.server.listen import listen, url
-    from osd.server.listener import LAST_SECONDS, listener
+    from osd.server.http.ring import KeyRing
     from osd.server.meters import Meters
-    from osd.server.ring import KeyRing
-    from osd.server.snapshot import Snapshots
+    from osd.server.process.host import Host
+    from osd.server.process.listen import listen, url
+    from osd.server.process.listener import LAST_SECONDS, listener
+    from osd.server.process.snapshot import Snapshots
 
     settings = circle.plan.settings
     ring = KeyRing(circle.store.keys, settings.server.keys_poll_seconds)

@@ -13,13 +13,13 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from osd.server.app import bare_app
 from osd.server.dashboard.mount import add_dashboard
 from osd.server.exposition import metrics
-from osd.server.guard import Guard
-from osd.server.host import Host
-from osd.server.replies import ERRORS
-from osd.server.snapshot import Snapshots
+from osd.server.http.app import bare_app
+from osd.server.http.guard import Guard
+from osd.server.http.replies import ERRORS
+from osd.server.process.host import Host
+from osd.server.process.snapshot import Snapshots
 from storage import admin_log
 from storage.answers.roster import roster
 from storage.answers.service import Answers

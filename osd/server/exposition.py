@@ -18,10 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from starlette.responses import Response
 
-from osd.metrics.engine import EngineCollector
-from osd.metrics.server import registry as registry_of
-from osd.metrics.store import StoreCollector
-from osd.server.host import Host
+from osd.server.metrics.engine import EngineCollector
+from osd.server.metrics.server import registry as registry_of
+from osd.server.metrics.store import StoreCollector
+from osd.server.process.host import Host
 
 metrics = APIRouter()
 Ask = Callable[[], Awaitable[bytes | None]]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from osd.engine.engine import Engine
-from osd.fleet.presence import Presence
 from osd.hotswap.drafts import Swap
 from osd.models.pair import Pair
 from osd.recording.recorder import Recorder
+from osd.server.workers.presence import Presence
 from storage.settings import Settings, load_settings
 from storage.store import open_store
 from storage.workers import WorkerState

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from osd.cli.serve import leave_a_core
-from osd.fleet.accepting import SharedSocket
-from osd.fleet.board import Board, Line, Phase
-from osd.fleet.order import Order, Posting, packed, unpacked
-from osd.fleet.seat import Seat
 from osd.server.exposition import labelled
+from osd.server.workers.accepting import SharedSocket
+from osd.server.workers.board import Board, Line, Phase
+from osd.server.workers.order import Order, Posting, packed, unpacked
+from osd.server.workers.seat import Seat
 from storage.settings import load_settings
 
 

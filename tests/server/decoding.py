@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from osd.engine.engine import Engine
-from osd.server.engine_thread import EngineThread
-from osd.server.far_thread import FarThread
-from osd.server.job import Job
-from osd.server.link import Link
-from osd.server.piece import Piece
+from osd.server.process.engine_client import FarThread
+from osd.server.process.engine_thread import EngineThread
+from osd.server.process.job import Job
+from osd.server.process.link import Link
+from osd.server.process.piece import Piece
 from storage.records import Request
 
 PROMPT = (3, 5, 8)

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from osd.engine.engine import Engine
-from osd.server.engine_thread import EngineThread
-from osd.server.errors import Busy, Draining, EngineFailed, Stopped
-from osd.server.far_thread import FarThread
+from osd.server.http.errors import Busy, Draining, EngineFailed, Stopped
+from osd.server.process.engine_client import FarThread
+from osd.server.process.engine_thread import EngineThread
 from storage.settings import ServeSettings
 from tests.osd.models import alone, random_pair
 from tests.server.decoding import PROMPT, answer, decoding, ended, make_job

@@ -17,17 +17,17 @@ import psutil
 import pytest
 
 from osd.engine.engine import Engine
-from osd.server import errors
-from osd.server.cargo import ERRORS, error_of, packed_error, packed_job, packed_piece, piece_of, served_of
-from osd.server.engine_thread import EngineThread
-from osd.server.errors import ApiError, Busy, DeadlineExceeded, EngineFailed, other
 from osd.server.exposition import added
-from osd.server.far_thread import FarThread
-from osd.server.job import Job
-from osd.server.link import ANSWER, Link
-from osd.server.piece import Done, Piece
-from osd.server.post import Post
-from osd.server.scores import Scores
+from osd.server.http import errors
+from osd.server.http.errors import ApiError, Busy, DeadlineExceeded, EngineFailed, other
+from osd.server.http.scores import Scores
+from osd.server.process.cargo import ERRORS, error_of, packed_error, packed_job, packed_piece, piece_of, served_of
+from osd.server.process.engine_client import FarThread
+from osd.server.process.engine_thread import EngineThread
+from osd.server.process.job import Job
+from osd.server.process.link import ANSWER, Link
+from osd.server.process.piece import Done, Piece
+from osd.server.process.post import Post
 from storage.errors import UnknownRoute, UnknownVersion
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings

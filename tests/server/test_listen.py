@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from osd.server.listen import listen
+from osd.server.process.listen import listen
 
 
 @pytest.mark.parametrize("handed_on", [False, True])

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from osd.sequence import Row
-from osd.server.errors import Stopped
-from osd.server.outbox import Outbox
-from osd.server.piece import Done, Piece
-from osd.server.scores import Scores
-from osd.server.served import Served
+from osd.server.http.errors import Stopped
+from osd.server.http.scores import Scores
+from osd.server.process.outbox import Outbox
+from osd.server.process.piece import Done, Piece
+from osd.server.process.served import Served
 from router.base import Decision
 from storage.records import Request, Round, Route
 

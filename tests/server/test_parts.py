@@ -11,11 +11,11 @@ import pytest
 from osd.demo import TARGET
 from osd.engine.detokenizer import TextStream
 from osd.models.pair import load_tokenizer
-from osd.server.buckets import Bucket
-from osd.server.line import Line
-from osd.server.listen import check_address, is_local, listen
-from osd.server.speculation import speculative_decoding
-from osd.server.token_text import TokenText, half_bytes
+from osd.server.http.buckets import Bucket
+from osd.server.http.speculation import speculative_decoding
+from osd.server.http.token_text import TokenText, half_bytes
+from osd.server.process.fair_queue import Line
+from osd.server.process.listen import check_address, is_local, listen
 from storage.errors import BadSetting
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from osd.bench.stats.year import Plan
-from osd.metrics.store import StoreCollector
+from osd.server.metrics.store import StoreCollector
 from storage.answers.service import Answers
 from storage.answers.sizes import ModelSize
 from storage.outcome_window import EVERYTHING, Window

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.exceptions import HTTPException
 
 from osd.server.dashboard.inside import Inside
-from osd.server.host import Host
+from osd.server.process.host import Host
 from storage.answers.service import Answers
 from storage.answers.timeline import timeline
 from storage.drivers import plain

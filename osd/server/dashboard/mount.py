@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from osd.server.dashboard.facts import facts
 from osd.server.dashboard.inside import Inside
 from osd.server.dashboard.page import page
-from osd.server.host import Host
+from osd.server.process.host import Host
 
 
 def add_dashboard(app: FastAPI, host: Host) -> None:

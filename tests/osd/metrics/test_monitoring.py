@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from osd.metrics import families
+from osd.server.metrics import families
 
 FOLDER = Path(__file__).parents[3] / "docs" / "monitoring"
 NAME = re.compile(r"\b(?:osd_|vllm:)[a-z_:]+")

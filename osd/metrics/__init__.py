@@ -1,1 +1,0 @@
-"""Numbers for Prometheus: of the store (``store``), of an engine (``engine``), over HTTP (``server``)."""

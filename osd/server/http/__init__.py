@@ -1,0 +1,1 @@
+"""The HTTP side: requests, answers, streams, errors, limits."""

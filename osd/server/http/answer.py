@@ -1,0 +1,171 @@
+"""One call from its order to its answer: whole, or as server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from osd.server.http.call import Arrived, Flight, flying
+from osd.server.http.choice import Choice, Delta
+from osd.server.http.errors import ApiError
+from osd.server.http.events import MARK, EventStream, Mold, event
+from osd.server.http.order import Order
+from osd.server.http.ring import Caller
+from osd.server.http.shapes import Json, Shape
+from osd.server.http.speculation import speculative_decoding
+from osd.server.process.service import Service
+from storage.records import new_id, now
+
+WHOLE_SECONDS = 1.0
+"""Nobody waits for a part of an answer that is sent whole; but its caller's key may end meanwhile."""
+GONE = 499
+"""What nginx writes for a client that did not wait; nobody reads it."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """A call that is being answered."""
+
+    service: Service
+    shape: Shape
+    order: Order
+    caller: Caller
+    id: str = field(init=False)
+    created: int = field(default_factory=lambda: int(now()))
+    choices: list[Choice] = field(init=False)
+    _molds: dict[tuple[int, str | None], Mold] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        tokenizer, eos_ids = self.service.tokenizer, frozenset(self.service.facts.eos_ids)
+        self.id = self.shape.prefix + new_id()
+        self.choices = [Choice(tokenizer, request.stop, eos_ids) for request in self.order.requests]
+
+    async def respond(self, http: HttpRequest) -> Response:
+        """The response; a stream begins with its first token, so that what fails before it has a status of its own."""
+        async with AsyncExitStack() as stack:
+            service, order = self.service, self.order
+            flight = await stack.enter_async_context(
+                flying(service.thread, http, order.requests, top=order.top, seconds=order.seconds, pause=self._pause)
+            )
+            stack.callback(self._account, flight)
+            pieces = flight.pieces(self.caller, service.ring)
+            if not order.stream:
+                return await self._whole(pieces)
+            first = await anext(pieces, None)
+            if first is None:
+                return Response(status_code=GONE)
+            opening = self._lines(first)
+            return EventStream(self._events(opening, pieces), stack.pop_all(), self._headers())
+
+    async def _whole(self, pieces: AsyncIterator[list[Arrived]]) -> Response:
+        deltas: list[list[Delta]] = [[] for _ in self.choices]
+        async for some in pieces:
+            for index, piece in some:
+                deltas[index].append(self.choices[index].take(piece))
+        if not all(choice.done for choice in self.choices):
+            return Response(status_code=GONE)
+        scored = self.order.top is not None
+        choices = [
+            self.shape.choice(i, _together(parts), self.service.token_text, scored=scored)
+            for i, parts in enumerate(deltas)
+        ]
+        body = {**self._frame(self.shape.whole, choices), "usage": self._usage(), **self._closing()}
+        return JSONResponse(body, headers=self._headers())
+
+    async def _events(self, opening: str, pieces: AsyncIterator[list[Arrived]]) -> AsyncIterator[str]:
+        """The chunks. What fails now is an event, for the status is gone."""
+        try:
+            yield opening
+            async for some in pieces:
+                if lines := self._lines(some):
+                    yield lines
+            if all(choice.done for choice in self.choices):
+                yield self._last()
+        except ApiError as error:
+            yield event(error.body())
+
+    @property
+    def _pause(self) -> float:
+        return self.service.settings.server.stream_ms / 1000 if self.order.stream else WHOLE_SECONDS
+
+    def _lines(self, some: Sequence[Arrived]) -> str:
+        """A chunk for each choice that something has come for; none where there is nothing to show of it."""
+        firsts = {index: self.choices[index].version is None for index, _ in some}
+        deltas: dict[int, list[Delta]] = {}
+        for index, piece in some:
+            deltas.setdefault(index, []).append(self.choices[index].take(piece))
+        return "".join(self._line(i, _together(parts), first=firsts[i]) for i, parts in deltas.items())
+
+    def _line(self, index: int, delta: Delta, *, first: bool) -> str:
+        if first or delta.scored or delta.finish_reason:
+            return self._chunk(index, delta, first=first)
+        return self._mold(index, self._version()).join_text(delta.text) if delta.text else ""
+
+    def _chunk(self, index: int, delta: Delta, *, first: bool) -> str:
+        scored = self.order.top is not None
+        part = self.shape.part(index, delta, self.service.token_text, scored=scored, first=first)
+        usage = {"usage": None} if self.order.usage_chunk else {}
+        return event({**self._frame(self.shape.chunk, [part]), **usage})
+
+    def _mold(self, index: int, version: str | None) -> Mold:
+        """Of chunks that have text and nothing else, which most are: they differ in the text alone."""
+        if (index, version) not in self._molds:
+            self._molds[index, version] = Mold.of(self._chunk(index, Delta(MARK), first=False))
+        return self._molds[index, version]
+
+    def _last(self) -> str:
+        """A chunk without choices where something is to be said of the whole call, and the end."""
+        said = {"usage": self._usage()} if self.order.usage_chunk else {}
+        if self.order.usage_chunk or self.order.detail != "off":
+            return event({**self._frame(self.shape.chunk, []), **said, **self._closing()}) + "data: [DONE]\n\n"
+        return "data: [DONE]\n\n"
+
+    def _frame(self, kind: str, choices: Sequence[Json]) -> Json:
+        return {
+            "id": self.id, "object": kind, "created": self.created, "model": self.service.model,
+            "system_fingerprint": self._version(), "choices": choices,
+        }  # fmt: skip
+
+    def _version(self) -> str | None:
+        return next((choice.version for choice in reversed(self.choices) if choice.version), None)
+
+    def _usage(self) -> Json:
+        per_prompt = len(self.choices) // self.order.prompts
+        prompt = sum(len(request.prompt_tokens) for request in self.order.requests[::per_prompt])
+        output = sum(choice.done.length for choice in self.choices if choice.done)
+        return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+
+    def _closing(self) -> Json:
+        """osd's own part, and vLLM's numbers where they were asked for."""
+        done = [choice.done for choice in self.choices if choice.done]
+        own = {"route": [one.route for one in done], "draft_version": [choice.version for choice in self.choices]}
+        steps = [step for one in done for step in one.steps]
+        found = speculative_decoding(steps, self.service.facts.gamma_max, self.order.detail)
+        return {"osd": own} | ({"metrics": {"speculative_decoding": found}} if found else {})
+
+    def _headers(self) -> dict[str, str]:
+        found = {"X-OSD-Draft-Version": self._version(), "X-OSD-Route": self.choices[0].route}
+        return {name: value for name, value in found.items() if value and value.isascii()}
+
+    def _account(self, flight: Flight) -> None:
+        """What the call used, however it ended once it was let in."""
+        if flight.refused:
+            return
+        prompt = self._usage()["prompt_tokens"]
+        self.caller.charge(prompt + flight.emitted)
+        meters = self.service.meters
+        meters.tokens.labels("prompt").inc(prompt)
+        meters.tokens.labels("output").inc(flight.emitted)
+        if flight.first is not None:
+            meters.first.observe(flight.first)
+            if (after := flight.emitted - len(self.choices)) > 0 and flight.seconds is not None:
+                meters.each.observe((flight.seconds - flight.first) / after * len(self.choices))
+
+
+def _together(deltas: Sequence[Delta]) -> Delta:
+    scored = [one for delta in deltas for one in delta.scored]
+    return Delta("".join(delta.text for delta in deltas), scored, deltas[-1].finish_reason)

@@ -1,0 +1,123 @@
+"""OpenAI's routes, and vLLM's beside them."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from osd.server.http.answer import Answer
+from osd.server.http.chat import chat_text
+from osd.server.http.errors import ApiError
+from osd.server.http.order import Order, chat_order, check_model, completion_order
+from osd.server.http.replies import (
+    ERRORS,
+    AnswerReply,
+    DetokenizeReply,
+    ModelCard,
+    ModelsReply,
+    StatusReply,
+    TokenizeReply,
+    VersionReply,
+)
+from osd.server.http.ring import Caller
+from osd.server.http.shapes import ChatShape, CompletionShape, Shape
+from osd.server.http.wire import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from osd.server.process.service import Service
+
+api = APIRouter(responses=ERRORS)
+STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+
+
+def service_of(http: Request) -> Service:
+    """What the route stands on."""
+    found: Service = http.app.state.service
+    return found
+
+
+@api.post("/v1/chat/completions", response_model=AnswerReply, responses=STREAMED)
+async def chat_completions(http: Request, body: ChatBody) -> Response:
+    """Continue a chat."""
+    caller: Caller = http.state.caller
+    return await _serve(http, ChatShape(), chat_order(service_of(http), body, http.headers, caller.tenant))
+
+
+@api.post("/v1/completions", response_model=AnswerReply, responses=STREAMED)
+async def completions(http: Request, body: CompletionBody) -> Response:
+    """Complete a text, or each of several."""
+    caller: Caller = http.state.caller
+    return await _serve(http, CompletionShape(), completion_order(service_of(http), body, http.headers, caller.tenant))
+
+
+async def _serve(http: Request, shape: Shape, order: Order) -> Response:
+    return await Answer(service_of(http), shape, order, http.state.caller).respond(http)
+
+
+@api.get("/v1/models")
+def models(http: Request) -> ModelsReply:
+    """The one model that is served."""
+    return ModelsReply(data=[_card(service_of(http))])
+
+
+@api.get("/v1/models/{model:path}")
+def model(http: Request, model: str) -> ModelCard:
+    """The model, by its name."""
+    check_model(service_of(http), model)
+    return _card(service_of(http))
+
+
+def _card(service: Service) -> ModelCard:
+    return ModelCard(id=service.model, created=int(service.started), max_model_len=service.facts.limit)
+
+
+@api.post("/tokenize")
+def tokenize(http: Request, body: TokenizeBody) -> TokenizeReply:
+    """A text's tokens, or a chat's as the model reads it."""
+    service = service_of(http)
+    check_model(service, body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError(reason="give either prompt or messages", param="prompt")
+    if body.messages is not None:
+        text = chat_text(
+            service.tokenizer, service.facts.chat_template, body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+        )  # fmt: skip
+        tokens = service.tokenizer.encode(text, add_special_tokens=False)
+    else:
+        tokens = service.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
+    return TokenizeReply(count=len(tokens), max_model_len=service.facts.limit, tokens=tokens)
+
+
+@api.post("/detokenize")
+def detokenize(http: Request, body: DetokenizeBody) -> DetokenizeReply:
+    """The text of tokens."""
+    service = service_of(http)
+    check_model(service, body.model)
+    if wrong := next((token for token in body.tokens if token >= service.facts.vocab_size), None):
+        last = service.facts.vocab_size - 1
+        raise ApiError(reason=f"tokens: {wrong} is no token; ids run from 0 to {last}", param="tokens")
+    return DetokenizeReply(prompt=str(service.tokenizer.decode(body.tokens)))
+
+
+@api.get("/health", response_model=StatusReply)
+def health(http: Request) -> Response:
+    """200 as long as it decodes."""
+    alive = service_of(http).thread.alive
+    return JSONResponse({"status": "ok"}) if alive else JSONResponse({"status": "failed"}, 503)
+
+
+@api.get("/ready", response_model=StatusReply)
+def ready(http: Request) -> Response:
+    """200 as long as it takes requests: not while it drains."""
+    service = service_of(http)
+    if service.ready and service.thread.alive:
+        return JSONResponse({"status": "ready"})
+    return JSONResponse({"status": "draining"}, 503)
+
+
+@api.get("/version")
+def show_version() -> VersionReply:
+    """osd's version."""
+    return VersionReply(version=version("osd"))

@@ -1,0 +1,112 @@
+"""The requests that one call became, and what comes back for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.requests import Request as HttpRequest
+
+from osd.server.http.errors import ApiError, Busy, DeadlineExceeded, Draining
+from osd.server.http.ring import Caller, KeyRing
+from osd.server.process.engine_client import FarThread
+from osd.server.process.inbox import Inbox
+from osd.server.process.job import Job
+from osd.server.process.piece import Piece
+from storage.records import Request
+
+Arrived = tuple[int, Piece]
+
+
+class Flight:
+    """Jobs in the air. Open it with :func:`flying`."""
+
+    def __init__(self, thread: FarThread, requests: Sequence[Request], top: int | None, pause: float) -> None:
+        self._thread = thread
+        self._inbox: Inbox[Arrived | None] = Inbox()
+        self._open = set(range(len(requests)))
+        self.jobs = [Job(request, self._receiver(i), pause, top=top) for i, request in enumerate(requests)]
+        self.begun = time.perf_counter()
+        self.first: float | None = None
+        """Seconds to the first token."""
+        self.seconds: float | None = None
+        """Seconds to the newest one."""
+        self.emitted = 0
+        self.refused = False
+        """Whether it was never let into the line."""
+
+    def _receiver(self, index: int) -> Callable[[Piece], None]:
+        return lambda piece: self._inbox.put((index, piece))
+
+    async def pieces(self, caller: Caller, ring: KeyRing) -> AsyncIterator[list[Arrived]]:
+        """What comes, until everything is there: the first of it at once, then in portions. Raises
+        ApiError; ends early when the client has gone."""
+        while self._open:
+            good: list[Arrived] = []
+            some, error = await self._inbox.take(), ring.check(caller)
+            gone = None in some
+            for arrived in some:
+                if arrived is None or (error := error or arrived[1].error):
+                    break
+                self._count(*arrived)
+                good.append(arrived)
+            if good:
+                yield good
+            if error:
+                self.refused = self.first is None and isinstance(error, (Busy, Draining))
+                raise error
+            if gone:
+                return
+
+    def _count(self, index: int, piece: Piece) -> None:
+        if piece.done:
+            self._open.discard(index)
+        self.emitted += len(piece.tokens)
+        if piece.tokens:
+            self.seconds = time.perf_counter() - self.begun
+            self.first = self.seconds if self.first is None else self.first
+
+    def abandon(self) -> None:
+        """The client has gone: nobody reads what would come."""
+        self._inbox.put(None)
+
+    def end(self, why: ApiError | None = None) -> None:
+        """Give back the rows, or the places in line, of what is still open."""
+        for index in self._open:
+            self._thread.end(self.jobs[index], why)
+
+
+@asynccontextmanager
+async def flying(
+    thread: FarThread,
+    http: HttpRequest,
+    requests: Sequence[Request],
+    *,
+    top: int | None = None,
+    seconds: float | None = None,
+    pause: float = 0.0,
+) -> AsyncIterator[Flight]:
+    """Submit requests; at the end, or when the client goes away, what is not finished leaves the batch. ``pause``:
+    seconds between two portions of what comes.
+
+    Raises EngineFailed.
+    """
+    flight, loop = Flight(thread, requests, top, pause), asyncio.get_running_loop()
+    thread.submit(flight.jobs)
+    watch = asyncio.create_task(_watch(http, flight))
+    deadline = None if seconds is None else loop.call_later(seconds, flight.end, DeadlineExceeded())
+    try:
+        yield flight
+    finally:
+        watch.cancel()
+        if deadline:
+            deadline.cancel()
+        flight.end()
+
+
+async def _watch(http: HttpRequest, flight: Flight) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+    flight.abandon()

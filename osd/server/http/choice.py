@@ -1,0 +1,70 @@
+"""One answer as it grows: text that can be shown, log-probabilities of the tokens that it is made of, how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from osd.engine.detokenizer import TextStream
+from osd.server.http.scores import Scores
+from osd.server.process.piece import Done, Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One token of the answer with its log-probabilities."""
+
+    token: int
+    logprob: float
+    top: list[tuple[int, float]]
+    """The likeliest tokens there and theirs."""
+    offset: int
+    """Where in the answer its text begins, in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What can be shown of an answer now."""
+
+    text: str
+    scored: list[Scored] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+class Choice:
+    """Fed with pieces, it hands out deltas. Texts and scores of all deltas together are those of the whole answer."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str], eos_ids: frozenset[int]) -> None:
+        self._stream, self._stops, self._eos_ids = TextStream(tokenizer, stops), stops, eos_ids
+        self._held: list[Scored] = []
+        self.done: Done | None = None
+        self.version: str | None = None
+        self.route: str | None = None
+
+    def take(self, piece: Piece) -> Delta:
+        """What a step brought."""
+        self.version, self.route = piece.version or self.version, piece.route or self.route
+        text = self._push(piece.tokens, piece.scores)
+        if piece.done is None:
+            return Delta(text, self._release(self._stream.shown))
+        self.done = done = piece.done
+        text += self._stream.finish(done.text or "")
+        return Delta(text, self._release(len(done.text or "") if self._stops else None), done.finish_reason)
+
+    def _push(self, tokens: Sequence[int], scores: Scores | None) -> str:
+        if scores is None:
+            return self._stream.push(tokens)
+        shown = ""
+        for i, token in enumerate(tokens):
+            offset = len(self._stream.text)
+            shown += self._stream.push([token])
+            top = list(zip(scores.top_ids[i], scores.top[i], strict=True))
+            self._held.append(Scored(token, scores.chosen[i], top, offset))
+        return shown
+
+    def _release(self, end: int | None) -> list[Scored]:
+        """Scores of tokens whose text begins before ``end``; None is all of them but an end token."""
+        ready = [one for one in self._held if end is None or one.offset < end]
+        self._held = self._held[len(ready) :]
+        return [one for one in ready if one.token not in self._eos_ids]

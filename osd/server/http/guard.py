@@ -1,0 +1,107 @@
+"""What every request passes first: sizes, keys, hosts; and the headers that every answer gets."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from osd.server.http.errors import ApiError, BodyTooLarge, NotAllowed
+from osd.server.http.ring import KeyRing
+from osd.server.meters import Meters
+from storage.records import new_id
+
+SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+LOCAL = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
+
+
+class Guard:
+    """ASGI middleware. ``scopes`` is by the beginning of paths; other paths are open to all."""
+
+    def __init__(self, app: ASGIApp, ring: KeyRing, meters: Meters, scopes: Mapping[str, str], *, limit: int) -> None:
+        """``limit``: bytes of a body."""
+        self.app, self.ring, self.meters = app, ring, meters
+        self.scopes, self.limit = scopes, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers, begun = Headers(scope=scope), time.perf_counter()
+        given = headers.get("x-request-id", "")
+        state = scope.setdefault("state", {})
+        state["id"] = given if ID.fullmatch(given) else new_id()
+        status = 0
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                _add_headers(message, state)
+            await send(message)
+
+        try:
+            self._check(scope, headers, state)
+            await self.app(scope, _bounded(receive, self.limit), answer)
+        except ApiError as error:
+            if status:
+                raise
+            await refuse(error, answer)
+        finally:
+            self.meters.answered(scope, status, 1000 * (time.perf_counter() - begun), state)
+
+    def _check(self, scope: Scope, headers: Headers, state: dict[str, Any]) -> None:
+        """What is posted must say that it is JSON, which a foreign web page cannot do unasked. Raises ApiError."""
+        if not self.ring.needed and self.ring.local_only and not LOCAL.fullmatch(headers.get("host", "")):
+            raise NotAllowed(reason="Without keys the server answers on this machine's own names only.")
+        needed = next((name for path, name in self.scopes.items() if scope["path"].startswith(path)), None)
+        if needed:
+            state["caller"] = caller = self.ring.caller(headers.get("authorization"), needed)
+            if needed == "infer" and scope["method"] == "POST":
+                caller.let_in()
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length[:18]) > self.limit:
+            raise BodyTooLarge(limit=self.limit)
+        if scope["method"] == "POST" and "json" not in headers.get("content-type", ""):
+            raise ApiError(reason="Send `Content-Type: application/json`.", code="unsupported_media_type")
+
+
+def _add_headers(message: Message, state: Mapping[str, Any]) -> None:
+    headers = MutableHeaders(scope=message)
+    for name, value in SAFE.items():
+        headers.setdefault(name, value)
+    headers["X-Request-Id"] = state["id"]
+    if caller := state.get("caller"):
+        headers.update(caller.headers())
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """The same, but a body that says nothing of its length cannot grow beyond the limit."""
+    read = 0
+
+    async def bounded() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > limit:
+            raise HTTPException(BodyTooLarge.status, str(BodyTooLarge(limit=limit)))  # FastAPI lets this one through
+        return message
+
+    return bounded
+
+
+async def refuse(error: ApiError, send: Send) -> None:
+    """Answer with an error."""
+    body = json.dumps(error.body()).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
+    lines = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": lines})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,173 @@
+"""A body as requests of the engine. What cannot be served is refused here, before anything waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from osd.engine.validation import check_request
+from osd.server.http.chat import chat_text, last_user_text
+from osd.server.http.errors import ApiError, ContextOverflow, UnknownModel
+from osd.server.http.wire import ChatBody, CompletionBody, Detail, OsdFields, SamplingBody
+from osd.server.process.service import Service
+from storage.records import Request, Sampling
+
+SEEDS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What one call wants."""
+
+    requests: list[Request]
+    """Choices of the first prompt, then of the second, …"""
+    prompts: int
+    top: int | None
+    """Likeliest tokens whose log-probabilities come with each token; None: no log-probabilities."""
+    seconds: float | None
+    """Until its deadline."""
+    detail: Detail
+    stream: bool
+    usage_chunk: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    tokens: tuple[int, ...]
+    text: str | None
+    field: str
+
+
+def chat_order(service: Service, body: ChatBody, headers: Mapping[str, str], tenant: str) -> Order:
+    """Raises ApiError."""
+    text = chat_text(service.tokenizer, service.facts.chat_template, body.messages)
+    tokens = tuple(service.tokenizer.encode(text, add_special_tokens=False))
+    prompt = _Prompt(tokens, last_user_text(body.messages), "messages")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(reason="top_logprobs needs logprobs to be true", param="top_logprobs")
+    top = (body.top_logprobs or 0) if body.logprobs else None
+    most = body.max_completion_tokens or body.max_tokens
+    return _order(service, body, headers, tenant, [prompt], most, top)
+
+
+def completion_order(service: Service, body: CompletionBody, headers: Mapping[str, str], tenant: str) -> Order:
+    """Raises ApiError."""
+    prompts = [_prompt(service, one) for one in _prompts(body)]
+    return _order(service, body, headers, tenant, prompts, body.max_tokens, body.logprobs)
+
+
+def _prompts(body: CompletionBody) -> Sequence[str | Sequence[int]]:
+    given: Any = body.prompt
+    single = isinstance(given, str) or (given and isinstance(given[0], int))
+    if not given:
+        raise ApiError(reason="prompt: it is empty; give text or token ids", param="prompt")
+    return [given] if single else given
+
+
+def _prompt(service: Service, given: str | Sequence[int]) -> _Prompt:
+    if isinstance(given, str):
+        return _Prompt(tuple(service.tokenizer.encode(given)), given, "prompt")
+    return _Prompt(tuple(given), None, "prompt")
+
+
+def _order(
+    service: Service,
+    body: SamplingBody,
+    headers: Mapping[str, str],
+    tenant: str,
+    prompts: Sequence[_Prompt],
+    most: int | None,
+    top: int | None,
+) -> Order:
+    wanted, fields, n = service.settings.server, osd_fields(body, headers), body.n or 1
+    check_model(service, body.model)
+    if n > wanted.max_choices or n * len(prompts) > wanted.queue:
+        raise ApiError(reason=f"n: {n} is too large; this server gives {wanted.max_choices} choices at most", param="n")
+    if top is not None and top > wanted.max_logprobs:
+        raise ApiError(reason=f"logprobs: {wanted.max_logprobs} tokens at most, not {top}", param="logprobs")
+    requests = [
+        _request(service, body, fields, tenant, prompt, _room(service, prompt, most), i)
+        for prompt in prompts for i in range(n)
+    ]  # fmt: skip
+    return Order(
+        requests, len(prompts), top, _seconds(wanted.deadline_ms, fields.deadline_ms), fields.metrics or wanted.metrics,
+        bool(body.stream), bool(body.stream_options and body.stream_options.include_usage),
+    )  # fmt: skip
+
+
+def check_model(service: Service, model: str | None) -> None:
+    """Raises UnknownModel."""
+    if model is not None and model != service.model:
+        raise UnknownModel(model=model, known=service.model, param="model")
+
+
+def _room(service: Service, prompt: _Prompt, most: int | None) -> int:
+    """Tokens that may come. Raises ContextOverflow."""
+    length, limit = len(prompt.tokens), service.facts.limit
+    if length >= limit or (most is not None and length + most > limit):
+        asked = f"{length} tokens of the prompt" + ("" if most is None else f" and {most} to come")
+        reason = f"This model's context is {limit} tokens, and the request asks for {asked}. Shorten one of them."
+        raise ContextOverflow(reason=reason, param=prompt.field)
+    return limit - length if most is None else most
+
+
+def _request(
+    service: Service, body: SamplingBody, fields: OsdFields, tenant: str, prompt: _Prompt, most: int, number: int
+) -> Request:
+    if fields.gamma is not None and fields.gamma > service.facts.gamma_max:
+        reason = f"osd.gamma: {service.facts.gamma_max} at most (serve.gamma_max)"
+        raise ApiError(reason=reason, param="osd.gamma")
+    request = Request(
+        prompt.tokens,
+        max_new_tokens=most,
+        sampling=_sampling(body, number),
+        stop=_stop(service, body),
+        ignore_eos=bool(body.ignore_eos),
+        route=fields.route,
+        tenant=tenant,
+        learn=service.settings.server.learn and fields.learn is not False,
+        text=prompt.text,
+        language=fields.language,
+        gamma=fields.gamma,
+    )
+    check_request(request, service, service.facts.limit)
+    return request
+
+
+def _sampling(body: SamplingBody, number: int) -> Sampling:
+    """Choice ``number`` of a seeded call has a seed of its own."""
+    top_p = None if body.top_p in (None, 1) else body.top_p
+    top_k = None if body.top_k in (None, 0, -1) else body.top_k
+    seed = None if body.seed is None else (body.seed + number) % SEEDS
+    return Sampling(1.0 if body.temperature is None else body.temperature, top_k, top_p, seed)
+
+
+def _stop(service: Service, body: SamplingBody) -> tuple[str, ...]:
+    stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    if len(stops) > (most := service.settings.server.max_stop):
+        raise ApiError(reason=f"stop: {most} strings at most, not {len(stops)}", param="stop")
+    return tuple(dict.fromkeys(stops))
+
+
+def _seconds(ours: int | None, theirs: int | None) -> float | None:
+    given = [ms for ms in (ours, theirs) if ms is not None]
+    return min(given) / 1000 if given else None
+
+
+def osd_fields(body: SamplingBody, headers: Mapping[str, str]) -> OsdFields:
+    """The fields of the body, and of headers those that it does not give. Raises ApiError."""
+    said = {
+        name: value for name in OsdFields.model_fields
+        if (value := headers.get(f"x-osd-{name.replace('_', '-')}")) is not None
+    }  # fmt: skip
+    if not said:
+        return body.osd
+    try:
+        return OsdFields(**{**said, **body.osd.model_dump(exclude_none=True)})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = "X-OSD-" + str(problem["loc"][0]).replace("_", "-").title()
+        raise ApiError(reason=f"{name}: {problem['msg']}", param=name) from None

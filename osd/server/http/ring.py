@@ -1,0 +1,106 @@
+"""The keys that the store knows, held in memory: a request never waits for the database."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from osd.server.http.buckets import Bucket
+from osd.server.http.errors import ApiError, BadKey, Busy, NotAllowed
+from storage.errors import StoreError
+from storage.keys import ApiKey, KeyLedger, digest
+from storage.records import DEFAULT_TENANT
+
+log = logging.getLogger(__name__)
+
+
+class Caller:
+    """Who calls: a key, or nobody in particular where none is needed."""
+
+    def __init__(self, key: ApiKey | None = None) -> None:
+        self.key = key
+        self.requests = Bucket(key.requests_per_minute) if key and key.requests_per_minute else None
+        self.tokens = Bucket(key.tokens_per_minute) if key and key.tokens_per_minute else None
+
+    @property
+    def tenant(self) -> str:
+        """Whose requests these are."""
+        return self.key.tenant if self.key else DEFAULT_TENANT
+
+    def let_in(self) -> None:
+        """Count a request. Raises Busy."""
+        for bucket, what in ((self.requests, "requests"), (self.tokens, "tokens")):
+            if bucket and (wait := bucket.wait()):
+                raise Busy(reason=f"This key may use {bucket.size} {what} a minute.", retry_after=wait)
+        if self.requests:
+            self.requests.take(1)
+
+    def charge(self, tokens: int) -> None:
+        """Count tokens that were read and written."""
+        if self.tokens:
+            self.tokens.take(tokens)
+
+    def headers(self) -> dict[str, str]:
+        """What is left of the limits, as OpenAI says it."""
+        kinds = {"requests": self.requests, "tokens": self.tokens}
+        there = {kind: bucket for kind, bucket in kinds.items() if bucket}
+        return {f"x-ratelimit-limit-{kind}": str(bucket.size) for kind, bucket in there.items()} | {
+            f"x-ratelimit-remaining-{kind}": str(max(0, int(bucket.level))) for kind, bucket in there.items()
+        }
+
+
+class KeyRing:
+    """Reads all keys every so many seconds. Without any, everybody may do everything; see `osd serve` on addresses."""
+
+    def __init__(self, keys: KeyLedger, seconds: float, *, required: bool = True, local_only: bool = True) -> None:
+        """``required`` False lets everybody in, keys or not. ``local_only``: the server listens on this machine's own
+        addresses only. Raises StoreError."""
+        self._ledger, self._seconds, self.required, self.local_only = keys, seconds, required, local_only
+        self._keys: dict[str, ApiKey] = {}
+        self._callers: dict[str, Caller] = {}
+        self._nobody = Caller()
+        self._take(keys.list())
+
+    @property
+    def needed(self) -> bool:
+        """Whether a request must bring a key. A key that has ended does not open the door for all."""
+        return self.required and bool(self._keys)
+
+    async def follow(self) -> None:
+        """Read the keys again and again; what cannot be read stays as it was."""
+        while True:
+            await asyncio.sleep(self._seconds)
+            try:
+                self._take(await asyncio.to_thread(self._ledger.list))
+            except StoreError as error:
+                log.error("keys could not be read: %s", error, extra={"action": "keys_failed"})
+
+    def _take(self, keys: list[ApiKey]) -> None:
+        self._keys = {key.hash: key for key in keys}
+
+    def caller(self, authorization: str | None, scope: str) -> Caller:
+        """Who brings this header. Raises BadKey and NotAllowed."""
+        if not self.needed:
+            return self._nobody
+        kind, _, secret = (authorization or "").partition(" ")
+        if kind.lower() != "bearer" or not secret.strip():
+            raise BadKey(reason="Give an API key: `Authorization: Bearer osd-…`.", code="missing_api_key")
+        key = self._keys.get(digest(secret.strip()))
+        if key is None or not key.valid(time.time()):
+            raise BadKey(reason="The API key is not known, was revoked, or has expired.")
+        if scope not in key.scopes:
+            raise NotAllowed(reason=f"The API key may not do this: it lacks the scope {scope!r}.")
+        return self._known(key)
+
+    def _known(self, key: ApiKey) -> Caller:
+        """The same one every time, so that its limits count."""
+        return self._callers.setdefault(key.hash, Caller(key))
+
+    def check(self, caller: Caller) -> ApiError | None:
+        """What is wrong with a caller who was let in earlier."""
+        if caller.key is None or not self.required:
+            return None
+        key = self._keys.get(caller.key.hash)
+        good = key is not None and key.valid(time.time())
+        return None if good else BadKey(reason="The API key was revoked, or has expired.")

@@ -1,0 +1,89 @@
+"""Answers as clients read them: completions and chats, whole and in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from osd.server.http.choice import Delta, Scored
+from osd.server.http.token_text import TokenText
+
+Json = dict[str, Any]
+
+
+class Shape(Protocol):
+    """How one kind of answer looks."""
+
+    prefix: str
+    """Of its ids."""
+    whole: str
+    """`object` of a whole answer."""
+    chunk: str
+    """`object` of a chunk."""
+
+    def choice(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool) -> Json:
+        """A choice of a whole answer."""
+        ...
+
+    def part(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool, first: bool) -> Json:
+        """A choice of a chunk."""
+        ...
+
+
+class CompletionShape:
+    """/v1/completions."""
+
+    prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
+
+    def choice(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool) -> Json:
+        """See :class:`Shape`."""
+        logprobs = _completion_logprobs(delta.scored, token_text) if scored else None
+        return {"index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+
+    def part(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool, first: bool) -> Json:
+        """See :class:`Shape`."""
+        return self.choice(index, delta, token_text, scored=scored)
+
+
+class ChatShape:
+    """/v1/chat/completions."""
+
+    prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+
+    def choice(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool) -> Json:
+        """See :class:`Shape`."""
+        message = {"role": "assistant", "content": delta.text, "refusal": None}
+        return {"index": index, "message": message, **_chat_rest(delta, token_text, scored)}
+
+    def part(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool, first: bool) -> Json:
+        """See :class:`Shape`."""
+        said = ({"role": "assistant"} if first else {}) | ({"content": delta.text} if first or delta.text else {})
+        return {"index": index, "delta": said, **_chat_rest(delta, token_text, scored)}
+
+
+def _chat_rest(delta: Delta, token_text: TokenText, scored: bool) -> Json:
+    entries = [_entry(one, token_text) for one in delta.scored]
+    return {"logprobs": {"content": entries, "refusal": None} if scored else None, "finish_reason": delta.finish_reason}
+
+
+def _entry(one: Scored, token_text: TokenText) -> Json:
+    top = [_token(token, logprob, token_text) for token, logprob in one.top]
+    return {**_token(one.token, one.logprob, token_text), "top_logprobs": top}
+
+
+def _token(token: int, logprob: float, token_text: TokenText) -> Json:
+    text, data = token_text(token)
+    return {"token": text, "logprob": max(logprob, LEAST), "bytes": data}
+
+
+LEAST = -9999.0
+"""−∞ is no JSON; OpenAI writes this."""
+
+
+def _completion_logprobs(scored: Sequence[Scored], token_text: TokenText) -> Json:
+    return {
+        "tokens": [token_text(one.token)[0] for one in scored],
+        "token_logprobs": [max(one.logprob, LEAST) for one in scored],
+        "top_logprobs": [{token_text(t)[0]: max(p, LEAST) for t, p in reversed(one.top)} for one in scored],
+        "text_offset": [one.offset for one in scored],
+    }

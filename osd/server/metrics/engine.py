@@ -1,0 +1,43 @@
+"""What one engine knows of itself, for Prometheus: a server mounts this collector beside the store's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from osd.server.metrics import families as m
+from osd.server.metrics.families import Family, Sheet
+
+if TYPE_CHECKING:
+    from osd.engine.engine import Engine
+
+
+class EngineCollector:
+    """A collector for prometheus_client. It reads a few numbers and never waits for a round."""
+
+    def __init__(self, engine: Engine, model_name: str = "osd") -> None:
+        """``model_name`` is the label that vLLM's metrics carry."""
+        self.engine, self.model_name = engine, model_name
+
+    def describe(self) -> Iterable[Family]:
+        """The families without samples."""
+        return Sheet(m.ENGINE).families.values()
+
+    def collect(self) -> Iterable[Family]:
+        """All families; without a recorder its four are 0."""
+        sheet, stats, recorder = Sheet(m.ENGINE), self.engine.stats, self.engine.recorder
+        pauses = list(stats.swap_pause_ms)
+        sheet.add(m.DROPPED, recorder.dropped if recorder else 0)
+        sheet.add(m.SPILLED, recorder.handover.spilled if recorder else 0)
+        sheet.add(m.SPILL_BYTES, recorder.handover.spill.bytes if recorder else 0)
+        sheet.add(m.RECORDER_SECONDS, recorder.seconds + recorder.seconds_beside if recorder else 0)
+        sheet.add(m.STEPS, stats.steps)
+        sheet.add(m.STOOD_IN, stats.stood_in)
+        sheet.add(m.READ, stats.read_tokens)
+        sheet.add(m.PREFIX_QUERIED, stats.prefix_queried)
+        sheet.add(m.PREFIX_HITS, stats.prefix_hits)
+        sheet.add(m.VLLM_PREFIX_QUERIES, stats.prefix_queried, self.model_name, 0)
+        sheet.add(m.VLLM_PREFIX_HITS, stats.prefix_hits, self.model_name, 0)
+        sheet.add(m.SWAPS, len(pauses))
+        sheet.add(m.SWAP_SECONDS, sum(pauses) / 1000)
+        return sheet.families.values()

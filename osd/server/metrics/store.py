@@ -1,0 +1,115 @@
+"""What the store knows, for Prometheus: sums over all servers that share it, so scrape one exporter of a store."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+
+from osd.server.metrics import families as m
+from osd.server.metrics.families import Family, Sheet
+from storage.answers.service import Answers
+from storage.errors import NotFound, OsdError
+from storage.store import Store
+
+log = logging.getLogger(__name__)
+
+ROUTES = 100
+"""Routes with a label of their own; those that come later share ``other``."""
+OTHER, NONE = "other", ""
+ENDED = ("published", "rejected", "failed")
+
+
+class StoreCollector:
+    """A collector for prometheus_client. A scrape reads and changes nothing; may be called by several threads."""
+
+    def __init__(self, store: Store, model_name: str = "osd", routes: int = ROUTES) -> None:
+        """``model_name`` is the label that vLLM's four metrics carry."""
+        self.store, self.answers, self.model_name, self.routes = store, Answers(store), model_name, routes
+        self._named: dict[str, str] = {}
+
+    def describe(self) -> Iterable[Family]:
+        """The families without samples, so that registering asks the store nothing."""
+        return Sheet(m.STORE).families.values()
+
+    def collect(self) -> Iterable[Family]:
+        """All families; where the store cannot be reached, ``osd_store_up`` 0 alone."""
+        began, sheet = time.perf_counter(), Sheet(m.STORE)
+        try:
+            self._fill(sheet)
+        except OsdError as error:
+            log.error("metrics: %s", error, extra={"action": "scrape_failed"})
+            sheet = Sheet([m.UP])
+            sheet.add(m.UP, 0)
+            return sheet.families.values()
+        sheet.add(m.UP, 1)
+        sheet.add(m.TOOK, time.perf_counter() - began)
+        return sheet.families.values()
+
+    def _fill(self, sheet: Sheet) -> None:
+        self._decoding(sheet)
+        self._places(sheet)
+        self._training(sheet)
+        self._drafts(sheet)
+        self._kept(sheet)
+        disk = shutil.disk_usage(self.store.directory)
+        sheet.add(m.DISK_FREE, disk.free)
+        sheet.add(m.DISK_SIZE, disk.total)
+
+    def _decoding(self, sheet: Sheet) -> None:
+        """By route and draft, and vLLM's three over all of them."""
+        drafts = {version.id: version.draft for version in self.store.versions.list()}
+        sums: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: dict.fromkeys(m.SUMS, 0.0))
+        for row in self.answers.acceptance(by=["route", "version"]):
+            group = sums[(self._label(row.by["route"]), drafts.get(row.by["version"], NONE))]
+            for name in m.SUMS:
+                group[name] += getattr(row, name) / (1000 if name.endswith("_ms") else 1)
+        for (route, draft), group in sums.items():
+            for name, metric in m.SUMS.items():
+                sheet.add(metric, group[name], route, draft)
+        for metric, name in ((m.DRAFT_TOKENS, "drafted"), (m.ACCEPTED_TOKENS, "accepted")):
+            sheet.add(metric, sum(group[name] for group in sums.values()), self.model_name, 0)
+
+    def _label(self, route: str) -> str:
+        """A route keeps its label as long as the exporter lives: a counter that changed it would jump."""
+        if route not in self._named:
+            self._named[route] = route if len(self._named) < self.routes else OTHER
+        return self._named[route]
+
+    def _places(self, sheet: Sheet) -> None:
+        """vLLM counts a draft where a token was drafted: at the first place."""
+        places = self.answers.positions()
+        for place in places:
+            sheet.add(m.PLACE_DRAFTED, place.drafted, place.position)
+            sheet.add(m.PLACE_ACCEPTED, place.accepted, place.position)
+            sheet.add(m.PLACE_REFUSED, place.refused, place.position)
+            sheet.add(m.ACCEPTED_PER_POS, place.accepted, self.model_name, 0, place.position)
+        sheet.add(m.DRAFTS, places[0].drafted if places else 0, self.model_name, 0)
+
+    def _training(self, sheet: Sheet) -> None:
+        for total in self.answers.run_totals():
+            for state in ENDED:
+                sheet.add(m.RUNS, getattr(total, state), total.draft, state)
+            sheet.add(m.RUN_SECONDS, total.seconds, total.draft)
+            sheet.add(m.RUN_POSITIONS, total.positions, total.draft)
+            sheet.add(m.LAST_RUN, total.last_start, total.draft)
+
+    def _drafts(self, sheet: Sheet) -> None:
+        for draft in sorted({version.draft for version in self.store.versions.list()}):
+            with suppress(NotFound):  # an acceptance head that no gate has let through yet
+                sheet.add(m.VERSION, self.store.versions.current(draft).number, draft)
+            sheet.add(m.SERVERS, len(self.store.versions.serving(draft)), draft)
+            sheet.add(m.OLDEST, self.store.samples.waiting(draft).oldest_age_seconds or 0, draft)
+
+    def _kept(self, sheet: Sheet) -> None:
+        sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+        for row in self.store.samples.stats():
+            group = sums[self._label(row.route)]
+            for at, value in enumerate((row.waiting, row.requests, row.bytes)):
+                group[at] += value
+        for route, values in sums.items():
+            for metric, value in zip((m.WAITING, m.KEPT_REQUESTS, m.KEPT_BYTES), values, strict=True):
+                sheet.add(metric, value, route)

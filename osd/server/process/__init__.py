@@ -1,0 +1,1 @@
+"""The process that decodes, the one that answers, and the pipe between them."""

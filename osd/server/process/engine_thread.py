@@ -1,0 +1,203 @@
+"""The one thread that steps the engine: jobs in and pieces out, straight from and to the process that answers HTTP.
+
+It never waits for HTTP, for the database or for the disk. Between two steps it reads what has come over its socket and
+writes what is due; nothing of a job passes through this process's event loop, which would take the interpreter from it
+every time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from osd.engine.engine import Engine
+from osd.kernels.host import wake_promptly
+from osd.logits import Scored
+from osd.sequence import Progress, Row
+from osd.server.http.errors import ApiError, Busy, Draining, Stopped, as_api_error
+from osd.server.http.scores import Scores, score
+from osd.server.process.cargo import error_of, packed_piece, served_of
+from osd.server.process.fair_queue import Line
+from osd.server.process.outbox import Outbox
+from osd.server.process.piece import Done
+from osd.server.process.post import Post
+from osd.server.process.served import Served
+from osd.verification.result import Verdict
+from storage.errors import OsdError
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 0.05
+"""Without requests the engine is stepped so often: it has swaps to make, and routers to tell."""
+
+
+class EngineThread:
+    """Start it once, from an event loop. What is public may be used from other threads."""
+
+    def __init__(self, engine: Engine, queue: int, failed: Callable[[], None], end: socket.socket) -> None:
+        """``queue`` requests may wait; ``failed`` is called on the event loop when decoding broke; a
+        :class:`~osd.server.process.engine_client.FarThread` is at the other side of ``end``."""
+        self.engine, self.draining = engine, False
+        self.finished = 0
+        """Requests that have ended, in whatever way, since it began."""
+        self._failed, self._loop, self._post = failed, asyncio.get_running_loop(), Post(end)
+        self._line: Line[Served] = Line(queue)
+        self._jobs: dict[str, Served] = {}
+        """Those that wait, and those in the engine."""
+        self._outbox: Outbox[Served] = Outbox()
+        self._closing = self._ending_all = False
+        self._thread = threading.Thread(target=self._work, name="osd-decode", daemon=True)
+        self._cores = torch.get_num_threads()
+        self._heeds: dict[str, Callable[..., None]] = {"submit": self._submit, "end": self._end}
+        engine.listener = self._listen
+
+    def start(self) -> None:
+        """Begin to decode."""
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Requests in line."""
+        return len(self._line)
+
+    @property
+    def running(self) -> int:
+        """Requests in the engine."""
+        return max(0, len(self._jobs) - len(self._line))
+
+    @property
+    def alive(self) -> bool:
+        """Whether it decodes."""
+        return self._thread.is_alive()
+
+    def end_all(self) -> None:
+        """End everything that runs or waits, before the next step."""
+        self._ending_all = True
+
+    def close(self, timeout: float | None = None) -> None:
+        """Stop decoding."""
+        self._closing = True
+        self._thread.join(timeout)
+
+    def _work(self) -> None:
+        wake_promptly()
+        torch.set_num_threads(self._cores)  # a new thread would begin with what the recorder's thread was given
+        try:
+            while not self._closing:
+                self._hear()
+                self._begin()
+                self._step()
+                self._tell()
+        except Exception:
+            log.exception("decoding failed", extra={"action": "decoding_failed"})
+            self._closing = True
+            self._loop.call_soon_threadsafe(self._failed)
+        self._post.close()  # whoever still waits is told on the other side
+
+    def _hear(self) -> None:
+        """What the other side says; wait for it where there is nothing else to do."""
+        if not (self._line or self.engine.busy):
+            self._post.wait(IDLE_SECONDS)
+        for kind, *what in self._post.take():
+            self._heeds[kind](*what)
+        if self._ending_all or (self._jobs and not self._post.open):
+            self._ending_all = False
+            for job in list(self._jobs.values()):
+                self._stop(job, Stopped())
+
+    def _submit(self, packed: Sequence[list[Any]]) -> None:
+        """Put jobs in line, all or none."""
+        jobs = [served_of(one) for one in packed]
+        if self.draining:
+            self._refuse(jobs, Draining(retry_after=5))
+            return
+        pushed_out: list[Served] = []
+        for number, job in enumerate(jobs):
+            out = self._line.put(job.request.tenant, job)
+            if out is job or out in jobs:
+                for earlier in jobs[: number + 1]:
+                    self._line.remove(earlier.request.tenant, earlier)
+                self._refuse(jobs, _full())
+                break
+            if out:
+                pushed_out.append(out)
+        else:
+            self._jobs |= {job.request.id: job for job in jobs}
+        self._refuse(pushed_out, _full())
+
+    def _refuse(self, jobs: Sequence[Served], why: ApiError | None) -> None:
+        """They do not come into the engine."""
+        for job in jobs:
+            self._jobs.pop(job.request.id, None)
+            job.why = why
+            self._due(job)
+
+    def _end(self, request_id: str, why: list[Any] | None) -> None:
+        """Somebody does not want it any more; who is to be told says why."""
+        if job := self._jobs.get(request_id):
+            self._stop(job, error_of(why))
+
+    def _stop(self, job: Served, why: ApiError | None) -> None:
+        if self._line.remove(job.request.tenant, job):
+            self._refuse([job], why)
+        else:
+            job.why = why
+            self.engine.cancel(job.request.id)
+
+    def _begin(self) -> None:
+        """From the line into the engine, as far as there is room."""
+        for _ in range(self.engine.room):
+            if not (job := self._line.take()):
+                return
+            try:
+                self.engine.submit(job.request)
+            except OsdError as error:
+                self._refuse([job], as_api_error(error))
+
+    def _step(self) -> None:
+        for progress in self.engine.step():
+            if progress.completion:
+                job = self._jobs.pop(progress.request_id)
+                job.done = Done.of(progress.completion)
+                self.finished += 1
+                self._due(job)
+
+    def _listen(self, rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict, scored: Scored) -> None:
+        """The engine's listener: who has begun, and log-probabilities where they were asked for."""
+        for i, row in enumerate(rows):
+            job = self._jobs[row.request.id]
+            if job.row is None:
+                job.row = row
+                self._outbox.put(job, time.monotonic())
+            if job.top is not None:
+                job.score(_scores(job.top, i, progress[i], verdict, scored))
+
+    def _due(self, job: Served) -> None:
+        self._outbox.put(job, time.monotonic(), urgent=True)
+
+    def _tell(self) -> None:
+        """All that is due, in one message; who is still decoded is told again."""
+        now, told = time.monotonic(), len(self.engine.rows)
+        due = self._outbox.take(now)
+        if pieces := [(job.request.id, packed_piece(piece)) for job in due for piece in job.take()]:
+            self._post.say("pieces", pieces)
+        else:
+            self._post.send()
+        for job in due:
+            if job.request.id in self._jobs:
+                self._outbox.put(job, now, told=told)
+
+
+def _scores(top: int, index: int, step: Progress, verdict: Verdict, scored: Scored) -> Scores:
+    return score(scored.at(index, verdict.places(index, 0, len(step.tokens))), step.tokens, top)
+
+
+def _full() -> Busy:
+    return Busy(reason="Too many requests wait already; try again later.", code="queue_full", retry_after=1)

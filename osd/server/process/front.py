@@ -1,0 +1,166 @@
+"""The process that answers HTTP: what it does with the interpreter takes nothing from decoding.
+
+It is forked by the one that decodes before that loads a model or starts a thread, so it has all modules for nothing and
+starts at once. It holds no weights and no secret but the keys' hashes, heeds no signal, and ends when it is told to or
+when the process that decodes has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from osd.kernels.host import keep_giving_back
+from osd.models.pair import load_tokenizer
+from osd.server.http.app import make_app
+from osd.server.http.ring import KeyRing
+from osd.server.meters import Meters
+from osd.server.process.engine_client import FarThread
+from osd.server.process.link import ANSWER, Link
+from osd.server.process.listener import LAST_SECONDS, Listener, listener
+from osd.server.process.service import Facts, Service
+from osd.server.workers.seat import Seat
+from storage.settings import Settings
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.02
+FAILED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The process, as the one that decodes knows it."""
+
+    pid: int
+    end: socket.socket
+    """Of the link."""
+    jobs: socket.socket
+    """Of the link that jobs take."""
+
+    def reap(self) -> None:
+        """Wait until it has ended; end it where it still waits for a database, say."""
+        until = time.monotonic() + LAST_SECONDS
+        while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > until:
+                os.kill(self.pid, signal.SIGKILL)
+            time.sleep(POLL_SECONDS)
+
+
+def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], port: socket.socket, seat: Seat | None) -> Front:
+    """Start it. ``target`` has the tokenizer; ``ring`` opens the keys anew, for what is open cannot be shared."""
+    ours, its = zip(socket.socketpair(), socket.socketpair(), strict=True)
+    pid = os.fork()
+    if pid:
+        for end in its:
+            end.close()
+        return Front(pid, *ours)
+    status = FAILED
+    try:
+        gc.freeze()  # what both share stays shared
+        for end in ours:
+            end.close()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        asyncio.run(_Fronting(target, settings, port, seat).run(*its, ring))
+        status = 0
+    except Exception:
+        log.exception("the process for HTTP failed", extra={"action": "front_failed"})
+    finally:
+        logging.shutdown()
+        os._exit(status)
+
+
+class _Fronting:
+    """The process from its start to its end: what the other says decides."""
+
+    def __init__(self, target: str, settings: Settings, port: socket.socket, seat: Seat | None) -> None:
+        self.target, self.settings, self.port, self.seat = target, settings, port, seat
+        self.listener: Listener
+        self.service: Service
+        self.serving: asyncio.Task[None] | None = None
+        self.heeds: dict[str, Callable[..., None]] = {
+            "begin": self._begin, "ready": self._ready, "leave": self._leave, "return": self._return,
+            "measure": self._measure, "stop": self._stop,
+        }  # fmt: skip
+
+    async def run(self, end: socket.socket, jobs: socket.socket, ring: Callable[[], KeyRing]) -> None:
+        """Until the listener has ended."""
+        self.link = await Link.over(end)
+        self.thread = FarThread(await Link.over(jobs))
+        self.ring, self.tokenizer = ring(), load_tokenizer(self.target)
+        beside = [asyncio.create_task(work) for work in (self.ring.follow(), keep_giving_back())]
+        await asyncio.gather(self.thread.follow(), self.link.listen(lambda kind, what: self.heeds[kind](*what)))
+        if self.serving:
+            self._leave()  # at once: what came now would find nobody who decodes
+            self._stop()
+            await self.serving
+        for task in beside:
+            task.cancel()
+
+    def _begin(self, facts: list[Any]) -> None:
+        """The model is there: listen."""
+        meters = Meters(CollectorRegistry())
+        self.service = Service(
+            Facts(*facts), self.settings, self.thread, self.ring, meters, self.tokenizer, self._metrics
+        )
+        self.listener = listener(make_app(self.service))
+        self.serving = asyncio.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        telling = [asyncio.create_task(self._tell_listening())]
+        if self.seat:
+            telling.append(asyncio.create_task(self.seat.follow(self._connections)))
+        await self.listener.serve([self._socket()])
+        for task in telling:
+            task.cancel()
+        await self.link.close()
+
+    async def _tell_listening(self) -> None:
+        while not self.listener.started:
+            await asyncio.sleep(POLL_SECONDS)
+        self.link.say("listening")
+
+    def _socket(self) -> socket.socket:
+        return self.seat.share(self.port) if self.seat else self.port
+
+    def _connections(self) -> dict[str, int]:
+        return {"connections": len(self.listener.server_state.connections)}
+
+    def _ready(self, ready: bool) -> None:
+        self.service.ready = ready
+
+    def _leave(self) -> None:
+        """Leave the port to others: accept no connection any more, and close each when its answer is there."""
+        for server in self.listener.servers:
+            server.close()
+        for connection in list(self.listener.server_state.connections):
+            connection.shutdown()
+
+    def _return(self) -> None:
+        """Accept connections again, where the port was left."""
+        if self.seat and not self.listener.servers[0].is_serving():
+            self.returning = asyncio.create_task(self.listener.startup([self._socket()]))
+
+    def _stop(self, force: bool = False) -> None:
+        if self.serving:
+            self.listener.should_exit, self.listener.force_exit = True, force
+
+    async def _metrics(self) -> bytes:
+        return (await self.link.ask("metrics", self._measured())).encode()
+
+    def _measure(self, number: int) -> None:
+        self.link.say(ANSWER, number, self._measured())
+
+    def _measured(self) -> str:
+        return generate_latest(self.service.meters.registry).decode()

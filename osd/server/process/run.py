@@ -1,0 +1,219 @@
+"""One server: the process that decodes, with the admin port, beside the one that answers HTTP, and their end.
+
+The first SIGTERM or Ctrl-C drains: new requests are refused, what runs may finish within ``server.drain_seconds``. A
+second one is final. `osd workers drain` does the same by way of the database, and can be undone while something runs.
+
+Where several processes share the port (``seat``), the one that holds the lock answers the admin port, and one that is
+to drain while others serve leaves new connections to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+
+from prometheus_client import CollectorRegistry
+
+from osd.engine.engine import Engine
+from osd.kernels.host import keep_giving_back, leave_alone
+from osd.server.admin import make_admin
+from osd.server.exposition import Exposition
+from osd.server.http.ring import KeyRing
+from osd.server.meters import Meters
+from osd.server.process.engine_thread import EngineThread
+from osd.server.process.front import FAILED, POLL_SECONDS, Front
+from osd.server.process.host import Host
+from osd.server.process.link import Link
+from osd.server.process.listen import Ports, url
+from osd.server.process.listener import LAST_SECONDS, listener
+from osd.server.process.relay import Relay
+from osd.server.process.snapshot import Snapshots
+from osd.server.workers.board import Phase
+from osd.server.workers.presence import Presence
+from osd.server.workers.seat import Seat
+from storage.settings import Settings
+from storage.store import Store
+from storage.workers import WorkerState
+
+log = logging.getLogger(__name__)
+
+LEAD_SECONDS = 0.2
+"""How often a process behind a shared port looks whether the admin port became free."""
+
+
+class Running:
+    """A server from its start to its end."""
+
+    def __init__(
+        self, engine: Engine, settings: Settings, store: Store, ring: KeyRing, front: Front, seat: Seat | None = None,
+        replaces: str | None = None,
+    ) -> None:  # fmt: skip
+        """``replaces``: a process that ended without a word, in whose place this one was started."""
+        self.seat, self.front, self._replaces = seat, front, replaces
+        self.thread = EngineThread(engine, settings.server.queue, self._failed, front.jobs)
+        self.host = Host(engine, settings, store, self.thread, ring, Meters(CollectorRegistry()), seat)
+        self.exposition = Exposition(self.host, lambda: self.relay.measured())
+        self.host.measure = self.exposition.whole
+        self.admin = listener(make_admin(self.host, Snapshots(self.host)))
+        self.status = 0
+        self._draining: asyncio.Task[None] | None = None
+        self._asked = False
+        """Whether it drains because somebody asked for it in the database: that may be undone."""
+
+    async def serve(self, ports: Ports, ready: Callable[[], None]) -> int:
+        """Until it is told to stop; the exit status. ``ready`` is called once it listens."""
+        self.relay = Relay(await Link.over(self.front.end), self.exposition.whole)
+        self._take_signals()
+        self.thread.start()
+        beside = [asyncio.create_task(work) for work in (self.host.ring.follow(), keep_giving_back())]
+        presence = self._make_presence(ports)
+        async with self._seated():
+            serving = [asyncio.create_task(self._serve_api()), asyncio.create_task(self._serve_admin(ports))]
+            while not self._listens():
+                await asyncio.sleep(POLL_SECONDS)
+            presence.begin()
+            if self.seat:
+                self.seat.write(phase=Phase.SERVING)
+            ready()
+            await asyncio.gather(*serving)
+        for task in beside:
+            task.cancel()
+        await asyncio.to_thread(presence.close)
+        await asyncio.to_thread(self.thread.close)
+        await asyncio.to_thread(self.front.reap)
+        return self.status
+
+    def _listens(self) -> bool:
+        """Or will not any more. Behind a shared port another process may answer the admin's."""
+        return self.admin.should_exit or (self.relay.listens.is_set() and (bool(self.seat) or self.admin.started))
+
+    async def _serve_api(self) -> None:
+        """As long as the process for HTTP lives."""
+        self.relay.link.say("begin", self.host.facts)
+        await self.relay.follow()
+        if not self.admin.should_exit:
+            log.error("the process for HTTP has ended", extra={"action": "front_ended"})
+            self._failed()
+
+    async def _serve_admin(self, ports: Ports) -> None:
+        while self.seat and not self.seat.leads():
+            if self.admin.should_exit:
+                return
+            await asyncio.sleep(LEAD_SECONDS)
+        await self.admin.serve([ports.admin])
+
+    def _make_presence(self, ports: Ports) -> Presence:
+        loop = asyncio.get_running_loop()
+        self.presence = Presence(
+            self.host.store, self.host.settings.fleet, self.host.engine, self.thread, url(ports.api),
+            lambda drains: loop.call_soon_threadsafe(self._wish, drains), self._replaces,
+        )  # fmt: skip
+        return self.presence
+
+    @contextlib.asynccontextmanager
+    async def _seated(self) -> AsyncIterator[None]:
+        """Known to the other processes behind the port, if there are any."""
+        if self.seat is None:
+            yield
+            return
+        measured = await self.seat.expose(self.exposition.own)
+        telling = asyncio.create_task(self.seat.follow(self._load))
+        yield
+        telling.cancel()
+        measured.close()
+        self.seat.close()
+
+    def _load(self) -> dict[str, int]:
+        return {"running": self.thread.running, "waiting": self.thread.waiting}
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+
+    def drain(self) -> None:
+        """As the first signal does; a second call changes nothing."""
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+
+    def _signalled(self, number: int) -> None:
+        if self._draining is None:
+            self.drain()
+        elif self._asked:
+            self._asked = False  # it drains in any case now; the next signal is final
+        else:
+            self.status = 128 + number
+            self.thread.end_all()
+            self._stop(force=True)
+
+    def _wish(self, drains: bool) -> None:
+        """Somebody wants it to drain, or no longer."""
+        if drains and self._draining is None:
+            self._asked = True
+            self.drain()
+        elif not drains and self._asked and self._draining is not None:
+            self._draining.cancel()
+            self._draining, self._asked = None, False
+            self._say(drains=False)
+            self.relay.link.say("return")
+
+    def _say(self, *, drains: bool) -> None:
+        self.host.ready, self.thread.draining = not drains, drains
+        self.relay.link.say("ready", not drains)
+        self.presence.turn(WorkerState.DRAINING if drains else WorkerState.SERVING)
+        if self.seat:
+            self.seat.write(phase=Phase.DRAINING if drains else Phase.SERVING)
+        log.info("draining" if drains else "serving again", extra={"action": "draining" if drains else "drain_undone"})
+
+    async def _drain(self) -> None:
+        """Refuse what is new, wait for what runs, then end it."""
+        self._say(drains=True)
+        if self._asked and self.seat and self.seat.others():
+            self.relay.link.say("leave")
+        if not await self._idle(self.host.settings.server.drain_seconds):
+            log.warning("requests were cut off: they took too long", extra={"action": "drain_ended"})
+            self.thread.end_all()
+            await self._idle(LAST_SECONDS)
+        self._asked = False
+        self._stop()
+
+    async def _idle(self, seconds: float) -> bool:
+        """Wait until nothing runs or waits; False when the time ran out."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while self.thread.alive and (self.thread.running or self.thread.waiting):
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+    def _failed(self) -> None:
+        """Decoding broke: leave, so that whoever watches the process can start a new one."""
+        self.status = FAILED
+        self._stop()
+
+    def _stop(self, *, force: bool = False) -> None:
+        self.admin.should_exit, self.admin.force_exit = True, force
+        self.relay.link.say("stop", force)
+
+
+def serve(
+    engine: Engine, settings: Settings, store: Store, ring: KeyRing, front: Front, ports: Ports,
+    ready: Callable[[], None], seat: Seat | None = None, replaces: str | None = None,
+    parted: Callable[[Callable[[], None]], None] | None = None,
+) -> int:  # fmt: skip
+    """Serve until a signal; the exit status. ``parted`` is given, on the event loop, what to call when the process that
+    started this one has gone. Raises BadSetting and PairError before it listens."""
+
+    async def run() -> int:
+        running = Running(engine, settings, store, ring, front, seat, replaces)
+        if parted:
+            parted(running.drain)
+        return await running.serve(ports, ready)
+
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    leave_alone()
+    return asyncio.run(run())

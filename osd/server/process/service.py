@@ -1,0 +1,59 @@
+"""What the API's routes stand on: what is known of the model, the way to the thread that decodes, keys, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from osd.server.http.ring import KeyRing
+from osd.server.http.token_text import TokenText
+from osd.server.meters import Meters
+from osd.server.process.engine_client import FarThread
+from storage.records import now
+from storage.settings import Settings
+
+
+class Facts(NamedTuple):
+    """What is served."""
+
+    model: str
+    """The name that clients ask for."""
+    limit: int
+    """Tokens of a prompt and its answer."""
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    gamma_max: int
+    chat_template: str | None
+    """In place of the tokenizer's own."""
+
+
+@dataclass(slots=True)
+class Service:
+    """Everything that the API's requests share."""
+
+    facts: Facts
+    settings: Settings
+    thread: FarThread
+    ring: KeyRing
+    meters: Meters
+    tokenizer: Any
+    measure: Callable[[], Awaitable[bytes]]
+    """GET /metrics."""
+    token_text: TokenText = field(init=False)
+    started: float = field(default_factory=now)
+    ready: bool = True
+    """False while it drains."""
+
+    def __post_init__(self) -> None:
+        self.token_text = TokenText(self.tokenizer)
+
+    @property
+    def model(self) -> str:
+        """The name that clients ask for."""
+        return self.facts.model
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids run from 0 to one less."""
+        return self.facts.vocab_size

@@ -1,0 +1,1 @@
+"""Several server processes: one port, presence."""
