@@ -19,7 +19,7 @@ import traceback
 from contextlib import suppress
 
 PRELOADED = (
-    "osd.cli.serve", "osd.cli.generate", "osd.cli.router_discover", "osd.engine.session", "osd.server.process.run", "osd.online.run",
+    "osd.cli.serve", "osd.cli.generate", "osd.cli.router_discover", "osd.engine.session", "osd.server.process.run", "osd.demo.runner.run",
     "trainer.app", "trainer.turns", "trainer.routes.discover",
 )  # fmt: skip
 """Not the modules that are run: those begin anew."""

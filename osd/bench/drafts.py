@@ -19,11 +19,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from osd.bench.medians import median_error
+from osd.demo.runner.source import Segment
 from osd.drafters.scoring import score
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair, load_pair
-from osd.online.source import Segment
 from osd.prompts import encode
 from osd.sequence import Completion
 from router.foresight import Seen, gain

@@ -45,7 +45,7 @@ def drafts(
     Example: `osd bench drafts --target ./target --draft ./small --draft ./large --prompts sql.jsonl --json`
     """
     from osd.bench.drafts import AUTO, bench_drafts
-    from osd.online.source import file_segments, fitting
+    from osd.demo.runner.source import file_segments, fitting
 
     settings = surroundings(ctx).settings
     if len(draft) < 2 or len({Path(path).name for path in draft}) < len(draft):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from osd.bench.gamma.plan import Plan
     from osd.bench.gamma.result import Results
     from osd.cli.pair import PairNames
-    from osd.online.source import Segment
+    from osd.demo.runner.source import Segment
     from storage.settings import ServeSettings
 
 LINE_SECONDS = 20
@@ -141,7 +141,7 @@ def _measure(
 def _segments(serve: ServeSettings, plan: Plan, names: PairNames, paths: list[Path], seed: int) -> list[Segment]:
     """The data sets' prompts, as many as the plan needs; broken lines are named and passed over."""
     from osd.demo.prompts import DOMAINS
-    from osd.online.source import demo_segments, file_segments, fitting
+    from osd.demo.runner.source import demo_segments, file_segments, fitting
 
     needed = replace(plan, data_sets=tuple(map(str, paths)) or tuple(DOMAINS)).prompts_needed()
     if not paths:

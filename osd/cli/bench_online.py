@@ -71,8 +71,8 @@ def online(
     Example: `osd bench online --target ./target --draft ./draft --prompts sql.jsonl chat.jsonl.gz --json`
     """
     from osd.demo.prompts import DOMAINS
-    from osd.online.bench import last_line, run_bench_online
-    from osd.online.source import demo_segments, file_segments, fitting
+    from osd.demo.runner.bench import last_line, run_bench_online
+    from osd.demo.runner.source import demo_segments, file_segments, fitting
 
     settings = surroundings(ctx).settings
     pair = choose_pair(settings.serve, target, draft)

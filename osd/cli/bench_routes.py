@@ -63,7 +63,7 @@ def routes(
     from osd.bench.routes.run import TEACHING, run_bench_routes
     from osd.cli.bench_progress import bars
     from osd.demo.prompts import DOMAINS
-    from osd.online.source import demo_segments, file_segments, fitting
+    from osd.demo.runner.source import demo_segments, file_segments, fitting
 
     settings = surroundings(ctx).settings
     chosen = require_arms([name for name in arms.split(",") if name])

@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
-from osd.online.circle import Plan, own_settings
-from osd.online.results import Results, segment_facts
-from osd.online.run import run
-from osd.online.source import Segment
+from osd.demo.runner.circle import Plan, own_settings
+from osd.demo.runner.results import Results, segment_facts
+from osd.demo.runner.run import run
+from osd.demo.runner.source import Segment
 from storage.settings import Settings
 
 TITLE = "osd bench online"
@@ -34,12 +34,12 @@ def run_bench_online(
     keep: bool = False,
     notes: Sequence[str] = (),
 ) -> Results:
-    """Serve segments (see osd.online.source.file_segments) while a worker process trains the draft, then, unless
+    """Serve segments (see osd.demo.runner.source.file_segments) while a worker process trains the draft, then, unless
     ``offline`` is False, distil a draft offline on each segment and let it read the same texts.
 
     ``target`` and ``draft``: Hugging Face folders or hub names. ``batch``: requests decoded together; None leaves
     serve.max_batch. ``drafter``: who drafts; None leaves serve.drafter. ``notes``: what the report says went wrong with
-    the files. The rest is as in :func:`osd.online.demo.run_demo`.
+    the files. The rest is as in :func:`osd.demo.runner.demo.run_demo`.
     """
     asked = {"target": target, "draft": draft, "max_batch": batch, "drafter": drafter}
     serve: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}

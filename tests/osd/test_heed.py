@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from osd.heed import heeding_ctrl_c
+from osd.demo.ctrl_c import heeding_ctrl_c
 
 
 class Dying:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from osd.demo.prompts import prompts
-from osd.online.circle import own_settings
-from osd.online.process import save_settings, worker_beside
+from osd.demo.runner.circle import own_settings
+from osd.demo.runner.process import save_settings, worker_beside
 from storage.settings import load_settings
 from tests.server.browser import chromium
 from tests.server.conftest import Server, serving, until

@@ -26,7 +26,7 @@ TITLE = "Gamma along a text"
 def leave(results: Results, out: Path) -> dict[str, Path]:
     """Write figures and pictures; the files by what they are. Raises StoreWriteFailed."""
     from osd.bench.gamma.picture import draw_rates, draw_throughput  # matplotlib takes a second to load
-    from osd.online.picture import save
+    from osd.demo.runner.picture import save
 
     try:
         out.mkdir(parents=True, exist_ok=True)

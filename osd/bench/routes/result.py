@@ -65,7 +65,7 @@ class ArmResult:
 
 
 def alpha(seen: Sequence[Seen]) -> float | None:
-    """Followed acceptance: see osd.online.measure."""
+    """Followed acceptance: see osd.demo.runner.measure."""
     return ratio(sum(one.hits for one in seen), sum(one.emitted for one in seen))
 
 

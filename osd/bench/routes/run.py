@@ -11,10 +11,10 @@ from osd.bench.routes.picture import draw, save
 from osd.bench.routes.result import ArmResult, summary
 from osd.bench.routes.stream import Setting, Watch, run_arm
 from osd.bench.routes.traffic import arrange
+from osd.demo.runner.circle import own_settings
+from osd.demo.runner.results import write_json
+from osd.demo.runner.source import Segment
 from osd.models.pair import load_pair
-from osd.online.circle import own_settings
-from osd.online.results import write_json
-from osd.online.source import Segment
 from storage.errors import BadBenchFile
 from storage.settings import Settings
 

@@ -13,16 +13,16 @@ from typing import Any
 from osd.bench.routes.arms import set_up
 from osd.bench.routes.result import LAST, ArmResult, Seen, alpha
 from osd.bench.routes.traffic import Item
+from osd.demo.runner.alone import TargetAlone
+from osd.demo.runner.arrival import Arrival, make_arrival
+from osd.demo.runner.circle import make_new_folder
+from osd.demo.runner.feed import Feed, Spent
+from osd.demo.runner.process import Worker, save_settings, worker_beside
+from osd.demo.runner.scoring import Reader
 from osd.drafters.scoring import hits
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair
-from osd.online.alone import TargetAlone
-from osd.online.arrival import Arrival, make_arrival
-from osd.online.circle import make_new_folder
-from osd.online.feed import Feed, Spent
-from osd.online.process import Worker, save_settings, worker_beside
-from osd.online.scoring import Reader
 from osd.prompts import encode
 from osd.sequence import Completion
 from storage.errors import BadRequest

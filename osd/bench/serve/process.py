@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from osd.bench.serve.client import Address
+from osd.demo.runner.process import PATIENCE, environment, save_settings
 from osd.models.pair import Pair
-from osd.online.process import PATIENCE, environment, save_settings
 from storage.errors import StoreError
 from storage.settings import Settings
 

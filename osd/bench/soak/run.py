@@ -19,8 +19,8 @@ from osd.bench.serve.result import MAIN
 from osd.bench.serve.trace import Trace
 from osd.bench.soak.picture import draw
 from osd.bench.soak.watch import Watcher, growth
+from osd.demo.runner.process import worker_beside
 from osd.models.pair import Pair
-from osd.online.process import worker_beside
 from storage.errors import StoreError
 from storage.records import RunState
 from storage.settings import Settings

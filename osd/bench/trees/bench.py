@@ -74,7 +74,7 @@ def _answers(pair: Pair, serve: ServeSettings, corpus: Sequence[Path], each: int
 def leave(line: Mapping[str, Any], out: Path) -> dict[str, Path]:
     """Write figures and pictures; the files by what they are. Raises StoreWriteFailed."""
     from osd.bench.trees.picture import draw_context, draw_methods, draw_sensitivity
-    from osd.online.picture import save
+    from osd.demo.runner.picture import save
 
     with writing(out):
         (out / BENCH).write_text(json.dumps(line, indent=1) + "\n", encoding="utf-8")

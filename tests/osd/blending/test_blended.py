@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from osd.demo.runner.scoring import blended_hits
 from osd.drafters.blended import BlendedDrafter
 from osd.drafters.chain import Chain
 from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SEEN
@@ -19,7 +20,6 @@ from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from osd.models.brief import ReadOff
 from osd.models.pair import Pair
-from osd.online.scoring import blended_hits
 from osd.sequence import Row
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings

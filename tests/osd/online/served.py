@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from osd.online.measure import Served
+from osd.demo.runner.measure import Served
 
 
 def served(index: int, online: int, of: int = 10, frozen: int = 0, **changes: Any) -> Served:

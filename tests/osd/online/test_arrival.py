@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from osd.demo.runner import arrival
+from osd.demo.runner.arrival import Free, Lockstep, Paced, Trainer, make_arrival
 from osd.engine.engine import Engine
-from osd.online import arrival
-from osd.online.arrival import Free, Lockstep, Paced, Trainer, make_arrival
 from storage.errors import BadSetting
 from storage.records import RunState, TrainingRun
 from storage.settings import ServeSettings, load_settings

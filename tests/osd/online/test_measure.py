@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osd.online.measure import (
+from osd.demo.runner.measure import (
     alpha,
     counted_alpha,
     moving,

@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from osd.online.circle import own_settings
-from osd.online.process import Worker, environment, save_settings, worker_beside
+from osd.demo.runner.circle import own_settings
+from osd.demo.runner.process import Worker, environment, save_settings, worker_beside
 from storage.errors import TrainingFailed
 from storage.settings import load_settings
 
@@ -51,7 +51,7 @@ def test_the_worker_and_its_children_are_gone_after_the_block(config: Path, tmp_
 
 
 def test_a_worker_that_does_not_listen_is_killed(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("osd.online.process.PATIENCE", 0.1)
+    monkeypatch.setattr("osd.demo.runner.process.PATIENCE", 0.1)
     worker = Worker(config, tmp_path / "log")
     psutil.Process(worker.pid).suspend()
     worker.stop()

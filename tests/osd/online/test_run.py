@@ -16,9 +16,9 @@ import pytest
 from rich.console import Console
 
 from osd.demo import DRAFT, TARGET
-from osd.online import bench, demo
-from osd.online.results import Results, segment_facts
-from osd.online.source import Segment, demo_segments
+from osd.demo.runner import bench, demo
+from osd.demo.runner.results import Results, segment_facts
+from osd.demo.runner.source import Segment, demo_segments
 from storage.records import RunState
 from storage.settings import load_settings
 from storage.store import Store, open_store

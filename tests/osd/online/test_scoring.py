@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from osd.demo.runner.alone import TargetAlone
+from osd.demo.runner.arrival import Free
+from osd.demo.runner.feed import Feed, Spent
+from osd.demo.runner.scoring import Reader
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
-from osd.online.alone import TargetAlone
-from osd.online.arrival import Free
-from osd.online.feed import Feed, Spent
-from osd.online.scoring import Reader
 from osd.sequence import Completion
 from storage.records import Request
 from storage.settings import ServeSettings

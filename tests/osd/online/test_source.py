@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from osd.demo import TARGET
-from osd.online.source import demo_segments, file_segments, fitting
+from osd.demo.runner.source import demo_segments, file_segments, fitting
 from storage.errors import BadPromptFile, ModelNotLoaded
 
 

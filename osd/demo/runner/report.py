@@ -9,15 +9,15 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from osd.online.picture import draw
-from osd.online.results import DEFINITIONS, Results
+from osd.demo.runner.picture import draw
+from osd.demo.runner.results import DEFINITIONS, Results
 from storage.errors import StoreWriteFailed
 
 
 def render(results: Results) -> str:
     """The page."""
     environment = Environment(
-        loader=PackageLoader("osd.online", ""),
+        loader=PackageLoader("osd.demo.runner", ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from osd.demo.runner.arrival import Free
+from osd.demo.runner.feed import Feed, Spent
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
-from osd.online.arrival import Free
-from osd.online.feed import Feed, Spent
 from osd.sequence import Completion
 from storage.errors import BadRequest
 from storage.records import Request, ratio

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from osd.online.circle import Circle
-from osd.online.measure import (
+from osd.demo.runner.circle import Circle
+from osd.demo.runner.measure import (
     RECOVERED,
     WINDOW,
     Served,
@@ -22,8 +22,8 @@ from osd.online.measure import (
     rejections_gone,
     settled_after,
     tokens_per_second,
-)  # fmt: skip
-from osd.online.stream import Trace
+)
+from osd.demo.runner.stream import Trace
 from storage.errors import StoreWriteFailed
 from storage.records import DEFAULT_DRAFT, RunState
 

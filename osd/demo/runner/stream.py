@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from osd.demo.runner.alone import TargetAlone
+from osd.demo.runner.arrival import Arrival
+from osd.demo.runner.feed import Feed, Spent
+from osd.demo.runner.measure import Served, SwapSeen
+from osd.demo.runner.scoring import Reader, blended_hits
+from osd.demo.runner.source import Segment
 from osd.drafters.blended import BlendedDrafter
 from osd.drafters.scoring import hits
 from osd.engine.engine import Engine
-from osd.online.alone import TargetAlone
-from osd.online.arrival import Arrival
-from osd.online.feed import Feed, Spent
-from osd.online.measure import Served, SwapSeen
-from osd.online.scoring import Reader, blended_hits
-from osd.online.source import Segment
 from osd.prompts import encode
 from osd.sequence import Completion
 from storage.errors import BadRequest
@@ -115,7 +115,7 @@ class Stream:
             trace.swaps.append(SwapSeen(len(trace.served), self._version, trace.seconds))
 
     def _online(self, completion: Completion) -> tuple[int, int | None]:
-        """Hits of what served it, and the positions that they are of; see osd.online.measure."""
+        """Hits of what served it, and the positions that they are of; see osd.demo.runner.measure."""
         seat, drafting = self._engine.drafter.default, self._engine.drafting
         if isinstance(drafting, BlendedDrafter) and drafting.watched is not None:
             watched = drafting.watched.pop(completion.request.id, None)

@@ -1,6 +1,6 @@
 """Reading a finished text with a draft: at which positions would it have said what the target said?
 
-One forward pass over prompt and output; see osd.online.measure for why this is α under greedy decoding. It happens
+One forward pass over prompt and output; see osd.demo.runner.measure for why this is α under greedy decoding. It happens
 after a request has finished and is no part of its time.
 """
 

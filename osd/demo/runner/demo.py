@@ -10,10 +10,10 @@ from rich.console import Console
 
 from osd.demo import DRAFT, TARGET
 from osd.demo.prompts import DOMAINS
-from osd.online.circle import Plan, own_settings
-from osd.online.results import Results, segment_facts
-from osd.online.run import run
-from osd.online.source import demo_segments
+from osd.demo.runner.circle import Plan, own_settings
+from osd.demo.runner.results import Results, segment_facts
+from osd.demo.runner.run import run
+from osd.demo.runner.source import demo_segments
 from storage.settings import Settings
 
 TITLE = "osd demo"

@@ -10,15 +10,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from osd.online.panel import number
-from osd.online.results import Results, segment_facts, write_json
+from osd.demo.runner.panel import number
+from osd.demo.runner.results import Results, segment_facts, write_json
 from storage.errors import StoreWriteFailed
 
 
 def leave(results: Results, out: Path) -> dict[str, Path]:
     """Write everything into the run's folder; the files by what they are. Raises StoreWriteFailed."""
-    from osd.online.picture import draw, save  # matplotlib takes a second to load
-    from osd.online.report import save_report
+    from osd.demo.runner.picture import draw, save  # matplotlib takes a second to load
+    from osd.demo.runner.report import save_report
 
     try:
         svg, png = save(draw(results), out)

@@ -14,9 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from osd.online.circle import Circle
-from osd.online.measure import WINDOW, alpha, moving, tokens_per_second
-from osd.online.stream import Trace, Watch
+from osd.demo.runner.circle import Circle
+from osd.demo.runner.measure import WINDOW, alpha, moving, tokens_per_second
+from osd.demo.runner.stream import Trace, Watch
 from storage.records import DEFAULT_DRAFT, RunState
 
 REFRESH_SECONDS = 0.5

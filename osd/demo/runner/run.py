@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from osd.heed import heeding_ctrl_c
-from osd.online.circle import Circle, Plan, turning
-from osd.online.finish import leave, show, tidy
-from osd.online.offline import read_offline
-from osd.online.onlooker import looking_on, stay
-from osd.online.panel import watching
-from osd.online.results import Results, collect
-from osd.online.stream import Trace
+from osd.demo.ctrl_c import heeding_ctrl_c
+from osd.demo.runner.circle import Circle, Plan, turning
+from osd.demo.runner.finish import leave, show, tidy
+from osd.demo.runner.offline import read_offline
+from osd.demo.runner.onlooker import looking_on, stay
+from osd.demo.runner.panel import watching
+from osd.demo.runner.results import Results, collect
+from osd.demo.runner.stream import Trace
 
 
 def run(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from rich.console import Console
 
-from osd.online.circle import Circle
+from osd.demo.runner.circle import Circle
 
 if TYPE_CHECKING:
     from osd.engine.engine import Engine

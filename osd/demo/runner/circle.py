@@ -1,8 +1,8 @@
 """The whole circle on one machine: engine, recorder, swap and a worker process, over a store of its own.
 
-The parts that it wires: osd.engine.session (engine, recorder, swap), osd.online.process (the worker),
-osd.online.arrival (when a request may start), osd.online.stream (the loop), osd.online.scoring and osd.online.alone
-(what is measured beside).
+The parts that it wires: osd.engine.session (engine, recorder, swap), osd.demo.runner.process (the worker),
+osd.demo.runner.arrival (when a request may start), osd.demo.runner.stream (the loop), osd.demo.runner.scoring and
+osd.demo.runner.alone (what is measured beside).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from osd.demo.runner.alone import TargetAlone
+from osd.demo.runner.arrival import make_arrival
+from osd.demo.runner.feed import Spent
+from osd.demo.runner.process import Worker, save_settings, worker_beside
+from osd.demo.runner.source import Segment
+from osd.demo.runner.stream import Stream, Trace, Watch
 from osd.drafters.factory import proposer_name
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
 from osd.kernels.host import usable_cores
 from osd.models.pair import Pair, load_pair
-from osd.online.alone import TargetAlone
-from osd.online.arrival import make_arrival
-from osd.online.feed import Spent
-from osd.online.process import Worker, save_settings, worker_beside
-from osd.online.source import Segment
-from osd.online.stream import Stream, Trace, Watch
 from osd.prompts import encode
 from storage.errors import StoreWriteFailed
 from storage.records import DEFAULT_DRAFT, Request, Route
@@ -45,7 +45,7 @@ class Plan:
     """A new folder for everything that comes of it."""
     settings: Settings
     arrival: str = "paced"
-    """free, paced or lockstep; see osd.online.arrival."""
+    """free, paced or lockstep; see osd.demo.runner.arrival."""
     max_new_tokens: int = 64
     check_every: int = 16
     """Every so many-th request is decoded again by the target alone."""

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from osd.demo.runner.arrival import Arrival
 from osd.engine.engine import Engine
-from osd.online.arrival import Arrival
 from osd.sequence import Completion
 from storage.errors import BadRequest, TrainingFailed
 from storage.records import Request

@@ -7,8 +7,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from osd.online.measure import WINDOW, moving
-from osd.online.results import Results, segment_facts
+from osd.demo.runner.measure import WINDOW, moving
+from osd.demo.runner.results import Results, segment_facts
 
 ONLINE, FROZEN, OFFLINE, SWAP, INK, FAINT = "#0072B2", "#D55E00", "#000000", "#009E73", "#222222", "#BBBBBB"
 """Okabe and Ito's colours, which people with any colour vision tell apart."""

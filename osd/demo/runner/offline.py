@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from osd.demo.runner.circle import Circle
+from osd.demo.runner.measure import Served
+from osd.demo.runner.process import distil_offline
+from osd.demo.runner.scoring import Reader
+from osd.demo.runner.stream import Trace
 from osd.engine.session import in_folder
 from osd.models.pair import load_model
-from osd.online.circle import Circle
-from osd.online.measure import Served
-from osd.online.process import distil_offline
-from osd.online.scoring import Reader
-from osd.online.stream import Trace
 from osd.sequence import Completion
 
 EPOCHS = 2
