@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from osd.bench.contenders import osd_contender
+from osd.bench.topk_error import Array, bound, measure, smallest_k
 from osd.models.pair import Pair
-from osd.topk_error import Array, bound, measure, smallest_k
 from storage import segments
 from storage.records import RequestSamples
 from storage.settings import ServeSettings

@@ -70,8 +70,8 @@ def online(
 
     Example: `osd bench online --target ./target --draft ./draft --prompts sql.jsonl chat.jsonl.gz --json`
     """
+    from osd.bench.online.bench import last_line, run_bench_online
     from osd.demo.prompts import DOMAINS
-    from osd.demo.runner.bench import last_line, run_bench_online
     from osd.demo.runner.source import demo_segments, file_segments, fitting
 
     settings = surroundings(ctx).settings

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from osd.topk_error import bound, ends_outside, measure, smallest_k
+from osd.bench.topk_error import bound, ends_outside, measure, smallest_k
 from trainer.losses import draft_log_probs, forward_kl, target_log_probs
 
 ROUNDING = 1e-9

@@ -15,8 +15,9 @@ import psutil
 import pytest
 from rich.console import Console
 
+from osd.bench.online import bench
 from osd.demo import DRAFT, TARGET
-from osd.demo.runner import bench, demo
+from osd.demo.runner import demo
 from osd.demo.runner.results import Results, segment_facts
 from osd.demo.runner.source import Segment, demo_segments
 from storage.records import RunState

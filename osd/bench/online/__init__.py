@@ -1,0 +1,1 @@
+"""`osd bench online`: online against offline distillation."""
