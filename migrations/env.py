@@ -1,4 +1,4 @@
-"""Runs migrations on the connection, and within the transaction, that storage.schema hands over."""
+"""Runs migrations on the connection, and within the transaction, that storage.sql.schema hands over."""
 
 from alembic import context
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from router.base import Decision, Router
 from storage.errors import OsdError
 from storage.records import Outcome, Request
-from storage.routes import Plan
+from storage.routes.routes import Plan
 from storage.store import Store
 
 log = logging.getLogger("osd.router")

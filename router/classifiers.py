@@ -13,9 +13,9 @@ from pathlib import Path
 from router.classifying import Languages, Topics
 from router.topic import TopicModel
 from storage.errors import ModelFileDamaged, StoreWriteFailed
-from storage.examples import Pairs
-from storage.files import make_folder, writing
-from storage.routes import Plan
+from storage.files.files import make_folder, writing
+from storage.routes.examples import Pairs
+from storage.routes.routes import Plan
 from storage.settings import Settings
 from storage.store import Store
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from router.auto import AutoRouter
 from storage.errors import StoreWriteFailed
-from storage.files import Aside, make_folder, writing
+from storage.files.files import Aside, make_folder, writing
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import ModelFileDamaged
-from storage.files import Aside
+from storage.files.files import Aside
 
 HEADER = "header"
 

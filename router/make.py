@@ -19,7 +19,7 @@ from router.fixed import FixedRouter
 from router.keeping import Keeper
 from router.pinned import PinnedRouter
 from router.throughput import Costs
-from storage.routes import Plan
+from storage.routes.routes import Plan
 from storage.settings import Settings
 from storage.store import Store
 

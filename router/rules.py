@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from router.language_tags import primary
-from storage.matches import KEYS, LISTS
-from storage.patterns import Pattern
 from storage.records import Route
+from storage.routes.matches import KEYS, LISTS
+from storage.routes.patterns import Pattern
 
 STRENGTH = ("tenant", "pattern", "topic", "language")
 

@@ -2,9 +2,9 @@
 
 What goes: the samples (segments are written anew without them), the lines in the log of recent outcomes. What stays:
 sums by minute, which name no request; the ids of requests in the runs that claimed them, by which the versions are
-found; a line in the trail of admins' changes, by which what still comes is refused (:mod:`storage.forgotten`). Weights
-cannot be made to forget: they are named. Stored tables of n-grams are deleted (:mod:`storage.forgotten_tables`).
-"""
+found; a line in the trail of admins' changes, by which what still comes is refused (:mod:`storage.replay.forgotten`).
+Weights cannot be made to forget: they are named. Stored tables of n-grams are deleted
+(:mod:`storage.versions.forgotten_tables`)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any
 
 from sqlalchemy import delete, select
 
-from storage import admin_log
-from storage.database import Database, changed_rows
 from storage.errors import BadInput, ForgottenAhead
-from storage.forgotten import ACTION, REQUEST, TENANT, News, news_after, take_turns
-from storage.forgotten_tables import drop_tables
-from storage.lineage import Learned, learned_from
-from storage.purge import Purged, Purger
-from storage.sample_index import chunks
-from storage.segment_place import SegmentPlace
-from storage.tables import OutcomeRow, SampleRow
-from storage.weight_place import WeightPlace
+from storage.replay.forgotten import ACTION, REQUEST, TENANT, News, news_after, take_turns
+from storage.replay.purge import Purged, Purger
+from storage.replay.sample_index import chunks
+from storage.replay.segment_place import SegmentPlace
+from storage.sql import admin_log
+from storage.sql.database import Database, changed_rows
+from storage.sql.tables import OutcomeRow, SampleRow
+from storage.versions.forgotten_tables import drop_tables
+from storage.versions.lineage import Learned, learned_from
+from storage.versions.weight_place import WeightPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Forgetter:
             return news_after(session, line)
 
     def drop_tables(self) -> list[str]:
-        """See :func:`storage.forgotten_tables.drop_tables`."""
+        """See :func:`storage.versions.forgotten_tables.drop_tables`."""
         return drop_tables(self._db, self._weights)
 
     def _ids_of(self, tenant: str) -> list[str]:

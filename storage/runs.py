@@ -9,17 +9,17 @@ from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from storage import records
-from storage.database import Database
-from storage.drivers import plain
+from storage.access.tenants import usable_for
 from storage.errors import NotFound, UnknownDraft, WrongState
-from storage.leases import end_expired, free_requests, known_drafts, lock_draft, require_lease
-from storage.lineage import note_material
 from storage.privacy_settings import EVERYTHING, PrivacySettings
 from storage.records import RunState, TrainingRun
-from storage.sample_index import IS_WAITING, chunks, oldest, routes_of
-from storage.suspects import IS_CLEAN, RETRY, half_of_a_group, note_failure
-from storage.tables import LeaseRow, RunRow, SampleRow
-from storage.tenants import usable_for
+from storage.replay.sample_index import IS_WAITING, chunks, oldest, routes_of
+from storage.sql.database import Database
+from storage.sql.drivers import plain
+from storage.sql.leases import end_expired, free_requests, known_drafts, lock_draft, require_lease
+from storage.sql.suspects import IS_CLEAN, RETRY, half_of_a_group, note_failure
+from storage.sql.tables import LeaseRow, RunRow, SampleRow
+from storage.versions.lineage import note_material
 
 Runs = list[TrainingRun]
 Wanted = Sequence[ColumnElement[bool]]
@@ -51,7 +51,7 @@ class RunLedger:
 
         None when nothing is due: fewer than ``min_requests`` wait and the oldest is younger than
         ``max_age_seconds``. ``max_requests`` leaves the rest to the next run. Where nothing new is due, ``retry`` takes
-        some of those on which a run has failed (:mod:`storage.suspects`). Raises LeaseHeld while another
+        some of those on which a run has failed (:mod:`storage.sql.suspects`). Raises LeaseHeld while another
         run's lease lives, UnknownDraft for a draft without weights.
         """
         with self._db.session() as session:

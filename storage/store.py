@@ -1,21 +1,21 @@
 """Everything that osd keeps, behind one door.
 
-    store.samples    what requests leave for learning         storage.samples
+    store.samples    what requests leave for learning         storage.replay.samples
     store.forgetter  forgetting requests and tenants          storage.forget
-    store.keeper     retention and compaction                 storage.keeper
-    store.tenants    what tenants allow                       storage.tenants
-    store.keys       who may call the server                  storage.keys
-    store.versions   drafts' weights and their lives          storage.versions
+    store.keeper     retention and compaction                 storage.replay.keeper
+    store.tenants    what tenants allow                       storage.access.tenants
+    store.keys       who may call the server                  storage.access.keys
+    store.versions   drafts' weights and their lives          storage.versions.versions
     store.runs       who trains what                          storage.runs
-    store.suspects   requests on which training fails         storage.suspects
-    store.outcomes   how drafting went                        storage.outcomes
-    store.routes     which draft serves which traffic         storage.routes
-    store.examples   taught examples of topics                storage.examples
-    store.proposals  changes of routes worth while            storage.proposals
-    store.workers    serving processes that live              storage.workers
-    store.canaries   versions that one of them tries first    storage.canaries
-    store.announcer  word of new versions                     storage.announce
-    store.db         the metadata database                    storage.database
+    store.suspects   requests on which training fails         storage.sql.suspects
+    store.outcomes   how drafting went                        storage.outcomes.outcomes
+    store.routes     which draft serves which traffic         storage.routes.routes
+    store.examples   taught examples of topics                storage.routes.examples
+    store.proposals  changes of routes worth while            storage.routes.proposals
+    store.workers    serving processes that live              storage.access.workers
+    store.canaries   versions that one of them tries first    storage.versions.canaries
+    store.announcer  word of new versions                     storage.sql.announce
+    store.db         the metadata database                    storage.sql.database
 
 A data directory holds ``segments/``, ``weights/`` and ``osd.db``, unless the settings name other places for them. A
 store may be used by several threads, and a directory by several processes.
@@ -26,30 +26,30 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
-from storage.announce import Announcer
-from storage.bucket_weights import weight_place
-from storage.canaries import CanaryLedger
-from storage.cipher import open_cipher
-from storage.database import Database
-from storage.examples import ExampleShelf
-from storage.files import make_folder, writing
+from storage.access.keys import KeyLedger
+from storage.access.tenants import TenantLedger
+from storage.access.workers import WorkerRegistry
+from storage.files.cipher import open_cipher
+from storage.files.files import make_folder, writing
 from storage.forget import Forgetter
-from storage.keeper import Keeper
-from storage.keys import KeyLedger
-from storage.outcomes import OutcomeStore
+from storage.outcomes.outcomes import OutcomeStore
 from storage.privacy_settings import EVERYTHING, PrivacySettings
-from storage.proposals import ProposalLedger
-from storage.routes import RouteTable
+from storage.replay.keeper import Keeper
+from storage.replay.samples import SampleStore
+from storage.replay.segment_place import SegmentPlace, segment_place
+from storage.replay.sweep import Swept
+from storage.routes.examples import ExampleShelf
+from storage.routes.proposals import ProposalLedger
+from storage.routes.routes import RouteTable
 from storage.runs import RunLedger
-from storage.samples import SampleStore
-from storage.segment_place import SegmentPlace, segment_place
 from storage.settings import Settings
-from storage.suspects import SuspectList
-from storage.sweep import Swept
-from storage.tenants import TenantLedger
-from storage.versions import VersionLedger
-from storage.weight_place import WeightPlace
-from storage.workers import WorkerRegistry
+from storage.sql.announce import Announcer
+from storage.sql.database import Database
+from storage.sql.suspects import SuspectList
+from storage.versions.bucket_weights import weight_place
+from storage.versions.canaries import CanaryLedger
+from storage.versions.versions import VersionLedger
+from storage.versions.weight_place import WeightPlace
 
 
 class Store:

@@ -26,9 +26,9 @@ from celery.exceptions import SecurityWarning
 from celery.worker import state
 from kombu.exceptions import OperationalError
 
-from storage.drivers import parse_url, show_url
 from storage.errors import SchemaOutdated, StoreWriteFailed
 from storage.settings import Settings
+from storage.sql.drivers import parse_url, show_url
 from trainer.broker import require_broker, require_url
 from trainer.mailbox import Transport
 from trainer.priority import lower_priority

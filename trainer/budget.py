@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from storage import records
-from storage.answers.service import Answers
-from storage.outcome_window import Window
+from storage.insights.service import Answers
+from storage.outcomes.outcome_window import Window
 from storage.settings import WorkerSettings
 from storage.store import Store
 

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 
 from osd.models.pair import choose_device
 from storage.errors import BadInput, ModelNotLoaded, SegmentDamaged, TrainingFailed
-from storage.files import Aside, writing
+from storage.files.files import Aside, writing
 from storage.records import RequestSamples
-from storage.segments import decode
+from storage.replay.segments import decode
 from storage.settings import Settings
 from storage.store import open_store
 from trainer.collate import select

@@ -23,8 +23,8 @@ from storage import records
 from storage.errors import LeaseHeld, OsdError, UnknownDraft
 from storage.records import RunState, TrainingRun, head_of
 from storage.settings import Settings
+from storage.sql.suspects import RETRY
 from storage.store import Store
-from storage.suspects import RETRY
 from trainer.budget import Budget
 from trainer.heads.loop import run_head_once
 from trainer.loop import Watcher, run_once

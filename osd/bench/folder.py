@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from storage.errors import BadSetting
-from storage.files import writing
+from storage.files.files import writing
 
 PLAN = "plan.json"
 Kept = TypeVar("Kept")

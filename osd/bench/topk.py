@@ -13,8 +13,8 @@ import torch
 from osd.bench.contenders import osd_contender
 from osd.bench.topk_error import Array, bound, measure, smallest_k
 from osd.models.pair import Pair
-from storage import segments
 from storage.records import RequestSamples
+from storage.replay import segments
 from storage.settings import ServeSettings
 
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

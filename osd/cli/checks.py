@@ -127,7 +127,7 @@ def disk(here: Surroundings) -> Iterator[Finding]:
 
 def database(here: Surroundings) -> Iterator[Finding]:
     """Whether the database answers with the schema that this osd needs."""
-    from storage.database import check
+    from storage.sql.database import check
 
     try:
         facts = check(here.settings.storage.database_url())

@@ -19,7 +19,7 @@ def upgrade(ctx: typer.Context) -> None:
     A SQLite file that is not there yet is created. Run it once before the first start on PostgreSQL, and after
     every update of osd that says so.
     """
-    from storage.database import upgrade as upgrade_schema
+    from storage.sql.database import upgrade as upgrade_schema
 
     before, after = upgrade_schema(surroundings(ctx).settings.storage.database_url())
     note(f"The schema is {after}." if before == after else f"The schema went from {before or 'nothing'} to {after}.")
@@ -31,7 +31,7 @@ def check(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
     Changes nothing. Ends with status 5 when it does not answer or does not fit.
     """
-    from storage.database import check as check_database
+    from storage.sql.database import check as check_database
 
     facts = check_database(surroundings(ctx).settings.storage.database_url())
     print_json(facts) if as_json else print_facts(facts)

@@ -10,7 +10,7 @@ import typer
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm, span
 from osd.cli.out import Column, note, print_json, print_rows, say, when
-from storage.keys import DEFAULT_SCOPES, SCOPES
+from storage.access.keys import DEFAULT_SCOPES, SCOPES
 from storage.records import DEFAULT_TENANT
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys of `osd serve`.")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from osd.cli.context import Surroundings
 from osd.cli.finding import BROKEN, OK, WARNING, Finding
-from storage.bucket import Bucket
 from storage.errors import BadSetting, OsdError
+from storage.files.bucket import Bucket
 from storage.settings import StorageSettings
 
 HEARD_SECONDS = 10.0
@@ -19,8 +19,8 @@ READABLE_BY_OTHERS = 0o077
 
 def places(here: Surroundings) -> Iterator[Finding]:
     """Samples, weights and the key ring: is each there, and can it be written? Nothing is left behind."""
-    from storage.bucket_weights import weight_place
-    from storage.segment_place import segment_place
+    from storage.replay.segment_place import segment_place
+    from storage.versions.bucket_weights import weight_place
 
     kept = here.settings.storage
     directory, cache = kept.data_directory().absolute(), kept.cache_directory().absolute()
@@ -55,7 +55,7 @@ def place(part: str, where: Bucket | Path | str, key: str = "") -> Finding:
 
 def encryption(kept: StorageSettings) -> Iterator[Finding]:
     """The key ring, where there is to be one."""
-    from storage.cipher import open_cipher
+    from storage.files.cipher import open_cipher
 
     if kept.encryption is None:
         return
@@ -73,8 +73,8 @@ def encryption(kept: StorageSettings) -> Iterator[Finding]:
 
 def notify(here: Surroundings) -> Iterator[Finding]:
     """How servers learn of new versions; nothing of a database that does not answer, which is a finding of its own."""
-    from storage.announce import Announcer
-    from storage.database import Database
+    from storage.sql.announce import Announcer
+    from storage.sql.database import Database
 
     every = f"servers look every {here.settings.serve.swap_poll_seconds:g} s"
     try:

@@ -11,7 +11,7 @@ import typer
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm, moment
 from osd.cli.out import Column, count, note, print_json, print_rows, say, size, when
-from storage import admin_log
+from storage.sql import admin_log
 
 app = typer.Typer(no_args_is_help=True, help="See, take out and delete what is kept for learning.")
 

@@ -13,10 +13,10 @@ from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm
 from osd.cli.out import NOTHING, Column, count, counted, note, print_json, print_rows, print_table, size, when
 from osd.cli.replay import app
-from storage import admin_log
 from storage.forget import Forgotten
-from storage.imports import import_file
-from storage.verify import verify_samples
+from storage.replay.imports import import_file
+from storage.replay.verify import verify_samples
+from storage.sql import admin_log
 
 DAMAGED = 5
 """Exit status of `osd replay verify` where something is wrong: that of StoreError."""

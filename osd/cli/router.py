@@ -202,7 +202,7 @@ def conditions(
 
 def require_removable(store: Store, route: str) -> None:
     """What would be refused is refused before anybody is asked. Raises UnknownRoute, DefaultRoute."""
-    from storage.route_rows import require_not_default
+    from storage.routes.route_rows import require_not_default
 
     store.routes.get(route)
     require_not_default(route, "removed")
@@ -216,6 +216,6 @@ def pinned_words(store: Store, route: str) -> str:
 
 def tell(route: Route, words: str, as_json: bool) -> None:
     """The route as JSON, or what happened in words."""
-    from storage.route_rows import as_facts
+    from storage.routes.route_rows import as_facts
 
     print_json(as_facts(route)) if as_json else note(words)

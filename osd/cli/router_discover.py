@@ -20,7 +20,7 @@ from osd.cli.router import RouteArgument, app, tell
 from osd.cli.worker import trainer_command
 from router.clusters import LEAST
 from storage.errors import BadInput
-from storage.proposals import Proposal, ProposalState
+from storage.routes.proposals import Proposal, ProposalState
 
 COLUMNS = (
     Column("id", "no.", right=True),

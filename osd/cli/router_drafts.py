@@ -11,13 +11,13 @@ from pathlib import Path
 from osd.cli.context import Surroundings
 from osd.cli.worker import trainer_command
 from storage.errors import BadInput, DuplicateRoute, RouteWithoutDraft
-from storage.forks import adopt, base_of, fork
-from storage.matches import checked
 from storage.records import DEFAULT_DRAFT, DraftVersion, Route
-from storage.route_rows import require_name
+from storage.routes.matches import checked
+from storage.routes.route_rows import require_name
 from storage.settings import Settings
 from storage.store import Store
-from storage.weights import kind_of
+from storage.versions.forks import adopt, base_of, fork
+from storage.versions.weights import kind_of
 
 NEAREST = "nearest"
 

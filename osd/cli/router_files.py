@@ -99,8 +99,8 @@ def export_routes(
     examples: Annotated[bool, typer.Option("--examples", help="Taught examples too; they are prompts.")] = False,
 ) -> None:
     """Write routes and pins as JSON, for `osd router import` on another machine. Drafts are named, not copied."""
-    from storage.files import writing
-    from storage.route_files import RouteFile
+    from storage.files.files import writing
+    from storage.routes.route_files import RouteFile
 
     with surroundings(ctx).store() as store:
         plan = store.routes.plan()
@@ -126,7 +126,7 @@ def import_routes(
 ) -> None:
     """Add and change routes, pins and examples as a file says: all of it, or nothing when something is wrong."""
     from router.classifiers import prepare
-    from storage.route_files import read
+    from storage.routes.route_files import read
 
     wanted = read(source)
     with surroundings(ctx).store() as store:

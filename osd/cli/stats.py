@@ -1,4 +1,4 @@
-"""`osd stats`: what came of drafting, from what servers and trainers leave. It formats; storage.answers knows."""
+"""`osd stats`: what came of drafting, from what servers and trainers leave. It formats; storage.insights knows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Ask how well drafts guess, why, and what it brings.")
 
 GROUPS = ("route", "version", "controller", "tenant", "worker", "minute", "hour", "day")
-"""What storage.outcomes can tell apart, repeated here so that help needs no database library; a test compares."""
+"""What storage.outcomes.outcomes can tell apart, repeated here so that help needs no database library; a test
+compares."""
 PLACE_GROUPS = ("route", "version", "minute", "hour", "day")
 TIMES = ("minute", "hour", "day")
 ALPHA = Column("alpha", "α", share, right=True)
@@ -80,8 +81,8 @@ def acceptance(
     `osd stats acceptance --by route,hour --since 2d --csv`,
     `osd stats acceptance --by route,day --picture alpha.png`
     """
-    from storage.answers.service import Answers
-    from storage.outcome_window import Window
+    from storage.insights.service import Answers
+    from storage.outcomes.outcome_window import Window
 
     names = _names(by)
     with surroundings(ctx).store() as store:
@@ -118,8 +119,8 @@ def positions(
     Example: `osd stats positions --by version --since 7d --picture places.png`
     """
     from osd.cli.stats_picture import places
-    from storage.answers.service import Answers
-    from storage.outcome_window import Window
+    from storage.insights.service import Answers
+    from storage.outcomes.outcome_window import Window
 
     names = _names(by)
     with surroundings(ctx).store() as store:

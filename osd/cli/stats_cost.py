@@ -23,8 +23,8 @@ from osd.cli.stats_show import (
 from storage.errors import BadSetting
 
 if TYPE_CHECKING:
-    from storage.answers.service import CostAnswer
-    from storage.answers.sizes import ModelSize
+    from storage.insights.service import CostAnswer
+    from storage.insights.sizes import ModelSize
 
 
 def _flops(value: float) -> str:
@@ -92,8 +92,8 @@ def cost(
     Example: `osd stats cost --since 7d --target models/target`
     """
     from osd.cli.stats_picture import bars
-    from storage.answers.service import Answers
-    from storage.outcome_window import Window
+    from storage.insights.service import Answers
+    from storage.outcomes.outcome_window import Window
 
     around = surroundings(ctx)
     with around.store() as store:
@@ -112,7 +112,7 @@ def cost(
 
 def _target(folder: Path, asked: bool) -> ModelSize | None:
     """None where the target is known by a hub name only. Raises BadSetting for a folder without weights."""
-    from storage.answers.sizes import model_size
+    from storage.insights.sizes import model_size
 
     found = model_size(folder)
     if found is None and asked:
@@ -147,8 +147,8 @@ def runs(
     Example: `osd stats runs --since 1d --draft default`
     """
     from osd.cli.stats_picture import bars
-    from storage.answers.service import Answers
-    from storage.outcome_window import Window
+    from storage.insights.service import Answers
+    from storage.outcomes.outcome_window import Window
 
     with surroundings(ctx).store() as store:
         found = Answers(store).runs(Window(since, until, draft=draft), limit=limit)

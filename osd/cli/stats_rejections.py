@@ -71,8 +71,8 @@ def rejections(
 
     Examples: `osd stats rejections --since 1d`, `osd stats rejections --by token --route sql --top 30 --csv`
     """
-    from storage.answers.service import Answers
-    from storage.outcome_window import Window
+    from storage.insights.service import Answers
+    from storage.outcomes.outcome_window import Window
 
     kinds = [by] if by else list(KEYS)
     if unknown := [kind for kind in kinds if kind not in KEYS]:

@@ -16,7 +16,7 @@ from storage.errors import BadSetting
 from storage.records import DEFAULT_DRAFT
 
 if TYPE_CHECKING:
-    from storage.outcome_window import Window
+    from storage.outcomes.outcome_window import Window
     from storage.store import Store
 
 
@@ -72,7 +72,7 @@ def change(
     Example: `osd stats change default-000007-1f2e3d4c --window 2d`
     """
     from osd.cli.stats_picture import changes
-    from storage.answers.service import Answers
+    from storage.insights.service import Answers
 
     with surroundings(ctx).store() as store:
         name = version or store.versions.current(draft).id
@@ -114,7 +114,7 @@ def tokens(
     `osd stats tokens --split 2d --route sql --picture tokens.png`
     """
     from osd.cli.stats_picture import learned
-    from storage.answers.service import Answers
+    from storage.insights.service import Answers
 
     if sort not in ("precision", "recall", "rank"):
         raise BadSetting(source="option", key="--sort", reason=f"{sort!r} is none of precision, recall, rank")
@@ -130,7 +130,7 @@ def tokens(
 def _sides(
     store: Store, draft: str, route: str | None, before: str | None, after: str | None, split: float | None
 ) -> tuple[Window, Window]:
-    from storage.outcome_window import Window
+    from storage.outcomes.outcome_window import Window
 
     if split is not None:
         if before or after:

@@ -51,7 +51,7 @@ def list_workers(ctx: typer.Context, as_json: JsonOption = False) -> None:
     `✓` is the version that the ledger serves, `≠` another one, `canary` one that this process tries before the others
     take it. One that was not heard of for `fleet.gone_seconds` is gone; it is listed for another hour.
     """
-    from storage.answers.roster import roster
+    from storage.insights.roster import roster
 
     with surroundings(ctx).store() as store:
         rows = roster(store)

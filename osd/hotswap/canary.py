@@ -1,9 +1,9 @@
 """A new version on one worker first (``fleet.canary``): what this worker should serve, and whether its trial goes well.
 
-The database says who tries a version (:mod:`storage.canaries`). While both serve, that worker compares how its requests
-went with how the others' went under the version that they stay at. A look is taken when its requests have doubled, from
-a quarter of ``fleet.canary_requests`` on; look j is taken at level (1 − canary_confidence) / 2^j, so all looks together
-take back a version that is no worse with probability 1 − canary_confidence at most.
+The database says who tries a version (:mod:`storage.versions.canaries`). While both serve, that worker compares how
+its requests went with how the others' went under the version that they stay at. A look is taken when its requests have
+doubled, from a quarter of ``fleet.canary_requests`` on; look j is taken at level (1 − canary_confidence) / 2^j, so all
+looks together take back a version that is no worse with probability 1 − canary_confidence at most.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from osd.hotswap.canary_comparison import Finding, compare
 from storage import records
-from storage.answers.served import Served, served
-from storage.canaries import Canary, Stage
 from storage.errors import UnknownDraft
 from storage.fleet_settings import FleetSettings
+from storage.insights.served import Served, served
 from storage.records import DraftVersion
 from storage.store import Store
+from storage.versions.canaries import Canary, Stage
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from storage.answers.interval import Bucket, Rate, rate, student
-from storage.answers.served import Served
+from storage.insights.interval import Bucket, Rate, rate, student
+from storage.insights.served import Served
 
 Measure = Callable[[Served], Bucket]
 MEASURES: dict[str, Measure] = {

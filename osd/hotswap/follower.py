@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from storage.errors import OsdError, PairError, StoreError, UnknownDraft, WeightsDamaged
-from storage.promotion import SOUND
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.store import Store
+from storage.versions.promotion import SOUND
 
 log = logging.getLogger(__name__)
 

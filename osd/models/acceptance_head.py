@@ -30,7 +30,7 @@ from osd.models.brief import Acceptance, array_of
 from osd.models.pair import Model
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.settings import ServeSettings
-from storage.weights import HEAD_CONFIG, digest_of, servable_files
+from storage.versions.weights import HEAD_CONFIG, digest_of, servable_files
 
 WEIGHTS = "model.safetensors"
 

@@ -2,7 +2,7 @@
 
 A store that does not answer is left alone for a second, then two, up to half a minute: every try may cost its time-out,
 and the recorder's memory fills meanwhile. What was spilled is taken in between flushes, each file as often as it takes
-and with effect once (:mod:`storage.spill`); files that an earlier process left are taken in too.
+and with effect once (:mod:`storage.replay.spill`); files that an earlier process left are taken in too.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 from storage.errors import CannotDecrypt, DatabaseUnreachable, OsdError, PlaceUnreachable, StoreWriteFailed
-from storage.files import remove, seized, writing
+from storage.files.files import remove, seized, writing
 from storage.records import Outcome, RequestSamples, new_id
+from storage.replay.spill import SAMPLES, Spill, Totals
 from storage.settings import Settings
-from storage.spill import SAMPLES, Spill, Totals
 from storage.store import Store
 
 log = logging.getLogger(__name__)

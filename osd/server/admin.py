@@ -20,13 +20,13 @@ from osd.server.http.guard import Guard
 from osd.server.http.replies import ERRORS
 from osd.server.process.host import Host
 from osd.server.process.snapshot import Snapshots
-from storage import admin_log
-from storage.answers.roster import roster
-from storage.answers.service import Answers
-from storage.drivers import plain
-from storage.outcome_window import Window
+from storage.insights.roster import roster
+from storage.insights.service import Answers
+from storage.outcomes.outcome_window import Window
 from storage.records import DEFAULT_DRAFT, DraftVersion
-from storage.spans import DAY
+from storage.sql import admin_log
+from storage.sql.drivers import plain
+from storage.sql.spans import DAY
 
 admin = APIRouter(prefix="/admin", responses=ERRORS)
 SCOPES = {"/admin/": "admin", "/metrics": "metrics"}

@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from osd.bench.replay_data import POSITIONS, draw_requests, renewed
-from storage.segments import require_shapes
+from storage.replay.segments import require_shapes
 
 FIGURES = (
     "ingest_positions_per_s", "bytes_per_position", "read_positions_per_s", "recorder_share", "claim_ms",

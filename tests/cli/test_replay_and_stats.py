@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from osd.cli.stats import GROUPS
-from storage.outcomes import COLUMNS
+from storage.outcomes.outcomes import COLUMNS
 
 
 def test_acceptance_by_version_as_json(osd, filled):

@@ -8,7 +8,7 @@ import pytest
 
 from osd.drafters.ngram.files import keep_table
 from osd.drafters.ngram.table import Table, TableSettings
-from storage.segments import FORMAT_KEY
+from storage.replay.segments import FORMAT_KEY
 from tests.cli.conftest import samples
 
 

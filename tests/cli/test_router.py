@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from storage.records import Route
-from storage.route_log import login
+from storage.sql.route_log import login
 from tests.cli.conftest import Filled, model_folder, samples
 
 DEFAULT = {"name": "default", "draft": "default", "candidates": [], "matches": {}}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from storage.proposals import ProposalKind, ProposalState
+from storage.routes.proposals import ProposalKind, ProposalState
 from tests.cli.conftest import Filled
 
 EVIDENCE = {"before": 0.3, "after": 0.5, "difference": 0.2, "apart": 0.05}

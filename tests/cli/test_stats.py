@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from osd.cli.stats import PLACE_GROUPS
-from storage.answers.positions import GROUPS
+from storage.insights.positions import GROUPS
 from tests.cli.conftest import outcome, samples
 
 COMMANDS = ("acceptance", "positions", "change", "tokens", "rejections", "cost", "runs")

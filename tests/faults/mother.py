@@ -14,7 +14,7 @@ import trainer.loop
 from storage.runs import RunLedger
 from storage.settings import load_settings
 from storage.store import open_store
-from storage.versions import VersionLedger
+from storage.versions.versions import VersionLedger
 from tests.storage.child import after, before
 
 STEPS = {

@@ -29,9 +29,9 @@ import psutil
 from sqlalchemy import make_url
 
 from osd.demo import DRAFT, TARGET
-from storage import database
 from storage.records import RunState, VersionState
 from storage.settings import load_settings
+from storage.sql import database
 from storage.store import Store, open_store
 from tests.faults.proxy import Proxy
 from tests.faults.tokens import digest

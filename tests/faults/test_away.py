@@ -13,10 +13,10 @@ import pytest
 from osd.recording.recorder import Recorder
 from osd.recording.writer import Handover
 from storage.errors import BadExport, DatabaseUnreachable, ForgottenAhead
+from storage.replay.spill import OUTCOMES, SAMPLES
 from storage.settings import Settings, load_settings
-from storage.spill import OUTCOMES, SAMPLES
+from storage.sql.tables import OutcomeBatchRow
 from storage.store import Store, open_store
-from storage.tables import OutcomeBatchRow
 from tests.faults.make import ALL, keep
 from tests.faults.proxy import Proxy
 from tests.launch import Process

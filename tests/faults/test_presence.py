@@ -14,9 +14,9 @@ from osd.hotswap.drafts import Swap
 from osd.models.pair import Pair
 from osd.recording.recorder import Recorder
 from osd.server.workers.presence import Presence
+from storage.access.workers import WorkerState
 from storage.settings import Settings, load_settings
 from storage.store import open_store
-from storage.workers import WorkerState
 from tests.faults.proxy import Proxy
 from tests.osd.models import model_of, noisy, random_module
 from tests.server.decoding import answer, decoding

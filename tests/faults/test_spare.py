@@ -17,8 +17,8 @@ from osd.prompts import encode
 from storage import records
 from storage.records import Request, RequestSamples, RunState
 from storage.settings import Settings, WorkerSettings, load_settings
+from storage.sql.tables import RunRow
 from storage.store import Store, open_store
-from storage.tables import RunRow
 from tests.storage.make import outcome
 from tests.trainer.conftest import Traffic
 from tests.trainer.models import tiny_llama

@@ -7,8 +7,8 @@ import pytest
 from storage.errors import OsdError, SegmentDamaged, StoreWriteFailed, TrainingFailed
 from storage.records import RequestSamples, RunState, new_id
 from storage.settings import Settings
+from storage.sql.tables import RunRow
 from storage.store import Store
-from storage.tables import RunRow
 from tests.trainer.conftest import Traffic
 from trainer import loop
 from trainer.loop import run_once

@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from storage.answers.roster import roster
+from storage.insights.roster import roster
 from tests.osd.models import VOCABULARY, noisy, random_module
 from tests.server.conftest import Server, serving, until
 

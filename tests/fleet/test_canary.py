@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from storage.canaries import CanaryState
 from storage.records import DraftVersion, VersionState
+from storage.versions.canaries import CanaryState
 from tests.fleet.conftest import alive, ask, fleet, kill, listed
 from tests.osd.models import noisy, random_module
 from tests.server.conftest import Server, until

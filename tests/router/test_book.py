@@ -16,7 +16,7 @@ from router.book import LiveRouter
 from router.classifying import ClassifierRouter
 from storage.errors import UnknownRoute
 from storage.records import Request, Route
-from storage.routes import Plan
+from storage.routes.routes import Plan
 from storage.settings import Settings, load_settings
 from storage.store import Store
 

@@ -11,7 +11,7 @@ from router.classifiers import Classifiers, learned_topics, model_folder, prepar
 from router.make import builder, make_router
 from storage.errors import ModelFileDamaged, UnknownRoute
 from storage.records import Request, Route
-from storage.routes import Plan
+from storage.routes.routes import Plan
 from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.router.test_book import ask, soon

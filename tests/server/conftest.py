@@ -19,7 +19,7 @@ import torch
 
 from osd.demo import DRAFT, TARGET
 from osd.models.pair import Pair, load_pair
-from storage.keys import ApiKey
+from storage.access.keys import ApiKey
 from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.launch import Process

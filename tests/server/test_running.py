@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from storage import admin_log
+from storage.sql import admin_log
 from tests.server.conftest import PATIENCE, Make, Server, serving, until
 
 LONG = {"prompt": "def add(a, b):", "max_tokens": 480, "ignore_eos": True, "temperature": 0}

@@ -19,10 +19,11 @@ import pyarrow.parquet  # noqa: F401, children need not load it one by one
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 
-from storage import files, weights
-from storage.segment_place import LocalSegments
+from storage.files import files
+from storage.replay.segment_place import LocalSegments
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
+from storage.versions import weights
 from tests.storage.make import outcome, samples, write_weights
 
 BATCH = 4

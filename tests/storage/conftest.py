@@ -20,11 +20,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from storage import database, records
-from storage.drivers import make_engine, parse_url
+from storage import records
 from storage.settings import Settings, load_settings
+from storage.sql import database
+from storage.sql.drivers import make_engine, parse_url
+from storage.sql.tables import Base
 from storage.store import Store, open_store
-from storage.tables import Base
 from tests.storage.places import PLACES
 from tests.storage.s3 import BUCKET, environment, s3_server
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from storage.bucket import Bucket
+from storage.files.bucket import Bucket
 from storage.records import DraftVersion
 from storage.store import Store
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from storage.announce import Announcer, announce
-from storage.database import Database
 from storage.settings import Settings, load_settings
+from storage.sql.announce import Announcer, announce
+from storage.sql.database import Database
 from storage.store import Store, open_store
 from tests.storage.child import run_child
 from tests.storage.make import add_root, samples

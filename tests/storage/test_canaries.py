@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.canaries import LOST, CanaryState, chosen
 from storage.records import DraftVersion, VersionState
 from storage.store import Store
+from storage.versions.canaries import LOST, CanaryState, chosen
 from tests.storage.conftest import Clock
 from tests.storage.make import at_once, write_weights
 from tests.storage.test_workers import worker

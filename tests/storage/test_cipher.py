@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from storage import segments
-from storage.cipher import open_cipher, parse_ring
 from storage.errors import BadSetting, CannotDecrypt, SegmentDamaged
-from storage.imports import import_file
+from storage.files.cipher import open_cipher, parse_ring
+from storage.replay import segments
+from storage.replay.imports import import_file
+from storage.replay.verify import verify_samples
 from storage.settings import load_settings
 from storage.store import Store, open_store
-from storage.verify import verify_samples
 from tests.storage.make import assert_same, samples
 from tests.storage.places import segments_of
 

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from storage import database
-from storage.database import Database
-from storage.drivers import plain
 from storage.errors import BadSetting, DatabaseUnreachable, OsdError, SchemaOutdated, StoreError, StoreWriteFailed
-from storage.schema import HEAD
 from storage.settings import Settings, load_settings
+from storage.sql import database
+from storage.sql.database import Database
+from storage.sql.drivers import plain
+from storage.sql.schema import HEAD
+from storage.sql.tables import DraftRow
 from storage.store import Store, open_store
-from storage.tables import DraftRow
 from tests.storage.child import join, start_child
 from tests.storage.conftest import new_postgres
 from tests.storage.make import at_once, outcome
@@ -163,7 +163,7 @@ def test_values_that_a_driver_cannot_encode(store: Store) -> None:
 
 
 def test_a_writer_that_waits_too_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.drivers.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("storage.sql.drivers.BUSY_SECONDS", 0.1)
     with opened(tmp_path, None) as store, opened(tmp_path, None) as other:
         with store.db.session() as session:
             session.execute(text("SELECT 1"))
@@ -173,7 +173,7 @@ def test_a_writer_that_waits_too_long_says_so(tmp_path: Path, monkeypatch: pytes
 
 
 def test_readers_do_not_wait_for_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.drivers.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("storage.sql.drivers.BUSY_SECONDS", 0.1)
     with opened(tmp_path, None) as store, store.db.session() as session:
         session.execute(text("DELETE FROM routes"))
         assert [route.name for route in store.routes.list()] == ["default"]

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from storage.divergence import of_requests
 from storage.records import RequestSamples, TokenKind
+from storage.replay.divergence import of_requests
 from tests.storage.make import samples
 
 

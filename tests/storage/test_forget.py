@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select, text
 
-from storage import admin_log
 from storage.errors import BadInput, ForgottenAhead, UnknownRequest
-from storage.lineage import Learned
-from storage.proposals import ProposalKind, ProposalState
 from storage.records import DraftVersion, RequestSamples, RunState, TrainingRun, now
+from storage.routes.proposals import ProposalKind, ProposalState
+from storage.sql import admin_log
+from storage.sql.tables import Base, RunRow
 from storage.store import Store
-from storage.tables import Base, RunRow
+from storage.versions.lineage import Learned
 from tests.storage.make import add_root, outcome, samples, write_weights
 
 MANY = 1_000

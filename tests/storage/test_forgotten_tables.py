@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from storage import forgotten_tables
 from storage.errors import ForgottenAhead, ForgottenSince, WeightsDamaged
-from storage.forgotten import News
-from storage.forgotten_tables import KIND, born_after
 from storage.records import DraftVersion, VersionState
+from storage.replay.forgotten import News
 from storage.settings import Settings
 from storage.store import Store, open_store
+from storage.versions import forgotten_tables
+from storage.versions.forgotten_tables import KIND, born_after
 from tests.storage.make import add_root, at_once, samples
 from tests.storage.places import files_below, files_of, weights_of
 

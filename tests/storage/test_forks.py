@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from storage.errors import BadInput, StoreError, UnknownVersion, WeightsDamaged, WrongState
-from storage.forks import base_of, fork
 from storage.records import VersionState
 from storage.store import Store
+from storage.versions.forks import base_of, fork
 from tests.storage.make import add_root, write_weights
 from tests.storage.places import forget_cache, weights_of
 

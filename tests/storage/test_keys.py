@@ -7,9 +7,9 @@ import time
 import pytest
 from sqlalchemy import text
 
-from storage import admin_log
+from storage.access.keys import PREFIX, digest
 from storage.errors import BadInput, UnknownKey
-from storage.keys import PREFIX, digest
+from storage.sql import admin_log
 from storage.store import Store
 
 

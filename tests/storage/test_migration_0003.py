@@ -9,7 +9,7 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, Engine, inspect, text
 
-from storage import schema
+from storage.sql import schema
 from tests.storage.conftest import empty_database
 
 VERSION = "INSERT INTO draft_versions VALUES ('v0', 'default', 0, NULL, 'd', 'full', 'ready', 2.0, 'p', NULL, '{}')"

@@ -9,8 +9,8 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, Engine, inspect, text
 
-from storage import schema
-from storage.spans import DAY, WEEK
+from storage.sql import schema
+from storage.sql.spans import DAY, WEEK
 from tests.storage.conftest import empty_database
 
 COUNTER = (

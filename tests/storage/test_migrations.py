@@ -16,9 +16,9 @@ from alembic.migration import MigrationContext
 from sqlalchemy import JSON, Column, Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.dialects import postgresql, sqlite
 
-from storage import database, schema
-from storage.drivers import make_engine, parse_url
-from storage.tables import Base
+from storage.sql import database, schema
+from storage.sql.drivers import make_engine, parse_url
+from storage.sql.tables import Base
 from tests.storage.conftest import empty_database, new_postgres
 
 ROOT = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ from sqlalchemy import select
 
 from osd.sequence import by_position
 from storage.records import Round, Route
-from storage.spans import KEPT
+from storage.sql.spans import KEPT
+from storage.sql.tables import PositionRow
 from storage.store import Store
-from storage.tables import PositionRow
 from tests.storage.make import outcome
 
 Triple = tuple[int, int, int]

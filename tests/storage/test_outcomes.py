@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import BadInput
-from storage.outcomes import OutcomeStore
+from storage.outcomes.outcomes import OutcomeStore
 from storage.settings import Settings
-from storage.spans import DAY, HOUR, KEPT, MINUTE, by_span, cover
+from storage.sql.spans import DAY, HOUR, KEPT, MINUTE, by_span, cover
 from storage.store import Store, open_store
 from tests.storage.child import join, start_child
 from tests.storage.make import add_root, outcome

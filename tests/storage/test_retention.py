@@ -7,7 +7,7 @@ import random
 import pytest
 
 from storage.errors import BadSetting
-from storage.retention import Kept, allot, decide
+from storage.replay.retention import Kept, allot, decide
 from storage.retention_settings import RetentionSettings
 from storage.settings import load_settings
 

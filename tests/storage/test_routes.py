@@ -21,8 +21,8 @@ from storage.errors import (
     UnknownRoute,
 )
 from storage.records import Route
-from storage.route_log import login
 from storage.settings import Settings
+from storage.sql.route_log import login
 from storage.store import Store, open_store
 from tests.storage.conftest import Clock
 from tests.storage.make import add_root, at_once, outcome, samples

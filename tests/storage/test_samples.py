@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import files, records, segments
+from storage import records
 from storage.errors import BadInput, SegmentDamaged, StoreError, StoreWriteFailed, UnknownRequest
+from storage.files import files
 from storage.records import Route
+from storage.replay import segments
+from storage.replay.sweep import GRACE_SECONDS, _take_orphan
 from storage.store import Store
-from storage.sweep import GRACE_SECONDS, _take_orphan
 from tests.storage.conftest import Clock
 from tests.storage.make import add_root, assert_same, at_once, samples
 from tests.storage.places import GARBAGE, files_below, segments_of

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage import segments
 from storage.errors import BadInput, SegmentDamaged
 from storage.records import RequestSamples
-from storage.segment_files import is_held_out, read_segment
-from storage.segment_place import LocalSegments
+from storage.replay import segments
+from storage.replay.segment_files import is_held_out, read_segment
+from storage.replay.segment_place import LocalSegments
 from tests.storage.make import assert_same, samples
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=20)

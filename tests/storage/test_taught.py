@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import BadInput, UnknownDraft, UnknownProposal, UnknownTopic, WrongState
-from storage.examples import TEXT_LENGTH, Taught
-from storage.proposals import ProposalKind, ProposalState
+from storage.routes.examples import TEXT_LENGTH, Taught
+from storage.routes.proposals import ProposalKind, ProposalState
 from storage.store import Store
 from tests.storage.make import add_root
 

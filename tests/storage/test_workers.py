@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from storage import admin_log
+from storage.access.workers import FORGET_SECONDS, Worker, WorkerState
 from storage.errors import UnknownWorker
+from storage.sql import admin_log
 from storage.store import Store
-from storage.workers import FORGET_SECONDS, Worker, WorkerState
 from tests.storage.conftest import Clock
 from tests.storage.make import at_once, write_weights
 

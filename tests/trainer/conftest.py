@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.records import RequestSamples
-from storage.segment_files import is_held_out
+from storage.replay.segment_files import is_held_out
 from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.trainer.models import answers, random_prompts, tiny_llama

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.exports import write_export
 from storage.records import RequestSamples, RunState, new_id, now
-from storage.segment_files import is_held_out
+from storage.replay.exports import write_export
+from storage.replay.segment_files import is_held_out
 from storage.settings import load_settings
 from storage.store import open_store
 from tests.launch import Process

@@ -16,7 +16,7 @@ from osd.models.acceptance_head import AcceptanceHead, digest_of_model, save_hea
 from osd.models.pair import Pair
 from osd.prompts import encode, read_prompts
 from storage.errors import BadInput, BadPromptFile, TrainingFailed
-from storage.files import Aside, writing
+from storage.files.files import Aside, writing
 from storage.records import Request, Sampling
 from storage.settings import Settings
 from trainer.distil import NotFinite

@@ -11,8 +11,8 @@ from typing import Any
 
 from router.classifiers import prepare
 from storage.errors import BadInput, DuplicateRoute, WrongState
-from storage.proposals import Proposal, ProposalKind, ProposalState
 from storage.records import Route
+from storage.routes.proposals import Proposal, ProposalKind, ProposalState
 from storage.store import Store
 from trainer.routes.settling import candidates, settle
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from storage.errors import BadInput, TrainingFailed
-from storage.proposals import Proposal
+from storage.routes.proposals import Proposal
 from storage.settings import Settings, load_settings
 from trainer.signals import Stop, stop_on_signals
 

@@ -21,9 +21,9 @@ import torch
 
 from osd.models.pair import choose_device, load_tokenizer
 from storage.errors import UnknownDraft
-from storage.files import Aside, writing
-from storage.proposals import Proposal, ProposalKind, ProposalState
+from storage.files.files import Aside, writing
 from storage.records import RequestSamples, Route
+from storage.routes.proposals import Proposal, ProposalKind, ProposalState
 from storage.settings import GateSettings, Settings
 from storage.store import Store
 from trainer.routes.drift import find_drift

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from storage.errors import OsdError
-from storage.proposals import Proposal
+from storage.routes.proposals import Proposal
 from storage.settings import Settings
 from storage.store import Store
 from trainer.distil import NotFinite

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from storage.proposals import Proposal, ProposalState
+from storage.routes.proposals import Proposal, ProposalState
 from storage.store import Store
 
 FOLDER = "proposals"

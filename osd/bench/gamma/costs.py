@@ -25,7 +25,7 @@ from typing import Any
 
 from osd.gamma.base import CostModel
 from storage.errors import BadBenchFile, BadInput
-from storage.files import Aside
+from storage.files.files import Aside
 
 VERSION = 1
 """Of the JSON file's layout."""

@@ -27,7 +27,7 @@ import numpy as np
 
 from osd.bench.gamma.rounds import Recording, Trace
 from storage.errors import BadBenchFile
-from storage.files import Aside
+from storage.files.files import Aside
 
 VERSION = 1
 """Of the layout."""

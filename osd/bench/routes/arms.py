@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from storage.errors import BadSetting
-from storage.forks import fork
 from storage.records import DEFAULT_DRAFT, Route
 from storage.store import Store
+from storage.versions.forks import fork
 
 ARMS = ("single", "routed", "routed_lora")
 

@@ -13,7 +13,7 @@ from osd.bench.serve.load import Beside
 from storage.records import DEFAULT_DRAFT, DraftVersion
 from storage.settings import Settings
 from storage.store import Store, open_store
-from storage.weights import copy_files, servable_files
+from storage.versions.weights import copy_files, servable_files
 
 
 class Swaps:

@@ -13,9 +13,9 @@ from sqlalchemy import text
 from osd.bench.stats.questions import ask, questions
 from osd.bench.stats.store import add_log, add_runs, add_samples, add_versions
 from osd.bench.stats.year import Plan, add_days, add_weeks, rows
-from storage.database import Database
 from storage.errors import BadInput
 from storage.settings import load_settings
+from storage.sql.database import Database
 from storage.store import Store, open_store
 
 Report = Callable[[str], None]

@@ -8,10 +8,10 @@ from typing import Any
 
 from osd.bench.stats.year import Plan
 from osd.server.metrics.store import StoreCollector
-from storage.answers.service import Answers
-from storage.answers.sizes import ModelSize
-from storage.outcome_window import EVERYTHING, Window
-from storage.spans import DAY, HOUR
+from storage.insights.service import Answers
+from storage.insights.sizes import ModelSize
+from storage.outcomes.outcome_window import EVERYTHING, Window
+from storage.sql.spans import DAY, HOUR
 from storage.store import Store
 
 Question = Callable[[], Any]

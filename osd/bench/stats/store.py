@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from osd.bench.stats.year import END, Plan
-from storage.database import Database
 from storage.records import Outcome, RequestSamples, RunState, TokenKind, VersionState
-from storage.spans import HOUR, MINUTE
+from storage.sql.database import Database
+from storage.sql.spans import HOUR, MINUTE
+from storage.sql.tables import OutcomeRow, RunRow, VersionRow
 from storage.store import Store
-from storage.tables import OutcomeRow, RunRow, VersionRow
 
 LOG_ROWS = 20_000
 POSITIONS, TOP_K, VOCABULARY = 64, 64, 32_000

@@ -18,7 +18,7 @@ from osd.bench.trigram import END, draft_times
 from osd.drafters.ngram.corpus_stats import table_stats
 from osd.drafters.ngram.errors import BadCorpus
 from osd.models.pair import Pair
-from storage.files import writing
+from storage.files.files import writing
 from storage.settings import ServeSettings
 
 BENCH, ANSWERS = "bench.json", "answers.json"

@@ -26,8 +26,8 @@ import numpy.typing as npt
 from osd.drafters.ngram.errors import BadCorpus
 from osd.drafters.ngram.files import require_tokenizer, write_table
 from osd.drafters.ngram.table import Table, TableSettings, first_room
-from storage.files import make_folder, remove, rename, writing
-from storage.weights import sync_tree
+from storage.files.files import make_folder, remove, rename, writing
+from storage.versions.weights import sync_tree
 
 TOKENS, ENDS, FACTS, PROGRESS = "tokens.bin", "documents.bin", "corpus.json", "progress.json"
 TOKENIZER = "tokenizer.json"

@@ -23,12 +23,12 @@ from osd.drafters.ngram.errors import BadTable, OtherTokenizer
 from osd.drafters.ngram.lists import Lists
 from osd.drafters.ngram.table import Table, TableSettings, table_from
 from storage.errors import BadInput, ModelFileDamaged, UnknownDraft
-from storage.files import Aside, writing
-from storage.forgotten_tables import KIND
-from storage.ledger import require_name
+from storage.files.files import Aside, writing
 from storage.records import DraftVersion, new_id
-from storage.versions import VersionLedger
-from storage.weights import NGRAM_CONFIG, sync_tree
+from storage.sql.ledger import require_name
+from storage.versions.forgotten_tables import KIND
+from storage.versions.versions import VersionLedger
+from storage.versions.weights import NGRAM_CONFIG, sync_tree
 
 FORMAT, VERSION, ARRAYS = "osd-ngram", 1, "model.safetensors"
 TYPES = {"keys": np.uint64, "lengths": np.uint8, "entries": np.uint32}

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from osd.drafters.ngram.match_settings import MatchSettings
 from osd.drafters.ngram.suffix import DEFAULTS, SuffixIndex
-from storage.samples import SampleStore
+from storage.replay.samples import SampleStore
 
 SOME = 256
 """Requests that are read in one go."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from osd.drafters.ngram.corpus import Corpus
 from osd.drafters.ngram.encoding import Encoder
 from osd.drafters.ngram.errors import BadCorpus
-from storage.files import Aside
+from storage.files.files import Aside
 
 FEW = 512
 

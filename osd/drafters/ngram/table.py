@@ -73,7 +73,7 @@ class Table:
         self.learned = learned
         """Tokens counted."""
         self.born = 0
-        """The newest line of the trail about forgetting when it began; see :mod:`storage.forgotten_tables`."""
+        """The newest line of the trail about forgetting when it began; see :mod:`storage.versions.forgotten_tables`."""
         self._moved = 0
 
     @property

@@ -10,13 +10,13 @@ from starlette.exceptions import HTTPException
 
 from osd.server.dashboard.inside import Inside
 from osd.server.process.host import Host
-from storage.answers.service import Answers
-from storage.answers.timeline import timeline
-from storage.drivers import plain
-from storage.outcome_window import Window
-from storage.proposals import Proposal
+from storage.insights.service import Answers
+from storage.insights.timeline import timeline
+from storage.outcomes.outcome_window import Window
 from storage.records import TrainingRun, now
-from storage.spans import DAY
+from storage.routes.proposals import Proposal
+from storage.sql.drivers import plain
+from storage.sql.spans import DAY
 from storage.store import Store
 
 facts = APIRouter(prefix="/admin/dashboard")

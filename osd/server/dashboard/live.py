@@ -6,8 +6,8 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from storage.answers.plain_round import PlainRound, plain_round
-from storage.answers.timeline import lately
+from storage.insights.plain_round import PlainRound, plain_round
+from storage.insights.timeline import lately
 from storage.records import now
 from storage.store import Store
 

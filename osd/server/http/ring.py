@@ -8,8 +8,8 @@ import time
 
 from osd.server.http.buckets import Bucket
 from osd.server.http.errors import ApiError, BadKey, Busy, NotAllowed
+from storage.access.keys import ApiKey, KeyLedger, digest
 from storage.errors import StoreError
-from storage.keys import ApiKey, KeyLedger, digest
 from storage.records import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)

@@ -58,7 +58,7 @@ SUMS: dict[str, Metric] = {
     "draft_ms": Metric("osd_draft_seconds", "Requests' shares of the time spent drafting.", ROUTED),
     "verify_ms": Metric("osd_verify_seconds", "Requests' shares of the time spent verifying.", ROUTED),
 }
-"""By the names of :class:`storage.outcomes.AcceptanceRow`."""
+"""By the names of :class:`storage.outcomes.outcomes.AcceptanceRow`."""
 
 PLACE_DRAFTED = Metric("osd_place_drafted", "Rounds that drafted a token at this place.", ("position",))
 PLACE_ACCEPTED = Metric("osd_place_accepted", "Rounds in which the token there was accepted.", ("position",))

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from osd.server.metrics import families as m
 from osd.server.metrics.families import Family, Sheet
-from storage.answers.service import Answers
 from storage.errors import NotFound, OsdError
+from storage.insights.service import Answers
 from storage.store import Store
 
 log = logging.getLogger(__name__)

@@ -34,9 +34,9 @@ from osd.server.process.snapshot import Snapshots
 from osd.server.workers.board import Phase
 from osd.server.workers.presence import Presence
 from osd.server.workers.seat import Seat
+from storage.access.workers import WorkerState
 from storage.settings import Settings
 from storage.store import Store
-from storage.workers import WorkerState
 
 log = logging.getLogger(__name__)
 

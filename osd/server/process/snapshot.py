@@ -11,9 +11,9 @@ from osd.server.dashboard.live import Live
 from osd.server.process.engine_thread import EngineThread
 from osd.server.process.host import Host
 from osd.server.workers.board import Line
-from storage.answers.service import Answers
 from storage.errors import StoreError
-from storage.outcome_window import Window
+from storage.insights.service import Answers
+from storage.outcomes.outcome_window import Window
 from storage.records import now
 
 RECENT_SECONDS = 600.0

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from osd.engine.engine import Engine
 from osd.server.process.engine_thread import EngineThread
 from storage import records
+from storage.access.workers import Worker, WorkerState
 from storage.errors import OsdError
 from storage.fleet_settings import FleetSettings
 from storage.store import Store
-from storage.workers import Worker, WorkerState
 
 log = logging.getLogger(__name__)
 

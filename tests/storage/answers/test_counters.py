@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from storage.answers.plain_round import fit, plain_round
-from storage.answers.service import Answers
-from storage.answers.sizes import ModelSize, model_size
 from storage.errors import BadInput, ModelFileDamaged, UnknownVersion
-from storage.outcome_window import Window
+from storage.insights.plain_round import fit, plain_round
+from storage.insights.service import Answers
+from storage.insights.sizes import ModelSize, model_size
+from storage.outcomes.outcome_window import Window
 from storage.records import RunState
-from storage.spans import DAY, HOUR
+from storage.sql.spans import DAY, HOUR
 from storage.store import Store
 from tests.storage.make import add_root, outcome, write_weights
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from storage import admin_log
-from storage.answers.timeline import LIVE_BUCKETS, lately, marks, timeline
-from storage.proposals import ProposalKind
+from storage.insights.timeline import LIVE_BUCKETS, lately, marks, timeline
 from storage.records import Outcome
-from storage.spans import DAY, HOUR
+from storage.routes.proposals import ProposalKind
+from storage.sql import admin_log
+from storage.sql.spans import DAY, HOUR
 from storage.store import Store
 from tests.storage.make import add_root, outcome
 

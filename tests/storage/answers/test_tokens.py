@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from storage.answers.service import Answers
-from storage.answers.tokens import tokens
 from storage.errors import BadInput, SegmentDamaged
-from storage.outcome_window import Window
+from storage.insights.service import Answers
+from storage.insights.tokens import tokens
+from storage.outcomes.outcome_window import Window
 from storage.records import RequestSamples, TokenKind
 from storage.store import Store
 from tests.storage.make import outcome, samples

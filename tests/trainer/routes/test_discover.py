@@ -12,8 +12,8 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from storage.errors import BadInput, DuplicateRoute, UnknownProposal, WrongState
-from storage.proposals import Proposal, ProposalKind, ProposalState
 from storage.records import Outcome, Route, new_id, now
+from storage.routes.proposals import Proposal, ProposalKind, ProposalState
 from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from storage.tenants import Tenant, TenantLedger
+from storage.access.tenants import Tenant, TenantLedger
 
 AGAIN = 10.0
 """Seconds after which tenants that are known are asked for again."""

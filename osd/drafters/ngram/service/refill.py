@@ -18,7 +18,7 @@ from osd.drafters.ngram.service.shared import shared_requests
 from osd.drafters.ngram.table import Table
 from storage.errors import SegmentDamaged
 from storage.records import RequestSamples
-from storage.samples import SampleStore
+from storage.replay.samples import SampleStore
 
 log = logging.getLogger(__name__)
 MOST = 20_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from storage.records import RequestSamples
-from storage.samples import SampleStore
+from storage.replay.samples import SampleStore
 
 
 def shared_requests(samples: SampleStore, ids: Sequence[str], vocabulary: int) -> list[RequestSamples]:

@@ -20,10 +20,10 @@ from osd.drafters.ngram.service.trail import Trail
 from osd.drafters.ngram.table import Table, TableSettings
 from osd.models.pair import Pair
 from storage.errors import ForgottenSince, OsdError, PairError, UnknownDraft, WeightsDamaged
-from storage.forgotten_tables import KIND, born_after
 from storage.records import DEFAULT_ROUTE, DraftVersion
 from storage.settings import ServeSettings
 from storage.store import Store
+from storage.versions.forgotten_tables import KIND, born_after
 
 log = logging.getLogger(__name__)
 GROWN = 1.1

@@ -13,7 +13,7 @@ from osd.bench.stats.bench import STAGES, bench
 from osd.bench.stats.year import END, Plan, add_days, add_weeks
 from storage.errors import BadInput
 from storage.settings import load_settings
-from storage.spans import DAY, KEPT
+from storage.sql.spans import DAY, KEPT
 from storage.store import Store, open_store
 from tests.cli.conftest import Osd, data, osd  # noqa: F401
 from tests.storage.conftest import (  # noqa: F401

@@ -1,0 +1,126 @@
+"""API keys: who may call the server, for which tenant, how much, and until when.
+
+A key is 256 random bits, and only its SHA-256 is kept. A slow hash guards secrets that can be guessed; nobody guesses
+this one, and every request would pay for the slowness.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from storage.errors import BadInput, UnknownKey
+from storage.records import EVERYBODY, now
+from storage.sql import admin_log
+from storage.sql.database import Database
+from storage.sql.tables import ApiKeyRow
+
+PREFIX = "osd-"
+SHOWN = 8
+"""Characters of a key that lists show, its prefix included."""
+SCOPES = ("infer", "metrics", "admin")
+DEFAULT_SCOPES = ("infer",)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """What is kept of a key."""
+
+    id: str
+    hash: str
+    """SHA-256 of the key, hexadecimal."""
+    shown: str
+    """The key's first characters, to tell it from others."""
+    name: str
+    tenant: str
+    scopes: tuple[str, ...]
+    requests_per_minute: int | None
+    """None: no limit."""
+    tokens_per_minute: int | None
+    """Prompt and output; None: no limit."""
+    created_at: float
+    expires_at: float | None
+    revoked_at: float | None
+
+    def valid(self, at: float) -> bool:
+        """Whether it opens anything at this time."""
+        return self.revoked_at is None and (self.expires_at is None or at < self.expires_at)
+
+    def facts(self) -> dict[str, Any]:
+        """It without the hash, for lists and the trail."""
+        return {name: value for name, value in asdict(self).items() if name != "hash"}
+
+
+def digest(secret: str) -> str:
+    """What is kept of a key."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class KeyLedger:
+    """The keys of a store; every change is in the admins' trail."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def create(
+        self,
+        tenant: str,
+        *,
+        name: str = "",
+        scopes: Sequence[str] = DEFAULT_SCOPES,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        expires_at: float | None = None,
+        who: str | None = None,
+    ) -> tuple[str, ApiKey]:
+        """A new key, which nothing can show again, and what is kept of it. Raises BadInput."""
+        check(tenant, scopes, (requests_per_minute, tokens_per_minute), expires_at)
+        secret = PREFIX + secrets.token_urlsafe(32)
+        key = ApiKey(
+            f"key-{secrets.token_hex(4)}", digest(secret), secret[:SHOWN], name, tenant, tuple(dict.fromkeys(scopes)),
+            requests_per_minute, tokens_per_minute, now(), expires_at, None,
+        )  # fmt: skip
+        with self._db.session() as session:
+            session.add(ApiKeyRow(**{**asdict(key), "scopes": list(key.scopes)}))
+            admin_log.note(session, who, "key", key.id, {"created": key.facts()})
+        return secret, key
+
+    def list(self) -> list[ApiKey]:
+        """Every key there ever was, oldest first."""
+        with self._db.session(read_only=True) as session:
+            return [to_record(row) for row in session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at))]
+
+    def revoke(self, key_id: str, who: str | None = None) -> ApiKey:
+        """End a key; one that has ended stays as it is. Raises UnknownKey."""
+        with self._db.session() as session:
+            row = session.get(ApiKeyRow, key_id, with_for_update=True)
+            if row is None:
+                raise UnknownKey(key=key_id)
+            if row.revoked_at is None:
+                row.revoked_at = now()
+                admin_log.note(session, who, "key", key_id, {"revoked": row.revoked_at})
+            return to_record(row)
+
+
+def check(tenant: str, scopes: Sequence[str], limits: Sequence[int | None], expires_at: float | None) -> None:
+    """Raises BadInput that names what is wrong with a key to be made."""
+    if not tenant.strip() or tenant == EVERYBODY:
+        raise BadInput(reason=f"{tenant!r} names no tenant; give the one whose requests come with this key.")
+    if not scopes or (unknown := sorted(set(scopes) - set(SCOPES))):
+        given = ", ".join(unknown) if scopes else "none"
+        raise BadInput(reason=f"A key needs scopes out of {', '.join(SCOPES)}; given: {given}.")
+    if any(limit is not None and limit < 1 for limit in limits):
+        raise BadInput(reason="A limit of requests or tokens a minute is 1 or more; leave it out for none.")
+    if expires_at is not None and expires_at <= now():
+        raise BadInput(reason="The key would have expired already; give a time to come.")
+
+
+def to_record(row: ApiKeyRow) -> ApiKey:
+    """The row as a record."""
+    values = {name: getattr(row, name) for name in ApiKey.__dataclass_fields__}
+    return ApiKey(**{**values, "scopes": tuple(row.scopes)})

@@ -1,0 +1,102 @@
+"""What tenants allow: that their requests are kept, and that they train drafts which others use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import ColumnElement, and_, or_, select, true
+from sqlalchemy.orm import Session
+
+from storage.errors import BadInput
+from storage.privacy_settings import PrivacySettings
+from storage.records import EVERYBODY
+from storage.sql import admin_log
+from storage.sql.database import Database
+from storage.sql.tables import RoutePinRow, RouteRow, SampleRow, TenantRow, table_of
+
+_TENANTS = table_of(TenantRow).c
+SAID = select(_TENANTS.name, _TENANTS.learn)
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """What one tenant allows."""
+
+    name: str
+    learn: bool
+    """Whether its requests may be kept."""
+    share: bool
+    """Whether they may train drafts that other tenants use."""
+
+
+class TenantLedger:
+    """Tenants of whom something was said; the others allow what the settings say."""
+
+    def __init__(self, db: Database, privacy: PrivacySettings) -> None:
+        self._db = db
+        self._privacy = privacy
+        self._said: dict[str, bool] | None = None
+
+    def list(self) -> list[Tenant]:
+        """By name."""
+        with self._db.session(read_only=True) as session:
+            return [_to_record(row) for row in session.scalars(select(TenantRow).order_by(TenantRow.name))]
+
+    def get(self, name: str) -> Tenant:
+        """What a tenant allows, said or not."""
+        with self._db.session(read_only=True) as session:
+            row = session.get(TenantRow, name)
+            return Tenant(name, self._privacy.learn, self._privacy.share) if row is None else _to_record(row)
+
+    def allow(
+        self, name: str, *, learn: bool | None = None, share: bool | None = None, who: str | None = None
+    ) -> Tenant:
+        """Say what a tenant allows; None leaves it. What is kept already stays: `osd replay forget` takes it.
+
+        Raises BadInput for a name that is none.
+        """
+        if not name.strip() or name == EVERYBODY:
+            raise BadInput(reason=f"{name!r} names no tenant; [privacy] says what those allow of whom nothing is said.")
+        before = self.get(name)
+        after = Tenant(name, before.learn if learn is None else learn, before.share if share is None else share)
+        with self._db.session() as session:
+            session.merge(TenantRow(**asdict(after)))
+            admin_log.note(session, who, "tenant", name, {"before": asdict(before), "after": asdict(after)})
+        return after
+
+    def learnable(self, tenants: Iterable[str]) -> set[str]:
+        """Those whose requests may be kept."""
+        asked = set(tenants)
+        with self._db.session(read_only=True) as session:
+            self._said = {row.name: row.learn for row in session.execute(SAID)}
+        return {tenant for tenant in asked if self._said.get(tenant, self._privacy.learn)}
+
+    def last_known(self, tenants: Iterable[str]) -> set[str]:
+        """As :meth:`learnable` was told when it last asked, without asking; nobody where it never did."""
+        if self._said is None:
+            return set()
+        return {tenant for tenant in tenants if self._said.get(tenant, self._privacy.learn)}
+
+
+def usable_for(session: Session, draft: str, privacy: PrivacySettings) -> ColumnElement[bool]:
+    """Samples that may train the draft: of tenants that share, and those of the one tenant whose own the draft is."""
+    said = {row.name: row.share for row in session.scalars(select(TenantRow))}
+    other = [name for name, share in said.items() if share != privacy.share]
+    if privacy.share and not other:
+        return true()
+    shared = SampleRow.tenant.not_in(other) if privacy.share else SampleRow.tenant.in_(other)
+    if (own := _owner(session, draft)) is None:
+        return shared
+    return or_(shared, and_(SampleRow.tenant == own[0], SampleRow.route == own[1]))
+
+
+def _owner(session: Session, draft: str) -> tuple[str, str] | None:
+    """The tenant that alone is pinned to the one route to which the draft belongs, and that route."""
+    routes = [row.name for row in session.scalars(select(RouteRow)) if draft in (row.draft, *row.candidates)]
+    pinned = list(session.scalars(select(RoutePinRow.tenant).where(RoutePinRow.route.in_(routes))))
+    return (pinned[0], routes[0]) if len(routes) == len(pinned) == 1 and pinned[0] != EVERYBODY else None
+
+
+def _to_record(row: TenantRow) -> Tenant:
+    return Tenant(row.name, row.learn, row.share)

@@ -1,0 +1,1 @@
+"""Files and buckets: written aside, synced, renamed; encrypted where asked."""

@@ -1,0 +1,112 @@
+"""Acceptance before and after a version of a draft began to serve."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from storage.errors import BadInput, UnknownVersion
+from storage.insights.interval import Bucket, difference, rate
+from storage.outcomes.outcome_window import Window, grouped
+from storage.sql.database import Database
+from storage.sql.spans import DAY, HOUR, MINUTE
+from storage.sql.tables import CounterRow, VersionRow
+
+SUMS = ("requests", "accepted", "rejections")
+EVERY_ROUTE = "*"
+"""The name of the row that has all routes together; no route may be called so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRow:
+    """What a version changed on one route, or on all of them."""
+
+    route: str
+    version: str
+    began: int
+    """Unix seconds of the minute in which the version first served."""
+    before: float | None
+    """α of the draft's other versions in the window before."""
+    after: float | None
+    """α of this version in the window from then on."""
+    difference: float | None
+    low: float | None
+    """Lower end of the difference's interval; None with fewer than two buckets on a side."""
+    high: float | None
+    requests_before: int
+    requests_after: int
+    confidence: float
+    verdict: str
+    """``better``, ``worse``, or ``unclear`` where the interval holds 0 or is not known."""
+
+
+def change(db: Database, version: str, window: float, confidence: float) -> list[ChangeRow]:
+    """All routes together, then each. Empty when the version never served. ``window`` (seconds) reaches as far back.
+
+    Raises UnknownVersion; BadInput for a window shorter than two minutes or a confidence outside (0, 1).
+    """
+    if window < 2 * MINUTE:
+        raise BadInput(reason=f"A window of {window:g} s is too short: give two minutes or more.")
+    if not 0 < confidence < 1:
+        raise BadInput(reason=f"A confidence of {confidence:g} is none: give a number between 0 and 1.")
+    with db.session(read_only=True) as session:
+        row = session.get(VersionRow, version)
+        if row is None:
+            raise UnknownVersion(version=version)
+        began = _began(session, version)
+        if began is None:
+            return []
+        sides = [_side(session, row, began - window, began, False), _side(session, row, began, began + window, True)]
+    routes = sorted(sides[0].keys() | sides[1].keys(), key=lambda name: (name != EVERY_ROUTE, name))
+    return [_row(route, version, began, sides[0][route], sides[1][route], confidence) for route in routes]
+
+
+def _began(session: Session, version: str) -> int | None:
+    of = CounterRow.draft_version == version
+    began: int | None = session.scalar(select(func.min(CounterRow.start)).where(of, CounterRow.span == MINUTE))
+    return began
+
+
+class _Side:
+    """One route in one window: a bucket of accepted and judged for each stretch of time."""
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, Bucket] = {}
+        self.requests = 0
+
+    def add(self, start: int, requests: int, accepted: int, rejections: int) -> None:
+        above, below = self.buckets.get(start, (0, 0))
+        self.buckets[start] = (above + accepted, below + accepted + rejections)
+        self.requests += requests
+
+
+def _side(session: Session, version: VersionRow, since: float, until: float, itself: bool) -> dict[str, _Side]:
+    """By route, and all of them under ``*``."""
+    window = Window(since, until, draft=version.draft)
+    columns = {"route": CounterRow.route, "version": CounterRow.draft_version, _bucket(until - since): None}
+    sides: dict[str, _Side] = defaultdict(_Side)
+    for (route, name, bucket), sums in grouped(session, CounterRow, window, columns, SUMS).items():
+        if (name == version.id) is itself:
+            for of in (EVERY_ROUTE, route):
+                sides[of].add(bucket, *map(int, sums))
+    return sides
+
+
+def _bucket(window: float) -> str:
+    """How long buckets are: so that there are dozens of them in a window, if it is long enough."""
+    return "minute" if window <= 6 * HOUR else "hour" if window <= 4 * DAY else "day"
+
+
+def _row(route: str, version: str, began: int, one: _Side, other: _Side, confidence: float) -> ChangeRow:
+    before, after = rate([*one.buckets.values()]), rate([*other.buckets.values()])
+    gain = None if before.value is None or after.value is None else after.value - before.value
+    span = difference(before, after, confidence)
+    low, high = (None, None) if span is None else (span.low, span.high)
+    verdict = "unclear" if span is None or span.low <= 0 <= span.high else "better" if span.low > 0 else "worse"
+    return ChangeRow(
+        route, version, began, before.value, after.value, gain, low, high, one.requests, other.requests, confidence,
+        verdict,
+    )  # fmt: skip

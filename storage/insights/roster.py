@@ -1,0 +1,53 @@
+"""The serving processes as people ask for them: what each drafts with, and whether that is what it should."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from storage.access.workers import Worker
+from storage.errors import NotFound
+from storage.records import now
+from storage.sql.drivers import plain
+from storage.store import Store
+from storage.versions.canaries import Canary, CanaryState
+
+
+def roster(store: Store) -> list[dict[str, Any]]:
+    """A row a process, oldest first, in JSON's own types: the record's fields, ``age`` (seconds since its heartbeat)
+    and ``drafts``, a list: draft, the routes that it serves, version, digest, whether it is the one that this process
+    should serve (``matches``), and whether it tries it before the others (``canary``)."""
+    routes: dict[str, list[str]] = {}
+    for route in store.routes.list():
+        for name in route.drafts:
+            routes.setdefault(name, []).append(route.name)
+    workers, trials = store.workers.list(), _trials(store)
+    current = _current(store, {name for worker in workers for name in worker.drafts})
+    return [_row(worker, routes, trials, current) for worker in workers]
+
+
+def _trials(store: Store) -> dict[str, Canary]:
+    return {each.draft: each for each in store.canaries.list() if each.state is CanaryState.WATCHING}
+
+
+def _current(store: Store, drafts: set[str]) -> dict[str, str]:
+    found = {}
+    for draft in drafts:
+        with suppress(NotFound):
+            found[draft] = store.versions.current(draft).id
+    return found
+
+
+def _row(
+    worker: Worker, routes: dict[str, list[str]], trials: dict[str, Canary], current: dict[str, str]
+) -> dict[str, Any]:
+    drafts = []
+    for name, holds in sorted(worker.drafts.items()):
+        trial = trials.get(name)
+        mine = trial is not None and trial.worker == worker.id
+        wanted = current.get(name) if trial is None else trial.version if mine else trial.base
+        matches, tries = holds["version"] == wanted, mine and trial is not None and holds["version"] == trial.version
+        drafts.append({"draft": name, "routes": routes.get(name, []), **holds, "matches": matches, "canary": tries})
+    facts = asdict(worker) | {"state": worker.state.value, "age": max(0.0, now() - worker.heartbeat_at)}
+    return dict(plain(facts | {"drafts": drafts}))

@@ -1,0 +1,36 @@
+"""How single requests went under one draft version: what two versions are compared by while both serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select
+
+from storage.sql.database import Database
+from storage.sql.tables import OutcomeRow
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One request's part under one version."""
+
+    route: str
+    requests: int
+    """1; 0 for the earlier parts of a request that lived through a swap."""
+    accepted: int
+    rejections: int
+    emitted: int
+    rounds: int
+
+    @property
+    def judged(self) -> int:
+        """Drafted tokens that the target judged."""
+        return self.accepted + self.rejections
+
+
+def served(db: Database, version: str, since: float, limit: int) -> list[Served]:
+    """The newest ones that ended from ``since`` (Unix seconds) on, newest first."""
+    columns = (getattr(OutcomeRow, name) for name in Served.__dataclass_fields__)
+    query = select(*columns).where(OutcomeRow.draft_version == version, OutcomeRow.finished_at >= since)
+    with db.session(read_only=True) as session:
+        return [Served(*row) for row in session.execute(query.order_by(OutcomeRow.id.desc()).limit(limit))]

@@ -1,0 +1,177 @@
+"""Acceptance over the last minutes to months, by route, with what happened in between: for those who watch it live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Integer, Select, cast, func, select
+from sqlalchemy.orm import Session
+
+from storage.outcomes.outcome_window import Window, grouped, hurry
+from storage.records import VersionState, ratio
+from storage.routes.proposals import ProposalKind
+from storage.sql import admin_log
+from storage.sql.database import Database
+from storage.sql.spans import DAY, HOUR, MINUTE, SPANS
+from storage.sql.tables import CounterRow as Sums
+from storage.sql.tables import OutcomeRow, RouteProposalRow, VersionRow
+
+COUNTS = ("requests", "rounds", "drafted", "accepted", "rejections", "emitted", "draft_ms", "verify_ms")
+LIVE_SECONDS = 900.0
+"""Up to so far back the single outcomes are asked, and buckets may be shorter than a minute."""
+LIVE_BUCKETS = 90
+WIDTHS = (5, 10)
+"""Seconds of a live bucket: the least with which there are not more than LIVE_BUCKETS."""
+NEWEST = 200
+"""Marks of a kind at most."""
+JUDGED_NO = (VersionState.CANDIDATE.value, VersionState.REJECTED.value)
+LEFT = (VersionState.ROLLED_BACK.value, VersionState.QUARANTINED.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One route in one bucket of time."""
+
+    route: str
+    at: float
+    """Unix seconds; the bucket's start."""
+    requests: int
+    accepted: int
+    judged: int
+    """Accepted tokens and rejections."""
+    alpha: float | None
+    length: float | None
+    """τ: tokens a round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened, with what it happened to."""
+
+    at: float
+    kind: str
+    """``version`` (it passed the gate), ``promote``, ``rollback``, or ``drift``."""
+    subject: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Points by time, marks by time, and the width of a bucket."""
+
+    since: float
+    until: float
+    bucket: float
+    points: list[Point]
+    marks: list[Mark]
+
+
+def timeline(db: Database, since: float, until: float) -> Timeline:
+    """Of all routes; buckets get longer with the time that is asked for, so that there are at most a few hundred."""
+    seconds = until - since
+    if seconds <= LIVE_SECONDS:
+        bucket, points = _live(db, since, until)
+    else:
+        bucket = _span(seconds)
+        points = _summed(db, since, until, bucket)
+    return Timeline(since, until, bucket, points, marks(db, since, until))
+
+
+def _span(seconds: float) -> int:
+    return MINUTE if seconds <= 6 * HOUR else HOUR if seconds <= 10 * DAY else DAY
+
+
+def _live(db: Database, since: float, until: float) -> tuple[int, list[Point]]:
+    with db.session(read_only=True) as session:
+        first = session.scalar(select(func.min(OutcomeRow.finished_at)).where(OutcomeRow.finished_at >= since))
+        needed = (until - (until if first is None else first)) / LIVE_BUCKETS
+        bucket = next((width for width in WIDTHS if width >= needed), WIDTHS[-1])
+        hurry(session)
+        rows = session.execute(_buckets(since, bucket))
+        return bucket, [_point(route, at, sums) for route, at, *sums in rows]
+
+
+def _buckets(since: float, bucket: int) -> Select[Any]:
+    second = cast(OutcomeRow.finished_at, Integer)
+    start = (second - second % bucket).label("start")
+    query = select(OutcomeRow.route, start, *(func.sum(getattr(OutcomeRow, name)) for name in COUNTS))
+    return query.where(OutcomeRow.finished_at >= since).group_by(OutcomeRow.route, start).order_by(start)
+
+
+def _summed(db: Database, since: float, until: float, bucket: int) -> list[Point]:
+    name = next(name for name, span in SPANS.items() if span == bucket)
+    with db.session(read_only=True) as session:
+        columns = {"route": Sums.route, name: None}
+        found = grouped(session, Sums, Window(since, until), columns, COUNTS)
+    return sorted((_point(str(key[0]), float(key[1]), sums) for key, sums in found.items()), key=lambda point: point.at)
+
+
+def _point(route: str, at: float, sums: Sequence[Any]) -> Point:
+    counts = dict(zip(COUNTS, map(float, sums), strict=True))
+    requests, accepted, judged = (int(counts[name]) for name in ("requests", "accepted", "rejections"))
+    judged += accepted
+    length = ratio(counts["emitted"], counts["rounds"])
+    return Point(route, float(at), requests, accepted, judged, ratio(accepted, judged), length)
+
+
+def marks(db: Database, since: float, until: float) -> list[Mark]:
+    """Versions that were given out, promotions, returns (an admin's and the watch's), and routes that drifted."""
+    with db.session(read_only=True) as session:
+        found = [*_versions(session), *_promotions(session), *_drifts(session)]
+    return sorted((mark for mark in found if since <= mark.at <= until), key=lambda mark: mark.at)
+
+
+def _versions(session: Session) -> Iterator[Mark]:
+    columns = VersionRow.id, VersionRow.number, VersionRow.created_at, VersionRow.evidence
+    given_out = VersionRow.state.not_in(JUDGED_NO), VersionRow.kind != "head"
+    versions = select(*columns).where(*given_out).order_by(VersionRow.created_at.desc()).limit(NEWEST)
+    for name, number, at, evidence in session.execute(versions):
+        if number > 0:
+            yield Mark(at, "version", name)
+        yield from (Mark(evidence[why]["at"], "rollback", name) for why in LEFT if why in evidence)
+
+
+def _promotions(session: Session) -> Iterator[Mark]:
+    for change in admin_log.history(session, limit=NEWEST):
+        if change.action == "promote":
+            yield Mark(change.at, "promote", change.subject or "")
+
+
+def _drifts(session: Session) -> Iterator[Mark]:
+    rows = select(RouteProposalRow.at, RouteProposalRow.facts).where(RouteProposalRow.kind == ProposalKind.DRIFT.value)
+    for at, facts in session.execute(rows.order_by(RouteProposalRow.id.desc()).limit(NEWEST)):
+        yield Mark(at, "drift", ", ".join(facts.get("routes", ())))
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """The newest outcomes, summed, a rate a second where it says so."""
+
+    seconds: float
+    """How much time the sums are of."""
+    requests: int
+    requests_per_second: float
+    tokens_per_second: float
+    alpha: float | None
+    length: float | None
+    """τ"""
+    gamma: float | None
+    """Tokens drafted a round."""
+    emitted: int
+    decode_ms: float
+    """Drafting and verifying, each request's own share."""
+
+
+def lately(db: Database, since: float, until: float) -> Lately:
+    """All servers of the store together."""
+    query = select(*(func.coalesce(func.sum(getattr(OutcomeRow, name)), 0) for name in COUNTS))
+    with db.session(read_only=True) as session:
+        hurry(session)
+        row = session.execute(query.where(OutcomeRow.finished_at >= since, OutcomeRow.finished_at <= until)).one()
+    sums, seconds = dict(zip(COUNTS, map(float, row), strict=True)), max(1.0, until - since)
+    return Lately(
+        seconds, int(sums["requests"]), sums["requests"] / seconds, sums["emitted"] / seconds,
+        ratio(sums["accepted"], sums["accepted"] + sums["rejections"]), ratio(sums["emitted"], sums["rounds"]),
+        ratio(sums["drafted"], sums["rounds"]), int(sums["emitted"]), sums["draft_ms"] + sums["verify_ms"],
+    )  # fmt: skip

@@ -1,0 +1,115 @@
+"""Which tokens a draft learned: precision and recall of the target's most frequent ones, before and after.
+
+Section 5.5 of online speculative decoding (Figure 7, Table 6): precision of token i is how often it was accepted by
+how often it was proposed; recall is how often it was accepted by how often it is in the answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from storage.errors import BadInput
+from storage.insights.judged import Ints, Judged, count
+from storage.records import TokenKind, ratio
+
+TOP = 100
+"""Tokens that are looked at: the most frequent ones of the answers, as in the paper."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """One token in one set of requests."""
+
+    proposed: int
+    accepted: int
+    appeared: int
+
+    @property
+    def precision(self) -> float | None:
+        """Accepted ÷ proposed."""
+        return ratio(self.accepted, self.proposed)
+
+    @property
+    def recall(self) -> float | None:
+        """Accepted ÷ appeared."""
+        return ratio(self.accepted, self.appeared)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """What became of one token."""
+
+    rank: int
+    """1 for the token that appears most often in both sets together."""
+    token: int
+    before: TokenCounts
+    after: TokenCounts
+
+    @property
+    def precision_gain(self) -> float | None:
+        """After − before; None where it was not proposed on a side."""
+        return _gain(self.before.precision, self.after.precision)
+
+    @property
+    def recall_gain(self) -> float | None:
+        """After − before; None where it did not appear on a side."""
+        return _gain(self.before.recall, self.after.recall)
+
+    def as_dict(self) -> dict[str, Any]:
+        """One flat dictionary."""
+        facts: dict[str, Any] = {"rank": self.rank, "token": self.token}
+        for measure in ("precision", "recall"):
+            for side in ("before", "after"):
+                facts[f"{measure}_{side}"] = getattr(getattr(self, side), measure)
+            facts[f"{measure}_gain"] = getattr(self, f"{measure}_gain")
+        for side in ("before", "after"):
+            facts |= {f"{name}_{side}": value for name, value in asdict(getattr(self, side)).items()}
+        return facts
+
+
+def tokens(before: Judged, after: Judged, top: int = TOP) -> list[TokenRow]:
+    """The ``top`` most frequent tokens of both sets together, most frequent first.
+
+    Raises BadInput where a set has no requests, or refusals alone, which say nothing of what was accepted.
+    """
+    for name, side in (("before", before), ("after", after)):
+        _require(name, side)
+    size = 1 + max(int(column.max(initial=0)) for side in (before, after) for column in (side.drafted, side.emitted))
+    one, other = _counted(before, size), _counted(after, size)
+    appeared = one[2] + other[2]
+    ranked = np.argsort(-appeared, kind="stable")[:top]
+    ranked = ranked[appeared[ranked] > 0]
+    return [
+        TokenRow(rank, int(token), TokenCounts(*map(int, one[:, token])), TokenCounts(*map(int, other[:, token])))
+        for rank, token in enumerate(ranked, start=1)
+    ]
+
+
+def _require(name: str, side: Judged) -> None:
+    if not side.requests:
+        raise BadInput(reason=f"There are no kept requests {name}; ask for a longer time, or another version.")
+    if not side.whole:
+        raise BadInput(
+            reason=f"Of the requests {name} only refused tokens were kept: set serve.record to 'verified' for this."
+        )
+
+
+def _counted(side: Judged, size: int) -> Ints:
+    """(3, size) proposed, accepted, appeared."""
+    accepted = side.kinds == TokenKind.ACCEPTED
+    proposed = side.kinds != TokenKind.UNDRAFTED
+    everything = np.ones(len(side), bool)
+    return np.stack(
+        [
+            count(side.drafted, proposed, size),
+            count(side.emitted, accepted, size),
+            count(side.emitted, everything, size),
+        ]
+    )
+
+
+def _gain(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before

@@ -1,0 +1,1 @@
+"""Finished requests' totals."""

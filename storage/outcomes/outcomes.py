@@ -1,0 +1,207 @@
+"""How drafting went: sums by minute, hour, day and week, and the newest requests one by one.
+
+Sums are kept at four spans as they are written, so that a year is answered from its 53 weeks.
+Servers write rows of their own (``worker`` is part of the key), so they seldom wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from sqlalchemy import Insert, delete, func, insert, select
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.errors import BadInput
+from storage.outcomes.outcome_window import Window, grouped
+from storage.records import Outcome, ratio
+from storage.replay.forgotten import Finished, forgotten, take_turns
+from storage.routes.route_names import under_present_names
+from storage.sql.database import Database
+from storage.sql.drivers import insert_for
+from storage.sql.outcome_positions import PositionSums
+from storage.sql.spans import SPANS, by_span
+from storage.sql.tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow, VersionRow, table_of
+
+LOG_ROWS = 20_000
+"""Outcomes kept one by one."""
+
+KEYS = ("route", "draft_version", "controller", "tenant")
+_key, _counts = attrgetter(*KEYS), attrgetter(*COUNTS)
+LOGGED = ("request_id", "finished_at", *KEYS, *COUNTS)
+_logged = attrgetter(*LOGGED)
+COLUMNS: dict[str, Any] = {
+    "route": CounterRow.route,
+    "version": CounterRow.draft_version,
+    "controller": CounterRow.controller,
+    "tenant": CounterRow.tenant,
+    "worker": CounterRow.worker,
+} | dict.fromkeys(SPANS)
+"""What acceptance can be told apart by; a time is the Unix second at which it starts."""
+
+
+class AcceptanceRow(NamedTuple):
+    """Sums of one group of outcomes, in the order of COUNTS, and the measures that follow from them."""
+
+    by: Mapping[str, Any]
+    """What the group has in common: route, version, controller, tenant, worker, or minute, hour, day (Unix seconds)."""
+    requests: int
+    rounds: int
+    drafted: int
+    accepted: int
+    rejections: int
+    emitted: int
+    prompt_tokens: int
+    draft_ms: float
+    verify_ms: float
+
+    @property
+    def alpha(self) -> float | None:
+        """Token acceptance rate α: accepted ÷ (accepted + rejections), Eq. 2 of on-the-fly adaptation."""
+        return ratio(self.accepted, self.accepted + self.rejections)
+
+    @property
+    def draft_acceptance_rate(self) -> float | None:
+        """Accepted ÷ drafted: what vLLM calls the acceptance rate."""
+        return ratio(self.accepted, self.drafted)
+
+    @property
+    def mean_acceptance_length(self) -> float | None:
+        """τ: emitted ÷ rounds, the target's own token included."""
+        return ratio(self.emitted, self.rounds)
+
+    @property
+    def discard_rate(self) -> float | None:
+        """(Drafted − accepted) ÷ emitted (SpecDec++)."""
+        return ratio(self.drafted - self.accepted, self.emitted)
+
+    @property
+    def verification_rate(self) -> float | None:
+        """Rounds ÷ emitted (SpecDec++)."""
+        return ratio(self.rounds, self.emitted)
+
+    def as_dict(self) -> dict[str, Any]:
+        """One flat dictionary: the group, the measures, the sums."""
+        sums = self._asdict()
+        return {**sums.pop("by"), **{name: getattr(self, name) for name in MEASURES}, **sums}
+
+
+MEASURES = ("alpha", "draft_acceptance_rate", "mean_acceptance_length", "discard_rate", "verification_rate")
+
+
+class OutcomeStore:
+    """Outcomes of finished requests."""
+
+    def __init__(self, db: Database, log_rows: int = LOG_ROWS) -> None:
+        self._db = db
+        self._log_rows = log_rows
+
+    def add(
+        self, outcomes: Sequence[Outcome], worker: str, batch: str | None = None, known: Sequence[str] = ()
+    ) -> None:
+        """Add to the sums and to the log, in one transaction; what comes late for a renamed route has its new name, and
+        for a forgotten request no line in the log.
+
+        ``batch`` names them: a batch that was added already is not added again, however often it is sent after an
+        error. ``known`` are batches of which the sender will never send another: they are forgotten.
+        """
+        if not outcomes:
+            return
+        with self._db.session() as session:
+            if known:
+                session.execute(delete(OutcomeBatchRow).where(OutcomeBatchRow.id.in_(known)))
+            if batch is not None and not _is_new(session, self._db.dialect, batch):
+                return
+            take_turns(session)
+            gone = forgotten(session, (Finished(each.request_id, each.tenant, each.finished_at) for each in outcomes))
+            outcomes = under_present_names(session, outcomes)
+            session.execute(_upsert(self._db.dialect), _sums(outcomes, worker))
+            PositionSums(session).add(outcomes)
+            if lines := [_line(outcome, worker) for outcome in outcomes if outcome.request_id not in gone]:
+                session.execute(insert(table_of(OutcomeRow)), lines)
+            newest = select(func.max(OutcomeRow.id)).scalar_subquery()
+            session.execute(delete(OutcomeRow).where(OutcomeRow.id <= newest - self._log_rows))
+
+    def acceptance(
+        self,
+        by: Sequence[str] = (),
+        since: float | None = None,
+        until: float | None = None,
+        route: str | None = None,
+        draft: str | None = None,
+        version: str | None = None,
+    ) -> list[AcceptanceRow]:
+        """Sums by any of route, version, controller, tenant, worker, and one of minute, hour, day.
+
+        ``since`` and ``until`` are Unix seconds, widened to whole minutes. Raises BadInput for another name.
+        """
+        names = (by,) if isinstance(by, str) else tuple(by)
+        if unknown := [name for name in names if name not in COLUMNS]:
+            raise BadInput(reason=f"Acceptance cannot be told apart by {unknown[0]!r}; known: {', '.join(COLUMNS)}.")
+        window = Window(since, until, route, draft, version)
+        with self._db.session(read_only=True) as session:
+            found = grouped(session, CounterRow, window, {name: COLUMNS[name] for name in names}, COUNTS)
+        return [AcceptanceRow(dict(zip(names, key, strict=True)), *sums) for key, sums in found.items()]
+
+    def recent(
+        self,
+        *,
+        version: str | None = None,
+        request_id: str | None = None,
+        since: float | None = None,
+        limit: int = 100,
+    ) -> list[Outcome]:
+        """The newest outcomes, newest first; there are as many as the log holds."""
+        query = select(OutcomeRow).order_by(OutcomeRow.id.desc()).limit(limit)
+        if version is not None:
+            query = query.where(OutcomeRow.draft_version == version)
+        if request_id is not None:
+            query = query.where(OutcomeRow.request_id == request_id)
+        if since is not None:
+            query = query.where(OutcomeRow.finished_at >= since)
+        with self._db.session(read_only=True) as session:
+            return [_to_outcome(row) for row in session.scalars(query)]
+
+    def recent_by_version(self, draft: str, limit: int) -> dict[str, list[Outcome]]:
+        """For each version of a draft that the log knows, its newest outcomes, newest first, ``limit`` at most."""
+        with self._db.session(read_only=True) as session:
+            logged = VersionRow.id.in_(select(OutcomeRow.draft_version).distinct())
+            query = select(VersionRow.id).where(VersionRow.draft == draft, logged).order_by(VersionRow.number)
+            return {version: _newest(session, version, limit) for version in session.scalars(query).all()}
+
+
+def _is_new(session: Session, dialect: str, batch: str) -> bool:
+    """Note the batch; False when it was noted before. Two that send it at once wait for each other here."""
+    note = insert_for(dialect)(OutcomeBatchRow).values(id=batch, at=records.now()).on_conflict_do_nothing()
+    return bool(session.execute(note.returning(OutcomeBatchRow.id)).scalar())
+
+
+def _newest(session: Session, version: str, limit: int) -> list[Outcome]:
+    query = select(OutcomeRow).where(OutcomeRow.draft_version == version).order_by(OutcomeRow.id.desc()).limit(limit)
+    return [_to_outcome(row) for row in session.scalars(query)]
+
+
+def _sums(outcomes: Sequence[Outcome], worker: str) -> list[dict[str, Any]]:
+    """Rows to add, one a key, always in the same order so that two writers cannot wait for each other in a circle."""
+    added = (((outcome.finished_at, *_key(outcome)), _counts(outcome)) for outcome in outcomes)
+    names = ("span", "start", *KEYS, *COUNTS)
+    return [{**dict(zip(names, (*key, *sums), strict=True)), "worker": worker} for key, sums in by_span(added)]
+
+
+def _line(outcome: Outcome, worker: str) -> dict[str, Any]:
+    return {"worker": worker, **dict(zip(LOGGED, _logged(outcome), strict=True))}
+
+
+@cache
+def _upsert(dialect: str) -> Insert:
+    statement = insert_for(dialect)(CounterRow)
+    added = {name: getattr(CounterRow, name) + statement.excluded[name] for name in COUNTS}
+    result: Insert = statement.on_conflict_do_update(index_elements=["span", "start", *KEYS, "worker"], set_=added)
+    return result
+
+
+def _to_outcome(row: OutcomeRow) -> Outcome:
+    return Outcome(**{name: getattr(row, name) for name in LOGGED})

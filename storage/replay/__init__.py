@@ -1,0 +1,1 @@
+"""Samples kept for learning: segments, index, retention, purge."""

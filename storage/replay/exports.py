@@ -1,0 +1,46 @@
+"""Samples as one file that anything which reads Parquet can open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import BadInput
+from storage.files.cipher import Cipher
+from storage.files.files import Aside, sync_path, writing
+from storage.records import RequestSamples
+from storage.replay import segments
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote."""
+
+    path: Path
+    requests: int
+    positions: int
+    bytes: int
+
+
+def write_export(
+    path: Path, batches: Iterable[list[RequestSamples]], cipher: Cipher | None = None, *, overwrite: bool
+) -> Exported:
+    """Stream batches into one Parquet file, a row group each, written aside and renamed.
+
+    Raises BadInput when the file exists, StoreWriteFailed.
+    """
+    import pyarrow.parquet as pq
+
+    if path.exists() and not overwrite:
+        raise BadInput(reason=f"{path} exists; give another name or allow it to be replaced.")
+    requests = positions = 0
+    with Aside(path.parent, path.name) as aside, writing(path):
+        with pq.ParquetWriter(aside.path, segments.schema(), **segments.writer_options(cipher)) as writer:
+            for batch in filter(None, batches):
+                writer.write_table(segments.table(batch))
+                requests += len(batch)
+                positions += sum(len(samples) for samples in batch)
+        sync_path(aside.path)
+        aside.rename(path)
+    return Exported(path, requests, positions, path.stat().st_size)

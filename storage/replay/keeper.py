@@ -1,0 +1,126 @@
+"""Applying retention, and putting small segments together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.records import RunState
+from storage.replay.purge import NOTHING, Moved, Purged, Purger, drop_segment, lock_segment
+from storage.replay.retention import Kept, decide
+from storage.replay.segment_files import NewSegment, read_segment, write_segment
+from storage.replay.segment_place import SegmentPlace
+from storage.retention_settings import RetentionSettings
+from storage.sql.database import Database
+from storage.sql.tables import RunRow, SampleRow, SegmentRow
+
+JUDGED = (RunState.PUBLISHED.value, RunState.REJECTED.value)
+
+COLUMNS = (
+    SampleRow.request_id, SampleRow.route, SampleRow.tenant, SampleRow.created_at, SampleRow.bytes,
+    SampleRow.prompt_hash, SampleRow.divergence, SampleRow.holdout, SampleRow.claimed_by,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What retention ended."""
+
+    purged: Purged
+    by_rule: dict[str, int]
+    """Policy -> requests that it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What compaction put together."""
+
+    before: int
+    """Segments that were put together."""
+    after: int
+    """Segments that they became."""
+    bytes: int
+    """Freed on the disk; less than 0 where the new ones are larger."""
+
+
+class Keeper:
+    """Keeps the samples in segments of ``place`` within their limits."""
+
+    def __init__(self, db: Database, place: SegmentPlace) -> None:
+        self._db = db
+        self._place = place
+        self._purger = Purger(db, place)
+
+    def retain(self, settings: RetentionSettings, *, dry: bool = False) -> Retained:
+        """End what the policies say; ``dry`` only counts it. What a run under way has stays until it has ended.
+
+        Raises SegmentDamaged after all that can be read was dealt with.
+        """
+        if settings.keeps_all:
+            return Retained(NOTHING, {})
+        with self._db.session(read_only=True) as session:
+            doomed = decide(_index(session), settings, records.now())
+        purged = NOTHING if dry or not doomed else self._purger.purge_requests(list(doomed), spare_claimed=True)
+        return Retained(purged, dict(Counter(doomed.values())))
+
+    def compact(self, most: int) -> Compacted:
+        """Put segments of at most half of ``most`` requests together, neighbours in time, into ones of at most that
+        many. Readers find either the old ones or the new. Raises SegmentDamaged."""
+        total = Compacted(0, 0, 0)
+        for group in self._groups(most):
+            try:
+                freed = self._merge(group)
+            except (Moved, FileNotFoundError):
+                continue  # a purge was faster; the next compaction sees what is there now
+            total = Compacted(total.before + len(group), total.after + 1, total.bytes + freed)
+        return total
+
+    def _groups(self, most: int) -> list[list[SegmentRow]]:
+        small = select(SegmentRow).where(SegmentRow.requests <= most // 2).order_by(SegmentRow.created_at)
+        groups: list[list[SegmentRow]] = [[]]
+        with self._db.session(read_only=True) as session:
+            for row in session.scalars(small):
+                if sum(each.requests for each in groups[-1]) + row.requests > most:
+                    groups.append([])
+                groups[-1].append(row)
+        return [group for group in groups if len(group) > 1]
+
+    def _merge(self, group: list[SegmentRow]) -> int:
+        """Bytes freed."""
+        batch = [one for row in group for one in read_segment(self._place, row.id, row.path)]
+        sizes = []
+
+        def index(new: NewSegment) -> None:
+            sizes.append(new.segment["bytes"])
+            with self._db.session() as session:
+                old = [lock_segment(session, row.id) for row in group]
+                new.enter(session)
+                session.execute(update(SampleRow), new.requests)
+                for row in old:
+                    drop_segment(session, row)
+
+        write_segment(self._place, batch, index)
+        for row in group:
+            self._place.remove(row.path)
+        return sum(row.bytes for row in group) - int(sizes[0])
+
+
+def _index(session: Session) -> list[Kept]:
+    """Every request that is kept, as the policies see it."""
+    busy: set[str] = set()
+    live = select(RunRow.request_ids, RunRow.replayed).where(RunRow.state == RunState.CLAIMED.value)
+    for claimed, replayed in session.execute(live):
+        busy.update(claimed, replayed)
+    judged = set(session.scalars(select(RunRow.id).where(RunRow.state.in_(JUDGED))))
+    return [
+        Kept(
+            request_id=row.request_id, route=row.route, tenant=row.tenant, created_at=row.created_at, bytes=row.bytes,
+            prompt_hash=row.prompt_hash, divergence=row.divergence, holdout=row.holdout,
+            under_way=row.request_id in busy, learned=row.claimed_by in judged,
+        )
+        for row in session.execute(select(*COLUMNS))
+    ]  # fmt: skip

@@ -1,0 +1,200 @@
+"""Deleting samples for good: the bytes of the tokens go, not only their index.
+
+A segment of which everything is purged is dropped; of which a part is purged, the rest is written into a new one.
+Either happens in one transaction a segment, and the old file is deleted after it; should the process die between
+the two, the file is an orphan that the next purge or sweep deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, delete, or_, select, update
+from sqlalchemy.orm import Session
+
+from storage.errors import BadInput, NotFound, SegmentDamaged, StoreError, UnknownRequest
+from storage.records import RunState
+from storage.replay.sample_index import chunks
+from storage.replay.segment_files import NewSegment, read_segment, write_segment
+from storage.replay.segment_place import SegmentPlace
+from storage.replay.sweep import sweep_segments
+from storage.sql.database import Database, changed_rows
+from storage.sql.leases import lock_all_drafts
+from storage.sql.tables import OutcomeRow, RunRow, SampleRow, SegmentRow
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """What a purge deleted."""
+
+    requests: int
+    segments: int
+    """Dropped or rewritten."""
+    bytes: int
+    """Freed on the disk."""
+    rewritten: int = 0
+    """Bytes of the segments that hold the rest."""
+
+    def __add__(self, other: Purged) -> Purged:
+        return Purged(
+            self.requests + other.requests, self.segments + other.segments, self.bytes + other.bytes,
+            self.rewritten + other.rewritten,
+        )  # fmt: skip
+
+
+NOTHING = Purged(0, 0, 0)
+Conditions = list[ColumnElement[bool]]
+
+UNCLAIMED = or_(
+    SampleRow.claimed_by.is_(None),
+    SampleRow.claimed_by.not_in(select(RunRow.id).where(RunRow.state == RunState.CLAIMED.value)),
+)
+"""By no run that is under way."""
+
+
+class Purger:
+    """Purges segments in ``place``."""
+
+    def __init__(self, db: Database, place: SegmentPlace) -> None:
+        self._db = db
+        self._place = place
+
+    def purge(
+        self,
+        *,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        route: str | None = None,
+        before: float | None = None,
+        segment: str | None = None,
+        everything: bool = False,
+    ) -> Purged:
+        """Delete the requests that meet every condition given; ``everything`` needs no condition.
+
+        A request's or a tenant's lines in the log of recent outcomes go too; sums by minute stay. A damaged segment
+        can be dropped whole only: the others are purged, then SegmentDamaged says so. Raises BadInput when no
+        condition is given, UnknownRequest, NotFound for a segment that is not there.
+        """
+        wanted = _conditions(request_id, tenant, route, before, segment)
+        if bool(wanted) == everything:
+            raise BadInput(reason="Say what to purge: a request, tenant, route, time or segment, or else everything.")
+        whole_lives = route is None and before is None and segment is None
+        logged = self._forget_outcomes(request_id, tenant) if whole_lives else 0
+        purged = self._purge_all(wanted)
+        sweep_segments(self._db, self._place)
+        if request_id is not None and not (purged.requests or logged):
+            raise UnknownRequest(request_id=request_id)
+        if segment is not None and not purged.segments:
+            raise NotFound(reason=f"There is no sample segment {segment!r} with such requests.")
+        return purged
+
+    def purge_requests(self, request_ids: Sequence[str], *, spare_claimed: bool = False) -> Purged:
+        """Delete these, each segment written anew once; unknown ones are passed over.
+
+        ``spare_claimed`` leaves what a run under way has claimed. Damaged segments as in :meth:`purge`.
+        """
+        purged = NOTHING
+        for some in chunks(request_ids):
+            wanted: Conditions = [SampleRow.request_id.in_(some)]
+            purged += self._purge_all([*wanted, UNCLAIMED] if spare_claimed else wanted)
+        sweep_segments(self._db, self._place)
+        return purged
+
+    def _purge_all(self, wanted: Conditions) -> Purged:
+        purged = NOTHING
+        damaged: dict[str, SegmentDamaged] = {}
+        while todo := [segment_id for segment_id in self._affected(wanted) if segment_id not in damaged]:
+            for segment_id in todo:
+                try:
+                    purged += self._purge_segment(segment_id, wanted)
+                except SegmentDamaged as error:
+                    damaged[segment_id] = error
+                except Moved:
+                    continue  # the next round finds where its requests are now
+        for first in damaged.values():
+            raise first
+        return purged
+
+    def _affected(self, wanted: Conditions) -> list[str]:
+        with self._db.session(read_only=True) as session:
+            return list(session.scalars(select(SampleRow.segment_id).where(*wanted).distinct()))
+
+    def _purge_segment(self, segment_id: str, wanted: Conditions) -> Purged:
+        with self._db.session() as session:
+            old = lock_segment(session, segment_id)
+            query = select(SampleRow.request_id).where(SampleRow.segment_id == segment_id, *wanted)
+            doomed = set(session.scalars(query))
+            if not doomed:
+                return NOTHING
+            if whole := len(doomed) == old.requests:
+                drop_segment(session, old)
+        kept_bytes = 0 if whole else self._rewrite(old, doomed)
+        self._place.remove(old.path)
+        return Purged(len(doomed), 1, old.bytes - kept_bytes, kept_bytes)
+
+    def _rewrite(self, old: SegmentRow, doomed: set[str]) -> int:
+        """Move the rest into a new segment; returns its bytes."""
+        try:
+            everybody = read_segment(self._place, old.id, old.path)
+        except FileNotFoundError:
+            raise self._missing(old) from None
+        sizes = []
+
+        def index(new: NewSegment) -> None:
+            sizes.append(new.segment["bytes"])
+            with self._db.session() as session:
+                lock_segment(session, old.id)
+                new.enter(session)
+                session.execute(update(SampleRow), new.requests)
+                drop_segment(session, old)
+
+        write_segment(self._place, [each for each in everybody if each.request_id not in doomed], index)
+        return int(sizes[0])
+
+    def _missing(self, old: SegmentRow) -> StoreError:
+        with self._db.session(read_only=True) as session:
+            if session.get(SegmentRow, old.id) is None:
+                return Moved(reason="another purge was faster")
+        return SegmentDamaged(path=self._place.show(old.path), reason="the file is missing", segment=old.id)
+
+    def _forget_outcomes(self, request_id: str | None, tenant: str | None) -> int:
+        statement = delete(OutcomeRow)
+        if request_id is not None:
+            statement = statement.where(OutcomeRow.request_id == request_id)
+        if tenant is not None:
+            statement = statement.where(OutcomeRow.tenant == tenant)
+        with self._db.session() as session:
+            return changed_rows(session.execute(statement))
+
+
+class Moved(StoreError):
+    """{reason}"""
+
+
+def _conditions(
+    request_id: str | None, tenant: str | None, route: str | None, before: float | None, segment: str | None
+) -> Conditions:
+    given = (
+        (request_id, SampleRow.request_id == request_id),
+        (tenant, SampleRow.tenant == tenant),
+        (route, SampleRow.route == route),
+        (segment, SampleRow.segment_id == segment),
+    )
+    conditions = [condition for value, condition in given if value is not None]
+    return conditions if before is None else [*conditions, SampleRow.created_at < before]
+
+
+def lock_segment(session: Session, segment_id: str) -> SegmentRow:
+    """A segment's row, with every draft locked first. Raises Moved when it is gone."""
+    lock_all_drafts(session)  # a claim that changes the same rows in another order would wait in a circle
+    row = session.get(SegmentRow, segment_id, with_for_update=True)
+    if row is None:
+        raise Moved(reason="another purge was faster")
+    return row
+
+
+def drop_segment(session: Session, segment: SegmentRow) -> None:
+    """Forget a segment and what is still indexed in it."""
+    session.execute(delete(SampleRow).where(SampleRow.segment_id == segment.id))
+    session.execute(delete(SegmentRow).where(SegmentRow.id == segment.id))

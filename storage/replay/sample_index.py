@@ -1,0 +1,109 @@
+"""The index of kept samples: what waits, how much there is, and what belongs to a draft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import BigInteger, ColumnElement, case, cast, distinct, func, select
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.sql.tables import RouteRow, SampleRow
+
+CHUNK = 5_000
+"""Ids in one statement; SQLite takes 32,766 parameters at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Requests that no training run has claimed, held-out ones aside."""
+
+    requests: int
+    oldest_age_seconds: float | None
+    """None when nothing waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStats:
+    """What is kept of one route."""
+
+    route: str
+    requests: int
+    positions: int
+    bytes: int
+    """On disk; of a segment that routes share, each request has its part."""
+    segments: int
+    oldest: float
+    newest: float
+    waiting: int
+    """Claimed by no training run yet."""
+    holdout: int
+    """Never trained on."""
+    set_aside: int
+    """Taken by no run any more; see :mod:`storage.sql.suspects`."""
+
+
+def waiting(session: Session, draft: str, usable: ColumnElement[bool]) -> Waiting:
+    """See :meth:`storage.replay.samples.SampleStore.waiting`."""
+    query = select(func.count(), func.min(SampleRow.created_at)).where(of_draft(draft), usable, *IS_WAITING)
+    count, oldest = session.execute(query).one()
+    return Waiting(count, None if oldest is None else max(0.0, records.now() - oldest))
+
+
+def stats(session: Session) -> list[ReplayStats]:
+    """See :meth:`storage.replay.samples.SampleStore.stats`."""
+    free = SampleRow.holdout.is_(False) & SampleRow.claimed_by.is_(None) & SampleRow.set_aside.is_(None)
+    query = select(
+        SampleRow.route,
+        func.count(),
+        whole(SampleRow.positions),
+        whole(SampleRow.bytes),
+        func.count(distinct(SampleRow.segment_id)),
+        func.min(SampleRow.created_at),
+        func.max(SampleRow.created_at),
+        whole(case((free, 1), else_=0)),
+        whole(case((SampleRow.holdout.is_(True), 1), else_=0)),
+        whole(case((SampleRow.set_aside.is_not(None), 1), else_=0)),
+    ).group_by(SampleRow.route).order_by(SampleRow.route)  # fmt: skip
+    rows: list[Any] = list(session.execute(query))
+    return [ReplayStats(*row) for row in rows]
+
+
+def whole(column: Any) -> ColumnElement[int]:
+    """A sum as an integer; PostgreSQL sums integers to decimals."""
+    return cast(func.sum(column), BigInteger)
+
+
+def of_draft(draft: str) -> ColumnElement[bool]:
+    """Requests whose route is served by the draft."""
+    return SampleRow.route.in_(select(RouteRow.name).where(RouteRow.draft == draft))
+
+
+IS_WAITING = (SampleRow.holdout.is_(False), SampleRow.claimed_by.is_(None), SampleRow.set_aside.is_(None))
+"""Neither held out nor claimed nor set aside."""
+
+
+def oldest(
+    session: Session, routes: Sequence[str], wanted: Sequence[ColumnElement[bool]], limit: int | None
+) -> list[tuple[str, float]]:
+    """Ids and times of creation of these routes' requests, oldest first. A route at a time, because the index has them
+    in order then: among millions, the first few hundred are found without sorting the rest."""
+    first = SampleRow.created_at, SampleRow.request_id
+    query = select(SampleRow.request_id, SampleRow.created_at).where(*wanted).order_by(*first).limit(limit)
+    found = [(row[0], row[1]) for name in routes for row in session.execute(query.where(SampleRow.route == name))]
+    return sorted(found, key=lambda row: (row[1], row[0]))[:limit]
+
+
+def routes_of(session: Session, draft: str) -> list[str]:
+    """Names of the routes that the draft serves."""
+    return list(session.scalars(select(RouteRow.name).where(RouteRow.draft == draft).order_by(RouteRow.name)))
+
+
+def chunks(items: Sequence[str], size: int = CHUNK) -> Iterator[list[str]]:
+    """The items, some at a time."""
+    iterator = iter(items)
+    while some := list(islice(iterator, size)):
+        yield some

@@ -1,0 +1,271 @@
+"""The replay store: what finished requests leave for learning.
+
+A batch is acknowledged once its segment is on the disk and its index is committed; a crash before that leaves
+files that nothing refers to, which :meth:`SampleStore.sweep` deletes. Kept samples never change; only their index
+does (:mod:`storage.replay.sample_index`): the claim of a training run on them, and their route's name when it is
+renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, bindparam, insert, select
+
+from storage.access.tenants import TenantLedger, usable_for
+from storage.errors import BadInput, SegmentDamaged, StoreError
+from storage.privacy_settings import EVERYTHING, PrivacySettings
+from storage.records import RequestSamples
+from storage.replay import divergence, sample_index
+from storage.replay.exports import Exported, write_export
+from storage.replay.forgotten import Finished, forgotten, take_turns
+from storage.replay.purge import Purged, Purger
+from storage.replay.sample_index import ReplayStats, Waiting, chunks, of_draft
+from storage.replay.segment_files import NewSegment, is_held_out, prompt_hash, read_segment, write_segment
+from storage.replay.segment_place import LocalSegments, SegmentPlace
+from storage.replay.sweep import Swept, sweep_segments
+from storage.routes.route_names import under_present_names
+from storage.sql.database import Database
+from storage.sql.tables import SampleRow, SegmentRow, table_of
+
+INDEX = table_of(SampleRow)
+SEGMENTS_OF = select(INDEX.c.request_id, INDEX.c.segment_id).where(
+    INDEX.c.request_id.in_(bindparam("ids", expanding=True))
+)
+
+
+class Forgot(StoreError):
+    """{reason}"""
+
+
+class SampleStore:
+    """Segments in ``place`` and their index in the database."""
+
+    def __init__(
+        self, db: Database, place: SegmentPlace, holdout: float, privacy: PrivacySettings = EVERYTHING
+    ) -> None:
+        self._db = db
+        self.place = place
+        self._holdout = holdout
+        self._privacy = privacy
+        self.tenants = TenantLedger(db, privacy)
+
+    @property
+    def folder(self) -> Path:
+        """Where segments lie on this machine. Raises StoreError when they do not."""
+        if not isinstance(self.place, LocalSegments):
+            raise StoreError(reason=f"Samples are kept at {self.place.show()}, in no folder of this machine.")
+        return self.place.folder
+
+    def add(self, batch: Sequence[RequestSamples]) -> str | None:
+        """Keep a batch in one segment; returns the segment's id. Tenants that do not let their requests be kept are
+        passed over; None when nothing is left.
+
+        A request that is kept already is left as it is, so a batch may be added again after an error; when all of
+        it is, the id is that of the segment with the first. What was forgotten stays so. Raises BadInput, StoreError,
+        StoreWriteFailed.
+        """
+        if not batch:
+            raise BadInput(reason="An empty batch makes no segment.")
+        learnable = self.tenants.learnable({samples.tenant for samples in batch})
+        batch = [samples for samples in batch if samples.tenant in learnable]
+        if not batch:
+            return None
+        kept = self._segments_of([samples.request_id for samples in batch])
+        fresh = list({samples.request_id: samples for samples in batch if samples.request_id not in kept}.values())
+        if not fresh:
+            return kept[batch[0].request_id]
+        while fresh:
+            try:
+                return write_segment(self.place, fresh, partial(self._index, batch=fresh))
+            except Forgot:
+                fresh = self.without_forgotten(fresh)
+        return None
+
+    def without_forgotten(self, batch: Sequence[RequestSamples]) -> list[RequestSamples]:
+        """Those of which the trail does not say that they were forgotten: it is written before they are deleted."""
+        with self._db.session(read_only=True) as session:
+            gone = forgotten(session, map(_finished, batch))
+        return [samples for samples in batch if samples.request_id not in gone]
+
+    def _index(self, new: NewSegment, batch: list[RequestSamples]) -> None:
+        with self._db.session() as session:
+            take_turns(session)
+            if forgotten(session, map(_finished, batch)):
+                raise Forgot(reason="some of it was forgotten")
+            named = under_present_names(session, batch)
+            new.enter(session)
+            session.execute(insert(INDEX), list(map(self._row, new.requests, named, divergence.of_requests(named))))
+
+    def _row(self, place: Mapping[str, Any], samples: RequestSamples, apart: float | None) -> dict[str, Any]:
+        return {
+            **place,
+            "route": samples.route,
+            "tenant": samples.tenant,
+            "draft_version": samples.draft_version,
+            "created_at": samples.created_at,
+            "prompt_len": samples.prompt_len,
+            "tokens": len(samples.tokens),
+            "positions": len(samples),
+            "holdout": is_held_out(samples, self._holdout),
+            "prompt_hash": prompt_hash(samples),
+            "divergence": apart,
+        }
+
+    def read(self, request_ids: Sequence[str]) -> list[RequestSamples]:
+        """The samples of these requests, in the order asked; purged and unknown ones are skipped. The route is that of
+        the index, which a renaming changes.
+
+        Raises SegmentDamaged for a segment that is not what was written.
+        """
+        found: dict[str, RequestSamples] = {}
+        gone = self._read_into(found, request_ids)
+        while gone:  # moved by a purge or a compaction, perhaps more than once
+            again = self._read_into(found, list(gone))
+            if still := again.items() & gone.items():
+                raise self._missing(still.pop()[1])
+            gone = again
+        return [found[request_id] for request_id in request_ids if request_id in found]
+
+    def _read_into(self, found: dict[str, RequestSamples], request_ids: Sequence[str]) -> dict[str, str]:
+        """Adds what can be read; returns request -> segment for files that a purge replaced in the meantime."""
+        gone: dict[str, str] = {}
+        for (segment_id, path), group in groupby(self._places(request_ids), key=lambda place: place[:2]):
+            places = list(group)
+            try:
+                rows = read_segment(self.place, segment_id, path)
+                found.update({request_id: _routed(rows[row], route) for _, _, row, request_id, route in places})
+            except FileNotFoundError:
+                gone.update({request_id: segment_id for *_, request_id, _ in places})
+        return gone
+
+    def _places(self, request_ids: Sequence[str]) -> Iterator[tuple[str, str, int, str, str]]:
+        """(segment id, path, row, request id, route), a segment's rows together."""
+        columns = (SegmentRow.id, SegmentRow.path, SampleRow.row, SampleRow.request_id, SampleRow.route)
+        query = select(*columns).join_from(SampleRow, SegmentRow, SampleRow.segment_id == SegmentRow.id)
+        places: list[Any] = []
+        with self._db.session(read_only=True) as session:
+            for ids in chunks(request_ids):
+                places += session.execute(query.where(SampleRow.request_id.in_(ids)))
+        return iter(sorted(places))
+
+    def _missing(self, segment_id: str) -> SegmentDamaged:
+        with self._db.session(read_only=True) as session:
+            row = session.get(SegmentRow, segment_id)
+        return SegmentDamaged(
+            path=self.place.show(row.path if row else ""), reason="the file is missing", segment=segment_id
+        )
+
+    def kept(self, request_ids: Sequence[str]) -> set[str]:
+        """Those of the requests that are kept."""
+        return set(self._segments_of(request_ids))
+
+    def _segments_of(self, request_ids: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        with self._db.session(read_only=True) as session:
+            for ids in chunks(request_ids):
+                found.update({row[0]: row[1] for row in session.execute(SEGMENTS_OF, {"ids": ids})})
+        return found
+
+    def recent(
+        self,
+        draft: str | None = None,
+        *,
+        limit: int,
+        routes: Sequence[str] | None = None,
+        holdout: bool | None = None,
+        claimed: bool | None = None,
+        before: float | None = None,
+    ) -> list[str]:
+        """Ids of the newest requests, newest first.
+
+        ``draft`` takes those of its routes that may train it and were not set aside, ``routes`` those named;
+        ``holdout`` and ``claimed`` take one side when they are not None (claimed: a training run has taken it);
+        ``before`` takes what was created earlier.
+        """
+        wanted: list[ColumnElement[bool]] = []
+        if routes is not None:
+            wanted.append(SampleRow.route.in_(routes))
+        if holdout is not None:
+            wanted.append(SampleRow.holdout.is_(holdout))
+        if claimed is not None:
+            wanted.append(SampleRow.claimed_by.is_not(None) if claimed else SampleRow.claimed_by.is_(None))
+        if before is not None:
+            wanted.append(SampleRow.created_at < before)
+        newest = SampleRow.created_at.desc(), SampleRow.request_id
+        with self._db.session(read_only=True) as session:
+            if draft is not None:
+                wanted += [of_draft(draft), usable_for(session, draft, self._privacy), SampleRow.set_aside.is_(None)]
+            return list(session.scalars(select(SampleRow.request_id).where(*wanted).order_by(*newest).limit(limit)))
+
+    def waiting(self, draft: str) -> Waiting:
+        """How much a training run of this draft would claim now."""
+        with self._db.session(read_only=True) as session:
+            return sample_index.waiting(session, draft, usable_for(session, draft, self._privacy))
+
+    def stats(self) -> list[ReplayStats]:
+        """What is kept, route by route."""
+        with self._db.session(read_only=True) as session:
+            return sample_index.stats(session)
+
+    def purge(
+        self,
+        *,
+        request_id: str | None = None,
+        tenant: str | None = None,
+        route: str | None = None,
+        before: float | None = None,
+        segment: str | None = None,
+        everything: bool = False,
+    ) -> Purged:
+        """Delete samples for good: those that meet every condition given. See :class:`storage.replay.purge.Purger`."""
+        purger = Purger(self._db, self.place)
+        return purger.purge(
+            request_id=request_id, tenant=tenant, route=route, before=before, segment=segment, everything=everything
+        )
+
+    def export(
+        self,
+        path: Path,
+        *,
+        routes: Sequence[str] | None = None,
+        tenant: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        overwrite: bool = False,
+    ) -> Exported:
+        """Write what is kept into one Parquet file, in the format of :mod:`storage.replay.segments`, oldest first;
+        encrypted where segments are.
+
+        Raises BadInput when the file exists and ``overwrite`` is not given.
+        """
+        wanted: list[ColumnElement[bool]] = []
+        if routes is not None:
+            wanted.append(SampleRow.route.in_(routes))
+        if tenant is not None:
+            wanted.append(SampleRow.tenant == tenant)
+        if since is not None:
+            wanted.append(SampleRow.created_at >= since)
+        if until is not None:
+            wanted.append(SampleRow.created_at < until)
+        query = select(SampleRow.request_id).where(*wanted).order_by(SampleRow.created_at, SampleRow.request_id)
+        with self._db.session(read_only=True) as session:
+            ids = list(session.scalars(query))
+        batches = (self.read(some) for some in chunks(ids, 64))
+        return write_export(Path(path), batches, self.place.cipher, overwrite=overwrite)
+
+    def sweep(self) -> list[Swept]:
+        """Delete what killed processes left behind and nothing refers to; returns what was removed."""
+        return sweep_segments(self._db, self.place)
+
+
+def _routed(samples: RequestSamples, route: str) -> RequestSamples:
+    return samples if samples.route == route else replace(samples, route=route)
+
+
+def _finished(samples: RequestSamples) -> Finished:
+    return Finished(samples.request_id, samples.tenant, samples.created_at)

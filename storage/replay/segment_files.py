@@ -1,0 +1,102 @@
+"""Segments in their place: written whole, then handed to the index; read back, or refused as damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.errors import CannotDecrypt, PlaceUnreachable, SegmentDamaged
+from storage.records import RequestSamples
+from storage.replay import segments
+from storage.replay.segment_place import SegmentPlace
+from storage.sql.tables import SegmentRow
+
+
+@dataclass(frozen=True, slots=True)
+class NewSegment:
+    """A segment that is in its place and not yet in the index: the rows that the index needs."""
+
+    segment: dict[str, Any]
+    requests: list[dict[str, Any]]
+    """One a request, in the batch's order: request_id, segment_id, row, bytes."""
+    place: SegmentPlace
+
+    def enter(self, session: Session) -> None:
+        """Its own row. Raises StoreError when a sweep was faster: it waits for this row, or this for the sweep."""
+        session.execute(insert(SegmentRow), self.segment)
+        self.place.require(self.segment["path"])
+
+
+def write_segment(place: SegmentPlace, batch: Sequence[RequestSamples], index: Callable[[NewSegment], None]) -> str:
+    """Write a batch whole, then call ``index``, which commits it; returns the segment's id.
+
+    When ``index`` fails the file is taken back, unless the database went away in mid-commit: then only a sweep can
+    tell whether the file is in the index.
+    """
+    segment_id, created_at = records.new_id(), records.now()
+    path = f"{time.strftime('%Y%m%d', time.gmtime(created_at))}/{segment_id}.parquet"
+    data = segments.encode(batch, place.cipher)
+    with place.put(path, data):
+        segment, requests = _rows(segment_id, path, created_at, batch, len(data))
+        index(NewSegment(segment, requests, place))
+    return segment_id
+
+
+def _rows(
+    segment_id: str, path: str, created_at: float, batch: Sequence[RequestSamples], size: int
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    ends = np.rint(np.cumsum(segments.shares(batch)) * size).astype(int)
+    segment = {
+        "id": segment_id,
+        "path": path,
+        "created_at": created_at,
+        "requests": len(batch),
+        "positions": sum(len(samples) for samples in batch),
+        "bytes": size,
+    }
+    requests = [
+        {"request_id": samples.request_id, "segment_id": segment_id, "row": row, "bytes": int(share)}
+        for row, (samples, share) in enumerate(zip(batch, np.diff(ends, prepend=0), strict=True))
+    ]
+    return segment, requests
+
+
+def read_segment(place: SegmentPlace, segment_id: str, path: str) -> list[RequestSamples]:
+    """Every request of a segment. Raises FileNotFoundError when it is gone, SegmentDamaged when it is not whole,
+    CannotDecrypt, PlaceUnreachable."""
+    with reading(place, segment_id, path) as source:
+        return segments.decode(source, place.cipher)
+
+
+@contextmanager
+def reading(place: SegmentPlace, segment_id: str, path: str) -> Iterator[Any]:
+    """A segment's file, and what goes wrong with it in osd's own words; raises as :func:`read_segment`."""
+    try:
+        yield place.source(path)
+    except (FileNotFoundError, PlaceUnreachable):
+        raise
+    except CannotDecrypt as error:
+        raise CannotDecrypt(path=place.show(path), reason=error.facts["reason"]) from None
+    except Exception as error:  # Arrow raises OSError, ValueError and classes of its own
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise SegmentDamaged(path=place.show(path), reason=reason, segment=segment_id) from error
+
+
+def prompt_hash(samples: RequestSamples) -> int:
+    """64 bits, signed: equal for equal prompts."""
+    prompt = samples.tokens[: samples.prompt_len].astype("<i4", copy=False)
+    return int.from_bytes(hashlib.sha256(prompt.tobytes()).digest()[:8], "big", signed=True)
+
+
+def is_held_out(samples: RequestSamples, share: float) -> bool:
+    """Whether the request judges candidates instead of training them: by its prompt, so equal prompts agree."""
+    return prompt_hash(samples) % 2**64 < share * 2**64

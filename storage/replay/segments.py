@@ -1,0 +1,224 @@
+"""The format of a segment: one Parquet file (zstd), one row a request. No files are opened for writing here.
+
+=================  ==================  ====================================================================
+column             type                meaning (see :class:`storage.records.RequestSamples`)
+=================  ==================  ====================================================================
+request_id         string
+route, tenant      string
+draft_version      string
+created_at         double              Unix seconds
+prompt_len         int32
+k                  int32               log-probabilities kept at a position
+tokens             list<int32>         (n,) prompt and output
+positions          list<int32>         (m,)
+kinds              list<uint8>         (m,) 0 accepted, 1 rejected, 2 undrafted
+drafted            list<int32>         (m,)
+topk_ids           list<int32>         (m · k,) position after position, each likeliest first
+topk_logprobs      list<float>         (m · k,) natural logarithms, in the same order; each is a float16 exactly
+outside            list<float>         (m,) probability outside the k
+acceptance         list<float>         (m,) min(1, p/q) of the drafted token, NaN where none was; empty where it was
+                                       not kept; each is a float16 exactly
+=================  ==================  ====================================================================
+
+Segments of older versions lack ``acceptance``; they are read as if it was not kept.
+
+Numbers are split by byte before zstd, which is smaller than a dictionary and faster; half of a float16's bytes in a
+float are zeros and cost nothing, and DuckDB, Polars and others read them where they do not read halves. Every page
+has a checksum, which reading verifies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from storage.errors import BadInput, CannotDecrypt
+from storage.files.cipher import Cipher, KeyProblem, is_encrypted
+from storage.records import RequestSamples
+
+Array = npt.NDArray[Any]
+
+LISTS: dict[str, type[np.generic]] = {  # as they are stored
+    "tokens": np.int32,
+    "positions": np.int32,
+    "kinds": np.uint8,
+    "drafted": np.int32,
+    "topk_ids": np.int32,
+    "topk_logprobs": np.float32,
+    "outside": np.float32,
+    "acceptance": np.float32,
+}
+READ: dict[str, type[np.generic]] = {"topk_logprobs": np.float16, "acceptance": np.float16}
+"""Types of a record's arrays where they are not as stored."""
+
+LATER = ("acceptance",)
+"""Columns that segments of older versions lack."""
+
+FORMAT = 1
+"""Raised when a reader of the format before cannot read what is written."""
+FORMAT_KEY = "osd.segment"
+
+SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
+WRITE: dict[str, Any] = {
+    "compression": "zstd",
+    "compression_level": 1,
+    "use_dictionary": False,
+    "write_page_checksum": True,
+    "column_encoding": {
+        f"{name}.list.element": "BYTE_STREAM_SPLIT" for name, dtype in LISTS.items() if dtype is not np.uint8
+    },
+}
+"""Options of the Parquet writer."""
+
+
+def encode(batch: Sequence[RequestSamples], cipher: Cipher | None = None) -> memoryview:
+    """The bytes of a segment, encrypted where there is a cipher. Raises BadInput for arrays whose shapes do not fit."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(table(batch), sink, **writer_options(cipher))
+    return memoryview(sink.getvalue())
+
+
+def writer_options(cipher: Cipher | None) -> dict[str, Any]:
+    """Of the Parquet writer, for one file."""
+    return WRITE if cipher is None else WRITE | cipher.for_writing()
+
+
+def schema() -> Any:
+    """The Arrow schema of a segment."""
+    import pyarrow as pa
+
+    fields = [(name, pa.string()) for name in SCALARS[:4]]
+    fields += [("created_at", pa.float64()), ("prompt_len", pa.int32()), ("k", pa.int32())]
+    fields += [(name, pa.list_(pa.from_numpy_dtype(dtype))) for name, dtype in LISTS.items()]
+    return pa.schema(fields, metadata={FORMAT_KEY: str(FORMAT)})
+
+
+def table(batch: Sequence[RequestSamples]) -> Any:
+    """The batch as an Arrow table. Raises BadInput."""
+    import pyarrow as pa
+
+    for samples in batch:
+        require_shapes(samples)
+    columns: list[Any] = [[getattr(samples, name) for samples in batch] for name in SCALARS]
+    columns.append([samples.topk_ids.shape[1] for samples in batch])
+    for name, dtype in LISTS.items():
+        columns.append(_list_column([getattr(samples, name) for samples in batch], dtype))
+    fields = schema()
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    return pa.table(arrays, schema=fields)
+
+
+def _list_column(arrays: Sequence[Array | None], dtype: type[np.generic]) -> Any:
+    import pyarrow as pa
+
+    offsets = np.zeros(len(arrays) + 1, np.int32)
+    np.cumsum([0 if array is None else array.size for array in arrays], out=offsets[1:])
+    there = [array.ravel() for array in arrays if array is not None]
+    whole = np.concatenate(there) if there else np.zeros(0)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(whole.astype(dtype, copy=False)))
+
+
+def require_shapes(samples: RequestSamples) -> None:
+    """Raises BadInput when a request's arrays do not fit together."""
+    m = len(samples.positions)
+    flat = all(getattr(samples, name).shape == (m,) for name in ("positions", "kinds", "drafted", "outside"))
+    flat &= samples.acceptance is None or samples.acceptance.shape == (m,)
+    wide = samples.topk_ids.ndim == 2 and len(samples.topk_ids) == m
+    if not (flat and wide and samples.topk_logprobs.shape == samples.topk_ids.shape and samples.tokens.ndim == 1):
+        shapes = {name: getattr(getattr(samples, name), "shape", None) for name in LISTS}
+        raise BadInput(reason=f"The samples of request {samples.request_id} have shapes that do not fit: {shapes}.")
+
+
+class NewerFormat(ValueError):
+    """The file was written by a newer osd."""
+
+
+def require_schema(found: Any) -> None:
+    """Raises ValueError for columns that osd does not write: the file's list of them has no checksum of its own; and
+    NewerFormat."""
+    written = (found.metadata or {}).get(FORMAT_KEY.encode(), b"1").decode(errors="replace")
+    if written.isdecimal() and int(written) > FORMAT:
+        raise NewerFormat(f"It is of format {written}, and this osd reads up to {FORMAT}.")
+    ours = {field.name: field.type for field in schema()}
+    if {field.name: field.type for field in found} not in (ours, {n: t for n, t in ours.items() if n not in LATER}):
+        raise ValueError(f"its columns are not a segment's: {', '.join(found.names)}")
+
+
+def decode(source: Any, cipher: Cipher | None = None) -> list[RequestSamples]:
+    """Every row of a path or buffer, in order. Raises CannotDecrypt, OSError, ValueError or Arrow's own errors for what
+    is not a whole segment."""
+    with opened(source, cipher) as file:
+        return _records(file.read(use_threads=False))
+
+
+def decode_groups(path: Path, cipher: Cipher | None = None) -> Iterator[list[RequestSamples]]:
+    """The rows of a file too large for memory, a row group at a time. Raises as :func:`decode`."""
+    with opened(path, cipher) as file:
+        require_schema(file.schema_arrow)
+        for group in range(file.num_row_groups):
+            yield _records(file.read_row_group(group, use_threads=False))
+
+
+@contextmanager
+def opened(source: Any, cipher: Cipher | None) -> Iterator[Any]:
+    """A Parquet file that verifies its pages' checksums. Raises CannotDecrypt, and what Arrow raises."""
+    import pyarrow.parquet as pq
+
+    options = {} if cipher is None else cipher.for_reading()
+    shown = source if isinstance(source, Path) else "a segment"
+    try:
+        with pq.ParquetFile(source, page_checksum_verification=True, **options) as file:
+            yield file
+    except KeyProblem as error:
+        raise CannotDecrypt(path=shown, reason=error) from None
+    except OSError:
+        if cipher is None and is_encrypted(source):
+            reason = "there is no key ring; name one in storage.encryption"
+            raise CannotDecrypt(path=shown, reason=reason) from None
+        raise
+
+
+def _records(found: Any) -> list[RequestSamples]:
+    require_schema(found.schema)
+    whole = found.combine_chunks()
+    scalars = [whole[name].to_pylist() for name in SCALARS]
+    widths = whole["k"].to_pylist()
+    kept = {name: dtype for name, dtype in LISTS.items() if name in whole.column_names}
+    lists = {name: _split(whole[name], READ.get(name, dtype)) for name, dtype in kept.items()}
+    return [
+        _to_record(values, {name: arrays[row] for name, arrays in lists.items()}, widths[row])
+        for row, values in enumerate(zip(*scalars, strict=True))
+    ]
+
+
+def _split(column: Any, dtype: type[np.generic]) -> list[Array]:
+    """One array a row; they are views of one copy, so that they can be written to and outlive Arrow's buffers."""
+    if not column.num_chunks:
+        return []
+    chunk = column.chunk(0)
+    offsets = chunk.offsets.to_numpy()
+    values = chunk.values.to_numpy().astype(dtype)
+    return [values[start:end] for start, end in pairwise(offsets.tolist())]
+
+
+def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int) -> RequestSamples:
+    for name in ("topk_ids", "topk_logprobs"):
+        arrays[name] = arrays[name].reshape(len(arrays["positions"]), k)
+    if len(arrays.get("acceptance", ())) != len(arrays["positions"]):
+        arrays["acceptance"] = None
+    return RequestSamples(*values, **arrays)
+
+
+def shares(batch: Sequence[RequestSamples]) -> Array:
+    """(requests,) each request's share of the segment's bytes, by its numbers before compression; sums to 1."""
+    raw = np.array([1 + sum(getattr(getattr(s, name), "nbytes", 0) for name in LISTS) for s in batch], np.float64)
+    return np.asarray(raw / raw.sum())

@@ -1,0 +1,1 @@
+"""Routes, what they match, and their history."""

@@ -1,0 +1,139 @@
+"""What an admin taught: texts as examples of topics, kept on purpose and until they are forgotten.
+
+Prompts of traffic never come here by themselves. A text stands once, whatever its topic; teaching it again under
+another topic moves it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.errors import BadInput, UnknownTopic
+from storage.sql.database import Database
+from storage.sql.route_log import lock_routes, note
+from storage.sql.tables import RouteChangeRow, RouteExampleRow
+
+TOPIC_LENGTH = 200
+TEXT_LENGTH = 100_000
+"""Characters of an example at most."""
+
+Pairs = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What came of teaching."""
+
+    new: int
+    moved: int
+    """Known texts that have another topic now."""
+    known: int
+    """Texts that had this topic already."""
+
+
+class ExampleShelf:
+    """Taught examples of topics."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def teach(self, examples: Iterable[tuple[str, str]], who: str | None = None) -> Taught:
+        """Keep (topic, text) pairs, all or none; one line in the trail, with counts and without the texts.
+
+        Raises BadInput for an empty or too long topic or text.
+        """
+        with self._db.session() as session:
+            lock_routes(session)
+            return teach(session, examples, who)
+
+    def preview(self, examples: Iterable[tuple[str, str]]) -> Pairs:
+        """What :meth:`list` would be after teaching these, with nothing taught. Raises BadInput as :meth:`teach`."""
+        topics = {text: topic for topic, text in self.list()}
+        topics.update((text, topic.strip()) for topic, text in map(_checked, examples))
+        return [(topic, text) for text, topic in topics.items()]
+
+    def forget(self, topic: str, who: str | None = None) -> int:
+        """Delete a topic's examples; returns how many. Raises UnknownTopic."""
+        with self._db.session() as session:
+            lock_routes(session)
+            gone = session.scalars(select(RouteExampleRow.id).where(RouteExampleRow.topic == topic)).all()
+            if not gone:
+                raise UnknownTopic(topic=topic, known=", ".join(_counts(session)) or "none")
+            session.execute(delete(RouteExampleRow).where(RouteExampleRow.topic == topic))
+            note(session, who, "forget", None, {"topic": topic, "examples": len(gone)}, {})
+        return len(gone)
+
+    def revision(self) -> int:
+        """The number of the newest change of examples; 0 before there was one."""
+        newest = select(func.max(RouteChangeRow.id)).where(RouteChangeRow.action.in_(("teach", "forget")))
+        with self._db.session(read_only=True) as session:
+            return session.scalar(newest) or 0
+
+    def list(self) -> Pairs:
+        """(topic, text), in the order in which they were taught."""
+        with self._db.session(read_only=True) as session:
+            rows = session.execute(
+                select(RouteExampleRow.topic, RouteExampleRow.text).order_by(RouteExampleRow.at, RouteExampleRow.id)
+            )
+            return [(topic, text) for topic, text in rows]
+
+    def counts(self) -> dict[str, int]:
+        """Topic -> examples."""
+        with self._db.session(read_only=True) as session:
+            return _counts(session)
+
+
+def teach(session: Session, examples: Iterable[tuple[str, str]], who: str | None) -> Taught:
+    """:meth:`ExampleShelf.teach` within a transaction that has locked the routes."""
+    wanted = {_hash(text): (topic.strip(), text) for topic, text in map(_checked, examples)}
+    taught = _keep(session, wanted)
+    if taught.new or taught.moved:
+        topics = sorted({topic for topic, _ in wanted.values()})
+        note(session, who, "teach", None, {}, {"topics": topics, "new": taught.new, "moved": taught.moved})
+    return taught
+
+
+def _keep(session: Session, wanted: dict[str, tuple[str, str]]) -> Taught:
+    known = {row.hash: row for row in _known(session, list(wanted))}
+    new = [digest for digest in wanted if digest not in known]
+    moved = [digest for digest, row in known.items() if row.topic != wanted[digest][0]]
+    at = records.now()
+    for digest in new:
+        topic, text = wanted[digest]
+        session.add(RouteExampleRow(at=at, topic=topic, text=text, hash=digest))
+    for digest in moved:
+        known[digest].topic = wanted[digest][0]
+    session.flush()
+    return Taught(len(new), len(moved), len(wanted) - len(new) - len(moved))
+
+
+def _known(session: Session, digests: list[str]) -> Iterable[RouteExampleRow]:
+    for start in range(0, len(digests), 5_000):
+        some = digests[start : start + 5_000]
+        yield from session.scalars(select(RouteExampleRow).where(RouteExampleRow.hash.in_(some)))
+
+
+def _counts(session: Session) -> dict[str, int]:
+    topic = RouteExampleRow.topic
+    return {row[0]: row[1] for row in session.execute(select(topic, func.count()).group_by(topic).order_by(topic))}
+
+
+def _checked(example: tuple[str, str]) -> tuple[str, str]:
+    topic, text = example
+    if not 0 < len(topic.strip()) <= TOPIC_LENGTH:
+        raise BadInput(reason=f"{topic[:40]!r} cannot name a topic: it needs 1 to {TOPIC_LENGTH} characters.")
+    if not text.strip() or "\0" in text:
+        raise BadInput(reason=f"An example of {topic!r} is empty or holds a zero byte.")
+    if len(text) > TEXT_LENGTH:
+        raise BadInput(reason=f"An example of {topic!r} has {len(text):,} characters, {TEXT_LENGTH:,} at most.")
+    return topic, text
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

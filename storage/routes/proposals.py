@@ -1,0 +1,103 @@
+"""Changes of routes that were found worth while in the traffic, for an admin to apply or decline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.errors import UnknownProposal, WrongState
+from storage.sql.database import Database
+from storage.sql.drivers import plain
+from storage.sql.tables import RouteProposalRow
+
+
+class ProposalKind(str, Enum):
+    """What is proposed."""
+
+    SPLIT = "split"  # give a part of a route's traffic a route and a draft of its own
+    MERGE = "merge"  # let one draft serve what two serve, because they no longer differ
+    DRIFT = "drift"  # look at a route whose traffic is no longer what it was
+
+
+class ProposalState(str, Enum):
+    """What became of it."""
+
+    OPEN = "open"  # nobody has decided
+    APPLIED = "applied"  # done, by an admin or by itself
+    DECLINED = "declined"  # an admin does not want it
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One proposal and the evidence for it."""
+
+    id: int
+    at: float
+    """Unix seconds."""
+    kind: ProposalKind
+    state: ProposalState
+    facts: Mapping[str, Any]
+    """What it would change and win; no text of traffic."""
+
+
+Proposals = list[Proposal]
+
+
+class ProposalLedger:
+    """Proposals, newest first."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def add(self, kind: ProposalKind, facts: Mapping[str, Any]) -> Proposal:
+        """Enter one as OPEN."""
+        with self._db.session() as session:
+            row = RouteProposalRow(
+                at=records.now(), kind=kind.value, state=ProposalState.OPEN.value, facts=plain(facts)
+            )
+            session.add(row)
+            session.flush()
+            return _to_record(row)
+
+    def get(self, number: int) -> Proposal:
+        """Raises UnknownProposal."""
+        with self._db.session(read_only=True) as session:
+            return _to_record(_get(session, number))
+
+    def list(self, state: ProposalState | None = None, limit: int = 100) -> Proposals:
+        """The newest first; in one state, or all."""
+        query = select(RouteProposalRow).order_by(RouteProposalRow.id.desc()).limit(limit)
+        if state is not None:
+            query = query.where(RouteProposalRow.state == state.value)
+        with self._db.session(read_only=True) as session:
+            return [_to_record(row) for row in session.scalars(query)]
+
+    def set_state(self, number: int, state: ProposalState, facts: Mapping[str, Any] | None = None) -> Proposal:
+        """Settle an OPEN proposal, with ``facts`` added to its own; the same state again is fine.
+
+        Raises UnknownProposal, WrongState for one that was settled otherwise.
+        """
+        with self._db.session() as session:
+            row = _get(session, number, lock=True)
+            if row.state not in (ProposalState.OPEN.value, state.value):
+                subject = f"proposal {number}"
+                raise WrongState(version=subject, state=row.state, action=f"making it {state.value}", needed="open")
+            row.state, row.facts = state.value, {**row.facts, **plain(facts or {})}
+            return _to_record(row)
+
+
+def _get(session: Session, number: int, *, lock: bool = False) -> RouteProposalRow:
+    row = session.get(RouteProposalRow, number, with_for_update=lock)
+    if row is None:
+        raise UnknownProposal(proposal=number)
+    return row
+
+
+def _to_record(row: RouteProposalRow) -> Proposal:
+    return Proposal(row.id, row.at, ProposalKind(row.kind), ProposalState(row.state), row.facts)

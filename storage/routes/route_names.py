@@ -1,0 +1,92 @@
+"""Former names of routes, and what is kept under them.
+
+A renamed route takes its samples and its counters along: the index in SQL is changed, and it is what reading goes by
+(a Parquet segment keeps the name that it was written with). Servers need a moment to hear of it, and requests under
+way have their old name still; so that name goes on leading to the route until another one takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import delete, insert, literal, select, update
+from sqlalchemy.orm import Session
+
+from storage.errors import DuplicateRoute
+from storage.records import DEFAULT_ROUTE, Route
+from storage.routes.route_rows import as_facts, get_row, require_name, require_not_default, to_record
+from storage.sql.drivers import insert_for
+from storage.sql.leases import lock_all_drafts
+from storage.sql.outcome_positions import PositionSums
+from storage.sql.route_log import note
+from storage.sql.tables import COUNTS, CounterRow, OutcomeRow, RouteAliasRow, RoutePinRow, RouteRow, SampleRow
+
+KEYS = ("span", "start", "draft_version", "controller", "tenant", "worker")
+
+
+class Named(Protocol):
+    """A record that carries its route's name."""
+
+    @property
+    def route(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+def aliases(session: Session) -> dict[str, str]:
+    """Former name -> the route's name now."""
+    return {row.name: row.route for row in session.scalars(select(RouteAliasRow))}
+
+
+def under_present_names(session: Session, items: Iterable[N]) -> list[N]:
+    """Records on their way into the store, with the names that their routes have now.
+
+    Waits for a renaming that is under way: else what it did not see yet would stay under the old name.
+    """
+    session.execute(select(RouteRow.name).where(RouteRow.name == DEFAULT_ROUTE).with_for_update(read=True))
+    names = aliases(session)
+    return [replace(item, route=names[item.route]) if item.route in names else item for item in items]  # type: ignore[type-var]
+
+
+def rename(session: Session, name: str, to: str, who: str | None) -> Route:
+    """Raises UnknownRoute, DefaultRoute, DuplicateRoute, BadInput."""
+    row = get_row(session, name)
+    require_not_default(name, "renamed")
+    require_name(to)
+    if session.get(RouteRow, to) is not None:
+        raise DuplicateRoute(route=to)
+    before = to_record(row)
+    after = replace(before, name=to)
+    session.execute(insert(RouteRow).values(
+        name=to, draft=row.draft, matches=row.matches, candidates=row.candidates, created_at=row.created_at
+    ))  # fmt: skip
+    _move(session, name, to)
+    session.delete(row)
+    session.flush()
+    session.execute(delete(RouteAliasRow).where(RouteAliasRow.name == to))
+    session.add(RouteAliasRow(name=name, route=to))
+    note(session, who, "rename", name, as_facts(before), as_facts(after))
+    return after
+
+
+def _move(session: Session, name: str, to: str) -> None:
+    """Everything that refers to the route. Claims change the same samples, so the drafts are locked first."""
+    lock_all_drafts(session)
+    for table in (RoutePinRow, RouteAliasRow, SampleRow, OutcomeRow):
+        column: Any = table.route
+        session.execute(update(table).where(column == name).values(route=to))
+    _move_counters(session, name, to)
+    PositionSums(session).rename(name, to)
+
+
+def _move_counters(session: Session, name: str, to: str) -> None:
+    """Added to what a removed route of the new name may have left."""
+    columns = [getattr(CounterRow, column) for column in (*KEYS, *COUNTS)]
+    old = select(literal(to), *columns).where(CounterRow.route == name)
+    new = insert_for(session.get_bind().dialect.name)(CounterRow).from_select(["route", *KEYS, *COUNTS], old)
+    added = {count: getattr(CounterRow, count) + new.excluded[count] for count in COUNTS}
+    session.execute(new.on_conflict_do_update(index_elements=["route", *KEYS], set_=added))
+    session.execute(delete(CounterRow).where(CounterRow.route == name))

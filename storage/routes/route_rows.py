@@ -1,0 +1,160 @@
+"""Changes of routes within a caller's transaction, each with its line in the audit trail.
+
+The caller has locked the routes (:func:`storage.sql.route_log.lock_routes`). Whatever raises leaves nothing behind,
+because the transaction ends with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.errors import (
+    BadInput,
+    DefaultRoute,
+    DuplicateRoute,
+    NotFound,
+    RouteWithoutDraft,
+    UnknownDraft,
+    UnknownRoute,
+)
+from storage.records import DEFAULT_DRAFT, DEFAULT_ROUTE, Route
+from storage.routes.matches import checked
+from storage.sql.leases import known_drafts
+from storage.sql.ledger import NAME
+from storage.sql.route_log import note
+from storage.sql.tables import DraftRow, RouteAliasRow, RoutePinRow, RouteRow, VersionRow
+
+
+def to_record(row: RouteRow) -> Route:
+    """The row as what travels."""
+    return Route(row.name, row.draft, row.matches, tuple(row.candidates))
+
+
+def as_facts(route: Route) -> dict[str, Any]:
+    """A route as the audit trail and an export have it."""
+    return {
+        "name": route.name, "draft": route.draft, "candidates": list(route.candidates), "matches": dict(route.matches),
+    }  # fmt: skip
+
+
+def all_rows(session: Session) -> list[RouteRow]:
+    """Every route by name."""
+    return list(session.scalars(select(RouteRow).order_by(RouteRow.name)))
+
+
+def get_row(session: Session, name: str) -> RouteRow:
+    """Raises UnknownRoute."""
+    if row := session.get(RouteRow, name):
+        return row
+    raise UnknownRoute(route=name, known=", ".join(row.name for row in all_rows(session)))
+
+
+def add(session: Session, route: Route, who: str | None) -> Route:
+    """Raises DuplicateRoute, BadInput, BadPattern, UnknownDraft, RouteWithoutDraft."""
+    require_name(route.name)
+    if session.get(RouteRow, route.name) is not None:
+        raise DuplicateRoute(route=route.name)
+    kept = _checked(session, route)
+    session.execute(delete(RouteAliasRow).where(RouteAliasRow.name == route.name))  # the name is somebody else's now
+    session.add(RouteRow(
+        name=kept.name, draft=kept.draft, matches=dict(kept.matches), candidates=list(kept.candidates),
+        created_at=records.now(),
+    ))  # fmt: skip
+    session.flush()
+    note(session, who, "add", kept.name, {}, as_facts(kept))
+    return kept
+
+
+def change(session: Session, route: Route, who: str | None) -> Route:
+    """Give the route of that name another draft, candidates or matches; what is the same already is not noted."""
+    row = get_row(session, route.name)
+    kept, before = _checked(session, route), to_record(row)
+    if kept == before:
+        return kept
+    if kept.name == DEFAULT_ROUTE and kept.matches:
+        raise DefaultRoute(route=kept.name, action="given anything to match", reason="it takes what matches no other")
+    row.draft, row.matches, row.candidates = kept.draft, dict(kept.matches), list(kept.candidates)
+    note(session, who, "change", kept.name, as_facts(before), as_facts(kept))
+    return kept
+
+
+def remove(session: Session, name: str, who: str | None) -> Route:
+    """With its pins and former names; what was kept under its name stays. Raises UnknownRoute, DefaultRoute."""
+    row = get_row(session, name)
+    require_not_default(name, "removed")
+    gone, pinned = to_record(row), pins_of(session, name)
+    session.execute(delete(RoutePinRow).where(RoutePinRow.route == name))
+    session.execute(delete(RouteAliasRow).where(RouteAliasRow.route == name))
+    session.delete(row)
+    session.flush()
+    note(session, who, "remove", name, as_facts(gone) | {"pinned": pinned}, {})
+    return gone
+
+
+def pin(session: Session, tenant: str, name: str, who: str | None) -> None:
+    """Send a tenant's requests (``*``: everybody's) to a route, whatever they say. Raises UnknownRoute, BadInput."""
+    if not tenant.strip():
+        raise BadInput(reason="A pin needs a tenant, or * for every tenant.")
+    get_row(session, name)
+    before = session.get(RoutePinRow, tenant)
+    if before is not None and before.route == name:
+        return
+    was = {} if before is None else {"tenant": tenant, "route": before.route}
+    session.merge(RoutePinRow(tenant=tenant, route=name))
+    note(session, who, "pin", name, was, {"tenant": tenant, "route": name})
+
+
+def unpin(session: Session, tenant: str, who: str | None) -> None:
+    """Raises NotFound for a tenant that is not pinned."""
+    row = session.get(RoutePinRow, tenant)
+    if row is None:
+        known = ", ".join(sorted(pins(session))) or "none"
+        raise NotFound(reason=f"The tenant {tenant!r} is pinned to no route; pinned: {known}.")
+    session.delete(row)
+    note(session, who, "unpin", row.route, {"tenant": tenant, "route": row.route}, {})
+
+
+def pins(session: Session) -> dict[str, str]:
+    """Tenant -> route."""
+    return {row.tenant: row.route for row in session.scalars(select(RoutePinRow))}
+
+
+def pins_of(session: Session, name: str) -> list[str]:
+    """Tenants that are pinned to a route."""
+    return [tenant for tenant, route in sorted(pins(session).items()) if route == name]
+
+
+def require_name(name: str) -> None:
+    """Raises BadInput."""
+    if not NAME.fullmatch(name):
+        raise BadInput(reason=f"{name!r} cannot name a route: use letters, digits, '.', '_' and '-', 64 at most.")
+
+
+def require_not_default(name: str, action: str) -> None:
+    """Raises DefaultRoute."""
+    if name == DEFAULT_ROUTE:
+        raise DefaultRoute(route=name, action=action, reason="it takes every request that no other route takes")
+
+
+def _checked(session: Session, route: Route) -> Route:
+    _require_drafts(session, route.name, route.drafts)
+    return Route(route.name, route.draft, checked(route.matches), route.drafts[1:])
+
+
+def _require_drafts(session: Session, name: str, drafts: Sequence[str]) -> None:
+    """Each is there and has weights; only the default draft may still wait for its first server to bring them."""
+    for draft in drafts:
+        row = session.get(DraftRow, draft) if draft else None
+        if not draft:
+            raise RouteWithoutDraft(route=name, reason="none is named")
+        if row is None:
+            raise UnknownDraft(draft=draft, known=known_drafts(session))
+        if row.current_version is None and draft != DEFAULT_DRAFT:
+            raise RouteWithoutDraft(route=name, reason=f"{draft!r} has no weights")
+        if row.current_version and session.get_one(VersionRow, row.current_version).kind == "head":
+            raise RouteWithoutDraft(route=name, reason=f"{draft!r} are acceptance heads")

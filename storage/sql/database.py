@@ -1,0 +1,132 @@
+"""The metadata database: one session scope, and the schema that it needs.
+
+SQLite (WAL) for one machine, PostgreSQL for several. A session commits at its end, rolls back on any
+error, and turns the driver's errors into :class:`~storage.errors.StoreError`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from storage.errors import StoreWriteFailed
+from storage.sql import schema
+from storage.sql.drivers import DRIVER_ERRORS, make_engine, parse_url, show_url, sqlite_file, translate
+
+
+class Database:
+    """An open database. Raises BadSetting for a URL that names none; connects at the first use."""
+
+    def __init__(self, url: str) -> None:
+        self._url = parse_url(url)
+        self.engine = make_engine(self._url)
+        self._reader = self.engine.execution_options(osd_read_only=True)
+
+    @property
+    def url(self) -> str:
+        """The URL, passwords masked."""
+        return show_url(self._url)
+
+    @property
+    def dialect(self) -> str:
+        """``sqlite`` or ``postgresql``."""
+        return self.engine.dialect.name
+
+    @contextmanager
+    def session(self, *, read_only: bool = False) -> Iterator[Session]:
+        """One transaction. On SQLite it holds the write lock from its first statement on, unless ``read_only``.
+
+        Do not open one inside another: on SQLite the inner would wait for the outer.
+        """
+        try:
+            engine = self._reader if read_only else self.engine
+            with Session(engine, expire_on_commit=False) as session, session.begin():
+                yield session
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._url) from error
+
+    def check(self) -> dict[str, Any]:
+        """What is there: url, dialect, server, found and needed schema, whether it is current, milliseconds to answer.
+
+        Changes nothing and creates no file. Raises DatabaseUnreachable.
+        """
+        facts = {"url": self.url, "dialect": self.dialect, "needed": schema.HEAD}
+        file = sqlite_file(self._url)
+        if file is not None and not file.exists():
+            return facts | {"server": None, "found": None, "current": False, "milliseconds": 0.0}
+        began = time.perf_counter()
+        with self.session(read_only=True) as session:
+            version = "sqlite_version()" if self.dialect == "sqlite" else "current_setting('server_version')"
+            server = session.execute(text(f"SELECT {version}")).scalar_one()
+            found = schema.found(session.connection())
+        elapsed = 1000 * (time.perf_counter() - began)
+        return facts | {"server": server, "found": found, "current": found == schema.HEAD, "milliseconds": elapsed}
+
+    def create_if_fresh(self) -> None:
+        """Give a new SQLite file its schema. PostgreSQL is created by ``osd db upgrade`` only."""
+        if (file := sqlite_file(self._url)) is None:
+            return
+        self._make_folder()
+        if not file.exists() or file.stat().st_size == 0 or self._is_empty():
+            self.upgrade()
+
+    def upgrade(self) -> tuple[str | None, str | None]:
+        """Migrate to the newest schema in one transaction; returns the revisions before and after.
+
+        Two processes may do so at once: the second finds the work done.
+        """
+        self._make_folder()
+        try:
+            with self.engine.begin() as connection:
+                return schema.migrate(connection, self.url)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._url) from error
+
+    def require_current_schema(self) -> None:
+        """Raises SchemaOutdated when the schema is older or newer than this osd's."""
+        with self.session(read_only=True) as session:
+            schema.require_head(session.connection(), self.url)
+
+    def close(self) -> None:
+        """Return every connection."""
+        self.engine.dispose()
+
+    def _is_empty(self) -> bool:
+        with self.session(read_only=True) as session:
+            return not session.execute(text("SELECT count(*) FROM sqlite_master")).scalar_one()
+
+    def _make_folder(self) -> None:
+        if (file := sqlite_file(self._url)) is None:
+            return
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreWriteFailed(path=file.parent, reason=error.strerror or str(error)) from error
+
+
+def upgrade(url: str) -> tuple[str | None, str | None]:
+    """Migrate the database at ``url`` to the newest schema; returns the revisions before and after."""
+    database = Database(url)
+    try:
+        return database.upgrade()
+    finally:
+        database.close()
+
+
+def check(url: str) -> dict[str, Any]:
+    """See :meth:`Database.check`."""
+    database = Database(url)
+    try:
+        return database.check()
+    finally:
+        database.close()
+
+
+def changed_rows(result: object) -> int:
+    """How many rows a statement changed or deleted."""
+    return int(result.rowcount)  # type: ignore[attr-defined]

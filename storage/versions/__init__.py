@@ -1,0 +1,1 @@
+"""Draft versions: weights, lineage, publication, promotion, canaries."""

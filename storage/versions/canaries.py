@@ -1,0 +1,264 @@
+"""New versions in stages: one worker serves a version first, the others follow once it has proved itself there.
+
+    stage(draft, worker)     which version a worker should serve now; opens, claims and takes over what has to be
+    release, take_back       what the watch decided
+
+Nobody directs this: each worker asks, and the database answers each the same. Of the workers that live, the one whose
+name has the smallest hash together with the version's is the canary; it alone writes the claim. If it is lost, the next
+one takes over, alone if need be; a version with which ``LOST`` workers were lost is taken back. Where one worker alone
+lives when a version comes, it takes what is current.
+
+The version stays READY while it is tried, and SERVING is what all others serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.access.workers import listed
+from storage.errors import UnknownDraft
+from storage.records import DraftVersion, VersionState
+from storage.sql.announce import announce
+from storage.sql.database import Database
+from storage.sql.drivers import plain
+from storage.sql.leases import known_drafts, lock_draft
+from storage.sql.ledger import get_row, to_record
+from storage.sql.tables import CanaryRow, DraftRow, VersionRow
+from storage.versions import promotion
+
+LOST = 3
+"""Workers that may be lost with a version before it is taken for the cause."""
+
+
+class CanaryState(str, Enum):
+    """What became of a version that was tried."""
+
+    WATCHING = "watching"  # one worker serves it, or is about to
+    RELEASED = "released"  # all may serve it
+    TAKEN_BACK = "taken_back"  # it was worse, did not run, or an admin took it back
+    OVERTAKEN = "overtaken"  # another version was made current by hand meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A version in stages."""
+
+    version: str
+    draft: str
+    base: str
+    """What the others serve meanwhile."""
+    state: CanaryState
+    worker: str | None
+    """Who tries it."""
+    claims: int
+    """Workers that have tried it and were not stopped in order."""
+    looks: int
+    """How often its acceptance was judged."""
+    began_at: float
+    settled_at: float | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What was measured, and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What one worker should do about a draft."""
+
+    version: DraftVersion
+    """What it should serve."""
+    canary: Canary | None = None
+    """The version that is being tried, if one is."""
+    lost: bool = False
+    """Whether too many workers were lost with it: it is to be taken back."""
+
+
+def chosen(version: str, workers: Sequence[str]) -> str | None:
+    """Who tries a version: whose name with the version's has the smallest hash. None where there is nobody."""
+    return min(workers, key=lambda name: sha256(f"{version} {name}".encode()).digest(), default=None)
+
+
+class CanaryLedger:
+    """Which versions are tried by whom. Rows change with the draft locked."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    def stage(self, draft: str, worker: str) -> Stage:
+        """What a worker should serve of a draft. Raises UnknownDraft for one without weights."""
+        with self._db.session(read_only=True) as session:
+            view = _View(session, draft, worker)
+            if not view.changes:
+                return view.stage()
+        with self._db.session() as session:
+            lock_draft(session, draft)
+            view = _View(session, draft, worker)
+            view.change()
+            session.flush()
+            return _View(session, draft, worker).stage()
+
+    def watched(self, worker: str) -> list[Canary]:
+        """What a worker tries."""
+        mine = CanaryRow.worker == worker, CanaryRow.state == CanaryState.WATCHING.value
+        with self._db.session(read_only=True) as session:
+            return [to_canary(row) for row in session.scalars(select(CanaryRow).where(*mine))]
+
+    def list(self, draft: str | None = None, limit: int = 20) -> list[Canary]:
+        """The newest, newest first."""
+        query = select(CanaryRow).order_by(CanaryRow.began_at.desc()).limit(limit)
+        with self._db.session(read_only=True) as session:
+            return [to_canary(row) for row in session.scalars(query if draft is None else query.filter_by(draft=draft))]
+
+    def note_look(self, version: str, facts: Mapping[str, Any]) -> None:
+        """Its acceptance was judged once more."""
+        with self._db.session() as session:
+            row = session.get_one(CanaryRow, version, with_for_update=True)
+            row.looks, row.facts = row.looks + 1, plain(facts)
+
+    def release(self, version: str, facts: Mapping[str, Any]) -> bool:
+        """All may serve it; False when that was settled otherwise before."""
+        with self._db.session() as session:
+            return _settle(session, version, CanaryState.RELEASED, facts)
+
+    def take_back(self, version: str, facts: Mapping[str, Any]) -> bool:
+        """Nobody serves it any more, once the ledger has said so; False when that was settled otherwise before."""
+        with self._db.session() as session:
+            return _settle(session, version, CanaryState.TAKEN_BACK, facts)
+
+    def let_go(self, worker: str) -> None:
+        """A worker stops in order: others may claim what it tries, and it does not count as lost."""
+        mine = CanaryRow.worker == worker, CanaryRow.state == CanaryState.WATCHING.value
+        with self._db.session() as session:
+            free = {"worker": None, "claims": CanaryRow.claims - 1}
+            session.execute(update(CanaryRow).where(*mine).values(**free))
+
+
+def _settle(session: Session, version: str, state: CanaryState, facts: Mapping[str, Any]) -> bool:
+    lock_draft(session, get_row(session, version).draft)
+    row = session.get(CanaryRow, version)
+    if row is None or row.state != CanaryState.WATCHING.value:
+        return False
+    _close(session, row, state, facts)
+    return True
+
+
+def _close(session: Session, row: CanaryRow, state: CanaryState, facts: Mapping[str, Any]) -> None:
+    row.state, row.settled_at = state.value, records.now()
+    row.facts = {**row.facts, **plain(facts)}
+    session.flush()
+    if state is CanaryState.RELEASED:
+        promotion.released(session, get_row(session, row.version))
+    announce(session, row.draft)
+
+
+class _View:
+    """A draft's versions, canary and workers at one moment, as one worker sees them."""
+
+    def __init__(self, session: Session, draft: str, worker: str) -> None:
+        self.session, self.draft, self.worker = session, draft, worker
+        owner = session.get(DraftRow, draft)
+        if owner is None or owner.current_version is None:
+            raise UnknownDraft(draft=draft, known=known_drafts(session))
+        self.current = get_row(session, owner.current_version)
+        self.open = session.scalar(
+            select(CanaryRow).where(CanaryRow.draft == draft, CanaryRow.state == CanaryState.WATCHING.value)
+        )
+        self.alive = [each.id for each in listed(session) if each.alive]
+        self.alone = len({*self.alive, worker}) < 2
+
+    @property
+    def candidate(self) -> str:
+        """The version that is tried, or would be."""
+        return self.open.version if self.open else self.current.id
+
+    @property
+    def mine(self) -> bool:
+        """Whether it is this worker's to try."""
+        return self.worker == chosen(self.candidate, self.alive)
+
+    @property
+    def claimed(self) -> bool:
+        """Whether somebody who lives tries it."""
+        return self.open is not None and self.open.worker in self.alive
+
+    @property
+    def lost(self) -> bool:
+        """Whether too many workers were lost with it."""
+        return self.open is not None and not self.claimed and self.open.claims >= LOST
+
+    @property
+    def settled(self) -> CanaryState | None:
+        """What has become of the open one without its watch."""
+        if self.open is None:
+            return None
+        state = VersionState(get_row(self.session, self.open.version).state)
+        if state in (VersionState.ROLLED_BACK, VersionState.QUARANTINED):
+            return CanaryState.TAKEN_BACK
+        is_other = self.current.id != self.open.version
+        return CanaryState.OVERTAKEN if is_other and self._is_released(self.current) else None
+
+    @property
+    def changes(self) -> bool:
+        """Whether this worker has something to write."""
+        if self.open:
+            return bool(self.settled) or (not self.claimed and not self.lost and self.mine)
+        return not self.alone and self.mine and not self._is_released(self.current)
+
+    def change(self) -> None:
+        """Write it; the draft is locked."""
+        if self.open and (state := self.settled):
+            _close(self.session, self.open, state, {})
+        elif self.open and self.changes:
+            self.open.worker, self.open.claims = self.worker, self.open.claims + 1
+        elif self.changes:
+            self._begin()
+
+    def _begin(self) -> None:
+        self.session.merge(CanaryRow(
+            version=self.current.id, draft=self.draft, base=self._base(), state=CanaryState.WATCHING.value,
+            worker=self.worker, claims=1, looks=0, began_at=records.now(), settled_at=None, facts={},
+        ))  # fmt: skip
+
+    def stage(self) -> Stage:
+        """What the worker should serve."""
+        canary = to_canary(self.open) if self.open else None
+        if self.open:
+            version = self.open.version if self.open.worker == self.worker else self.open.base
+        else:
+            version = self.current.id if self.alone or self._is_released(self.current) else self._base()
+        return Stage(to_record(get_row(self.session, version)), canary, self.lost)
+
+    def _is_released(self, row: VersionRow) -> bool:
+        """Whether all may serve it: they did before, or it is what the draft began with."""
+        if row.parent is None or row.state in (VersionState.SERVING.value, VersionState.RETIRED.value):
+            return True
+        known = self.session.get(CanaryRow, row.id)
+        return known is not None and known.state == CanaryState.RELEASED.value
+
+    def _base(self) -> str:
+        """What was released last: the ledger's SERVING version, else the current one's nearest released ancestor."""
+        of = VersionRow.draft == self.draft, VersionRow.id != self.current.id
+        serving = select(VersionRow.id).where(*of, VersionRow.state == VersionState.SERVING.value)
+        if found := self.session.scalar(serving.order_by(VersionRow.number.desc()).limit(1)):
+            return found
+        row = self.current
+        while row.parent is not None:
+            row = get_row(self.session, row.parent)
+            if self._is_released(row) and row.state not in (
+                VersionState.ROLLED_BACK.value, VersionState.QUARANTINED.value
+            ):  # fmt: skip
+                break
+        return row.id
+
+
+def to_canary(row: CanaryRow) -> Canary:
+    """The row as a record."""
+    values = {name: getattr(row, name) for name in Canary.__dataclass_fields__}
+    return Canary(**{**values, "state": CanaryState(row.state)})

@@ -1,0 +1,118 @@
+"""Which draft versions learned from which requests: by what each run claimed and replayed, and by descent.
+
+A version learned from a request if its run did, or if the weights that it started from had.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from storage.records import RunState
+from storage.replay.sample_index import chunks
+from storage.routes.proposals import ProposalKind, ProposalState
+from storage.sql.tables import RouteProposalRow, RunRow, SampleRow, VersionRow
+
+STARTED_FROM = "started_from"
+"""In a run's result: the version whose weights it went on from, where that is not its parent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Who learned from some requests."""
+
+    versions: tuple[str, ...]
+    """By draft and number: of the runs that had the requests, and all that descend from them."""
+    under_way: tuple[str, ...]
+    """Runs that have the requests and have not ended: what they will make learned from them too."""
+    topics: tuple[str, ...] = ()
+    """Topics whose taught examples were taken from the requests, by a split that was applied: their text is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A draft that began with an applied proposal of a route of its own: trained without a run of the ledger."""
+
+    root: str
+    draft: str
+    """It was trained from a version of this draft that was there at the time."""
+    at: float
+    members: frozenset[str]
+    """Requests that it was trained on."""
+    examples: dict[str, frozenset[str]]
+    """Topic -> requests whose prompts became its examples."""
+
+
+def learned_from(session: Session, request_ids: Sequence[str], tenant: str | None = None) -> Learned:
+    """Versions and runs that learned from any of these requests, or from any of the tenant's."""
+    asked = set(request_ids)
+    runs, under_way = set(), []
+    came_from: dict[str | None, str | None] = {}
+    query = select(RunRow.id, RunRow.request_ids, RunRow.replayed, RunRow.tenants, RunRow.state, RunRow.result)
+    for run_id, claimed, replayed, tenants, state, result in session.execute(query.execution_options(yield_per=100)):
+        came_from[run_id] = result.get(STARTED_FROM)
+        if tenant in tenants or not asked.isdisjoint(claimed) or not asked.isdisjoint(replayed):
+            runs.add(run_id)
+            if state == RunState.CLAIMED.value:
+                under_way.append(run_id)
+    splits = _splits(session)
+    first = {split.root for split in splits if not asked.isdisjoint(split.members)}
+    versions = _with_descendants(session, runs, came_from, splits, first)
+    topics = {topic for split in splits for topic, ids in split.examples.items() if not asked.isdisjoint(ids)}
+    return Learned(versions, tuple(sorted(under_way)), tuple(sorted(topics)))
+
+
+def _splits(session: Session) -> list[Split]:
+    kind, state = RouteProposalRow.kind == ProposalKind.SPLIT.value, ProposalState.APPLIED.value
+    found = []
+    for row in session.scalars(select(RouteProposalRow).where(kind, RouteProposalRow.state == state)):
+        facts = row.facts
+        own = {facts.get("name"): facts.get("route")}  # an admin may have named the route otherwise
+        examples = {str(own.get(topic, topic)): frozenset(ids) for topic, ids in facts.get("examples", {}).items()}
+        members = frozenset(facts.get("members", ()))
+        found.append(Split(str(facts.get("version")), str(facts.get("draft")), row.at, members, examples))
+    return found
+
+
+def _with_descendants(
+    session: Session, runs: set[str], came_from: dict[str | None, str | None], splits: list[Split], first: set[str]
+) -> tuple[str, ...]:
+    """Versions of these runs, those that are ``first``, and what descends from either. Which version a split began from
+    is not written down: it counts as a child of all that its draft had by then."""
+    columns = VersionRow.id, VersionRow.parent, VersionRow.run_id, VersionRow.draft, VersionRow.created_at
+    children: dict[str, list[str]] = defaultdict(list)
+    order, todo = [], list(first)
+    rows = session.execute(select(*columns).order_by(VersionRow.draft, VersionRow.number))
+    for version, parent, run_id, draft, made in rows:
+        order.append(version)
+        children[version] += [split.root for split in splits if split.draft == draft and made <= split.at]
+        for source in {parent, came_from.get(run_id)}:
+            if source is not None:
+                children[source].append(version)
+        if run_id in runs:
+            todo.append(version)
+    found: set[str] = set()
+    while todo:
+        version = todo.pop()
+        if version not in found:
+            found.add(version)
+            todo += children[version]
+    return tuple(version for version in order if version in found)
+
+
+def note_material(session: Session, run: RunRow, replayed: Sequence[str]) -> None:
+    """Write down what else a run learns from, and whose all of it is; call it before training begins."""
+    run.replayed = sorted({*run.replayed, *replayed})
+    run.tenants = sorted({*run.tenants, *tenants_of(session, [*run.request_ids, *replayed])})
+
+
+def tenants_of(session: Session, request_ids: Sequence[str]) -> set[str]:
+    """Whose requests these are."""
+    found: set[str] = set()
+    for some in chunks(request_ids):
+        found.update(session.scalars(select(SampleRow.tenant).where(SampleRow.request_id.in_(some)).distinct()))
+    return found

@@ -1,0 +1,138 @@
+"""Which version is current and which are served: the changes of state after a version is READY.
+
+Each function works within the caller's transaction and locks the draft first.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.access.workers import gone
+from storage.errors import WeightsDamaged
+from storage.records import VersionState
+from storage.sql.announce import announce
+from storage.sql.leases import lock_draft
+from storage.sql.ledger import get_row, note
+from storage.sql.tables import CanaryRow, DraftRow, ServingRow, VersionRow
+from storage.versions.forgotten_tables import DROPPED
+
+SOUND = (VersionState.READY, VersionState.SERVING, VersionState.RETIRED)
+"""States of versions that a draft may go back to by itself."""
+WATCHING, RELEASED = "watching", "released"
+"""Of :class:`storage.versions.canaries.CanaryState`."""
+
+
+def mark_serving(session: Session, version_id: str, worker: str) -> VersionRow:
+    """A server has loaded a version: it is SERVING, and those that it replaces are RETIRED.
+
+    Only the current version becomes SERVING: a server that lags behind is noted and changes no state.
+    """
+    row, draft = _locked(session, version_id)
+    session.merge(ServingRow(worker=worker, draft=row.draft, version=row.id, since=records.now()))
+    if draft.current_version == row.id and not _is_tried_by(session, row, worker):
+        released(session, row)
+    return row
+
+
+def _is_tried_by(session: Session, row: VersionRow, worker: str) -> bool:
+    """Whether the server is the one that tries a version. Another one that serves it does not wait: it is for all."""
+    if not is_watched(session, row.id):
+        return False
+    if session.get_one(CanaryRow, row.id).worker == worker:
+        return True
+    _release_by_hand(session, row, f"{worker} serves it, too")
+    return False
+
+
+def released(session: Session, row: VersionRow) -> None:
+    """A version serves: those that it replaces do not. One that was taken back meanwhile stays so."""
+    if row.state == VersionState.READY.value:
+        row.state = VersionState.SERVING.value
+        _retire_others(session, row)
+
+
+def is_watched(session: Session, version_id: str) -> bool:
+    """Whether one worker tries it and the others wait; see :mod:`storage.versions.canaries`."""
+    row = session.get(CanaryRow, version_id)
+    return row is not None and row.state == WATCHING
+
+
+def _retire_others(session: Session, row: VersionRow) -> None:
+    """Served versions, and those that a newer one overtook before any server loaded them."""
+    replaced = (VersionRow.state == VersionState.SERVING.value) | (
+        (VersionRow.state == VersionState.READY.value) & (VersionRow.number < row.number)
+    )
+    others = update(VersionRow).where(VersionRow.draft == row.draft, VersionRow.id != row.id, replaced)
+    session.execute(others.values(state=VersionState.RETIRED.value))
+
+
+def end_serving(session: Session, worker: str, draft: str | None) -> None:
+    """Forget that a server drafts with a draft; None forgets all of its drafts, because it ended."""
+    ended = delete(ServingRow).where(ServingRow.worker == worker)
+    session.execute(ended if draft is None else ended.where(ServingRow.draft == draft))
+
+
+def serving(session: Session, draft: str) -> dict[str, str]:
+    """Server -> its version of one draft; without those that are known to be gone."""
+    query, away = select(ServingRow.worker, ServingRow.version).where(ServingRow.draft == draft), gone(session)
+    return {row[0]: row[1] for row in session.execute(query.order_by(ServingRow.worker)) if row[0] not in away}
+
+
+def served_by(session: Session, worker: str) -> dict[str, str]:
+    """Draft -> version, for one server."""
+    query = select(ServingRow.draft, ServingRow.version).where(ServingRow.worker == worker)
+    return {row[0]: row[1] for row in session.execute(query.order_by(ServingRow.draft))}
+
+
+def promote(session: Session, version_id: str) -> VersionRow:
+    """Make a version current; its files were verified. One that is current and tried by one worker is for all now."""
+    row, draft = _locked(session, version_id)
+    if draft.current_version == row.id:
+        _release_by_hand(session, row, "promoted while it was tried")
+    _make_current(session, draft, row)
+    return row
+
+
+def leave(session: Session, version_id: str, to: str | None, state: VersionState, reason: str) -> VersionRow:
+    """Put a version into ``state``; if it is current, ``to`` becomes current. Returns what is current then."""
+    row, draft = _locked(session, version_id)
+    if row.state != state.value:
+        row.state = state.value
+        note(row, state.value, reason)
+    if draft.current_version == row.id and to is not None:
+        back = get_row(session, to, lock=True)
+        _make_current(session, draft, back)
+        _note_released(session, back)
+    return get_row(session, draft.current_version or row.id)
+
+
+def _release_by_hand(session: Session, row: VersionRow, reason: str) -> None:
+    if is_watched(session, row.id):
+        tried = session.get_one(CanaryRow, row.id)
+        tried.state, tried.settled_at, tried.facts = RELEASED, records.now(), {**tried.facts, "reason": reason}
+
+
+def _note_released(session: Session, row: VersionRow) -> None:
+    """A version that all go back to is not tried first."""
+    if row.parent is not None and not is_watched(session, row.id):
+        at = records.now()
+        session.merge(CanaryRow(
+            version=row.id, draft=row.draft, base=row.id, state=RELEASED, worker=None, claims=0, looks=0, began_at=at,
+            settled_at=at, facts={"reason": "gone back to"},
+        ))  # fmt: skip
+
+
+def _make_current(session: Session, draft: DraftRow, row: VersionRow) -> None:
+    if DROPPED in row.evidence:  # after its files were verified
+        raise WeightsDamaged(version=row.id, reason=row.evidence[DROPPED]["reason"])
+    if row.state != VersionState.SERVING.value:
+        row.state = VersionState.READY.value
+    draft.current_version = row.id
+    announce(session, draft.name)
+
+
+def _locked(session: Session, version_id: str) -> tuple[VersionRow, DraftRow]:
+    draft = lock_draft(session, get_row(session, version_id).draft)
+    return get_row(session, version_id, lock=True), draft

@@ -1,0 +1,139 @@
+"""How weights enter the ledger and pass the gate. Files and rows change under one lock on the draft."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.errors import DatabaseUnreachable, StoreError, WrongState
+from storage.files.files import Aside
+from storage.records import DraftVersion, RunState, TrainingRun, VersionState
+from storage.replay.forgotten import require_born_after_all
+from storage.sql.announce import announce
+from storage.sql.database import Database
+from storage.sql.drivers import insert_for, plain
+from storage.sql.leases import lock_draft, require_lease
+from storage.sql.ledger import get_row, next_row, require_same_root, require_state, root_of, to_record
+from storage.sql.tables import DraftRow, RunRow, VersionRow
+from storage.versions import weights
+from storage.versions.forgotten_tables import BORN
+from storage.versions.forgotten_tables import KIND as TABLE
+from storage.versions.weight_place import WeightPlace
+
+OSD_FACTS = ("id", "draft", "number", "parent", "digest", "kind", "run_id", "created_at")
+"""Columns that osd.json repeats, so that a folder explains itself without the database."""
+
+
+def open_draft(db: Database, draft: str, digest: str) -> DraftVersion | None:
+    """Make sure that the draft exists; its root, if it has one. Raises StoreError for a root with other files."""
+    with db.session() as session:
+        new = insert_for(db.dialect)(DraftRow).values(name=draft, created_at=records.now())
+        session.execute(new.on_conflict_do_nothing())
+        root = root_of(session, draft)
+        return None if root is None else require_same_root(root, digest)
+
+
+def enter(
+    db: Database,
+    place: WeightPlace,
+    draft: str,
+    aside: Aside,
+    facts: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+    born: int | None = None,
+) -> DraftVersion:
+    """Seal a folder that was written aside and give it its number, its name and its row.
+
+    Without a parent it is the draft's root: READY at once. ``born`` is for tables, see
+    :mod:`storage.versions.forgotten_tables`. Raises StoreWriteFailed, ForgottenSince, StoreError.
+    """
+    digest = weights.seal(aside.path)
+    is_root, key = facts["parent"] is None, records.new_id()
+    with place.entering(aside, draft, key) as put, db.session() as session:
+        owner = lock_draft(session, draft)
+        if is_root and (root := root_of(session, draft)):  # another process was faster
+            return require_same_root(root, digest)
+        row = next_row(session, draft, digest, VersionState.READY if is_root else VersionState.CANDIDATE, facts)
+        row.path = place.path(draft, row.id, key)
+        if row.kind == TABLE:
+            row.evidence = {BORN: require_born_after_all(session, f"The table {draft}", born)}
+        session.add(row)
+        session.flush()
+        _explain(aside.path, row, provenance)
+        put(row.path)
+        if is_root and owner.current_version is None:
+            owner.current_version = row.id
+            announce(session, draft)
+        return to_record(row)
+
+
+def _explain(folder: Path, row: VersionRow, provenance: Mapping[str, Any]) -> None:
+    facts = {name: getattr(row, name) for name in OSD_FACTS}
+    weights.write_provenance(folder, {**facts, "provenance": provenance})
+    if row.parent is None:
+        weights.mark_ready(folder)
+
+
+def publish(
+    db: Database, place: WeightPlace, version: DraftVersion, evidence: Mapping[str, Any], run: TrainingRun
+) -> DraftVersion:
+    """See :meth:`storage.versions.versions.VersionLedger.publish`; the version's files were verified."""
+    with _unmarked_on_error(place, version.path), db.session() as session:
+        draft = lock_draft(session, run.draft)
+        row = get_row(session, version.id, lock=True)
+        if _is_published_by(session, row, run):
+            return to_record(row)
+        claimed = require_lease(session, run)
+        require_state(row, "publishing", VersionState.CANDIDATE)
+        _require_candidate_of(row, run, draft)
+        row.state, row.evidence = VersionState.READY.value, plain(evidence)
+        draft.current_version = row.id
+        announce(session, draft.name)
+        claimed.state, claimed.version, claimed.finished_at = RunState.PUBLISHED.value, row.id, records.now()
+        session.flush()
+        place.mark(version.path)
+        return to_record(row)
+
+
+def _is_published_by(session: Session, row: VersionRow, run: TrainingRun) -> bool:
+    known = session.get(RunRow, run.id)
+    return known is not None and known.state == RunState.PUBLISHED.value and known.version == row.id
+
+
+def _require_candidate_of(row: VersionRow, run: TrainingRun, draft: DraftRow) -> None:
+    if row.run_id != run.id:
+        needed = f"one of run {run.id}"
+        raise WrongState(version=row.id, state=f"of run {row.run_id}", action="publishing", needed=needed)
+    if row.parent != draft.current_version:
+        needed = f"a child of the current version {draft.current_version}"
+        raise WrongState(version=row.id, state=f"trained from {row.parent}", action="publishing", needed=needed)
+
+
+@contextmanager
+def _unmarked_on_error(place: WeightPlace, path: str) -> Iterator[None]:
+    """Take the marker back when the transaction failed, unless the database went away in mid-commit."""
+    was_marked = place.is_marked(path)
+    try:
+        yield
+    except DatabaseUnreachable:
+        raise
+    except StoreError:
+        if not was_marked:
+            place.unmark(path)
+        raise
+
+
+def reject(db: Database, version_id: str, evidence: Mapping[str, Any]) -> DraftVersion:
+    """See :meth:`storage.versions.versions.VersionLedger.reject`."""
+    with db.session() as session:
+        lock_draft(session, get_row(session, version_id).draft)
+        row = get_row(session, version_id, lock=True)
+        if row.state != VersionState.REJECTED.value:
+            require_state(row, "rejecting", VersionState.CANDIDATE)
+            row.state, row.evidence = VersionState.REJECTED.value, plain(evidence)
+        return to_record(row)

@@ -1,0 +1,275 @@
+"""The ledger of draft versions: what was trained from what, what the gate measured, which is current.
+
+Weights are written aside, digested, renamed and then entered as CANDIDATE. Publishing checks the files and the
+run's lease, writes the READY marker, and makes the version current, all under one lock on the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from storage.errors import BadInput, UnknownDraft, WeightsDamaged, WrongState
+from storage.files.files import Aside, writing
+from storage.records import DEFAULT_DRAFT, DraftVersion, TrainingRun, VersionState, new_id
+from storage.replay.sweep import Swept
+from storage.sql.database import Database
+from storage.sql.leases import known_drafts
+from storage.sql.ledger import get_row, lineage_of, require_name, to_record
+from storage.sql.tables import DraftRow, VersionRow
+from storage.versions import options, promotion, publication, weights
+from storage.versions.weight_place import WeightPlace
+
+Versions = list[DraftVersion]
+Copy = Callable[[Path, list[Path], Path], None]
+Removed = list[Swept]
+
+
+class VersionLedger:
+    """Draft versions, their weights in ``place``, and which is current."""
+
+    def __init__(self, db: Database, place: WeightPlace) -> None:
+        self._db = db
+        self.place = place
+
+    @property
+    def weights_folder(self) -> Path:
+        """Where weights are on this machine: all of them, or a cache of those that it used."""
+        return self.place.folder
+
+    # what there is
+
+    def get(self, version_id: str) -> DraftVersion:
+        """Raises UnknownVersion."""
+        with self._db.session(read_only=True) as session:
+            return to_record(get_row(session, version_id))
+
+    def current(self, draft: str) -> DraftVersion:
+        """The version that servers should draft with. Raises UnknownDraft for a draft without weights."""
+        with self._db.session(read_only=True) as session:
+            row = session.get(DraftRow, draft)
+            if row is None or row.current_version is None:
+                raise UnknownDraft(draft=draft, known=known_drafts(session))
+            return to_record(get_row(session, row.current_version))
+
+    def list(self, draft: str | None = None) -> Versions:
+        """Every version, a draft's in the order of their numbers."""
+        query = select(VersionRow).order_by(VersionRow.draft, VersionRow.number)
+        if draft is not None:
+            query = query.where(VersionRow.draft == draft)
+        with self._db.session(read_only=True) as session:
+            return [to_record(row) for row in session.scalars(query)]
+
+    def lineage(self, version_id: str) -> Versions:
+        """The version, its parent, and so on up to number 0."""
+        with self._db.session(read_only=True) as session:
+            return [to_record(row) for row in lineage_of(session, get_row(session, version_id))]
+
+    def serving(self, draft: str = DEFAULT_DRAFT) -> dict[str, str]:
+        """Running server -> the version of a draft that it last said it drafts with. One that was killed stays until
+        it is known to be gone (:mod:`storage.access.workers`)."""
+        with self._db.session(read_only=True) as session:
+            return promotion.serving(session, draft)
+
+    def served_by(self, worker: str) -> dict[str, str]:
+        """Draft -> the version of it that a server last said it drafts with."""
+        with self._db.session(read_only=True) as session:
+            return promotion.served_by(session, worker)
+
+    def options(self, draft: str) -> dict[str, Any]:
+        """What the draft does otherwise than ``[learn]`` says: ``method``, ``lora_rank``. Raises UnknownDraft."""
+        return options.read(self._db, draft)
+
+    def set_options(self, draft: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace them. Raises UnknownDraft, and BadInput for another key or a value out of range."""
+        return options.write(self._db, draft, wanted)
+
+    def folder(self, version: DraftVersion) -> Path:
+        """A folder with its files; of an object store they are fetched if need be. Raises WeightsDamaged,
+        PlaceUnreachable."""
+        return self.place.local(version)
+
+    def where(self, version: DraftVersion) -> str:
+        """Where its files are, for people: a folder, or a URL."""
+        return str(self.place.show(version.path))
+
+    def provenance(self, version: DraftVersion) -> dict[str, Any]:
+        """What osd.json beside the weights says; empty when it is missing."""
+        return self.place.provenance(version.path)
+
+    def verify(self, version: DraftVersion) -> None:
+        """Raises WeightsDamaged when the files are not those that were published, or READY is missing."""
+        judged = version.state not in (VersionState.CANDIDATE, VersionState.REJECTED)
+        self.place.verify(version, ready=judged)
+
+    def export(self, version_id: str, destination: Path) -> Path:
+        """Copy a version's sound files to a new folder that Hugging Face, vLLM and others can load.
+
+        Raises BadInput when the destination exists, UnknownVersion, WeightsDamaged, StoreWriteFailed.
+        """
+        version, destination = self.get(version_id), Path(destination)
+        self.verify(version)
+        if destination.exists():
+            raise BadInput(reason=f"{destination} exists; give the name of a new folder.")
+        with Aside(destination.absolute().parent, destination.name, folder=True) as aside:
+            source = self.folder(version)
+            with writing(aside.path):
+                weights.copy_files(source, [*weights.weight_files(source), source / weights.PROVENANCE], aside.path)
+            aside.rename(destination.absolute())
+        return destination
+
+    def sweep(self) -> Removed:
+        """Delete folders that killed processes left behind and no version refers to; returns what was removed."""
+        return self.place.sweep(self._db)
+
+    # how a version comes to be
+
+    def register_root(
+        self,
+        draft: str,
+        folder: Path,
+        provenance: Mapping[str, Any] | None = None,
+        copy: Copy = weights.copy_files,
+        *,
+        born: int | None = None,
+    ) -> DraftVersion:
+        """Number 0 of a draft: a copy of a model folder, READY, and current if the draft has no other.
+
+        The same files again give the same version. ``provenance`` says where they came from, ``born`` is as in
+        :meth:`stage`. Raises ModelNotLoaded for a folder without safetensors, StoreError when the draft started from
+        other files, BadInput for a name that cannot be a folder's.
+        """
+        require_name(draft)
+        source = Path(folder)
+        files = weights.servable_files(source)
+        if root := publication.open_draft(self._db, draft, weights.digest_of(source, files)):
+            return root
+        with Aside(self.weights_folder / draft, new_id(), folder=True) as aside:
+            with writing(aside.path):
+                copy(source, files, aside.path)
+            facts = {"kind": weights.kind_of(aside.path), "parent": None, "run_id": None}
+            said = provenance or {"registered_from": source.name}
+            return publication.enter(self._db, self.place, draft, aside, facts, said, born)
+
+    def stage(
+        self,
+        draft: str,
+        parent: str,
+        kind: str,
+        write: Callable[[Path], object],
+        *,
+        run_id: str | None = None,
+        provenance: Mapping[str, Any] | None = None,
+        born: int | None = None,
+    ) -> DraftVersion:
+        """Enter new weights as CANDIDATE. ``write`` puts a Hugging Face or PEFT folder at the path it is given.
+
+        ``born`` is for tables of n-grams: the newest line about forgetting when they began. Raises ForgottenSince where
+        there is a newer one by now, and keeps nothing.
+        Raises StoreWriteFailed, with nothing left on the disk, when ``write`` fails or what it wrote is not whole;
+        UnknownVersion or WrongState when ``parent`` is not a version of the draft.
+        """
+        if (owner := self.get(parent).draft) != draft:
+            needed = "a version of its own"
+            raise WrongState(version=parent, state=f"of {owner}", action=f"training {draft}", needed=needed)
+        with Aside(self.weights_folder / draft, new_id(), folder=True) as aside:
+            with writing(aside.path):
+                write(aside.path)
+            facts = {"kind": kind, "parent": parent, "run_id": run_id}
+            return publication.enter(self._db, self.place, draft, aside, facts, provenance or {}, born)
+
+    # what the gate decides
+
+    def publish(self, version_id: str, evidence: Mapping[str, Any], *, run: TrainingRun) -> DraftVersion:
+        """Make a candidate READY and current, and its run PUBLISHED; a second call changes nothing.
+
+        Raises LeaseLost when another run has the draft, WeightsDamaged, and WrongState for a version that is no
+        candidate of this run, or whose parent is no longer current: it was not compared with the one that is.
+        """
+        version = self.get(version_id)
+        if version.state is VersionState.CANDIDATE:
+            self.verify(version)  # before the lock is taken: reading all weights takes a while
+        return publication.publish(self._db, self.place, version, evidence, run)
+
+    def reject(self, version_id: str, evidence: Mapping[str, Any]) -> DraftVersion:
+        """The gate found it no better. Doing it twice is fine; raises WrongState for anything but a candidate."""
+        return publication.reject(self._db, version_id, evidence)
+
+    # what happens to it later
+
+    def mark_serving(self, version_id: str, worker: str) -> DraftVersion:
+        """A server has loaded it. The current version becomes SERVING and those before it RETIRED.
+
+        A version that is no longer current keeps its state: the server lags behind, which is only noted. What the
+        server said of its other drafts stands.
+        """
+        with self._db.session() as session:
+            return to_record(promotion.mark_serving(session, version_id, worker))
+
+    def end_serving(self, worker: str, draft: str | None = None) -> None:
+        """A server has let go of a draft, or of all of them: :meth:`serving` no longer names it there. What it served
+        stays SERVING."""
+        with self._db.session() as session:
+            promotion.end_serving(session, worker, draft)
+
+    def promote(self, version_id: str) -> DraftVersion:
+        """Make a version with sound files current, whatever the gate said. Raises UnknownVersion, WeightsDamaged."""
+        self._make_servable(self.get(version_id))
+        with self._db.session() as session:
+            return to_record(promotion.promote(session, version_id))
+
+    def rollback(self, draft: str, reason: str, to: str | None = None, *, of: str | None = None) -> DraftVersion:
+        """Leave the current version for ``to`` or its nearest sound ancestor; returns the version now current.
+
+        ``of`` is for watchers: nothing happens unless that version is still current. Raises WrongState when there
+        is nothing to go back to, UnknownVersion, UnknownDraft, and WeightsDamaged for ``to``.
+        """
+        current = self.current(draft)
+        if of not in (None, current.id):
+            return current
+        target = self._sound_ancestor(current) if to is None else self.get(to)
+        if target is None or target.draft != draft or target.id == current.id:
+            needed = "another sound version of the draft"
+            raise WrongState(version=current.id, state="current", action="rolling back", needed=needed)
+        self._make_servable(target)
+        return self._leave(current, target, VersionState.ROLLED_BACK, reason)
+
+    def take_back(self, version_id: str, reason: str, to: str) -> DraftVersion:
+        """Leave a version for good, current or not; where it is current, ``to`` is then, or the nearest sound ancestor
+        if ``to`` is not sound. Returns what is current. Raises UnknownVersion."""
+        version, target = self.get(version_id), self.get(to)
+        back: DraftVersion | None = target
+        try:
+            if target.state not in promotion.SOUND:
+                raise WeightsDamaged(version=to, reason=f"it is {target.state.value}")
+            self._make_servable(target)
+        except WeightsDamaged:
+            back = self._sound_ancestor(version)
+        return self._leave(version, back, VersionState.ROLLED_BACK, reason)
+
+    def quarantine(self, version_id: str, reason: str) -> DraftVersion:
+        """Refuse a version from now on; when it is current, its nearest sound ancestor becomes current."""
+        version = self.get(version_id)
+        self._leave(version, self._sound_ancestor(version), VersionState.QUARANTINED, reason)
+        return self.get(version_id)
+
+    def _leave(self, version: DraftVersion, to: DraftVersion | None, state: VersionState, reason: str) -> DraftVersion:
+        with self._db.session() as session:
+            return to_record(promotion.leave(session, version.id, None if to is None else to.id, state, reason))
+
+    def _make_servable(self, version: DraftVersion) -> None:
+        self.place.verify(version, ready=False)
+        self.place.mark(version.path)
+
+    def _sound_ancestor(self, version: DraftVersion) -> DraftVersion | None:
+        for ancestor in self.lineage(version.id)[1:]:
+            if ancestor.state in promotion.SOUND:
+                try:
+                    self.verify(ancestor)
+                    return ancestor
+                except WeightsDamaged:
+                    continue
+        return None

@@ -1,0 +1,160 @@
+"""Folders of weights: which files belong, their digest, and the marker that says they may be served.
+
+    <data>/weights/<draft>/<version id>/
+        config.json, model.safetensors …     a Hugging Face folder, a PEFT adapter, or an acceptance head
+        osd.json                              where the weights came from
+        READY                                 empty, written last
+
+Weights are safetensors only: unpickling a checkpoint runs its code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from storage.errors import ModelNotLoaded, StoreWriteFailed, WeightsDamaged
+from storage.files.files import sync_path, writing
+from storage.sql.drivers import plain
+
+PROVENANCE = "osd.json"
+MARKER = "READY"
+HEAD_CONFIG = "acceptance_head.json"
+NGRAM_CONFIG = "ngram.json"
+SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".model", ".jinja", ".md"})
+NAMES = frozenset({"LICENSE", "NOTICE"})
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The folder's own files, sorted; not osd's two."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path for path in files if path.relative_to(folder).as_posix() not in (PROVENANCE, MARKER))
+
+
+def servable_files(folder: Path) -> list[Path]:
+    """Of somebody else's model folder, what osd keeps: safetensors, configuration, tokenizer; nothing hidden.
+
+    Raises ModelNotLoaded when there are no safetensors.
+    """
+    if not folder.is_dir():
+        raise ModelNotLoaded(path=folder, reason="There is no such folder.")
+    files = [path for path in weight_files(folder) if _is_allowed(path) and not _is_hidden(path.relative_to(folder))]
+    if not any(path.suffix == ".safetensors" for path in files):
+        raise ModelNotLoaded(path=folder, reason="The folder has no .safetensors file.")
+    return files
+
+
+def kind_of(folder: Path) -> str:
+    """``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``ngram`` for a table, ``full`` for all weights."""
+    if (folder / HEAD_CONFIG).exists():
+        return "head"
+    if (folder / NGRAM_CONFIG).exists():
+        return "ngram"
+    return "lora" if (folder / "adapter_config.json").exists() else "full"
+
+
+def _is_allowed(path: Path) -> bool:
+    return path.suffix in SUFFIXES or path.name in NAMES
+
+
+def _is_hidden(relative: Path) -> bool:
+    return any(part.startswith(".") for part in relative.parts)
+
+
+def digest_of(folder: Path, files: Iterable[Path]) -> str:
+    """SHA-256 over names, sizes and contents, hexadecimal."""
+    whole = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        whole.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
+    return whole.hexdigest()
+
+
+def copy_files(folder: Path, files: Iterable[Path], destination: Path) -> None:
+    """Copy contents (links followed) and sync them."""
+    for path in files:
+        target = destination / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    sync_tree(destination)
+
+
+def seal(folder: Path) -> str:
+    """Check what a trainer wrote, sync it, and return its digest.
+
+    Raises StoreWriteFailed for a folder without safetensors, a cut-off one, or files that osd does not keep.
+    """
+    files = weight_files(folder)
+    if strange := [path.name for path in files if not _is_allowed(path)]:
+        raise StoreWriteFailed(path=folder, reason=f"{', '.join(strange)}: not safetensors, configuration or tokenizer")
+    tensors = [path for path in files if path.suffix == ".safetensors"]
+    if not tensors:
+        raise StoreWriteFailed(path=folder, reason="no .safetensors file was written")
+    with writing(folder):
+        for path in tensors:
+            require_whole(path)
+        sync_tree(folder)
+        return digest_of(folder, files)
+
+
+def require_whole(path: Path) -> None:
+    """Raises StoreWriteFailed unless the safetensors file is as long as its header says."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        size = path.stat().st_size
+        header = file.read(length) if length <= size else b""
+    try:
+        tensors = json.loads(header)
+        end = max((entry["data_offsets"][1] for name, entry in tensors.items() if name != "__metadata__"), default=0)
+    except (ValueError, TypeError, KeyError):
+        raise StoreWriteFailed(path=path, reason="it has no safetensors header") from None
+    if size != 8 + length + end:
+        raise StoreWriteFailed(path=path, reason=f"it has {size} bytes, its header says {8 + length + end}")
+
+
+def sync_tree(folder: Path) -> None:
+    """Wait until the disk has every file and every name below the folder."""
+    for path in [*folder.rglob("*"), folder]:
+        sync_path(path)
+
+
+def write_provenance(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write osd.json and sync it."""
+    path = folder / PROVENANCE
+    with writing(path):
+        path.write_text(json.dumps(plain(facts), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        sync_path(path)
+        sync_path(folder)
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """What osd.json says; empty when it is missing or unreadable."""
+    try:
+        return dict(json.loads((folder / PROVENANCE).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def mark_ready(folder: Path) -> None:
+    """Write the marker and sync it; there already is fine."""
+    with writing(folder / MARKER):
+        (folder / MARKER).touch()
+        sync_path(folder / MARKER)
+        sync_path(folder)
+
+
+def verify(folder: Path, version: str, digest: str, *, ready: bool) -> None:
+    """Raises WeightsDamaged unless the files are those that were digested, and marked READY where that is due."""
+    try:
+        if ready and not (folder / MARKER).exists():
+            raise WeightsDamaged(version=version, reason=f"{MARKER} is missing, so its publication never finished")
+        found = digest_of(folder, weight_files(folder))
+    except OSError as error:
+        raise WeightsDamaged(version=version, reason=error.strerror or str(error)) from error
+    if found != digest:
+        raise WeightsDamaged(version=version, reason=f"their digest is {found[:8]}…, published was {digest[:8]}…")
