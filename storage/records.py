@@ -288,7 +288,7 @@ class DraftVersion:
     """Folder below the weights directory."""
     run_id: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """What the gate measured; see trainer.gate."""
+    """What the gate measured; see trainer.distil.gate."""
 
     def evolve(self, **changes: Any) -> DraftVersion:
         """A changed copy."""

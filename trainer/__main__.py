@@ -25,7 +25,7 @@ from typer.core import TyperGroup
 from storage.errors import OsdError
 from storage.settings import Settings, load_settings
 from trainer.routes.commands import app as routes
-from trainer.signals import stop_on_signals
+from trainer.shutdown import stop_on_signals
 
 INTERRUPTED = 130
 
@@ -72,7 +72,7 @@ def worker(
         _take_turn(settings, draft, as_json=False)
         return
     from storage.store import open_store
-    from trainer.app import run_worker
+    from trainer.worker.app import run_worker
 
     open_store(settings).close()  # what is wrong with the store is said before anything starts
     status = run_worker(settings, draft)
@@ -106,7 +106,7 @@ def distil(
     This is the upper bound of the OSD paper's Table 1: the draft sees all the data, as often as `--epochs` says. No
     target is needed, its answers are in the samples. Nothing is published.
     """
-    from trainer.offline import Selection, distil_offline
+    from trainer.distil.offline import Selection, distil_offline
 
     chosen = Selection(samples=samples, routes=route or None, since=since, until=until, requests=requests)
     settings = load_settings(config, learn={"epochs": epochs})
@@ -198,7 +198,7 @@ def _say(message: str) -> None:
 @app.command()
 def ping(config: Config = None) -> None:
     """Can the broker be reached? One JSON line."""
-    from trainer.ping import ping as reach
+    from trainer.worker.ping import ping as reach
 
     answer = reach(load_settings(config))
     typer.echo(json.dumps(answer))
@@ -211,9 +211,9 @@ def _take_turn(settings: Settings, draft: str | None, as_json: bool) -> None:
     if draft is not None:
         with open_store(settings) as store:
             store.versions.current(draft)  # a name that is not there is told before seconds of loading
-    from trainer.priority import lower_priority
-    from trainer.tasks import open_turns
-    from trainer.turns import told
+    from trainer.worker.priority import lower_priority
+    from trainer.worker.schedule import told
+    from trainer.worker.tasks import open_turns
 
     lower_priority(settings.worker)
     with stop_on_signals() as stop:

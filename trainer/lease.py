@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from storage.records import TrainingRun
 from storage.store import Store
-from trainer.signals import Stop
+from trainer.shutdown import Stop
 
 RENEWALS = 4
 """A lease is renewed so many times in its length, so that a slow batch or two do not lose it."""

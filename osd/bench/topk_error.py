@@ -3,10 +3,10 @@
 Kept at a position are the k largest probabilities p_1 ≥ … ≥ p_k of the target and o = 1 − Σ p_i. Training and the gate
 know the draft's q in full. Of p at temperature τ, p_τ(v) ∝ p(v)^(1/τ), they know the kept tokens' ratios; the tempered
 mass outside, Z = Σ_out p^(1/τ), is taken as if its N = V − k tokens were equally likely
-(:func:`trainer.losses.target_log_probs`). With 0 ≤ p(v) ≤ p_k and Σ_out p(v) = o, x^(1/τ) being concave or convex puts
-Z between N (o/N)^(1/τ) and what the fewest tokens would weigh, each as likely as the last kept. So the share outside,
-O = Z / (Z_kept + Z), has two known ends, O₋ ≤ O ≤ O₊; Ô is what is assumed, and δ = max(O₊ − Ô, Ô − O₋), which is 0 at
-τ = 1. Then, with Q = Σ_out q:
+(:func:`trainer.distil.losses.target_log_probs`). With 0 ≤ p(v) ≤ p_k and Σ_out p(v) = o, x^(1/τ) being concave or
+convex puts Z between N (o/N)^(1/τ) and what the fewest tokens would weigh, each as likely as the last kept. So the
+share outside, O = Z / (Z_kept + Z), has two known ends, O₋ ≤ O ≤ O₊; Ô is what is assumed, and δ = max(O₊ − Ô, Ô −
+O₋), which is 0 at τ = 1. Then, with Q = Σ_out q:
 
 * |Σ_v min(p, q) − Σ_kept min(p̂, q)| ≤ δ + min(O₊, Q), for kept probabilities differ by δ in sum and what is outside
   adds at most the smaller of the two masses;

@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-import trainer.distil
-import trainer.loop
+import trainer.distil.distil
+import trainer.distil.loop
 from storage.runs import RunLedger
 from storage.settings import load_settings
 from storage.store import open_store
@@ -19,12 +19,12 @@ from tests.storage.child import after, before
 
 STEPS = {
     "claimed": lambda: after(RunLedger, "claim"),
-    "collated": lambda: after(trainer.loop, "gather"),
-    "half distilled": lambda: after(trainer.distil, "_step"),
-    "distilled": lambda: after(trainer.loop, "distil"),
-    "staged": lambda: after(trainer.loop, "stage"),
-    "judging": lambda: before(trainer.loop, "judge"),
-    "judged": lambda: after(trainer.loop, "judge"),
+    "collated": lambda: after(trainer.distil.loop, "gather"),
+    "half distilled": lambda: after(trainer.distil.distil, "_step"),
+    "distilled": lambda: after(trainer.distil.loop, "distil"),
+    "staged": lambda: after(trainer.distil.loop, "stage"),
+    "judging": lambda: before(trainer.distil.loop, "judge"),
+    "judged": lambda: after(trainer.distil.loop, "judge"),
     "published": lambda: after(VersionLedger, "publish"),
 }
 
@@ -33,7 +33,7 @@ def train(config: str, step: str) -> None:
     STEPS[step]()
     settings = load_settings(Path(config))
     with open_store(settings) as store:
-        trainer.loop.run_once(store, settings, "default", "killed")
+        trainer.distil.loop.run_once(store, settings, "default", "killed")
 
 
 def main() -> None:

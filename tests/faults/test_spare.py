@@ -23,11 +23,11 @@ from tests.storage.make import outcome
 from tests.trainer.conftest import Traffic
 from tests.trainer.models import tiny_llama
 from tests.trainer.processes import wait_for
-from trainer.budget import Budget, spent_in_the_last_hour
-from trainer.distil import distil
-from trainer.slices import Slices
-from trainer.spare import OthersShare, Spare, gpu
-from trainer.turns import Turns
+from trainer.distil.distil import distil
+from trainer.distil.microbatches import Slices
+from trainer.worker.budget import Budget, spent_in_the_last_hour
+from trainer.worker.idle_capacity import OthersShare, Spare, gpu
+from trainer.worker.schedule import Turns
 
 SPARE = WorkerSettings(spare=True, spare_cpu=1.0)
 
@@ -86,7 +86,7 @@ def test_others_share_is_all_but_our_own(monkeypatch: pytest.MonkeyPatch) -> Non
     share = OthersShare()
     readings = iter([(10.0, 100.0, 50.0), (11.0, 101.5, 50.5)])
     monkeypatch.setattr(share, "_now", lambda: next(readings))
-    monkeypatch.setattr("trainer.spare.psutil.cpu_count", lambda: 2)
+    monkeypatch.setattr("trainer.worker.idle_capacity.psutil.cpu_count", lambda: 2)
     share._before = next(readings)
     assert share.share() == pytest.approx(0.5)  # of two cores one second was others'
 
@@ -113,7 +113,7 @@ def test_slices_leave_the_gradient_as_it_is(all_answers: list[RequestSamples], m
 def test_slices_follow_the_measured_pace(all_answers: list[RequestSamples], monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that takes a millisecond a token gets as many tokens as the milliseconds that a slice may take."""
     clock = [0.0]
-    monkeypatch.setattr("trainer.slices.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("trainer.distil.microbatches.time.perf_counter", lambda: clock[0])
     slices, sizes = Slices(0.2, lambda: None), []
     same = [all_answers[0]] * 64
     width = len(all_answers[0].tokens) - 1

@@ -10,9 +10,9 @@ from storage.settings import Settings
 from storage.sql.tables import RunRow
 from storage.store import Store
 from tests.trainer.conftest import Traffic
-from trainer import loop
-from trainer.loop import run_once
-from trainer.turns import Turns
+from trainer.distil import loop
+from trainer.distil.loop import run_once
+from trainer.worker.schedule import Turns
 
 POISON = {"tenant": "poison"}
 

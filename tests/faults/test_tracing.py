@@ -20,7 +20,7 @@ from storage.settings import Settings, TraceSettings, load_settings
 from storage.store import Store, open_store
 from tests.osd.models import prompts, random_pair
 from tests.trainer.conftest import Traffic
-from trainer.turns import Turns
+from trainer.worker.schedule import Turns
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 
@@ -30,7 +30,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Every span that osd makes in this process."""
     spans = sdk.InMemorySpanExporter()
     monkeypatch.setattr("osd.recording.recorder.make_tracing", lambda _, service: Tracing(service, spans))
-    monkeypatch.setattr("trainer.turns.make_tracing", lambda _, service: Tracing(service, spans))
+    monkeypatch.setattr("trainer.worker.schedule.make_tracing", lambda _, service: Tracing(service, spans))
     return spans
 
 

@@ -22,9 +22,9 @@ from storage.store import Store
 from tests.faults.mother import STEPS
 from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, ROOT, configured, environment, wait_for, worker
-from trainer import loop
-from trainer.loop import run_once
-from trainer.turns import Turns
+from trainer.distil import loop
+from trainer.distil.loop import run_once
+from trainer.worker.schedule import Turns
 
 JUDGED = (RunState.PUBLISHED, RunState.REJECTED)
 

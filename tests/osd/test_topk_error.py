@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from osd.bench.topk_error import bound, ends_outside, measure, smallest_k
-from trainer.losses import draft_log_probs, forward_kl, target_log_probs
+from trainer.distil.losses import draft_log_probs, forward_kl, target_log_probs
 
 ROUNDING = 1e-9
 TEMPERATURES = (0.5, 0.8, 1.0, 1.3, 2.0, 4.0)
@@ -51,7 +51,7 @@ def test_measured_is_at_most_the_bound(shape: str, temperature: float) -> None:
 
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_the_measure_is_that_of_what_trains(temperature: float) -> None:
-    """The coarsened KL and its gradient by the logits are those of trainer.losses."""
+    """The coarsened KL and its gradient by the logits are those of trainer.distil.losses."""
     p, _ = draw("heavy", 3)
     logits = torch.from_numpy(np.random.default_rng(1).normal(0, 2, p.shape)).requires_grad_()
     k = 8

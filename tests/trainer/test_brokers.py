@@ -21,10 +21,10 @@ from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, configured, wait_for, worker
-from trainer.app import make_app, nudge, queue_name
-from trainer.broker import require_broker
-from trainer.ping import ping
-from trainer.tasks import TURN
+from trainer.worker.app import make_app, nudge, queue_name
+from trainer.worker.broker import require_broker
+from trainer.worker.ping import ping
+from trainer.worker.tasks import TURN
 
 BROKERS = {"files": None, "redis": "redis://127.0.0.1:6379/9", "rabbitmq": "amqp://guest:guest@127.0.0.1:5672//"}
 PORTS = {"redis": 6379, "rabbitmq": 5672}

@@ -15,8 +15,8 @@ from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, configured
 from trainer.__main__ import app
-from trainer.gate import score
-from trainer.ping import ping
+from trainer.distil.gate import score
+from trainer.worker.ping import ping
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-import trainer.distil
+import trainer.distil.distil
 from storage.records import RequestSamples, TokenKind
 from storage.settings import LearnSettings
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
-from trainer.collate import Batch, batches, collate, context_length, plan, predict, select
-from trainer.distil import distil
+from trainer.distil.collate import Batch, batches, collate, context_length, plan, predict, select
+from trainer.distil.distil import distil
 
 A, R, U = TokenKind.ACCEPTED, TokenKind.REJECTED, TokenKind.UNDRAFTED
 
@@ -102,7 +102,7 @@ def learns_the_rejected_position(monkeypatch: pytest.MonkeyPatch, shift: int) ->
     def shifted(batch: Batch) -> Batch:
         return replace(batch, columns=(batch.columns + shift).clamp(0, batch.input_ids.shape[1] - 1))
 
-    monkeypatch.setattr(trainer.distil, "predict", lambda model, batch: predict(model, shifted(batch)))
+    monkeypatch.setattr(trainer.distil.distil, "predict", lambda model, batch: predict(model, shifted(batch)))
     rng = np.random.default_rng(0)
     samples = [samples_of(rng.permutation(np.arange(2, 48))[:24].tolist(), range(4, 24, 3)) for _ in range(3)]
     model = tiny_llama()

@@ -8,8 +8,8 @@ import torch
 from storage.records import TokenKind
 from storage.settings import LearnSettings
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
-from trainer.distil import CURVE, NotFinite, Progress, distil, loss_curve
-from trainer.gate import score
+from trainer.distil.distil import CURVE, NotFinite, Progress, distil, loss_curve
+from trainer.distil.gate import score
 
 
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "jsd", "total_variation"])

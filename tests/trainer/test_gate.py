@@ -14,8 +14,8 @@ from osd.verification.rejection_sampling import expected_acceptance
 from storage.records import RequestSamples, TokenKind
 from storage.settings import GateSettings, LearnSettings
 from tests.trainer.models import VOCAB, answers, random_prompts, samples_of, tiny_llama
-from trainer.distil import distil
-from trainer.gate import Verdict, comparable, compare, hear, judge, only_mistakes, score, whole_output
+from trainer.distil.distil import distil
+from trainer.distil.gate import Verdict, comparable, compare, hear, judge, only_mistakes, score, whole_output
 
 
 def full(model: torch.nn.Module, target: torch.nn.Module, tokens: list[int], positions: list[int]) -> float:

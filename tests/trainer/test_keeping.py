@@ -9,7 +9,7 @@ import pytest
 from storage import records
 from storage.retention_settings import RetentionSettings
 from storage.settings import Settings
-from trainer.turns import Turns
+from trainer.worker.schedule import Turns
 
 
 def kept(store) -> int:

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-import trainer.loop
+import trainer.distil.loop
 from storage.errors import LeaseHeld, StoreWriteFailed, TrainingFailed, WeightsDamaged, WrongState
 from storage.records import DraftVersion, RunState, TokenKind, TrainingRun, VersionState, new_id, now
 from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
-from trainer.gate import Verdict, score
-from trainer.loop import run_once
-from trainer.weights import load_current
+from trainer.distil.checkpoints import load_current
+from trainer.distil.gate import Verdict, score
+from trainer.distil.loop import run_once
 
 CPU = torch.device("cpu")
 
@@ -119,14 +119,14 @@ def test_requests_that_came_meanwhile_judge_too_and_old_ones_do_not(
 ) -> None:
     traffic(4, held_out=True)  # older than anything trained on
     traffic(8, held_out=False)
-    real = trainer.loop.distil
+    real = trainer.distil.loop.distil
 
     def distil_while_traffic_goes_on(*args: Any, **kwargs: Any) -> Any:
         result = real(*args, **kwargs)
         traffic(6, held_out=False)
         return result
 
-    monkeypatch.setattr(trainer.loop, "distil", distil_while_traffic_goes_on)
+    monkeypatch.setattr(trainer.distil.loop, "distil", distil_while_traffic_goes_on)
     run = done(run_once(drafted, settings, "default", "me"))
     evidence = run.result["evidence"]
     assert (evidence["held_out"], evidence["fresh"], evidence["trained_on"]) == (0, 6, 0)
@@ -253,7 +253,7 @@ def test_a_lost_lease_throws_the_result_away(
     drafted: Store, settings: Settings, traffic: Traffic, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     traffic(12)
-    real = getattr(trainer.loop, phase)
+    real = getattr(trainer.distil.loop, phase)
     taken: list[TrainingRun] = []
 
     def then_lose(*args: Any, **kwargs: Any) -> Any:
@@ -261,7 +261,7 @@ def test_a_lost_lease_throws_the_result_away(
         taken.append(take_over(drafted, drafted.runs.list("default")[0]))
         return result
 
-    monkeypatch.setattr(trainer.loop, phase, then_lose)
+    monkeypatch.setattr(trainer.distil.loop, phase, then_lose)
     run = done(run_once(drafted, changed(settings, "worker", lease_seconds=1e-3), "default", "me"))
     assert run.state is RunState.LOST and drafted.versions.current("default").number == 0
     assert VersionState.CANDIDATE not in {v.state for v in drafted.versions.list("default")}
@@ -331,14 +331,14 @@ def test_a_promotion_in_mid_training_voids_the_comparison(
     traffic(12)
     done(run_once(drafted, settings, "default", "me"))
     traffic(12)
-    real = trainer.loop.judge
+    real = trainer.distil.loop.judge
 
     def judge_while_an_admin_goes_back(*args: Any) -> Verdict:
         drafted.versions.rollback("default", "an admin said so")
         verdict = real(*args)
         return replace(verdict, better=True)
 
-    monkeypatch.setattr(trainer.loop, "judge", judge_while_an_admin_goes_back)
+    monkeypatch.setattr(trainer.distil.loop, "judge", judge_while_an_admin_goes_back)
     with pytest.raises(WrongState, match="child of the current version"):
         run_once(drafted, settings, "default", "me")
     assert drafted.versions.current("default").number == 0
@@ -351,7 +351,7 @@ def test_a_write_that_fails_leaves_nothing_and_frees_the_requests(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trainer.publish.write_model", full)
+    monkeypatch.setattr("trainer.distil.publish.write_model", full)
     traffic(12)
     waiting = drafted.samples.waiting("default").requests
     with pytest.raises(StoreWriteFailed, match="No space left"):

@@ -18,9 +18,9 @@ from storage.records import DraftVersion
 from storage.settings import LearnSettings
 from storage.store import Store
 from tests.trainer.models import answers, random_prompts, tiny_llama
-from trainer.distil import distil
-from trainer.optimizer import adamw, moments_of
-from trainer.weights import load_current, load_trainable, write_model
+from trainer.distil.checkpoints import load_current, load_trainable, write_model
+from trainer.distil.distil import distil
+from trainer.distil.optimizer import adamw, moments_of
 
 CPU = torch.device("cpu")
 LORA = LearnSettings(method="lora", lora_rank=4, lora_head_rank=2, epochs=4)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.losses import LEAST_OUTSIDE, distance, draft_log_probs, jsd, target_log_probs, total_variation
+from trainer.distil.losses import LEAST_OUTSIDE, distance, draft_log_probs, jsd, target_log_probs, total_variation
 
 NAMES = ["forward_kl", "reverse_kl", "jsd", "total_variation"]
 BETA = 0.3

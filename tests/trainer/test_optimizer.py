@@ -12,9 +12,9 @@ from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
 from tests.trainer.test_loop import done
-from trainer.distil import distil
-from trainer.loop import run_once
-from trainer.optimizer import WARMUP, Memory, adamw, moments_of, scale, steps_done
+from trainer.distil.distil import distil
+from trainer.distil.loop import run_once
+from trainer.distil.optimizer import WARMUP, Memory, adamw, moments_of, scale, steps_done
 
 LEARN = LearnSettings(epochs=1, learning_rate=5e-3, batch_tokens=64)
 

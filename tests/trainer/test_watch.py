@@ -19,9 +19,9 @@ from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.models import VOCAB, answers, random_prompts, tiny_llama
 from tests.trainer.test_loop import changed
-from trainer.distil import distil
-from trainer.gate import score
-from trainer.watch import Watch
+from trainer.distil.distil import distil
+from trainer.distil.gate import score
+from trainer.worker.rollback_watch import Watch
 
 N = 10
 
@@ -145,7 +145,7 @@ def test_a_parent_that_was_itself_taken_back_is_no_place_to_go(
 
 def test_equal_versions_are_seldom_taken_back(good: PreTrainedModel) -> None:
     """1,000 looks at level 0.0005 with heavy per-request noise: more than 5 false alarms once in 70,000."""
-    from trainer.gate import compare
+    from trainer.distil.gate import compare
 
     rng = np.random.default_rng(0)
     positions = rng.integers(8, 64, (1000, 40)).astype(float)

@@ -18,9 +18,9 @@ from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.models import answers, random_prompts, tiny_llama
 from tests.trainer.test_loop import changed, damage, done
-from trainer.distil import distil
-from trainer.loop import run_once
-from trainer.weights import load_current, load_trainable, write_full, write_model
+from trainer.distil.checkpoints import load_current, load_trainable, write_full, write_model
+from trainer.distil.distil import distil
+from trainer.distil.loop import run_once
 
 CPU = torch.device("cpu")
 FULL, LORA = LearnSettings(), LearnSettings(method="lora", lora_rank=4, learning_rate=2e-2, epochs=6)

@@ -15,7 +15,7 @@ from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.models import tiny_llama
 from tests.trainer.processes import QUICK, alive_in_group, configured, run_trainer, wait_for, worker, write_config
-from trainer.loop import run_once
+from trainer.distil.loop import run_once
 
 FOREVER = {"epochs": 20_000, "learning_rate": 5e-3, "batch_tokens": 256}
 

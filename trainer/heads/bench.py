@@ -29,11 +29,11 @@ from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT, Request, RunState, head_of
 from storage.settings import Settings
 from storage.store import Store, open_store
+from trainer.distil.optimizer import Memory
 from trainer.heads.examples import Examples, drafted_of, embed
 from trainer.heads.loop import load_version, run_head_once
 from trainer.heads.losses import binary_kl, calibration_error
 from trainer.heads.offline import Recipe, Report, Tokens, answers, fit_offline, material
-from trainer.optimizer import Memory
 
 TEST_GAMMA = 8
 """Tokens of every round of the requests that both heads are tested on."""

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from storage.records import RequestSamples
-from trainer.collate import device_of
-from trainer.gate import only_mistakes
+from trainer.distil.collate import device_of
+from trainer.distil.gate import only_mistakes
 
 BATCH_TOKENS = 4096
 """Columns of a batch that is embedded, padding included."""

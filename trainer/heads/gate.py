@@ -1,7 +1,7 @@
 """Is the candidate the better predictor? Not proven better, not published.
 
-As for drafts (:mod:`trainer.gate`): both heads predict the same tokens of requests that neither was trained on, the
-difference is clustered by request, and its lower limit decides. The measure is the binary KL of their estimates
+As for drafts (:mod:`trainer.distil.gate`): both heads predict the same tokens of requests that neither was trained on,
+the difference is clustered by request, and its lower limit decides. The measure is the binary KL of their estimates
 (appendix D.3), less is better; each head's weight of rejections is undone first, so that heads trained with
 different ones compare.
 """
@@ -17,7 +17,7 @@ import torch
 
 from osd.models.acceptance_head import AcceptanceHead
 from storage.settings import GateSettings
-from trainer.gate import Verdict, compare
+from trainer.distil.gate import Verdict, compare
 from trainer.heads.examples import Examples
 from trainer.heads.losses import binary_kl, calibration_error
 

@@ -1,4 +1,4 @@
-"""One training run of a draft's acceptance head: claim → embed → fit → gate → publish, as :mod:`trainer.loop`.
+"""One training run of a draft's acceptance head: claim → embed → fit → gate → publish, as :mod:`trainer.distil.loop`.
 
 A head has versions, runs and a lease of its own, under the name ``<draft>.head``. It learns from the draft's requests
 beside the draft: what it takes stays free for the draft's runs. Number 0 is a head that only knows the mean; it is
@@ -26,18 +26,18 @@ from storage.records import DraftVersion, RequestSamples, RunState, TrainingRun,
 from storage.runs import TAKEN_UNTIL
 from storage.settings import LearnSettings, Settings
 from storage.store import Store
-from trainer.distil import Progress
+from trainer.distil.checkpoints import load_current, vocab_size
+from trainer.distil.data import is_usable, read_since
+from trainer.distil.distil import Progress
+from trainer.distil.loop import Watcher, claim_terms, conduct
+from trainer.distil.optimizer import Memory, moments_of
+from trainer.distil.provenance import provenance
+from trainer.distil.publish import reject_abandoned, rejected_on_error, settle, where_to_start
 from trainer.heads.examples import Drafted, drafted_of, embed
 from trainer.heads.fit import adam, fit
 from trainer.heads.gate import hear, judge
 from trainer.lease import Lease
-from trainer.loop import Watcher, claim_terms, conduct
-from trainer.material import is_usable, read_since
-from trainer.optimizer import Memory, moments_of
-from trainer.provenance import provenance
-from trainer.publish import reject_abandoned, rejected_on_error, settle, where_to_start
-from trainer.signals import Stop
-from trainer.weights import load_current, vocab_size
+from trainer.shutdown import Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def run_head_once(
 ) -> TrainingRun | None:
     """Train a draft's head on what came since its last run. None when nothing is due.
 
-    Answers and raises as :func:`trainer.loop.run_once`.
+    Answers and raises as :func:`trainer.distil.loop.run_once`.
     """
     if not _begin(store, settings, draft):
         return None

@@ -19,13 +19,13 @@ from storage.errors import BadInput, BadPromptFile, TrainingFailed
 from storage.files.files import Aside, writing
 from storage.records import Request, Sampling
 from storage.settings import Settings
-from trainer.distil import NotFinite
+from trainer.distil.distil import NotFinite
 from trainer.heads.examples import Drafted, embed
 from trainer.heads.fit import fit
 from trainer.heads.loop import new_head
 from trainer.heads.mixing import mix, propose
 from trainer.lease import Stopped
-from trainer.signals import Stop
+from trainer.shutdown import Stop
 
 Tokens = tuple[int, ...]
 Report = Callable[[str], None]

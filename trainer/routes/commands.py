@@ -13,7 +13,7 @@ import typer
 from storage.errors import BadInput, TrainingFailed
 from storage.routes.proposals import Proposal
 from storage.settings import Settings, load_settings
-from trainer.signals import Stop, stop_on_signals
+from trainer.shutdown import Stop, stop_on_signals
 
 app = typer.Typer(no_args_is_help=True, help="Find routes in the traffic, and apply what was found. Prints JSON.")
 

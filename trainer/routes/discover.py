@@ -26,11 +26,11 @@ from storage.records import RequestSamples, Route
 from storage.routes.proposals import Proposal, ProposalKind, ProposalState
 from storage.settings import GateSettings, Settings
 from storage.store import Store
+from trainer.distil.checkpoints import write_full
 from trainer.routes.drift import find_drift
 from trainer.routes.offers import Bidder, Offer, Say, Traffic, look
 from trainer.routes.sameness import compare_routes
 from trainer.routes.settling import candidates, settle
-from trainer.weights import write_full
 
 log = logging.getLogger("osd.trainer")
 

@@ -13,8 +13,8 @@ import torch
 from storage.errors import BadInput, UnknownDraft
 from storage.records import DraftVersion, RequestSamples
 from storage.store import Store
-from trainer.gate import comparable, score
-from trainer.weights import load_current
+from trainer.distil.checkpoints import load_current
+from trainer.distil.gate import comparable, score
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from router.clusters import LEAST, Clusters, find_clusters
 from storage.records import DraftVersion, RequestSamples
 from storage.settings import Settings
 from storage.store import Store
-from trainer.distil import Progress, distil
-from trainer.gate import hear, judge
-from trainer.material import is_usable
-from trainer.weights import load_current, load_trainable, vocab_size
+from trainer.distil.checkpoints import load_current, load_trainable, vocab_size
+from trainer.distil.data import is_usable
+from trainer.distil.distil import Progress, distil
+from trainer.distil.gate import hear, judge
 
 JUDGES = 4
 """Every so many-th request of a cluster judges; the others train."""

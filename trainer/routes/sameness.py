@@ -11,8 +11,8 @@ import torch
 from storage.records import RequestSamples
 from storage.settings import GateSettings
 from storage.store import Store
-from trainer.gate import Comparison, comparable, compare, score
-from trainer.weights import load_current
+from trainer.distil.checkpoints import load_current
+from trainer.distil.gate import Comparison, comparable, compare, score
 
 MARGIN = 0.02
 """Acceptance that a route may lose by a merge."""

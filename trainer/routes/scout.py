@@ -8,11 +8,11 @@ from storage.errors import OsdError
 from storage.routes.proposals import Proposal
 from storage.settings import Settings
 from storage.store import Store
-from trainer.distil import NotFinite
+from trainer.distil.distil import NotFinite
 from trainer.lease import Stopped
 from trainer.routes.apply import apply_open
 from trainer.routes.discover import Search, discover
-from trainer.signals import Stop
+from trainer.shutdown import Stop
 
 log = logging.getLogger("osd.trainer")
 

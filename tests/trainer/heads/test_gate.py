@@ -9,12 +9,12 @@ import torch
 
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig
 from storage.settings import GateSettings, LearnSettings
-from trainer.distil import NotFinite
+from trainer.distil.distil import NotFinite
+from trainer.distil.optimizer import steps_done
 from trainer.heads.examples import Examples
 from trainer.heads.fit import adam, fit
 from trainer.heads.gate import hear, judge
 from trainer.heads.losses import binary_kl, calibration_error
-from trainer.optimizer import steps_done
 
 GATE = GateSettings(confidence=0.95)
 

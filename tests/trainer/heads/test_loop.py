@@ -21,9 +21,9 @@ from storage.settings import Settings
 from storage.store import Store
 from tests.osd.models import noisy
 from tests.trainer.models import VOCAB, random_prompts, tiny_llama
+from trainer.distil.optimizer import Memory
 from trainer.heads.loop import reweigh, run_head_once
-from trainer.optimizer import Memory
-from trainer.turns import Turns
+from trainer.worker.schedule import Turns
 
 HEAD = "default.head"
 Serve = Callable[..., None]

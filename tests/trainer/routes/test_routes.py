@@ -15,12 +15,12 @@ from storage.records import RequestSamples, Route
 from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep
-from trainer.distil import distil
+from trainer.distil.checkpoints import load_trainable, write_full
+from trainer.distil.distil import distil
 from trainer.routes.drift import LEVEL, find_drift
 from trainer.routes.nearest import rank_drafts
 from trainer.routes.offers import Bidder, look, readable
 from trainer.routes.sameness import compare_routes
-from trainer.weights import load_trainable, write_full
 
 CPU = torch.device("cpu")
 

@@ -25,14 +25,14 @@ from storage.records import RunState, TrainingRun, head_of
 from storage.settings import Settings
 from storage.sql.suspects import RETRY
 from storage.store import Store
-from trainer.budget import Budget
+from trainer.distil.loop import Watcher, run_once
+from trainer.distil.optimizer import Memory
 from trainer.heads.loop import run_head_once
-from trainer.loop import Watcher, run_once
-from trainer.optimizer import Memory
 from trainer.routes.scout import Scout
-from trainer.signals import Stop
-from trainer.spare import Spare
-from trainer.watch import Watch
+from trainer.shutdown import Stop
+from trainer.worker.budget import Budget
+from trainer.worker.idle_capacity import Spare
+from trainer.worker.rollback_watch import Watch
 
 log = logging.getLogger("osd.trainer")
 

@@ -19,13 +19,13 @@ from storage.records import RequestSamples
 from storage.replay.segments import decode
 from storage.settings import Settings
 from storage.store import open_store
-from trainer.collate import select
-from trainer.distil import NotFinite, Progress, distil
+from trainer.distil.checkpoints import write_full
+from trainer.distil.collate import select
+from trainer.distil.data import read_since
+from trainer.distil.distil import NotFinite, Progress, distil
+from trainer.distil.loop import Watcher
 from trainer.lease import Stopped
-from trainer.loop import Watcher
-from trainer.material import read_since
-from trainer.signals import Stop
-from trainer.weights import write_full
+from trainer.shutdown import Stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from osd.models.pair import choose_device
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.store import Store
-from trainer.gate import Comparison, comparable, compare, score
-from trainer.material import is_usable
-from trainer.weights import load_current, vocab_size
+from trainer.distil.checkpoints import load_current, vocab_size
+from trainer.distil.data import is_usable
+from trainer.distil.gate import Comparison, comparable, compare, score
 
 log = logging.getLogger("osd.trainer")
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from osd.kernels.host import give_back
 from storage.errors import OsdError, SchemaOutdated
 from storage.settings import Settings
-from trainer.signals import AnyOf, Stop, stop_on_signals
+from trainer.shutdown import AnyOf, Stop, stop_on_signals
 
 if TYPE_CHECKING:
-    from trainer.turns import Turns
+    from trainer.worker.schedule import Turns
 
 log = logging.getLogger("osd.trainer")
 
@@ -100,7 +100,7 @@ def open_turns(settings: Settings, stop: Stop, draft: str | None) -> Turns:
     import torch
 
     from storage.store import open_store
-    from trainer.turns import Turns
+    from trainer.worker.schedule import Turns
 
     torch.set_num_threads(settings.worker.threads)
     store = open_store(settings)

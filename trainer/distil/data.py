@@ -15,7 +15,7 @@ import numpy as np
 from storage.records import RequestSamples, TrainingRun
 from storage.settings import GateSettings, LearnSettings
 from storage.store import Store
-from trainer.collate import select
+from trainer.distil.collate import select
 
 WHOLE = 0.05
 """Kept probabilities and the mass outside may miss 1 by so much: float16 rounds, and more is another mistake."""

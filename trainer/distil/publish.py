@@ -11,9 +11,9 @@ from torch import nn
 from storage.errors import OsdError
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.store import Store
-from trainer.gate import Verdict
-from trainer.provenance import provenance
-from trainer.weights import write_model
+from trainer.distil.checkpoints import write_model
+from trainer.distil.gate import Verdict
+from trainer.distil.provenance import provenance
 
 RECENT = 10
 """Runs to look back for one that was judged."""

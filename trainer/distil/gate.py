@@ -33,8 +33,8 @@ from torch import nn
 from osd.verification.rejection_sampling import expected_acceptance
 from storage.records import RequestSamples, TokenKind
 from storage.settings import GateSettings
-from trainer.collate import batches, device_of, predict
-from trainer.losses import draft_log_probs, target_log_probs
+from trainer.distil.collate import batches, device_of, predict
+from trainer.distil.losses import draft_log_probs, target_log_probs
 
 Array = npt.NDArray[np.float64]
 Measure = Literal["expected_acceptance", "agreement"]

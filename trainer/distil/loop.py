@@ -1,10 +1,10 @@
 """One training run of one draft: claim → collate → distil → gate → publish.
 
-    trainer.material    what to train on, and who judges
-    trainer.weights     versions as models, models as folders
-    trainer.distil      training itself
-    trainer.gate        is it better?
-    trainer.publish     what follows from that
+    trainer.distil.data    what to train on, and who judges
+    trainer.distil.checkpoints     versions as models, models as folders
+    trainer.distil.distil      training itself
+    trainer.distil.gate        is it better?
+    trainer.distil.publish     what follows from that
     trainer.lease       nobody else trains this draft meanwhile
 
 What is to be done and who does it stands in the database: a run that dies at any point leaves its lease to run
@@ -36,15 +36,15 @@ from storage.errors import (
 from storage.records import RunState, TrainingRun
 from storage.settings import Settings
 from storage.store import Store
-from trainer.distil import NotFinite, Progress, distil
-from trainer.gate import hear, judge
+from trainer.distil.checkpoints import load_current, load_trainable, vocab_size
+from trainer.distil.data import call_judges, gather
+from trainer.distil.distil import NotFinite, Progress, distil
+from trainer.distil.gate import hear, judge
+from trainer.distil.microbatches import Slices
+from trainer.distil.optimizer import Memory, adamw, moments_of
+from trainer.distil.publish import reject_abandoned, rejected_on_error, settle, stage, where_to_start
 from trainer.lease import Lease, Stopped
-from trainer.material import call_judges, gather
-from trainer.optimizer import Memory, adamw, moments_of
-from trainer.publish import reject_abandoned, rejected_on_error, settle, stage, where_to_start
-from trainer.signals import Stop
-from trainer.slices import Slices
-from trainer.weights import load_current, load_trainable, vocab_size
+from trainer.shutdown import Stop
 
 log = logging.getLogger("osd.trainer")
 

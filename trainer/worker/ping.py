@@ -10,8 +10,8 @@ from kombu.exceptions import OperationalError
 
 from storage.errors import BadSetting
 from storage.settings import Settings
-from trainer.app import broker_folder, make_app
-from trainer.broker import connect_once
+from trainer.worker.app import broker_folder, make_app
+from trainer.worker.broker import connect_once
 
 
 def ping(settings: Settings) -> dict[str, Any]:

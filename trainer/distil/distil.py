@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from osd.models.lora.tied import gather, ties
 from storage.records import RequestSamples
 from storage.settings import LearnSettings
-from trainer.collate import Batch, collate, device_of, plan, predict, select
-from trainer.losses import Distance, distance, draft_log_probs, target_log_probs
-from trainer.optimizer import Schedule, adamw, scale, steps_done
-from trainer.slices import Slices
+from trainer.distil.collate import Batch, collate, device_of, plan, predict, select
+from trainer.distil.losses import Distance, distance, draft_log_probs, target_log_probs
+from trainer.distil.microbatches import Slices
+from trainer.distil.optimizer import Schedule, adamw, scale, steps_done
 
 log = logging.getLogger("osd.trainer")
 
@@ -74,8 +74,8 @@ def distil(
     slices: Slices | None = None,
 ) -> Distilled:
     """Train ``model`` in place on ``samples`` for ``learn.epochs``; only parameters that ask for a gradient move.
-    ``optimizer`` goes on from earlier runs (:func:`trainer.optimizer.adamw`); by default it is fresh. ``slices`` cuts
-    each step's batch, to let others have the device in between.
+    ``optimizer`` goes on from earlier runs (:func:`trainer.distil.optimizer.adamw`); by default it is fresh.
+    ``slices`` cuts each step's batch, to let others have the device in between.
 
     At least one request must have positions of the kind that ``learn.positions`` names. The model's parameters
     are float32; on a GPU the forward pass runs in bfloat16. Raises NotFinite, and whatever ``between``

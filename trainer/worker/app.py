@@ -29,11 +29,11 @@ from kombu.exceptions import OperationalError
 from storage.errors import SchemaOutdated, StoreWriteFailed
 from storage.settings import Settings
 from storage.sql.drivers import parse_url, show_url
-from trainer.broker import require_broker, require_url
-from trainer.mailbox import Transport
-from trainer.priority import lower_priority
-from trainer.signals import AnyOf, Orphaned
-from trainer.tasks import TURN, Trainee
+from trainer.shutdown import AnyOf, Orphaned
+from trainer.worker.broker import require_broker, require_url
+from trainer.worker.filesystem_broker import Transport
+from trainer.worker.priority import lower_priority
+from trainer.worker.tasks import TURN, Trainee
 
 log = logging.getLogger("osd.trainer")
 

@@ -1,0 +1,1 @@
+"""Claim, collate, distil, gate, publish."""

@@ -1,0 +1,1 @@
+"""The Celery worker: when to train, on what, at whose cost."""
