@@ -12,7 +12,7 @@ from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair
 from osd.verification.compiled_sampling import CHOOSING
 from storage.settings import Settings, load_settings
-from tests.osd.models import random_pair
+from tests.support.models import random_pair
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.settings import Settings
-from tests import launch
+from tests.support import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0

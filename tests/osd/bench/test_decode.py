@@ -10,7 +10,7 @@ from osd.bench import decode as bench
 from osd.bench.contenders import ASSISTED, Contender
 from osd.bench.decode import Measured, bench_decode
 from storage.settings import load_settings
-from tests.osd.models import prompts, random_pair
+from tests.support.models import prompts, random_pair
 
 
 def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:

@@ -13,7 +13,7 @@ from osd.bench.turns import Both, Compared, Turn, usual_seconds
 from osd.engine.engine import Engine
 from osd.recording.recorder import Recorder
 from storage.settings import load_settings
-from tests.osd.models import prompts, random_pair
+from tests.support.models import prompts, random_pair
 
 
 def test_turns_that_write_count_as_often_as_they_come() -> None:

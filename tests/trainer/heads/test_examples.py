@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from storage.records import TokenKind
-from tests.osd.models import CONFIGS, random_module
+from tests.support.models import CONFIGS, random_module
 from tests.trainer.models import samples_of, tiny_llama
 from trainer.heads.examples import Drafted, drafted_of, embed, visible
 

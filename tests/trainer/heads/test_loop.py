@@ -19,7 +19,7 @@ from storage.errors import HeadMismatch, LeaseHeld, TrainingFailed, WeightsDamag
 from storage.records import DraftVersion, Request, RunState, Sampling, TrainingRun, VersionState
 from storage.settings import Settings
 from storage.store import Store
-from tests.osd.models import noisy
+from tests.support.models import noisy
 from tests.trainer.models import VOCAB, random_prompts, tiny_llama
 from trainer.distil.optimizer import Memory
 from trainer.heads.loop import reweigh, run_head_once

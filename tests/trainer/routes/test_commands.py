@@ -12,7 +12,7 @@ from typing import Any
 
 from storage.settings import Settings
 from storage.store import Store
-from tests import launch
+from tests.support import launch
 
 
 def routes(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.simulate import simulate
 from osd.gamma.base import Observation
 from storage.errors import BadInput
-from tests.osd.bench.gamma.traces import agreeing_trace, sampled_trace
+from tests.support.traces import agreeing_trace, sampled_trace
 
 FREE = CostTable("flat", "", Cells([(1, 1, 1.0)]), Cells([(1, 1, 5.0)]))
 HAND = [True, True, False, True, False, False, True, True]  # S = {2, 4, 5}

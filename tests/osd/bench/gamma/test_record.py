@@ -27,7 +27,7 @@ from osd.models.pair import Pair
 from storage.errors import BadBenchFile
 from storage.records import Request
 from storage.settings import ServeSettings, load_settings
-from tests.osd.models import prompts, random_pair
+from tests.support.models import prompts, random_pair
 
 PROMPTS = prompts(5, seed=3)
 NEW_TOKENS, DEPTH = 24, 6

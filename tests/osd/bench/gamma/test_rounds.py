@@ -14,7 +14,7 @@ import pytest
 from osd.bench.gamma.rounds import Recording, Trace
 from osd.bench.gamma.rounds_file import read_recording, write_recording
 from storage.errors import BadBenchFile
-from tests.osd.bench.gamma.traces import greedy_trace, recording, sampled_trace
+from tests.support.traces import greedy_trace, recording, sampled_trace
 
 
 def same(one: Trace, other: Trace) -> bool:

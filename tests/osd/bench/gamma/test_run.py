@@ -23,7 +23,7 @@ from osd.gamma.rules.fixed import FixedRow
 from storage.errors import BadSetting
 from storage.records import Request
 from storage.settings import ServeSettings
-from tests.osd.models import prompts, random_pair
+from tests.support.models import prompts, random_pair
 
 SERVE = ServeSettings(max_length=128, gamma_max=6)
 PLAN = Plan(

@@ -17,7 +17,7 @@ from osd.gamma.rules.confidence import ConfidenceController
 from osd.gamma.rules.fixed import FixedController, FixedRow
 from osd.gamma.rules.gammatune import GammaTuneController
 from storage.errors import BadInput
-from tests.osd.bench.gamma.traces import greedy_trace, sampled_trace
+from tests.support.traces import greedy_trace, sampled_trace
 
 TABLE = CostTable("hand", "", Pieces((Piece(start_ms=1, row_ms=0.5),)), Pieces((Piece(start_ms=4, token_ms=0.25),)))
 

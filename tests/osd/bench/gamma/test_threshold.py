@@ -19,7 +19,7 @@ from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.simulate import Simulated, simulate
 from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow, Signal
 from osd.gamma.rules.fixed import FixedController
-from tests.osd.bench.gamma.traces import sampled_trace
+from tests.support.traces import sampled_trace
 
 HIGH, LOW, SHARE = 0.95, 0.5, 0.7
 TARGET, DEPTH = 6.0, 14

@@ -15,7 +15,7 @@ from storage.errors import BadInput
 from storage.settings import load_settings
 from storage.sql.spans import DAY, KEPT
 from storage.store import Store, open_store
-from tests.cli.conftest import Osd, data, osd  # noqa: F401
+from tests.osd.cli.conftest import Osd, data, osd  # noqa: F401
 from tests.storage.conftest import (  # noqa: F401
     memory,
     new_sqlite,

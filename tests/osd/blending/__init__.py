@@ -1,1 +1,0 @@
-"""The draft's chain with tokens from a table."""

@@ -1,0 +1,52 @@
+"""`osd router proposals`, `decline`, `apply`: what is shown, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from storage.routes.proposals import ProposalKind, ProposalState
+from tests.osd.cli.conftest import Filled
+
+EVIDENCE = {"before": 0.3, "after": 0.5, "difference": 0.2, "apart": 0.05}
+FACTS = {
+    "name": "sql", "draft": "default", "routes": ["default"], "words": ["select", "from"], "requests": 40, "share": 0.4,
+    "evidence": EVIDENCE, "members": ["secret-request"], "examples": {"sql": ["secret-request"]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def found(filled: Filled) -> int:
+    return filled.store.proposals.add(ProposalKind.SPLIT, FACTS).id
+
+
+def test_open_proposals_are_listed_with_what_they_would_win(osd, filled, found):
+    done = osd("router", "proposals", "--json")
+    (row,) = json.loads(done.stdout)
+    assert (row["id"], row["kind"], row["subject"], row["before"], row["after"]) == (found, "split", "sql", 0.3, 0.5)
+    assert "secret-request" not in done.stdout
+    table = osd("router", "proposals").stdout
+    assert "sql" in table and "+0.050" in table and "select from" in table
+
+
+def test_declined_ones_are_listed_only_with_all(osd, filled, found):
+    assert osd("router", "decline", str(found), "--json").exit_code == 0
+    assert filled.store.proposals.get(found).state is ProposalState.DECLINED
+    assert json.loads(osd("router", "proposals", "--json").stdout) == []
+    assert len(json.loads(osd("router", "proposals", "--all", "--json").stdout)) == 1
+
+
+def test_a_proposal_that_is_not_there_is_said_to_be_missing(osd, filled):
+    for command in (("apply", "7", "--yes"), ("decline", "7")):
+        assert osd("router", *command).exit_code == 3
+
+
+def test_applying_asks_first(osd, filled, found):
+    assert osd("router", "apply", str(found)).exit_code != 0
+    assert filled.store.proposals.get(found).state is ProposalState.OPEN
+
+
+def test_merging_a_route_with_itself_is_refused(osd, filled):
+    done = osd("router", "merge", "default", "default", "--yes")
+    assert done.exit_code == 2 and "one draft already" in done.stderr

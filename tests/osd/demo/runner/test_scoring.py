@@ -1,0 +1,123 @@
+"""A draft that reads a finished text says what the engine found out by drafting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from osd.demo.runner.alone import TargetAlone
+from osd.demo.runner.arrival import Free
+from osd.demo.runner.feed import Feed, Spent
+from osd.demo.runner.scoring import Reader
+from osd.engine.engine import Engine
+from osd.models.pair import Pair
+from osd.sequence import Completion
+from storage.records import Request
+from storage.settings import ServeSettings
+from tests.support.models import model_of, prompts, random_module, random_pair
+
+GAMMA = 3
+
+
+def serve(pair: Pair, batch: int = 3, count: int = 8, room: int = 40) -> list[Completion]:
+    engine = Engine(pair, ServeSettings(max_batch=batch, gamma="fixed", gamma_initial=GAMMA, max_length=128))
+    return list(engine.run(Request(prompt, room) for prompt in prompts(count, seed=5)))
+
+
+def rounds(hits: list[bool], room: int) -> list[tuple[int, int]]:
+    """Drafted and accepted in each round of a draft that agrees at these positions, at a fixed gamma."""
+    found, at = [], 0
+    while at < len(hits):
+        drafted = min(GAMMA, room - at - 1)
+        ahead = hits[at : at + drafted]
+        accepted = [*ahead, False].index(False)
+        found.append((drafted, accepted))
+        at += accepted + 1
+    return found
+
+
+def test_reading_the_text_tells_every_round_that_the_engine_had() -> None:
+    pair = random_pair(noise=0.3)
+    reader = Reader(pair.draft, 128)
+    texts = serve(pair)
+    for completion in texts:
+        told = rounds(reader.hits(completion), len(completion.tokens))
+        assert told == [(r.drafted, r.accepted) for r in completion.rounds]
+    assert len({r.accepted for completion in texts for r in completion.rounds}) == GAMMA + 1  # it says something
+
+
+def test_reading_agrees_with_a_plain_forward_pass() -> None:
+    pair = random_pair(noise=0.3)
+    reader = Reader(pair.draft, 128)
+    for completion in serve(pair, count=3):
+        tokens = [*completion.request.prompt_tokens, *completion.tokens]
+        with torch.inference_mode():
+            said = pair.draft.module(input_ids=torch.tensor([tokens])).logits[0].argmax(-1).tolist()
+        first = len(completion.request.prompt_tokens)
+        assert reader.hits(completion) == [said[i - 1] == tokens[i] for i in range(first, len(tokens))]
+
+
+def test_the_target_alone_finds_the_same_texts_alone_and_in_company() -> None:
+    for together in (1, 3):
+        pair = random_pair(eos=1)
+        alone = TargetAlone(pair, ServeSettings(max_batch=together, max_length=128))
+        texts = serve(pair)
+        for completion in texts:
+            alone.hold(completion, Spent(0.1, together))
+        alone.finish()
+        assert [check.request_id for check in alone.checks] == [completion.request.id for completion in texts]
+        assert alone.failed == 0
+        assert alone.speedup and alone.speedup_by_drafting
+        assert all(check.plain_seconds for check in alone.checks)
+
+
+def test_a_text_of_another_target_is_noticed() -> None:
+    pair = random_pair()
+    other = Pair(model_of(random_module("llama", seed=9)), pair.draft, None, pair.eos_ids)
+    for together in (1, 3):
+        alone = TargetAlone(other, ServeSettings(max_batch=together, max_length=128))
+        for completion in serve(pair, count=3):
+            alone.hold(completion, Spent(0.1, together))
+        assert alone.failed == 3
+
+
+def test_the_target_alone_decodes_as_many_at_a_time_as_had_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four rows, of which the stream kept one or two busy."""
+    pair = random_pair(eos=1)
+    alone, batches = TargetAlone(pair, ServeSettings(max_batch=4, max_length=128)), list[int]()
+    generate, step = alone._generate, alone._plain.step
+
+    def counted(completions: Sequence[Completion]) -> object:
+        batches.append(len(completions))
+        return generate(completions)
+
+    def stepped() -> object:
+        rows.append(len(alone._plain.rows))
+        return step()
+
+    rows = list[int]()
+    monkeypatch.setattr(alone, "_generate", counted)
+    monkeypatch.setattr(alone._plain, "step", stepped)
+    texts = serve(pair, count=6)
+    for company in (1.2, 2.3):
+        for completion in texts:
+            alone.hold(completion, Spent(0.1, company))
+        alone.finish()
+        assert set(batches) == {round(company)} and max(rows) == round(company)
+        batches.clear()
+        rows.clear()
+
+
+def test_a_request_s_company_is_who_was_in_flight_with_it() -> None:
+    pair = random_pair()
+    engine = Engine(pair, ServeSettings(max_batch=4, max_length=128, gamma="fixed", gamma_initial=0))
+    asked = [Request(prompt, max_new_tokens=12) for prompt in prompts(4, seed=6)]
+    for rows in (1, 2, 4):
+        feed = Feed(engine, Free(), "(none)", rows)
+        again = (replace(request, id=f"{rows}/{request.id}") for request in asked)
+        spent = [one for finished in feed.serve(again, refused=lambda error: None) for _, one in finished]
+        assert [one.company for one in spent] == pytest.approx([rows] * 4)
+        assert all(one.seconds > 0 for one in spent)

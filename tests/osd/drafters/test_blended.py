@@ -1,0 +1,190 @@
+"""With tokens from a table in the draft's chain nothing changes but the speed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from osd.demo.runner.scoring import blended_hits
+from osd.drafters.blended import BlendedDrafter
+from osd.drafters.chain import Chain
+from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SEEN
+from osd.drafters.table_override import Blending, Trust
+from osd.engine.engine import Engine
+from osd.gamma.factory import CONTROLLERS
+from osd.models.brief import ReadOff
+from osd.models.pair import Pair
+from osd.sequence import Row
+from storage.records import Request, Sampling
+from storage.settings import ServeSettings
+from tests.lossless.test_distribution import LEVEL, PROMPT, exact, p_value
+from tests.lossless.test_lossless import serve
+from tests.support.models import CONFIGS, alone, prompts, random_pair
+
+COUNT = 24
+
+
+def engine_of(pair: Pair, **chosen: object) -> tuple[Engine, BlendedDrafter]:
+    base = {"max_batch": 4, "max_length": 128, "gamma": "fixed", "gamma_initial": 4, "drafter": "blended"}
+    engine = Engine(pair, ServeSettings(**{**base, **chosen}))
+    assert isinstance(engine.drafting, BlendedDrafter)
+    return engine, engine.drafting
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_every_architecture_in_ragged_batches(kind: str) -> None:
+    """Requests come again, so that the table knows what follows."""
+    pair = random_pair(kind)
+    asked = [Request(p, max_new_tokens=8 + 4 * i) for i, p in enumerate(prompts(6, seed=3))]
+    expected = [alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in asked]
+    for batch in (1, 3, 8):
+        engine, drafter = engine_of(pair, max_batch=batch)
+        for turn in range(4):
+            again = [replace(request, id=f"{turn}/{i}") for i, request in enumerate(asked)]
+            assert serve(engine, again) == expected, f"batch {batch}"
+        assert drafter.put_in_right > 40
+
+
+@pytest.mark.parametrize("controller", CONTROLLERS)
+def test_every_controller(controller: str) -> None:
+    pair = random_pair("llama", eos=5, noise=0.6)
+    asked = [Request(p, max_new_tokens=COUNT) for p in prompts(4, seed=4) * 4]
+    expected = [alone(pair.target.module, r.prompt_tokens, COUNT, eos=5) for r in asked]
+    engine, _ = engine_of(pair, gamma=controller, gamma_initial=3)
+    assert serve(engine, asked) == expected
+
+
+def test_the_draft_reads_what_it_was_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the draft is asked, its logits are those of a fresh pass over the whole text and the chain so far, also
+    after rounds in which the table alone drafted."""
+    monkeypatch.setattr("osd.models.brief.BriefPass.over", lambda *_: None)  # a brief pass rounds
+    pair, passes, unasked = random_pair("llama", noise=3.0), list[int](), list[int]()
+    engine, _ = engine_of(pair, max_batch=3)
+    drafter = engine.drafter.default.body.drafter
+    following, drafting = drafter._next, drafter.propose
+
+    def following_checked(rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> tuple[Tensor, ReadOff | None]:
+        logits, read_off = following(rows, lengths, chain)
+        for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            if length > chain.size:
+                text = row.tokens + [int(tokens[i]) for tokens in chain.tokens]
+                fresh = pair.draft.module(input_ids=torch.tensor([text]), use_cache=False).logits[0, -1]
+                torch.testing.assert_close(logits[i, 0], fresh, rtol=1e-4, atol=1e-4)
+                passes.append(chain.size - chain.fed)
+        return logits, read_off
+
+    def counted(*asked: object) -> object:
+        draft = drafting(*asked)  # type: ignore[arg-type]
+        unasked.append(draft.size - draft.passes)
+        return draft
+
+    monkeypatch.setattr(drafter, "_next", following_checked)
+    monkeypatch.setattr(drafter, "propose", counted)
+    expected = {p: alone(pair.target.module, p, 40) for p in prompts(5, seed=8)}
+    asked = [Request(p, max_new_tokens=40) for p in list(expected) * 5]
+    assert serve(engine, asked) == [expected[request.prompt_tokens] for request in asked]
+    assert max(passes) > 1 and max(unasked) == 4  # caught up within a chain; a whole chain came from the table
+
+
+def test_a_request_that_must_not_be_learned_from_teaches_the_table_nothing() -> None:
+    engine, drafter = engine_of(random_pair("llama"))
+    asked = [Request(p, max_new_tokens=COUNT, learn=False) for p in prompts(3, seed=2)]
+    serve(engine, asked)
+    assert drafter.memory.keeper.table.learned == 0  # type: ignore[attr-defined]
+    serve(engine, [replace(request, id=f"{request.id}+", learn=True) for request in asked])
+    assert drafter.memory.keeper.table.learned > 0  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Pair:
+    """With a draft that is worse than a table."""
+    return random_pair("llama", noise=3.0, vocabulary=9)
+
+
+@pytest.fixture(autouse=True)
+def trusting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where samples are drawn, the table is trusted from the start."""
+    if "tiny" in request.fixturenames:
+        monkeypatch.setattr("osd.drafters.blended.Trust", lambda: Trust(guesses=np.full((2, GUESSES, 2), 1e6)))
+
+
+def sampled(pair: Pair, sampling: Sampling) -> tuple[Counter[tuple[int, ...]], BlendedDrafter]:
+    engine, drafter = engine_of(pair, max_batch=8, max_length=32, gamma_initial=2)
+    plain = Request(PROMPT, max_new_tokens=3, ignore_eos=True)
+    asked = (replace(plain, id=str(seed), sampling=replace(sampling, seed=seed)) for seed in range(1500))
+    return Counter(completion.tokens[:2] for completion in engine.run(asked)), drafter
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.7), Sampling(1.0), Sampling(1.0, top_k=4), Sampling(1.0, top_p=0.8)])
+def test_samples_follow_the_target(tiny: Pair, sampling: Sampling) -> None:
+    """As in test_distribution.py, at level 1e-4: a false alarm of these four has odds of 1 in 2,500 for fresh seeds."""
+    seen, drafter = sampled(tiny, sampling)
+    assert p_value(seen, exact(tiny, sampling)) > LEVEL
+    assert drafter.put_in > 300
+
+
+def test_this_test_would_see_the_table_speaking(tiny: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, with q as if the draft had drawn what the table put in."""
+    overrule = Blending.overrule
+    monkeypatch.setattr(Blending, "overrule", lambda self, chosen, q, signals: overrule(self, chosen, None, signals))
+    seen, _ = sampled(tiny, Sampling(1.0))
+    assert p_value(seen, exact(tiny, Sampling(1.0))) < LEVEL
+
+
+def test_what_the_two_would_have_said_at_every_position_is_known_afterwards() -> None:
+    """With gamma 1 and every token drafted that can be, what was followed is what was counted, position by position."""
+    pair = random_pair("llama", noise=0.6)
+    engine, drafter = engine_of(pair, max_batch=1, gamma_initial=1)
+    drafter.watched = {}
+    for turn in range(12):
+        request = Request(prompts(3, seed=2)[turn % 3], max_new_tokens=COUNT)
+        (completion,) = engine.run([request])
+        watched = drafter.watched.pop(request.id)
+        followed = blended_hits(engine.drafter.default, watched, completion)
+        assert len(followed) == COUNT
+        assert (not turn) or any(token != NO_GUESS for token, _ in watched.guesses)
+        at, told = 0, list[bool]()
+        for done in completion.rounds:
+            told += followed[at : at + 1] if done.drafted else []
+            at += done.emitted
+        counted = [bool(done.accepted) for done in completion.rounds if done.drafted]
+        assert sum(one != other for one, other in zip(told, counted, strict=True)) <= 3  # trust moved in between
+    assert sum(counted) > 3
+
+
+def test_the_table_is_judged_wherever_the_target_speaks() -> None:
+    """With gamma 1 every second token at most is drafted; trust in the table counts every token that it had a guess
+    for."""
+    engine, drafter = engine_of(random_pair("llama", noise=0.6), max_batch=1, gamma_initial=1)
+    drafter.watched, guessed, drafted = {}, 0, 0
+    for turn in range(6):
+        request = Request(prompts(3, seed=2)[turn % 3], max_new_tokens=COUNT)
+        (completion,) = engine.run([request])
+        watched = drafter.watched.pop(request.id)
+        guessed += sum(token != NO_GUESS for token, _ in watched.guesses)
+        drafted += sum(done.drafted for done in completion.rounds)
+    seen = watched.trust.guesses[0, :, SEEN].reshape(2, -1).sum(1)  # of the shared table and of the rows' own
+    assert seen.max() == pytest.approx(guessed, rel=0.2) and seen.min() > 1.2 * drafted  # older ones weigh less
+
+
+def test_a_table_that_comes_later_is_asked_before_the_round_adds_to_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sits down then counts the text so far, and hears of the round afterwards: nothing is counted twice."""
+    engine, drafter = engine_of(random_pair(), gamma_initial=0)
+    place_of, lengths = drafter.memory.place_of, list[int]()
+
+    def noted(row: Row) -> object:
+        lengths.append(row.length)
+        return place_of(row)
+
+    monkeypatch.setattr(drafter.memory, "place_of", noted)
+    prompt = prompts(1, seed=5)[0]
+    engine.submit(Request(prompt, max_new_tokens=2))
+    while not lengths:
+        engine.step()
+    assert lengths[0] == len(prompt)

@@ -1,0 +1,142 @@
+"""Finished texts are scored with every draft that could have served them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import osd.drafters.scoring
+from osd.drafters.loaded_draft import Seat
+from osd.drafters.scoring import matches, reader_of, score
+from osd.engine.engine import Engine
+from osd.models.decoder import Decoder
+from osd.models.pair import Pair
+from router.auto import AutoRouter
+from router.base import Decision
+from router.fixed import FixedRouter
+from router.foresight import Seen
+from router.throughput import Costs
+from storage.records import Outcome, Request, Route
+from storage.settings import ServeSettings
+from tests.support.adapters import LINEAR, adapt, let_in, lora, read, save
+from tests.support.models import model_of, noisy, prompts, random_pair
+
+ROUTE = Route("default", "default", candidates=("good", "adapted", "absent"))
+
+
+class Listening:
+    """One route with several drafts; hears what they scored."""
+
+    reads_text = False
+
+    def __init__(self) -> None:
+        self.heard: dict[str, Mapping[str, Seen]] = {}
+
+    def route(self, request: Request) -> Decision:
+        return Decision(ROUTE)
+
+    def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
+        pass
+
+    def scored(self, request_id: str, seen: Mapping[str, Seen]) -> None:
+        self.heard[request_id] = seen
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    pair = random_pair("llama", noise=0.4)
+    made = Engine(pair, ServeSettings(max_length=96, gamma="fixed", max_batch=4), router=Listening())
+    let_in(made, "good", model_of(noisy(pair.target.module, 0.02, seed=9)))
+    let_in(made, "adapted", adapter=read(save(adapted(pair), tmp_path / "adapter"), pair.draft))
+    return made
+
+
+def adapted(pair: Pair) -> Any:
+    return adapt(pair.draft.module, lora(LINEAR["llama"], 3), 0, size=0.4)
+
+
+def heard(engine: Engine) -> dict[str, Mapping[str, Seen]]:
+    router = engine.router
+    assert isinstance(router, Listening)
+    return router.heard
+
+
+def test_every_draft_in_memory_is_scored_and_the_better_one_scores_better(engine: Engine) -> None:
+    asked = [Request(p, max_new_tokens=20) for p in prompts(8, seed=3)]
+    list(engine.run(asked))
+    while engine.shadow.work(idle=True):
+        pass
+    assert set(heard(engine)) == {request.id for request in asked}
+    for seen in heard(engine).values():
+        assert set(seen) == {"default", "good", "adapted"}
+        assert all(one.judged == 20 for one in seen.values())
+    mean = {d: sum(seen[d].alpha for seen in heard(engine).values()) for d in ("default", "good")}
+    assert mean["good"] > mean["default"]
+
+
+def test_a_score_is_where_the_drafts_own_first_choice_is_the_text(engine: Engine) -> None:
+    """Against each module's own forward pass; the adapter by PEFT's."""
+    (done,) = engine.run([Request(prompts(1, seed=5)[0], max_new_tokens=24)])
+    text = [*done.request.prompt_tokens, *done.tokens]
+    for name, module in (("default", engine.pair.draft.module), ("adapted", adapted(engine.pair))):
+        seat = engine.drafter.seats[name]
+        logits = module(torch.tensor([text])).logits[0]
+        expected = (logits.argmax(-1)[:-1] == torch.tensor(text[1:]))[-24:].tolist()
+        assert matches(reader_of(seat, len(text)), text, 24) == expected
+        assert score(seat, done) == Seen(sum(expected) / 24, 24)
+
+
+def test_reading_leaves_rows_that_are_being_served_alone(engine: Engine) -> None:
+    alone = next(iter(engine.run([Request(prompts(1)[0], max_new_tokens=30)])))
+    engine.submit(Request(prompts(1)[0], max_new_tokens=30))
+    texts = []
+    while engine.busy:
+        texts += [p.completion for p in engine.step() if p.completion]
+        score(engine.drafter.seats["default"], alone)
+        score(engine.drafter.seats["adapted"], alone)
+    assert texts[0].tokens == alone.tokens
+    assert [r.accepted for r in texts[0].rounds] == [r.accepted for r in alone.rounds]
+
+
+def test_reading_leaves_nothing_behind(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values go at once, without waiting for Python's collector."""
+    (done,) = engine.run([Request(prompts(1, seed=5)[0], max_new_tokens=24)])
+    readers: list[Decoder] = []
+
+    def kept(seat: Seat, length: int) -> Decoder:
+        readers.append(reader_of(seat, length))
+        return readers[-1]
+
+    seat = engine.drafter.seats["default"]
+    matches(reader := kept(seat, 64), [*done.request.prompt_tokens, *done.tokens], 24)
+    assert reader.cache.bytes > 0
+    monkeypatch.setattr(osd.drafters.scoring, "reader_of", kept)
+    score(seat, done)
+    assert len(readers) == 2 and readers[1].cache.bytes == 0
+
+
+def test_a_route_with_one_draft_is_not_scored() -> None:
+    pair = random_pair("llama")
+    made = Engine(pair, ServeSettings(max_length=96), router=FixedRouter())
+    list(made.run([Request(prompts(1)[0], max_new_tokens=8)]))
+    assert not made.shadow.work(idle=True)
+
+
+def test_the_router_learns_from_what_is_served_which_draft_is_worth_more(tmp_path: Path) -> None:
+    """The real loop: costs measured by the engine, texts scored in idle moments, the choice by weights."""
+    pair = random_pair("llama", noise=1.0)
+    routes = FixedRouter([Route("default", "default", candidates=("good",))])
+    costs = Costs(0.1, [1.0 + 0.01 * gamma for gamma in range(9)])  # of the engine they would differ from run to run
+    router = AutoRouter(routes, lambda _: costs, warm_up=4)
+    made = Engine(pair, ServeSettings(max_length=96, gamma="fixed", max_batch=2), router=router)
+    let_in(made, "good", model_of(noisy(pair.target.module, 0.01, seed=9)))
+    for prompt in prompts(24, seed=6):
+        list(made.run([Request(prompt, max_new_tokens=16)]))
+        made.shadow.work(idle=True)
+    chosen = [made.desk.router.choose(r := Request(p), routes.route(r), 5.0).draft for p in prompts(5, seed=7)]  # type: ignore[attr-defined]
+    assert chosen == ["good"] * 5
+    assert made.pass_costs.of("good", 4) is not None

@@ -1,0 +1,194 @@
+"""The pass over few tokens computes what the lean pass computes, over the same cache, and is believed only then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from osd.draft import Tree, moves
+from osd.engine.engine import Engine
+from osd.kernels.compile_background import InBackground
+from osd.models.compiled_inputs import Fed
+from osd.models.decoder import Decoder
+from osd.models.forward import Forward
+from osd.models.llama_forward import LeanDecoder, lean_forward
+from osd.models.llama_forward_compiled import MOST_TOKENS, FewTokens
+from osd.models.lora.bank import Mix
+from osd.models.tree_check import check_model
+from osd.models.tree_mask import lay_out
+from storage.records import Request
+from storage.settings import ServeSettings
+from tests.support.models import VOCABULARY, model_of, random_module, random_pair, seated, some
+
+pytestmark = pytest.mark.usefixtures("compiled")
+
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def decoder_of(kind: str, *, trusted: bool | None) -> Decoder:
+    """Three rows of 9, 5 and 12 tokens in four."""
+    decoder = seated(kind)
+    few_of(decoder).trusted = trusted
+    return decoder
+
+
+def few_of(decoder: Decoder) -> FewTokens:
+    few: FewTokens = decoder.forward.few  # type: ignore[attr-defined]
+    return few
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("width", "counts"), [(1, None), (5, None), (4, [4]), (2, [2, 1]), (3, [1, 3, 2]), (5, [5, 4, 5]), (3, [3, 3, 3])]
+)
+def test_it_computes_what_the_lean_pass_computes(kind: str, width: int, counts: Sequence[int] | None) -> None:
+    quick, plain = decoder_of(kind, trusted=True), decoder_of(kind, trusted=False)
+    fed = counts or [width] * 3
+    starts = [9, 5, 12][: len(fed)]
+    for seed in range(3):  # garbage is written, rolled back and overwritten; then the rows go on
+        tokens = some(len(fed), width, seed)
+        ours, theirs = (decoder.scored(tokens, starts, fed) for decoder in (quick, plain))
+        for row, n in enumerate(fed):
+            torch.testing.assert_close(ours.first(row, n), theirs.first(row, n), rtol=1e-4, atol=1e-4)
+        if counts is None:
+            torch.testing.assert_close(quick.cache.embedding, plain.cache.embedding, rtol=1e-4, atol=1e-4)
+        starts = [start + min(seed, n) for start, n in zip(starts, fed, strict=True)]
+    for ours, theirs in zip(quick.cache.kept, plain.cache.kept, strict=True):
+        for row, end in enumerate(starts):
+            here = slice(row * 64, row * 64 + end)
+            torch.testing.assert_close(ours[:, here], theirs[:, here], rtol=1e-4, atol=1e-4)
+
+
+def tree_of(parents: Sequence[int]) -> Tree:
+    tree = Tree()
+    for node, parent in enumerate(parents, 1):
+        tree.add(parent, node)
+    return tree
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("parents", [[(0,)], [(0, 0, 1, 1, 2, 3, 6)], [(0, 0, 2, 3), (), (0, 1, 0, 3, 3)]])
+def test_it_computes_trees(kind: str, parents: Sequence[Sequence[int]]) -> None:
+    quick, plain = decoder_of(kind, trusted=True), decoder_of(kind, trusted=False)
+    trees, starts = [tree_of(own) for own in parents], [9, 5, 12][: len(parents)]
+    counts = [len(tree) + 1 for tree in trees]
+    layout = lay_out(trees, max(counts), quick.device)
+    for seed in range(2):  # garbage, then the trees
+        tokens = some(len(trees), max(counts), seed)
+        ours, theirs = (decoder.scored(tokens, starts, counts, layout) for decoder in (quick, plain))
+        for row, n in enumerate(counts):
+            torch.testing.assert_close(ours.first(row, n), theirs.first(row, n), rtol=1e-4, atol=1e-4)
+    path = [0, *([2] if len(parents[0]) > 1 else [1])]
+    for decoder in (quick, plain):  # a path is kept, and the rows go on behind it
+        decoder.cache.close_up(starts, [(0, *move) for move in moves(path)])
+    tokens, on = some(len(trees), 2, 5), [starts[0] + 2, *(start + 1 for start in starts[1:])]
+    torch.testing.assert_close(quick.logits(tokens, on), plain.logits(tokens, on), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_its_trees_are_texts_to_the_module_itself(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(module: PreTrainedModel) -> Forward | None:
+        forward = lean_forward(module)
+        assert isinstance(forward, LeanDecoder) and forward.few
+        forward.few.trusted = True
+        return forward
+
+    model = replace(model_of(random_module(kind)), build=build)
+    monkeypatch.delattr(LeanDecoder, "__call__")  # so that it only fills the cache
+    check_model(model)
+
+
+@torch.inference_mode()
+def test_the_logits_that_are_asked_for_of_rows_further_down() -> None:
+    quick, plain = decoder_of("llama", trusted=True), decoder_of("llama", trusted=False)
+    tokens, last = some(2, 3, 1), torch.tensor([2, 0])
+    ours, theirs = (decoder.logits(tokens, [5, 12], first=1, last=last) for decoder in (quick, plain))
+    assert ours.shape == theirs.shape == (2, 1, VOCABULARY)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(quick.cache.embedding, plain.cache.embedding, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_it_is_believed_once_it_said_what_the_lean_pass_said() -> None:
+    decoder = decoder_of("llama", trusted=None)
+    decoder.scored(some(3, 2, 0), [9, 5, 12], [2, 1, 1])
+    assert few_of(decoder).trusted and decoder.quicker
+    decoder.quicker = False
+    decoder.scored(some(3, 2, 0), [9, 5, 12], [2, 1, 1])
+    assert not decoder.quicker, "only once"
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("wrong", [1.5, float("nan")])
+def test_it_is_never_used_where_it_says_something_else(wrong: float, caplog: pytest.LogCaptureFixture) -> None:
+    decoder, plain = decoder_of("llama", trusted=None), decoder_of("llama", trusted=False)
+    few_of(decoder)._final = few_of(decoder)._final * wrong
+    for _ in range(2):
+        with caplog.at_level(logging.WARNING):
+            said = decoder.logits(some(1, 1, 0), [9])
+        assert torch.equal(said, plain.logits(some(1, 1, 0), [9]))
+    assert few_of(decoder).trusted is False and not decoder.quicker
+    assert len(caplog.records) == 1
+
+
+@torch.inference_mode()
+def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = decoder_of("llama", trusted=True)
+    few, cache = few_of(decoder), decoder.cache
+    assert few.takes(Fed(0, [9, 5], [2, 1]), cache)
+    assert not few.takes(Fed(0, [9], [MOST_TOKENS + 1]), cache)
+    with monkeypatch.context() as patch:
+        patch.setattr("osd.models.llama_forward_compiled.MOST_READ", 11 * few._layers[0].seen * torch.get_num_threads())
+        assert few.takes(Fed(0, [9], [1]), cache) and few.takes(Fed(0, [3, 4], [1, 1]), cache)
+        assert not few.takes(Fed(0, [9], [2]), cache) and not few.takes(Fed(0, [9, 5], [1, 1]), cache)
+    cache.mix = Mix({})  # what adapters add, the lean pass adds
+    assert not few.takes(Fed(0, [9], [1]), cache)
+    cache.mix = None
+    fresh = model_of(random_module("llama")).decoder(1, 64)
+    assert not few_of(fresh).takes(Fed(0, [0], [1]), fresh.cache), "nothing is cached yet"
+    monkeypatch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
+    assert not few.takes(Fed(0, [9], [1]), cache)
+
+
+def test_half_precision_has_none() -> None:
+    assert few_of(model_of(random_module("llama").bfloat16()).decoder(1, 8)) is None
+
+
+def served(rounds: int) -> Engine:
+    """An engine after so many rounds of one request."""
+    pair = random_pair("llama", noise=0.1)
+    engine = Engine(pair, ServeSettings(max_batch=1, max_length=200, gamma="fixed", gamma_initial=1))
+    engine.submit(Request((3, 4, 5), max_new_tokens=190, ignore_eos=True))
+    for _ in range(rounds):
+        engine.step()
+    return engine
+
+
+def test_the_compiler_is_asked_for_once_decoding_has_gone_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+    later = InBackground(lambda: None, "test", "not compiled")
+    monkeypatch.setattr(later, "start", lambda: started.append(1))
+    monkeypatch.setattr("osd.models.llama_forward_compiled.PARTS", later)
+    monkeypatch.setattr("osd.models.llama_forward_compiled.WORTH_COMPILING", 12)
+    served(11)
+    assert not started
+    served(30)
+    assert started
+
+
+def test_what_verifying_cost_before_is_forgotten_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
+        engine = served(12)
+        assert engine.costs.verified(1, 2)[0] > 0
+    engine.step()
+    assert engine.costs.verified(1, 2) == (0, 0)
+    engine.step()
+    assert engine.costs.verified(1, 2)[0] == 1

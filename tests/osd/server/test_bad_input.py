@@ -1,0 +1,129 @@
+"""Every bad input has its status and OpenAI's shape, and leaves the server as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.osd.server.conftest import PATIENCE, Server
+
+TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def text(**fields: Any) -> dict[str, Any]:
+    return {"prompt": "Hello", "max_tokens": 2, **fields}
+
+
+def chat(**fields: Any) -> dict[str, Any]:
+    return {"messages": HELLO, "max_tokens": 2, **fields}
+
+
+BAD: dict[str, tuple[str, Any, int, str | None, str | None]] = {
+    # name: path, body, status, code, param
+    "not json": (TEXT, b'{"prompt": ', 400, "invalid_json", None),
+    "not utf-8": (TEXT, b'{"prompt": "\xff\xfe"}', 400, "invalid_json", None),
+    "nothing": (TEXT, b"", 400, "invalid_value", None),
+    "a list": (TEXT, b"[]", 400, "invalid_value", None),
+    "deep": (TEXT, b"[" * 100_000, 400, "invalid_json", None),
+    "half a surrogate": (TEXT, b'{"prompt": "\\ud800"}', 400, "invalid_value", None),
+    "no prompt": (TEXT, {}, 400, "invalid_value", "prompt"),
+    "an empty prompt": (TEXT, text(prompt=""), 400, None, "prompt"),
+    "no prompts": (TEXT, text(prompt=[]), 400, None, "prompt"),
+    "a number for a prompt": (TEXT, text(prompt=5), 400, "invalid_value", "prompt"),
+    "a token that is none": (TEXT, text(prompt=[999_999]), 400, None, "prompt"),
+    "no messages": (CHAT, chat(messages=[]), 400, "invalid_value", "messages"),
+    "a role that is none": (CHAT, chat(messages=[{"role": "king", "content": ""}]), 400, "invalid_value", "messages.0"),
+    "an image": (CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 400, "invalid_value",
+                 "messages.0"),
+    "hot": (TEXT, text(temperature=2.5), 400, "invalid_value", "temperature"),
+    "temperature in words": (TEXT, text(temperature="warm"), 400, "invalid_value", "temperature"),
+    "NaN": (TEXT, b'{"prompt": "a", "temperature": NaN}', 400, "invalid_value", "temperature"),
+    "top_p 0": (TEXT, text(top_p=0), 400, "invalid_value", "top_p"),
+    "top_k -5": (TEXT, text(top_k=-5), 400, "invalid_value", "top_k"),
+    "max_tokens 0": (TEXT, text(max_tokens=0), 400, "invalid_value", "max_tokens"),
+    "n 0": (TEXT, text(n=0), 400, "invalid_value", "n"),
+    "n too large": (TEXT, text(n=5), 400, None, "n"),
+    "too many stop strings": (TEXT, text(stop=list("abcde")), 400, None, "stop"),
+    "an empty stop string": (TEXT, text(stop=[""]), 400, None, "stop"),
+    "too many logprobs": (TEXT, text(logprobs=21), 400, None, "logprobs"),
+    "top_logprobs alone": (CHAT, chat(top_logprobs=2), 400, None, "top_logprobs"),
+    "an unknown model": (TEXT, text(model="gpt-4"), 404, "model_not_found", "model"),
+    "a long prompt": (TEXT, text(prompt="word " * 2000), 400, "context_length_exceeded", "prompt"),
+    "a long chat": (CHAT, chat(messages=[{"role": "user", "content": "word " * 2000}]), 400, "context_length_exceeded",
+                    "messages"),
+    "a long answer": (TEXT, text(max_tokens=100_000), 400, "context_length_exceeded", "prompt"),
+    "a parameter that osd lacks": (TEXT, text(presence_penalty=1), 400, "unsupported_parameter", "presence_penalty"),
+    "tools": (CHAT, chat(tools=[{"type": "function"}]), 400, "unsupported_parameter", "tools"),
+    "a misspelt parameter": (TEXT, text(max_token=5), 400, "unknown_parameter", "max_token"),
+    "an unknown route": (TEXT, text(osd={"route": "nowhere"}), 400, "unknown_route", "osd.route"),
+    "gamma too large": (TEXT, text(osd={"gamma": 99}), 400, None, "osd.gamma"),
+    "an unknown field of osd": (TEXT, text(osd={"gama": 1}), 400, "invalid_value", "osd.gama"),
+    "both": ("/tokenize", {"prompt": "a", "messages": HELLO}, 400, None, "prompt"),
+    "no such token": ("/detokenize", {"tokens": [6144]}, 400, None, "tokens"),
+    "no such path": ("/v1/images", {}, 404, "not_found", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_it_is_refused(server: Server, name: str) -> None:
+    path, body, status, code, param = BAD[name]
+    answer = server.post(path, body)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["message"]
+    assert error["code"] == code and error["type"] == "invalid_request_error"
+    assert error["param"] == param or str(error["param"]).startswith(f"{param}.")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_too_large(server: Server, chunked: bool) -> None:
+    body = json.dumps(text(prompt="x" * (1 << 20))).encode()
+    pieces = (body[i : i + 65536] for i in range(0, len(body), 65536))
+    headers = {"content-type": "application/json"}
+    answer = httpx.post(server.url + TEXT, content=pieces if chunked else body, headers=headers, timeout=PATIENCE)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
+
+
+@pytest.mark.parametrize(
+    ("header", "value"), [("X-OSD-Gamma", "many"), ("X-OSD-Learn", "perhaps"), ("X-OSD-Deadline-Ms", "0")]
+)
+def test_a_header_that_means_nothing(server: Server, header: str, value: str) -> None:
+    answer = server.post(TEXT, text(), headers={header: value})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, header)
+
+
+def test_a_wrong_method(server: Server) -> None:
+    answer = httpx.get(server.url + TEXT, timeout=PATIENCE)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+def test_fields_that_ask_for_nothing_are_taken(server: Server) -> None:
+    body = chat(
+        frequency_penalty=0, presence_penalty=0.0, logit_bias={}, tools=None, response_format={"type": "text"}, user="",
+        parallel_tool_calls=True, stop=None, seed=None, n=None, temperature=None, metadata={"a": "b"},
+    )  # fmt: skip
+    assert server.post(CHAT, body).status_code == 200
+
+
+def test_a_foreign_name_for_this_machine_is_refused(server: Server) -> None:
+    """A web page whose name leads to 127.0.0.1 cannot use a server without keys, nor can it send it forms."""
+    answer = httpx.get(server.url + "/v1/models", headers={"host": "evil.example"}, timeout=PATIENCE)
+    assert answer.status_code == 403
+    for url in (server.admin_url + "/admin/drafts/promote", server.url + TEXT):
+        form = httpx.post(url, data={"version": "x"}, timeout=PATIENCE)
+        assert (form.status_code, form.json()["error"]["code"]) == (400, "unsupported_media_type")
+    asked = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+    preflight = httpx.options(server.url + TEXT, headers=asked, timeout=PATIENCE)
+    assert "access-control-allow-origin" not in preflight.headers
+
+
+def test_no_word_of_a_prompt_is_in_the_log(server: Server) -> None:
+    server.post(TEXT, text(prompt="xylophonist " * 3))
+    server.post(TEXT, text(prompt="xylophonist " * 5000))
+    server.post(TEXT, b'{"prompt": "xylophonist')
+    assert "xylophonist" not in server.log and "Traceback" not in server.log
+    assert "POST /v1/completions 200" in server.log

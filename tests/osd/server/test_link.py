@@ -1,0 +1,262 @@
+"""Decoding and HTTP in two processes: what they say to each other, and what happens when one of them goes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from osd.engine.engine import Engine
+from osd.server.exposition import added
+from osd.server.http import errors
+from osd.server.http.errors import ApiError, Busy, DeadlineExceeded, EngineFailed, other
+from osd.server.http.scores import Scores
+from osd.server.process.cargo import ERRORS, error_of, packed_error, packed_job, packed_piece, piece_of, served_of
+from osd.server.process.engine_client import FarThread
+from osd.server.process.engine_thread import EngineThread
+from osd.server.process.job import Job
+from osd.server.process.link import ANSWER, Link
+from osd.server.process.piece import Done, Piece
+from osd.server.process.post import Post
+from storage.errors import UnknownRoute, UnknownVersion
+from storage.records import Request, Sampling
+from storage.settings import ServeSettings
+from tests.osd.server.conftest import PATIENCE, Server, serving, until
+from tests.support.decoding import PROMPT, answer, decoding, ended, make_job
+from tests.support.models import alone, random_pair
+
+LONG = {"prompt": "def add(a, b):", "max_tokens": 1800, "ignore_eos": True, "temperature": 0, "stream": True}
+
+
+def over_json(packed: list[Any]) -> list[Any]:
+    return list(json.loads(json.dumps(packed)))
+
+
+def test_jobs_and_pieces_come_back_as_they_were() -> None:
+    request = Request(
+        (1, 2, 3), max_new_tokens=7, sampling=Sampling(0.5, 3, 0.9, 1 << 63), stop=("a", "ä\n"), ignore_eos=True,
+        route="r", tenant="t", learn=False, text="x", language="fi", gamma=2,
+    )  # fmt: skip
+    job = served_of(over_json(packed_job(Job(request, print, 0.25, top=4))))
+    assert (job.request, job.pause, job.top) == (request, 0.25, 4)
+    for piece in [
+        Piece((4, 5), Scores([-0.5, -1.0], [[4], [5]], [[-0.5], [-float("inf")]]), "v", "r"),
+        Piece((4,), None, "v", "r", Done(9, "text", "stop", "r", ((2, 1), (0, 0)))),
+        Piece((), done=Done(0, None, "cancelled", "r", ())),
+    ]:
+        assert piece_of(over_json(packed_piece(piece))) == piece
+
+
+@pytest.mark.parametrize("error", [
+    Busy(reason="full", code="queue_full", retry_after=1), DeadlineExceeded(), EngineFailed(),
+    errors.as_api_error(UnknownRoute(route="x", known="y")), other(UnknownVersion(version="v")),
+])  # fmt: skip
+def test_an_error_answers_the_same_on_the_other_side(error: ApiError) -> None:
+    made = error_of(over_json(packed_error(error) or []))
+    assert made is not None and type(made) is type(error)
+    assert (made.body(), made.status, made.headers) == (error.body(), error.status, error.headers)
+    assert type(error).__name__ in ERRORS and error_of(packed_error(None)) is None
+
+
+def ends(body: Callable[[Link, Link], Awaitable[None]]) -> None:
+    """Both ends of a link in one event loop."""
+
+    async def run() -> None:
+        here, there = [await Link.over(end) for end in socket.socketpair()]
+        await asyncio.wait_for(body(here, there), 60)
+
+    asyncio.run(run())
+
+
+def test_messages_arrive_whole_and_in_order_and_questions_are_answered() -> None:
+    heard: list[tuple[str, list[Any]]] = []
+
+    async def body(here: Link, there: Link) -> None:
+        def heed(kind: str, what: list[Any]) -> None:
+            heard.append((kind, what))
+            if kind == "question":
+                there.say(ANSWER, what[0], what[1] * 2)
+
+        hearing = [asyncio.create_task(there.listen(heed)), asyncio.create_task(here.listen(lambda *_: None))]
+        here.say("one", 1)
+        here.say("large", "x" * 5_000_000)
+        here.say("half", "\ud83d")
+        assert await asyncio.gather(here.ask("question", "ä"), here.ask("question", "b")) == ["ää", "bb"]
+        assert [kind for kind, _ in heard] == ["one", "large", "half", "question", "question"]
+        assert len(heard[1][1][0]) == 5_000_000 and heard[2][1] == ["\ud83d"]
+        asked = asyncio.create_task(here.ask("nothing"))
+        await asyncio.sleep(0)
+        await there.close()
+        with pytest.raises(ConnectionError):
+            await asked
+        await asyncio.gather(*hearing)
+        here.say("too late")  # nobody hears it, and nothing breaks
+
+    ends(body)
+
+
+def test_a_post_speaks_with_a_link_and_waits_for_nobody() -> None:
+    here, there = socket.socketpair()
+    post, heard = Post(there), []
+
+    async def body() -> None:
+        link = await Link.over(here)
+        listening = asyncio.create_task(link.listen(lambda kind, what: heard.append((kind, what))))
+        assert post.take() == []
+        large = "ä" * 3_000_000
+        post.say("first", large, "\ud83d")  # more than a socket holds
+        post.say("second", 2)
+        link.say("one", 1, large)
+        link.say("two")
+        got: list[list[Any]] = []
+        while len(heard) < 2 or len(got) < 2:
+            await asyncio.to_thread(post.wait, 1.0)
+            post.send()
+            got += post.take()
+        assert heard == [("first", [large, "\ud83d"]), ("second", [2])]
+        assert got == [["one", 1, large], ["two"]]
+        await link.close()
+        await listening
+        await asyncio.to_thread(post.wait, 0.01)
+        assert post.take() == [] and not post.open
+        post.say("too late")
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+    post.close()
+
+
+def far(body: Callable[[FarThread, EngineThread], Awaitable[None]], *, queue: int = 4) -> None:
+    """A thread over random models of one row, seen from the other end of a link."""
+    engine = Engine(random_pair(), ServeSettings(gamma="fixed", max_batch=1, max_length=512))
+
+    async def run() -> None:
+        async with decoding(engine, queue) as (distant, thread):
+            await asyncio.wait_for(body(distant, thread), 60)
+
+    asyncio.run(run())
+
+
+def test_log_probabilities_come_where_they_were_asked_for() -> None:
+    async def body(distant: FarThread, thread: EngineThread) -> None:
+        wanted = alone(thread.engine.pair.target.module, PROMPT, 24)
+        answers = await asyncio.gather(*(answer(distant, 20 + i, top=i or None, pause=60.0) for i in range(4)))
+        for i, pieces in enumerate(answers):
+            assert [token for piece in pieces for token in piece.tokens] == wanted[: 20 + i]
+            assert pieces[-1].done and pieces[-1].done.length == 20 + i
+        for piece in answers[2]:
+            assert piece.scores and len(piece.scores.chosen) == len(piece.tokens) == len(piece.scores.top)
+            assert [ids[0] for ids in piece.scores.top_ids] == list(piece.tokens), "greedy: the likeliest"
+        assert not any(piece.scores for piece in answers[0])
+        assert len(answers[0]) == 2, "what the first round brought, and a minute's rest together"
+
+    far(body)
+
+
+def test_who_finds_no_room_or_is_late_is_told_so_and_who_goes_leaves_nothing_behind() -> None:
+    async def body(distant: FarThread, thread: EngineThread) -> None:
+        (running, _), (late, late_inbox) = make_job(400), make_job(400)
+        distant.submit([running])
+        distant.submit([late])
+        while thread.running == 0:
+            await asyncio.sleep(0.001)
+        crowd = [make_job(2) for _ in range(9)]
+        distant.submit([one for one, _ in crowd])
+        for _, inbox in crowd:
+            assert isinstance((await inbox.get()).error, Busy)
+        distant.end(late, DeadlineExceeded())
+        assert isinstance((await late_inbox.get()).error, DeadlineExceeded)
+        distant.end(running)
+        assert (await answer(distant, 2))[-1].done
+        assert thread.running == 0 and not distant._jobs
+
+    far(body, queue=8)
+
+
+def test_what_came_before_a_deadline_is_still_shown() -> None:
+    async def body(distant: FarThread, thread: EngineThread) -> None:
+        job, inbox = make_job(400, pause=60.0)
+        distant.submit([job])
+        first = await inbox.get()
+        row = next(iter(thread._jobs.values())).row
+        while not row or len(row.output) == len(first.tokens):
+            await asyncio.sleep(0.001)
+        distant.end(job, DeadlineExceeded())
+        [held, last] = await ended(inbox)
+        assert first.tokens and held.tokens and not held.last and isinstance(last.error, DeadlineExceeded)
+
+    far(body)
+
+
+def test_when_http_goes_nobody_decodes_for_it() -> None:
+    async def body(distant: FarThread, thread: EngineThread) -> None:
+        told: list[Piece] = []
+        distant.submit([Job(Request(PROMPT, max_new_tokens=400), told.append) for _ in range(3)])
+        while thread.running == 0:
+            await asyncio.sleep(0.001)
+        await distant._link.close()
+        while thread.running or thread.waiting or distant.alive:
+            await asyncio.sleep(0.001)
+        assert len([piece for piece in told if isinstance(piece.error, EngineFailed)]) == 3
+        with pytest.raises(EngineFailed):
+            distant.submit([])
+
+    far(body)
+
+
+def test_what_two_processes_count_is_added_up() -> None:
+    one = (
+        "# TYPE osd_http_requests_total counter\n"
+        'osd_http_requests_total{path="/metrics"} 2.0\nosd_http_requests_total{path="/v1"} 5.0\n'
+        '# TYPE osd_http_requests_created gauge\nosd_http_requests_created{path="/metrics"} 70.0\n'
+    )
+    other_one = (
+        '# TYPE osd_http_requests_total counter\nosd_http_requests_total{path="/metrics"} 3.0\n'
+        '# TYPE osd_http_requests_created gauge\nosd_http_requests_created{path="/metrics"} 60.0\n'
+        "# TYPE osd_alone gauge\nosd_alone 1.0\n"
+    )
+    lines = added([one.encode(), other_one.encode()]).decode().splitlines()
+    assert 'osd_http_requests_total{path="/metrics"} 5.0' in lines and "osd_alone 1.0" in lines
+    assert 'osd_http_requests_total{path="/v1"} 5.0' in lines
+    assert 'osd_http_requests_created{path="/metrics"} 60.0' in lines
+
+
+@contextmanager
+def stream_of(server: Server) -> Iterator[Iterator[str]]:
+    """The lines of an answer that has begun."""
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=LONG, timeout=PATIENCE) as answer:
+        lines = answer.iter_lines()
+        assert next(lines).startswith("data: {")
+        yield lines
+
+
+def test_when_decoding_is_killed_whoever_waits_is_told_and_nothing_stays_behind(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        [front] = psutil.Process(server.process.pid).children()
+        with stream_of(server) as lines:
+            os.kill(server.process.pid, signal.SIGKILL)
+            rest = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        assert rest[-1]["error"]["code"] == "engine_failed"
+        until(lambda: not front.is_running() or front.status() == psutil.STATUS_ZOMBIE, "its other process ends")
+        with pytest.raises(httpx.TransportError):
+            server.get("/health")
+
+
+def test_when_http_is_killed_the_server_ends_and_says_so(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        [front] = psutil.Process(server.process.pid).children()
+        with stream_of(server) as lines:
+            front.kill()
+            with pytest.raises(httpx.TransportError):
+                list(lines)
+        assert server.process.wait(PATIENCE) == 1
+        assert "the process for HTTP has ended" in server.log

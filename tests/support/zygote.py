@@ -1,0 +1,116 @@
+"""A process that has imported what osd's own processes import, and forks one of them for each that a test starts.
+
+Importing torch and transformers takes seconds of a core, and the suite starts some hundred processes. Each is a real
+one, with a pid, a session, signals and an end of its own; only its imports were done before. See
+tests/support/launch.py."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+import traceback
+from contextlib import suppress
+
+PRELOADED = (
+    "osd.cli.serve", "osd.cli.generate", "osd.cli.router_discover", "osd.engine.session", "osd.server.process.run", "osd.demo.runner.run",
+    "trainer.worker.app", "trainer.worker.schedule", "trainer.routes.discover",
+)  # fmt: skip
+"""Not the modules that are run: those begin anew."""
+FDS = 4
+"""Of a request: standard input, output, error, and where its exit status is written."""
+LOOK_SECONDS = 0.02
+"""Between two looks at which have ended."""
+
+
+def main(control: socket.socket) -> None:
+    """Fork what is asked for, until nobody asks any more."""
+    for name in PRELOADED:
+        __import__(name)
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for pytest
+    waiting: dict[int, int] = {}
+    control.settimeout(LOOK_SECONDS)
+    while True:
+        reap(waiting)
+        try:
+            request, fds = receive(control)
+        except TimeoutError:
+            continue
+        if not request:
+            return
+        if (pid := os.fork()) == 0:
+            become(request, fds, [control.fileno(), *waiting.values()])
+        waiting[pid] = fds[-1]
+        for fd in fds[:-1]:
+            os.close(fd)
+        control.sendall(pid.to_bytes(4, "big"))
+
+
+def receive(control: socket.socket) -> tuple[dict[str, object], list[int]]:
+    """A request and its files; nothing at the end."""
+    data, fds, _, _ = socket.recv_fds(control, 1 << 20, FDS)
+    return (json.loads(data) if data else {}), fds
+
+
+def reap(waiting: dict[int, int]) -> None:
+    """Tell the ends of those that have ended."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = ended
+            with suppress(OSError):
+                os.write(waiting[pid], status.to_bytes(4, "big"))
+            os.close(waiting.pop(pid))
+
+
+def become(request: dict[str, object], fds: list[int], ours: list[int]) -> None:
+    """In the child: take its place in the world, and run the module it was asked for."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["session"]:
+        os.setsid()
+    for number, fd in enumerate(fds[:3]):
+        os.dup2(fd, number)
+    for fd in [*fds, *ours]:
+        os.close(fd)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(str(request["cwd"]))
+    sys.path[0] = str(request["cwd"])
+    sys.argv[1:] = request["arguments"]
+    sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1)  # noqa: SIM115
+    os._exit(run(str(request["module"])))
+
+
+def run(module: str) -> int:
+    """``python -m module``; its exit status. What Python does at its end is done, but for the imports' own ends."""
+    status: object = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        status = end.code
+    except BaseException as error:
+        traceback.print_exc()
+        status = 1
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+    if status is not None and not isinstance(status, int):
+        print(status, file=sys.stderr)
+        status = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    return int(status or 0)
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])))
