@@ -14,7 +14,7 @@ Place = tuple[int, int]
 """A node and the token that follows it."""
 
 
-class Proposal(Protocol):
+class TreeProposal(Protocol):
     """Tokens without chance: which ones are proposed hangs on nothing that is drawn. A proposal may also have
     ``chances`` (N,): how likely each token is to follow its parent, as the proposer thinks."""
 
@@ -90,7 +90,7 @@ def chain(tokens: Sequence[int], *, drawn: bool, peaks: Sequence[float] = ()) ->
     return tree
 
 
-def graft(tree: Tree, proposal: Proposal, depth: int, nodes: int, vocabulary: int) -> Tree:
+def graft(tree: Tree, proposal: TreeProposal, depth: int, nodes: int, vocabulary: int) -> Tree:
     """Let a proposal grow into the tree, no deeper than ``depth`` and to no more than ``nodes`` nodes in all.
 
     What is there already is shared: a token of the chain keeps the q that it was drawn from. In the order of the
@@ -110,7 +110,7 @@ def graft(tree: Tree, proposal: Proposal, depth: int, nodes: int, vocabulary: in
     return tree
 
 
-def _chances(proposal: Proposal, count: int) -> Sequence[float | None]:
+def _chances(proposal: TreeProposal, count: int) -> Sequence[float | None]:
     """What the proposer thinks of each token, if it says so."""
     chances = getattr(proposal, "chances", None)
     if chances is None:
@@ -120,7 +120,7 @@ def _chances(proposal: Proposal, count: int) -> Sequence[float | None]:
     return [min(1.0, max(0.0, float(each))) for each in chances]
 
 
-def _pairs(proposal: Proposal, vocabulary: int) -> list[Place]:
+def _pairs(proposal: TreeProposal, vocabulary: int) -> list[Place]:
     """(token, parent) of a proposal that makes sense."""
     tokens, parents = ([int(each) for each in column] for column in (proposal.tokens, proposal.parents))
     if len(tokens) != len(parents):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-class Scored(NamedTuple):
+class RaggedLogits(NamedTuple):
     """Logits of B rows."""
 
     lines: Tensor
@@ -22,13 +22,13 @@ class Scored(NamedTuple):
     """(B,) the first line of each."""
 
     @classmethod
-    def of(cls, logits: Tensor) -> Scored:
+    def of(cls, logits: Tensor) -> RaggedLogits:
         """Of rows that fed as many each: (B, T, V)."""
         rows, width = logits.shape[:2]
         return cls(logits.flatten(0, 1), range(0, rows * width, width))
 
     @classmethod
-    def packed(cls, lines: Tensor, counts: Sequence[int]) -> Scored:
+    def packed(cls, lines: Tensor, counts: Sequence[int]) -> RaggedLogits:
         """Of rows of which row i has the next ``counts[i]`` lines (N, V)."""
         begins = [0] * len(counts)
         for row, count in enumerate(counts[:-1]):

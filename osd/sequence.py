@@ -38,7 +38,7 @@ class Completion:
     """From admission to the last token."""
 
 
-class Progress(NamedTuple):
+class RequestOutput(NamedTuple):
     """What a step brought one request."""
 
     request: Request
@@ -69,10 +69,10 @@ class ServingDraft(Protocol):
         ...
 
 
-class Row:
+class SequenceState:
     """The state of one request, first in line and then in the batch, where a draft and a rule serve it."""
 
-    seat: ServingDraft
+    loaded: ServingDraft
     """The draft that serves it, as long as it lives."""
     controller: Any
     """The gamma rule that sizes its drafts: an :class:`osd.gamma.base.GammaController`."""
@@ -122,7 +122,7 @@ class Row:
 
     def room(self) -> int:
         """Tokens that may be drafted: a round emits one more than it drafts, and a draft knows so many positions."""
-        return max(0, min(self.end - self.length - 1, self.seat.limit - self.length))
+        return max(0, min(self.end - self.length - 1, self.loaded.limit - self.length))
 
     def unread(self) -> int:
         """Tokens that the drafter must read before it can draft: 0 where a draft's first pass reads them in passing."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from router.base import Estimate
-from router.foresight import Foresight, Seen
+from router.foresight import Foresight, TextScore
 from router.prompt_vector import PromptVectors, Vector
 from router.throughput import Costs, best_pace
 
@@ -40,7 +40,7 @@ class Asked:
     """Once the prompt was looked at."""
     followed: str = ""
     """The draft that its prediction named then."""
-    served: Seen | None = None
+    served: TextScore | None = None
     """How it went."""
 
 
@@ -69,7 +69,7 @@ class Prompts:
         self.catch_up()
         return self._look(asked)
 
-    def judge(self, asked: Asked, seen: Seen) -> None:
+    def judge(self, asked: Asked, seen: TextScore) -> None:
         """How it went with the draft that served: learned from with others like it."""
         asked.served = seen
         self._later.append(asked)
@@ -84,7 +84,7 @@ class Prompts:
             if asked.served is not None and costs is not None:
                 self._learn(asked, {asked.draft: asked.served}, {asked.draft: costs})
 
-    def compare(self, asked: Asked, seen: Mapping[str, Seen], costs: Mapping[str, Costs]) -> None:
+    def compare(self, asked: Asked, seen: Mapping[str, TextScore], costs: Mapping[str, Costs]) -> None:
         """How each draft did on its verified text, where its costs are known. The one that served is known already."""
         self.catch_up()
         self._learn(asked, seen, {draft: cost for draft, cost in costs.items() if draft != asked.draft})
@@ -103,7 +103,7 @@ class Prompts:
             one.restore(state["drafts"][name])
         self._vectors, self._foresight = vectors, foresight
 
-    def _learn(self, asked: Asked, seen: Mapping[str, Seen], costs: Mapping[str, Costs]) -> None:
+    def _learn(self, asked: Asked, seen: Mapping[str, TextScore], costs: Mapping[str, Costs]) -> None:
         if asked.vector is None:
             self._look(asked)
         assert asked.vector is not None

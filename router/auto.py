@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 
 from router.asking import Asked, CostsOf, Prompts
 from router.base import Decision, Router
-from router.foresight import Seen, losses
+from router.foresight import TextScore, losses
 from router.hedge import Hedge
 from storage.records import Outcome, Request
 
@@ -97,11 +97,11 @@ class AutoRouter:
             return
         accepted = sum(outcome.accepted for outcome in outcomes)
         judged = accepted + sum(outcome.rejections for outcome in outcomes)
-        self._prompts.judge(asked, Seen(accepted / max(1, judged), judged))
+        self._prompts.judge(asked, TextScore(accepted / max(1, judged), judged))
         if self._unjudged(asked.drafts):  # who is next hangs on it
             self._prompts.catch_up()
 
-    def scored(self, request_id: str, seen: Mapping[str, Seen]) -> None:
+    def scored(self, request_id: str, seen: Mapping[str, TextScore]) -> None:
         """How each draft did on the verified text of a request. The one that served is known already."""
         asked = self._asked.pop(request_id, None)
         costs = {draft: cost for draft in seen if (cost := self._costs(draft)) is not None}

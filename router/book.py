@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from router.base import Decision, Router
 from storage.errors import OsdError
 from storage.records import Outcome, Request
-from storage.routes.routes import Plan
+from storage.routes.routes import RoutePlan
 from storage.store import Store
 
 log = logging.getLogger("osd.router")
 
-Build = Callable[[Plan], Router]
+Build = Callable[[RoutePlan], Router]
 
 
 class LiveRouter:

@@ -15,7 +15,7 @@ from router.topic import TopicModel
 from storage.errors import ModelFileDamaged, StoreWriteFailed
 from storage.files.files import make_folder, writing
 from storage.routes.examples import Pairs
-from storage.routes.routes import Plan
+from storage.routes.routes import RoutePlan
 from storage.settings import Settings
 from storage.store import Store
 
@@ -32,7 +32,7 @@ class Classifiers:
         self._topics: Topics | None = None
         self._taught = -1
 
-    def languages(self, plan: Plan, look: bool = False) -> Languages | None:
+    def languages(self, plan: RoutePlan, look: bool = False) -> Languages | None:
         """The language model, where some route asks for languages. Raises ModelFileDamaged."""
         if not (look or _asks(plan, "language")):
             return None
@@ -40,7 +40,7 @@ class Classifiers:
             self._languages = _languages(self._settings.router.language_model)
         return self._languages
 
-    def topics(self, plan: Plan, look: bool = False) -> Topics | None:
+    def topics(self, plan: RoutePlan, look: bool = False) -> Topics | None:
         """The taught topics, where some route asks for topics; None where nothing was taught."""
         if not (look or _asks(plan, "topic")):
             return None
@@ -101,7 +101,7 @@ def digest_of(examples: Pairs) -> str:
     return hashlib.sha256(json.dumps([FORMAT, examples]).encode()).hexdigest()
 
 
-def _asks(plan: Plan, key: str) -> bool:
+def _asks(plan: RoutePlan, key: str) -> bool:
     return any(route.matches.get(key) for route in plan.routes)
 
 

@@ -18,12 +18,12 @@ from typing import Protocol
 from router.base import Decision
 from router.directory import Directory
 from router.language_tags import primary
-from router.rules import Rules, Seen, Traits
+from router.rules import LabelGuess, Rules, Traits
 from storage.records import Outcome, Request, Route
 
 LEAST = 0.5
 """Confidence from which a guess counts, unless the settings say otherwise."""
-UNKNOWN = Seen(None, 0.0)
+UNKNOWN = LabelGuess(None, 0.0)
 
 
 class Guess(Protocol):
@@ -93,17 +93,17 @@ class ClassifierRouter:
     def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
         """See :meth:`router.base.Router.observe`. How drafting went says nothing about language or topic."""
 
-    def _language(self, request: Request, text: str) -> Seen:
+    def _language(self, request: Request, text: str) -> LabelGuess:
         if request.language:
-            return Seen(primary(request.language), 1.0)
+            return LabelGuess(primary(request.language), 1.0)
         return UNKNOWN if self._languages is None or not text.strip() else _seen(self._languages.detect(text))
 
-    def _topic(self, text: str) -> Seen:
+    def _topic(self, text: str) -> LabelGuess:
         return UNKNOWN if self._topics is None or not text.strip() else _seen(self._topics.predict(text))
 
 
-def _seen(guess: Guess) -> Seen:
-    return Seen(guess.label, _share(guess.confidence))
+def _seen(guess: Guess) -> LabelGuess:
+    return LabelGuess(guess.label, _share(guess.confidence))
 
 
 def _share(value: float) -> float:

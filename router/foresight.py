@@ -21,7 +21,7 @@ CLEAR = 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class TextScore:
     """How a draft did on one text."""
 
     alpha: float
@@ -59,7 +59,7 @@ class Foresight:
         alpha, above = self._squares.predict(vector)
         return float(np.clip(alpha, 0.0, 1.0)), 1 + float(above)
 
-    def learn(self, vector: Vector, seen: Seen, costs: Costs) -> None:
+    def learn(self, vector: Vector, seen: TextScore, costs: Costs) -> None:
         """Add what was seen on a prompt; a text without a judged token teaches nothing."""
         if seen.judged <= 0:
             return
@@ -67,7 +67,7 @@ class Foresight:
         self._squares.learn(vector, values, min(4.0, seen.judged / CLEAR))
 
 
-def losses(seen: Sequence[Seen], costs: Sequence[Costs]) -> list[float]:
+def losses(seen: Sequence[TextScore], costs: Sequence[Costs]) -> list[float]:
     """Of each draft on one text: the share of the best one's speed that it lacks, in [0, 1)."""
     speeds = [gain(one.alpha, cost) / cost.verify_ms[0] for one, cost in zip(seen, costs, strict=True)]
     best = max(speeds)

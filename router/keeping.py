@@ -24,7 +24,7 @@ SECONDS = 300.0
 """Between two looks at whether there is something new."""
 
 
-class Keeper:
+class RouterStateKeeper:
     """Restores a router's state from a folder, and keeps it there. Close it to keep the last of it."""
 
     def __init__(self, router: AutoRouter, folder: Path, every: float = SECONDS) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from router.features import Buckets, Features
 from router.language_text import readable
-from router.topic import Guess
+from router.topic import TopicGuess
 
 FEATURES = Features(chars=(1, 2, 3, 4), words=True, digits=False, bits=20, limit=320)
 ALPHA = 0.02
@@ -55,7 +55,7 @@ class LanguageModel:
         self._base = np.log(ALPHA / (totals + ALPHA * ids.size))
         self._prior = PRIOR * np.log(shares)
 
-    def predict(self, text: str) -> Guess:
+    def predict(self, text: str) -> TopicGuess:
         """The text's language, as :func:`router.language_tags.primary` spells it.
 
         None for a text without words, and where too few of its letters are known. A language that is hard to tell
@@ -65,13 +65,13 @@ class LanguageModel:
         buckets = FEATURES.into_buckets(hashes)
         rows = self._known(buckets)
         if not rows.size:
-            return Guess(None, 0.0, 1.0)
+            return TopicGuess(None, 0.0, 1.0)
         known = float(np.count_nonzero(self._slots[buckets[: hashes[0].size]])) / hashes[0].size
         scores = self._scores(rows)
         sure = _certainty(scores * self.sharpness)
         if known < KNOWN:
-            return Guess(None, sure * known, 1 - known)
-        return Guess(self.labels[int(scores.argmax())], sure, 1 - known)
+            return TopicGuess(None, sure * known, 1 - known)
+        return TopicGuess(self.labels[int(scores.argmax())], sure, 1 - known)
 
     detect = predict
 

@@ -16,10 +16,10 @@ from router.book import Build, LiveRouter
 from router.classifiers import Classifiers, model_folder
 from router.classifying import ClassifierRouter
 from router.fixed import FixedRouter
-from router.keeping import Keeper
+from router.keeping import RouterStateKeeper
 from router.pinned import PinnedRouter
 from router.throughput import Costs
-from storage.routes.routes import Plan
+from storage.routes.routes import RoutePlan
 from storage.settings import Settings
 from storage.store import Store
 
@@ -41,7 +41,7 @@ def make_router(store: Store, settings: Settings, costs: CostsOf = unknown) -> L
     router = AutoRouter(
         live, costs, by=wanted.choose_by, dimensions=wanted.choose_dimensions, warm_up=wanted.choose_warm_up
     )
-    router.keeper = Keeper(router, model_folder(store))
+    router.keeper = RouterStateKeeper(router, model_folder(store))
     return router
 
 
@@ -53,7 +53,7 @@ def builder(store: Store, settings: Settings, *, look: bool = False) -> Build:
         return lambda plan: PinnedRouter(plan.routes, plan.pins, plan.aliases)
     classifiers = Classifiers(store, settings)
 
-    def build(plan: Plan) -> ClassifierRouter:
+    def build(plan: RoutePlan) -> ClassifierRouter:
         return ClassifierRouter(
             plan.routes, plan.pins, plan.aliases, languages=classifiers.languages(plan, look),
             topics=classifiers.topics(plan, look), least=settings.router.min_confidence, look=look,

@@ -25,7 +25,7 @@ STRENGTH = ("tenant", "pattern", "topic", "language")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LabelGuess:
     """A label, and how sure it is. None: it could not be told, and ``confidence`` is that of the best guess."""
 
     label: str | None
@@ -38,12 +38,12 @@ class Traits:
 
     tenant: str
     text: str
-    language: Seen
-    topic: Seen
+    language: LabelGuess
+    topic: LabelGuess
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleMatch:
     """Whether a rule holds, and how sure that is, in [0, 1]."""
 
     holds: bool
@@ -70,12 +70,12 @@ class Rule:
         words = sum(map(len, self._lists.values()))
         return -len(self.conditions), *(key not in self.conditions for key in STRENGTH), words, self.route.name
 
-    def judge(self, traits: Traits, least: float) -> Verdict:
+    def judge(self, traits: Traits, least: float) -> RuleMatch:
         """Whether it holds; a guess counts from the confidence ``least`` on."""
         verdicts = [self._condition(key, traits, least) for key in self.conditions]
         failed = [verdict for verdict in verdicts if not verdict.holds]
         if not failed:
-            return Verdict(True, min(verdict.sure for verdict in verdicts))
+            return RuleMatch(True, min(verdict.sure for verdict in verdicts))
         return max(failed, key=lambda verdict: verdict.sure)
 
     def reason(self, traits: Traits) -> str:
@@ -83,11 +83,11 @@ class Rule:
         values = {"tenant": traits.tenant, "topic": traits.topic.label, "language": traits.language.label}
         return ", ".join(key if key == "pattern" else f"{key}={values[key]}" for key in self.conditions)
 
-    def _condition(self, key: str, traits: Traits, least: float) -> Verdict:
+    def _condition(self, key: str, traits: Traits, least: float) -> RuleMatch:
         if key == "pattern":
-            return Verdict(self._pattern is not None and self._pattern.found_in(traits.text), 1.0)
+            return RuleMatch(self._pattern is not None and self._pattern.found_in(traits.text), 1.0)
         if key == "tenant":
-            return Verdict(traits.tenant in self._lists[key], 1.0)
+            return RuleMatch(traits.tenant in self._lists[key], 1.0)
         return _guessed(key, traits.topic if key == "topic" else traits.language, self._lists[key], least)
 
 
@@ -117,13 +117,13 @@ class Rules:
         return None, min((verdict.sure for _, verdict in verdicts), default=1.0), reason
 
 
-def _guessed(key: str, seen: Seen, wanted: frozenset[str], least: float) -> Verdict:
+def _guessed(key: str, seen: LabelGuess, wanted: frozenset[str], least: float) -> RuleMatch:
     """Another label is as sure a no as the label is sure; the right one, not sure enough, is a no that is half one."""
     if seen.label is None:
-        return Verdict(False, 1 - seen.confidence)
+        return RuleMatch(False, 1 - seen.confidence)
     if seen.label not in wanted:
-        return Verdict(False, seen.confidence)
+        return RuleMatch(False, seen.confidence)
     if seen.confidence >= least:
-        return Verdict(True, seen.confidence)
+        return RuleMatch(True, seen.confidence)
     doubt = f"{key}={seen.label} at {seen.confidence:.2f}, {least:.2f} needed"
-    return Verdict(False, 1 - seen.confidence, doubt)
+    return RuleMatch(False, 1 - seen.confidence, doubt)

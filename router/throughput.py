@@ -22,7 +22,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class BestThroughput:
     """The best that a draft can do at one acceptance rate."""
 
     tokens_per_s: float
@@ -39,14 +39,14 @@ def tokens_per_round(alpha: float, gamma: int) -> float:
     return total
 
 
-def best_pace(alpha: float, costs: Costs) -> Pace:
+def best_pace(alpha: float, costs: Costs) -> BestThroughput:
     """The maximum over γ of tokens ÷ (a γ + b(γ)): Objective 1, and Eq. 3 at a constant window."""
     rates = [
         1e3 * tokens_per_round(alpha, gamma) / (costs.draft_ms * gamma + verify_ms)
         for gamma, verify_ms in enumerate(costs.verify_ms)
     ]
     gamma = max(range(len(rates)), key=rates.__getitem__)
-    return Pace(rates[gamma], gamma)
+    return BestThroughput(rates[gamma], gamma)
 
 
 def throughput(length: float, rounds: float, rho: float, costs: Costs, gamma: int) -> float:

@@ -22,7 +22,7 @@ UNTRAINED = (-1.0, 1.5, 2.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class TopicGuess:
     """What a classifier says of a text."""
 
     label: str | None
@@ -47,7 +47,7 @@ class TopicModel:
         """The topics, in the order in which they were first learned."""
         return tuple(self.linear.labels)
 
-    def predict(self, text: str) -> Guess:
+    def predict(self, text: str) -> TopicGuess:
         """The text's topic; None where no topic is learned, the text has no words, or the best one is unlikely."""
         best = self.best(text)
         return best if best.confidence >= self.least else replace(best, label=None)
@@ -55,14 +55,14 @@ class TopicModel:
     predict_one = predict
     """As streaming libraries name it."""
 
-    def best(self, text: str) -> Guess:
+    def best(self, text: str) -> TopicGuess:
         """The likeliest topic however unlikely; None where no topic is learned or the text has no words."""
         ids, values = self.vector.of(text)
         if not ids.size or not self.labels:
-            return Guess(None, 0.0, math.inf)
+            return TopicGuess(None, 0.0, math.inf)
         scores = self.linear.scores(ids, values)
         place = int(scores.argmax())
-        return Guess(self.labels[place], confidence(*margins(scores), self.calibration), -float(scores[place]))
+        return TopicGuess(self.labels[place], confidence(*margins(scores), self.calibration), -float(scores[place]))
 
     def learn(self, text: str, label: str | None) -> None:
         """Learn one example; a label that is new becomes a topic. ``label`` None: the text belongs to no topic.

@@ -29,7 +29,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ArrivalResult:
     """What a router did with one arrival."""
 
     arrival: Arrival
@@ -41,28 +41,28 @@ class Verdict:
         return None if self.arrival.truth is None else self.decision.name == self.arrival.truth
 
 
-def validate(router: Router, arrivals: Iterable[Arrival]) -> Iterator[Verdict]:
+def validate(router: Router, arrivals: Iterable[Arrival]) -> Iterator[ArrivalResult]:
     """Route every arrival in the order of their times, telling outcomes at theirs; verdicts as they are made.
 
     An outcome known at the very moment of another request's arrival is told first. Those still under way when the
     stream ends are told after it, so that the router may be asked about later streams. Raises what routing raises.
     """
-    under_way: list[tuple[float, int, Verdict]] = []
+    under_way: list[tuple[float, int, ArrivalResult]] = []
     for number, arrival in enumerate(sorted(arrivals, key=lambda each: each.at)):
         while under_way and under_way[0][0] <= arrival.at:
             _tell(router, heapq.heappop(under_way)[2])
-        verdict = Verdict(arrival, router.route(arrival.request))
+        verdict = ArrivalResult(arrival, router.route(arrival.request))
         heapq.heappush(under_way, (max(arrival.done_at, arrival.at), number, verdict))
         yield verdict
     while under_way:
         _tell(router, heapq.heappop(under_way)[2])
 
 
-def accuracy(verdicts: Sequence[Verdict]) -> float | None:
+def accuracy(verdicts: Sequence[ArrivalResult]) -> float | None:
     """Share of the right ones among those whose truth is known; None where none is."""
     known = [verdict.right for verdict in verdicts if verdict.right is not None]
     return sum(known) / len(known) if known else None
 
 
-def _tell(router: Router, verdict: Verdict) -> None:
+def _tell(router: Router, verdict: ArrivalResult) -> None:
     router.observe(verdict.arrival.request, verdict.decision, verdict.arrival.outcomes)

@@ -34,7 +34,7 @@ from storage.files.files import make_folder, writing
 from storage.forget import Forgetter
 from storage.outcomes.outcomes import OutcomeStore
 from storage.privacy_settings import EVERYTHING, PrivacySettings
-from storage.replay.keeper import Keeper
+from storage.replay.keeper import RetentionKeeper
 from storage.replay.samples import SampleStore
 from storage.replay.segment_place import SegmentPlace, segment_place
 from storage.replay.sweep import Swept
@@ -70,7 +70,7 @@ class Store:
         self.keys = KeyLedger(db)
         self.samples = SampleStore(db, segments, holdout, privacy)
         self.forgetter = Forgetter(db, segments, weights)
-        self.keeper = Keeper(db, segments)
+        self.keeper = RetentionKeeper(db, segments)
         self.versions = VersionLedger(db, weights)
         self.workers = WorkerRegistry(db)
         self.canaries = CanaryLedger(db)

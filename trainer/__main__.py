@@ -36,7 +36,7 @@ Draft = Annotated[str | None, typer.Option(help="This draft only. Default: every
 Json = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
-class Root(TyperGroup):
+class TrainerGroup(TyperGroup):
     """Turns what goes wrong into one line on stderr and an exit status."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -51,7 +51,7 @@ class Root(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Root, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="markdown",
+    cls=TrainerGroup, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]}, help="Distil drafts from what servers have recorded.",
 )  # fmt: skip
 
@@ -180,14 +180,14 @@ def head_bench(
     """
     from osd.models.pair import load_pair
     from storage.records import Sampling
-    from trainer.heads.bench import Plan, bench_heads
+    from trainer.heads.bench import HeadBenchPlan, bench_heads
     from trainer.heads.offline import Recipe, prompts_of, spread
 
     settings = load_settings(config)
     pair = load_pair(target, draft, device=settings.serve.device, dtype=settings.serve.dtype)
     chosen = spread([prompts_of(pair, [path], requests + test_requests) for path in prompts], requests + test_requests)
     recipe = Recipe(mixing, Sampling(temperature, top_k), max_tokens)
-    plan = Plan(chosen[:requests], chosen[requests:], recipe, epochs)
+    plan = HeadBenchPlan(chosen[:requests], chosen[requests:], recipe, epochs)
     typer.echo(json.dumps(bench_heads(pair, settings, plan, _say)))
 
 

@@ -18,7 +18,7 @@ PAUSE_SECONDS = 0.02
 """Between two looks at whether there is capacity to spare again."""
 
 
-class Stopped(Exception):
+class RunStopped(Exception):
     """The worker was asked to stop; the run's requests go back."""
 
 
@@ -48,7 +48,7 @@ class Lease:
         """
         while True:
             if self._stop.is_set():
-                raise Stopped("the worker was asked to stop")
+                raise RunStopped("the worker was asked to stop")
             time.sleep(0)
             if time.monotonic() >= self._due:
                 self.renew()

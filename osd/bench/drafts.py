@@ -26,7 +26,7 @@ from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair, load_pair
 from osd.prompts import encode
 from osd.sequence import Completion
-from router.foresight import Seen, gain
+from router.foresight import TextScore, gain
 from storage.errors import ModelNotLoaded
 from storage.records import DEFAULT_DRAFT, Request, Route
 from storage.settings import Settings
@@ -50,7 +50,7 @@ class OnePrompt:
     seconds: dict[str, float]
     """By contender."""
     chosen: str
-    seen: dict[str, Seen]
+    seen: dict[str, TextScore]
     """By draft, on the finished text."""
 
 
@@ -76,7 +76,7 @@ class Bench:
             turn = chance.sample(contenders, len(contenders))
             done = {name: self._decode(text, segment.name if name == AUTO else only(name)) for name in turn}
             completion = done[AUTO][0]
-            seen = {draft: score(self.engine.drafter.seats[draft], completion) for draft in self.drafts}
+            seen = {draft: score(self.engine.drafter.loaded_drafts[draft], completion) for draft in self.drafts}
             seconds = {name: took for name, (_, took) in done.items()}
             mine.append(OnePrompt(len(completion.tokens), seconds, self._drafted(completion), seen))
             did()
@@ -91,7 +91,7 @@ class Bench:
         return completion, seconds
 
     def _drafted(self, completion: Completion) -> str:
-        versions = {seat.version: draft for draft, seat in self.engine.drafter.seats.items()}
+        versions = {loaded.version: draft for draft, loaded in self.engine.drafter.loaded_drafts.items()}
         return versions[completion.outcomes[-1].draft_version]
 
 
@@ -139,9 +139,9 @@ def _register(store: Store, pair: Pair, drafts: Sequence[str], segments: Sequenc
 def _wait_for(engine: Engine, names: Sequence[str]) -> None:
     """Until all drafts are in memory. Raises ModelNotLoaded."""
     end = time.monotonic() + PATIENCE
-    while missing := [name for name in names if name not in engine.drafter.seats]:
+    while missing := [name for name in names if name not in engine.drafter.loaded_drafts]:
         for name in missing:
-            engine.household.want(name)
+            engine.draft_manager.want(name)
         engine.step()
         if time.monotonic() > end:
             raise ModelNotLoaded(path=missing[0], reason="It could not be loaded beside the first draft.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from packaging.requirements import Requirement
 
 from osd.cli.context import Surroundings
-from osd.cli.finding import BROKEN, OK, WARNING, Finding
+from osd.cli.finding import BROKEN, OK, WARNING, CheckResult
 from osd.cli.out import counted
 from osd.cli.pair import choose_pair
 from osd.cli.place_checks import notify, places
@@ -32,14 +32,14 @@ PING_SECONDS = 30
 EXTRAS = ("postgres", "redis", "s3")
 
 
-def python(here: Surroundings) -> Iterator[Finding]:
+def python(here: Surroundings) -> Iterator[CheckResult]:
     """The interpreter and the machine."""
-    yield Finding(
+    yield CheckResult(
         "python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}, {usable_cores()} cores"
     )
 
 
-def packages(here: Surroundings) -> Iterator[Finding]:
+def packages(here: Surroundings) -> Iterator[CheckResult]:
     """Every library that osd needs, and those of its extras that are there, against the versions that osd asks for."""
     fitting: list[str] = []
     for requirement in filter(serves, map(Requirement, metadata.requires("osd") or ())):
@@ -50,8 +50,8 @@ def packages(here: Surroundings) -> Iterator[Finding]:
             fitting.append(f"{requirement.name} {found}")
         else:
             needed = f"{found or 'not installed'}, osd needs {requirement.specifier}"
-            yield Finding(requirement.name, BROKEN, needed, f"pip install '{plain(requirement)}'")
-    yield Finding("packages", OK, ", ".join(fitting))
+            yield CheckResult(requirement.name, BROKEN, needed, f"pip install '{plain(requirement)}'")
+    yield CheckResult("packages", OK, ", ".join(fitting))
 
 
 def installed(name: str) -> str | None:
@@ -74,28 +74,28 @@ def plain(requirement: Requirement) -> str:
     return f"{requirement.name}{extras}{requirement.specifier}"
 
 
-def settings(here: Surroundings) -> Iterator[Finding]:
+def settings(here: Surroundings) -> Iterator[CheckResult]:
     """osd.toml and the OSD_… variables."""
     try:
         here.settings  # noqa: B018
     except OsdError as error:
-        yield Finding("settings", BROKEN, str(error), "correct it; docs/operating.md lists every setting")
+        yield CheckResult("settings", BROKEN, str(error), "correct it; docs/operating.md lists every setting")
         return
     variables = sum(name.startswith("OSD_") and name != "OSD_CONFIG" for name in os.environ)
     file = here.config or os.environ.get("OSD_CONFIG") or ("osd.toml" if Path("osd.toml").exists() else "no file")
-    yield Finding("settings", OK, f"{file}, {variables} from the environment")
+    yield CheckResult("settings", OK, f"{file}, {variables} from the environment")
 
 
-def device(here: Surroundings) -> Iterator[Finding]:
+def device(here: Surroundings) -> Iterator[CheckResult]:
     """What decodes: the processor or a GPU."""
     import torch
 
     asked = here.settings.serve.device
     if torch.cuda.is_available():
         name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
-        yield Finding("device", OK, f"{asked}: {name}, {memory / 2**30:.0f} GiB")
+        yield CheckResult("device", OK, f"{asked}: {name}, {memory / 2**30:.0f} GiB")
     elif asked.startswith("cuda"):
-        yield Finding(
+        yield CheckResult(
             "device",
             BROKEN,
             f"serve.device is {asked}, torch sees no GPU",
@@ -103,21 +103,21 @@ def device(here: Surroundings) -> Iterator[Finding]:
         )
     else:
         threads = counted(here.settings.serve.threads or torch.get_num_threads(), "thread")
-        yield Finding("device", OK, f"{asked}: CPU, {threads}")
+        yield CheckResult("device", OK, f"{asked}: CPU, {threads}")
 
 
-def disk(here: Surroundings) -> Iterator[Finding]:
+def disk(here: Surroundings) -> Iterator[CheckResult]:
     """The data directory: can it be written, is there room."""
     directory = here.settings.storage.data_directory()
     there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not os.access(there, os.W_OK):
-        yield Finding(
+        yield CheckResult(
             "data directory", BROKEN, f"{there} cannot be written", "set storage.directory to a folder of yours"
         )
         return
     free = shutil.disk_usage(there).free
     state = BROKEN if free < TOO_FEW_BYTES else WARNING if free < LOW_BYTES else OK
-    yield Finding(
+    yield CheckResult(
         "data directory",
         state,
         f"{directory}, {free / 1e9:.1f} GB free",
@@ -125,26 +125,26 @@ def disk(here: Surroundings) -> Iterator[Finding]:
     )
 
 
-def database(here: Surroundings) -> Iterator[Finding]:
+def database(here: Surroundings) -> Iterator[CheckResult]:
     """Whether the database answers with the schema that this osd needs."""
     from storage.sql.database import check
 
     try:
         facts = check(here.settings.storage.database_url())
     except OsdError as error:
-        yield Finding("database", BROKEN, str(error), "start it, or correct storage.url")
+        yield CheckResult("database", BROKEN, str(error), "start it, or correct storage.url")
         return
     if facts["current"]:
-        yield Finding("database", OK, f"{facts['url']}, schema {facts['found']}")
+        yield CheckResult("database", OK, f"{facts['url']}, schema {facts['found']}")
     elif facts["dialect"] == "sqlite" and facts["found"] is None:
-        yield Finding("database", OK, f"{facts['url']}, made when first used")
+        yield CheckResult("database", OK, f"{facts['url']}, made when first used")
     else:
-        yield Finding(
+        yield CheckResult(
             "database", BROKEN, f"{facts['url']}, schema {facts['found']}, needed {facts['needed']}", "osd db upgrade"
         )
 
 
-def weights(here: Surroundings) -> Iterator[Finding]:
+def weights(here: Surroundings) -> Iterator[CheckResult]:
     """Whether the files of every draft's current version are what was published."""
     from storage.store import lay_out
 
@@ -154,26 +154,26 @@ def weights(here: Surroundings) -> Iterator[Finding]:
             for draft in sorted(drafts):
                 yield sound(store, draft)
     except OsdError as error:
-        yield Finding("weights", BROKEN, str(error))
+        yield CheckResult("weights", BROKEN, str(error))
 
 
-def sound(store: Store, draft: str) -> Finding:
+def sound(store: Store, draft: str) -> CheckResult:
     """The finding for one draft."""
     current = store.versions.current(draft)
     try:
         store.versions.verify(current)
     except WeightsDamaged as error:
-        return Finding(f"draft {draft}", BROKEN, str(error), f"osd drafts rollback {draft}")
-    return Finding(f"draft {draft}", OK, f"{current.id}, files sound")
+        return CheckResult(f"draft {draft}", BROKEN, str(error), f"osd drafts rollback {draft}")
+    return CheckResult(f"draft {draft}", OK, f"{current.id}, files sound")
 
 
-def broker(here: Surroundings) -> Iterator[Finding]:
+def broker(here: Surroundings) -> Iterator[CheckResult]:
     """Whether the task queue's broker answers. Asked in a process of the trainer, which alone speaks to it."""
     command = trainer_command("ping", config=here.config)
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=PING_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        yield Finding(
+        yield CheckResult(
             "broker", BROKEN, f"no answer in {PING_SECONDS} s", "check worker.broker and that the broker runs"
         )
         return
@@ -182,43 +182,45 @@ def broker(here: Surroundings) -> Iterator[Finding]:
     except (IndexError, ValueError):
         said = {"ok": False, "found": (answer.stderr.strip().splitlines() or ["no answer"])[-1]}
     if said["ok"]:
-        yield Finding("broker", OK, said["found"])
+        yield CheckResult("broker", OK, said["found"])
     else:
-        yield Finding(
+        yield CheckResult(
             "broker", BROKEN, said["found"], said.get("mend") or "check worker.broker and that the broker runs"
         )
 
 
-def pair(here: Surroundings) -> Iterator[Finding]:
+def pair(here: Surroundings) -> Iterator[CheckResult]:
     """Whether target and draft load and serve together."""
     try:
         names = choose_pair(here.settings.serve, alone=True)
         found = names.load(here.settings.serve)
     except OsdError as error:
-        yield Finding("pair", BROKEN, str(error), "set serve.target and serve.draft")
+        yield CheckResult("pair", BROKEN, str(error), "set serve.target and serve.draft")
         return
     yield from trees(found, here.settings.serve.drafter)
     named = "the one that ships with osd" if names.shipped else f"{names.target} with {names.draft or 'no draft model'}"
-    yield Finding("pair", OK, f"{named}: {found.vocab_size} tokens, {found.limit} positions")
+    yield CheckResult("pair", OK, f"{named}: {found.vocab_size} tokens, {found.limit} positions")
 
 
-def trees(pair: Pair, drafter: str) -> Iterator[Finding]:
+def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:
     """Whether the target can check drafts that branch."""
     from osd.models.tree_check import check_model
 
     try:
         check_model(pair.target)
     except OsdError as error:
-        yield Finding("trees", WARNING if drafter == "causal" else BROKEN, str(error), "leave serve.drafter at causal")
+        yield CheckResult(
+            "trees", WARNING if drafter == "causal" else BROKEN, str(error), "leave serve.drafter at causal"
+        )
         return
-    yield Finding("trees", OK, "the target checks drafts that branch")
+    yield CheckResult("trees", OK, "the target checks drafts that branch")
 
 
 CHECKS = (python, packages, settings, device, disk, database, places, notify, weights, broker, pair)
 NEED_NO_SETTINGS = (python, packages, settings)
 
 
-def examine(here: Surroundings) -> Iterator[Finding]:
+def examine(here: Surroundings) -> Iterator[CheckResult]:
     """Every finding; what needs the settings is left out when they cannot be read."""
     readable = True
     for check in CHECKS:

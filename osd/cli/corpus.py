@@ -63,7 +63,7 @@ def build(
     Broken off, it goes on where it was when the same command is given again. A corpus of --replay holds the requests'
     tokens, and `osd replay purge` does not reach it: treat it as you treat the prompts.
     """
-    from osd.drafters.ngram.corpus import Builder, Progress
+    from osd.drafters.ngram.corpus import Builder, BuildProgress
     from osd.drafters.ngram.corpus import build as append
     from osd.drafters.ngram.corpus_stats import table_stats
     from osd.drafters.ngram.encoding import REPLAY, Encoder, replay_batches, text_batches
@@ -79,7 +79,7 @@ def build(
     if missing := [path for path in files or [] if not path.is_file()]:
         raise BadCorpus(path=missing[0], reason="there is no such file.")
     begun = time.perf_counter()
-    builder = Builder(out, Progress(tuple(sources), fields, encoder.digest))
+    builder = Builder(out, BuildProgress(tuple(sources), fields, encoder.digest))
     if builder.progress.tokens:
         note(f"Going on after {count(builder.progress.tokens)} tokens.")
 

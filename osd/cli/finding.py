@@ -8,7 +8,7 @@ OK, WARNING, BROKEN = "ok", "warning", "broken"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One thing that was looked at."""
 
     part: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osd.cli.context import Surroundings, surroundings
-from osd.cli.generation import Batch, Wish, stream_one
+from osd.cli.generation import PromptBatch, Wish, stream_one
 from osd.cli.options import DrafterOption, DraftOption, TargetOption
 from osd.cli.out import note
 from osd.cli.pair import PairNames, choose_pair
@@ -95,7 +95,7 @@ def serve(engine: Engine, wish: Wish, source: Path | Prompt, *, as_json: bool) -
     if isinstance(source, Prompt) and not as_json:
         stream_one(engine, wish.request(engine, source))
         return 0
-    batch = Batch(engine, wish, as_json=as_json)
+    batch = PromptBatch(engine, wish, as_json=as_json)
     batch.serve([source] if isinstance(source, Prompt) else read_prompts(source))
     return batch.failed
 

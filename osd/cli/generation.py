@@ -61,7 +61,7 @@ def stream_one(engine: Engine, request: Request) -> None:
                 note(summary(done))
 
 
-class Batch:
+class PromptBatch:
     """Serves many prompts and reports each as it finishes; one that cannot be served does not end the others."""
 
     def __init__(self, engine: Engine, wish: Wish, *, as_json: bool) -> None:

@@ -45,7 +45,7 @@ INTERRUPTED = 130
 SERVE, LOOK, KEEP, MEASURE = "Decode and learn", "Look", "Keep", "Show and measure"
 
 
-class Root(TyperGroup):
+class OsdGroup(TyperGroup):
     """Turns what goes wrong into one clear line on stderr and an exit status."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -61,7 +61,7 @@ class Root(TyperGroup):
 
 
 app = typer.Typer(
-    cls=Root, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False,
+    cls=OsdGroup, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]}, add_completion=True,
 )  # fmt: skip
 

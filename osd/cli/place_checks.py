@@ -8,16 +8,16 @@ from contextlib import closing
 from pathlib import Path
 
 from osd.cli.context import Surroundings
-from osd.cli.finding import BROKEN, OK, WARNING, Finding
+from osd.cli.finding import BROKEN, OK, WARNING, CheckResult
 from storage.errors import BadSetting, OsdError
-from storage.files.bucket import Bucket
+from storage.files.bucket import ObjectStore
 from storage.settings import StorageSettings
 
 HEARD_SECONDS = 10.0
 READABLE_BY_OTHERS = 0o077
 
 
-def places(here: Surroundings) -> Iterator[Finding]:
+def places(here: Surroundings) -> Iterator[CheckResult]:
     """Samples, weights and the key ring: is each there, and can it be written? Nothing is left behind."""
     from storage.replay.segment_place import segment_place
     from storage.versions.bucket_weights import weight_place
@@ -27,33 +27,37 @@ def places(here: Surroundings) -> Iterator[Finding]:
     try:
         segments, weights = segment_place(kept.samples, directory), weight_place(kept.weights, directory, cache)
     except BadSetting as error:
-        yield Finding("places", BROKEN, str(error), "docs/several-machines.md says what a place may be")
+        yield CheckResult("places", BROKEN, str(error), "docs/several-machines.md says what a place may be")
         return
     yield place("samples", getattr(segments, "bucket", None) or segments.show())
     yield place("weights", bucket := getattr(weights, "bucket", None) or weights.folder)
-    if isinstance(bucket, Bucket):
+    if isinstance(bucket, ObjectStore):
         yield place("weights cache", weights.folder, "storage.cache")
     yield from encryption(kept)
 
 
-def place(part: str, where: Bucket | Path | str, key: str = "") -> Finding:
+def place(part: str, where: ObjectStore | Path | str, key: str = "") -> CheckResult:
     """The finding for a folder or a bucket."""
-    if not isinstance(where, Bucket):
+    if not isinstance(where, ObjectStore):
         folder = Path(where)
         there = next(path for path in (folder, *folder.parents) if path.exists())
         if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
-            return Finding(part, OK, f"{folder}{'' if there == folder else ', made when first used'}")
-        return Finding(part, BROKEN, f"{there} cannot be written", f"set {key or f'storage.{part}'} to one of yours")
+            return CheckResult(part, OK, f"{folder}{'' if there == folder else ', made when first used'}")
+        return CheckResult(
+            part, BROKEN, f"{there} cannot be written", f"set {key or f'storage.{part}'} to one of yours"
+        )
     if where.url.startswith("memory:"):
-        return Finding(part, WARNING, f"{where.url} ends with its process", f"set storage.{part} to a folder or s3://…")
+        return CheckResult(
+            part, WARNING, f"{where.url} ends with its process", f"set storage.{part} to a folder or s3://…"
+        )
     try:
         where.probe()
     except OsdError as error:
-        return Finding(part, BROKEN, str(error), "docs/several-machines.md says what each store needs")
-    return Finding(part, OK, f"{where.url}, written, read and deleted")
+        return CheckResult(part, BROKEN, str(error), "docs/several-machines.md says what each store needs")
+    return CheckResult(part, OK, f"{where.url}, written, read and deleted")
 
 
-def encryption(kept: StorageSettings) -> Iterator[Finding]:
+def encryption(kept: StorageSettings) -> Iterator[CheckResult]:
     """The key ring, where there is to be one."""
     from storage.files.cipher import open_cipher
 
@@ -62,16 +66,16 @@ def encryption(kept: StorageSettings) -> Iterator[Finding]:
     try:
         cipher = open_cipher(kept.encryption)
     except OsdError as error:
-        yield Finding("encryption", BROKEN, str(error), "docs/several-machines.md says how to make a key ring")
+        yield CheckResult("encryption", BROKEN, str(error), "docs/several-machines.md says how to make a key ring")
         return
     kind, _, path = kept.encryption.partition(":")
     if kind == "file" and Path(path).expanduser().stat().st_mode & READABLE_BY_OTHERS:
-        yield Finding("encryption", WARNING, f"others may read the key ring {path}", f"chmod 600 {path}")
+        yield CheckResult("encryption", WARNING, f"others may read the key ring {path}", f"chmod 600 {path}")
     elif cipher is not None:
-        yield Finding("encryption", OK, f"writes with the key {cipher.writes_with!r} of {kept.encryption}")
+        yield CheckResult("encryption", OK, f"writes with the key {cipher.writes_with!r} of {kept.encryption}")
 
 
-def notify(here: Surroundings) -> Iterator[Finding]:
+def notify(here: Surroundings) -> Iterator[CheckResult]:
     """How servers learn of new versions; nothing of a database that does not answer, which is a finding of its own."""
     from storage.sql.announce import Announcer
     from storage.sql.database import Database
@@ -85,7 +89,7 @@ def notify(here: Surroundings) -> Iterator[Finding]:
     except OsdError:
         return
     if heard or not announcer.hears:
-        yield Finding("new versions", OK, f"announced by PostgreSQL; besides, {every}" if heard else every)
+        yield CheckResult("new versions", OK, f"announced by PostgreSQL; besides, {every}" if heard else every)
     else:
         mend = "give storage.url of PostgreSQL itself: poolers that share connections do not pass LISTEN on"
-        yield Finding("new versions", WARNING, f"announcements are not heard; {every}", mend)
+        yield CheckResult("new versions", WARNING, f"announcements are not heard; {every}", mend)

@@ -20,7 +20,7 @@ from osd.cli.router import RouteArgument, app, tell
 from osd.cli.worker import trainer_command
 from router.clusters import LEAST
 from storage.errors import BadInput
-from storage.routes.proposals import Proposal, ProposalState
+from storage.routes.proposals import ProposalState, RouteProposal
 
 COLUMNS = (
     Column("id", "no.", right=True),
@@ -149,12 +149,12 @@ def ask_trainer(here: Surroundings, action: str, *arguments: str) -> list[dict[s
     return answer
 
 
-def _show(found: Sequence[Proposal], as_json: bool, empty: str) -> None:
+def _show(found: Sequence[RouteProposal], as_json: bool, empty: str) -> None:
     rows = [_row(proposal) for proposal in found]
     print_json(rows) if as_json else print_table(rows, COLUMNS, empty=empty)
 
 
-def _row(proposal: Proposal) -> dict[str, Any]:
+def _row(proposal: RouteProposal) -> dict[str, Any]:
     """A proposal without the requests that it rests on."""
     facts = {key: value for key, value in proposal.facts.items() if key not in ("members", "examples")}
     evidence: Mapping[str, Any] = facts.get("evidence", {})
@@ -166,7 +166,7 @@ def _row(proposal: Proposal) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _question(proposal: Proposal) -> str:
+def _question(proposal: RouteProposal) -> str:
     routes = ", ".join(proposal.facts.get("routes", ()))
     if proposal.kind.value == "split":
         return f"Give the traffic {proposal.facts['name']!r} of {routes} a route and a draft of its own"

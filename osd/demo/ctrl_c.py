@@ -14,7 +14,7 @@ from types import FrameType
 
 
 @contextmanager
-def heeding_ctrl_c() -> Iterator[Callable[[], None]]:
+def ctrl_c() -> Iterator[Callable[[], None]]:
     """Ctrl-C raises KeyboardInterrupt as ever; what is yielded raises it again where it was lost: call it in a loop.
 
     In another thread than the main one signals are not seen, and it does nothing.

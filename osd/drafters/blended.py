@@ -16,14 +16,14 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.drafters.base import Steer
+from osd.drafters.base import ShouldContinue
 from osd.drafters.loaded_draft import seat_of
 from osd.drafters.model_free import TAIL, text_from
 from osd.drafters.ngram.maker import DraftMaker
 from osd.drafters.pool import DraftPool
-from osd.drafters.table_override import Blending, Group, Trust
+from osd.drafters.table_override import Blending, TableGroup, Trust
 from osd.drafters.tree import Proposer, teach
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from osd.verification.warping import Warp
 
 EXPLORE = 16
@@ -33,7 +33,7 @@ EXPLORE = 16
 class Remembering(Proposer, Protocol):
     """A proposer that has a table for every row."""
 
-    def place_of(self, row: Row) -> tuple[DraftMaker, int] | None:
+    def place_of(self, row: SequenceState) -> tuple[DraftMaker, int] | None:
         """The table that the row learns into, and its place there; None while it has none."""
         ...
 
@@ -63,27 +63,32 @@ class BlendedDrafter:
         """For measurements, by the request's id; None: not kept."""
         pool.second = self._begin
 
-    def join(self, row: Row, draft: str) -> None:
+    def join(self, row: SequenceState, draft: str) -> None:
         """See :meth:`osd.drafters.base.Drafting.join`."""
         self.pool.join(row, draft)
         self.memory.join(row)
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: SequenceState) -> None:
         """See :meth:`osd.drafters.base.Drafting.leave`."""
         self.pool.leave(row)
         self.memory.leave(row)
 
     def propose(
-        self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        warp: Warp | None,
+        chance: Tensor | None,
+        should_continue: ShouldContinue,
     ) -> Draft:
         """See :meth:`osd.drafters.base.Drafting.propose`."""
         self._drafting.clear()
         self._rounds += 1
         for row in rows:
             self.memory.place_of(row)  # a table that has come since counts the text so far, before the round adds to it
-        return self.pool.propose(rows, gammas, warp, chance, steer)
+        return self.pool.propose(rows, gammas, warp, chance, should_continue)
 
-    def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
+    def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafting.commit`. A token that the draft did not say is one that it has read."""
         self.pool.commit(row, length_before, accepted, draft)
         drafting, newest = self._drafting.get(row.request.id), seat_of(row).body.newest
@@ -101,11 +106,11 @@ class BlendedDrafter:
         """See :meth:`osd.drafters.base.Drafting.measure`."""
         self.pool.measure(whole_ms)
 
-    def version(self, row: Row) -> str:
+    def version(self, row: SequenceState) -> str:
         """See :meth:`osd.drafters.base.Drafting.version`."""
         return self.pool.version(row)
 
-    def _begin(self, rows: Sequence[Row], most: int) -> Blending:
+    def _begin(self, rows: Sequence[SequenceState], most: int) -> Blending:
         """Rows of one draft are about to draft, so many tokens each at most."""
         makers: dict[DraftMaker, tuple[list[int], list[int]]] = {}
         for i, row in enumerate(rows):
@@ -121,25 +126,25 @@ class BlendedDrafter:
         self._drafting |= {row.request.id: (blending, i) for i, row in enumerate(rows)}
         return blending
 
-    def _group(self, maker: DraftMaker, places: Sequence[int], rows: Sequence[Row], most: int) -> Group:
+    def _group(self, maker: DraftMaker, places: Sequence[int], rows: Sequence[SequenceState], most: int) -> TableGroup:
         sampled = [row.request.sampling.temperature > 0 for row in rows]
-        return Group(maker, self.trust_in(maker), places, [row.tokens for row in rows], sampled, most)
+        return TableGroup(maker, self.trust_in(maker), places, [row.tokens for row in rows], sampled, most)
 
-    def _hear(self, row: Row, start: int) -> None:
+    def _hear(self, row: SequenceState, start: int) -> None:
         """Was the table right where the target spoke, whoever drafted there? Told before the table learns it."""
         if there := self.memory.place_of(row):
             maker, place = there
             sampled = row.request.sampling.temperature > 0
             self.trust_in(maker).hear(maker, place, *text_from(row, start), sampled=sampled)
 
-    def _watch(self, row: Row, length_before: int) -> None:
+    def _watch(self, row: SequenceState, length_before: int) -> None:
         assert self.watched is not None
         texts = [row.tokens[max(0, end - TAIL) : end] for end in range(length_before, row.length)]
         if there := self.memory.place_of(row):
             maker, place = there
             watched = self.watched.setdefault(row.request.id, Watched(self.trust_in(maker)))
             sampled = [row.request.sampling.temperature > 0] * len(texts)
-            group = Group(maker, watched.trust, [place] * len(texts), texts, sampled, 1)
+            group = TableGroup(maker, watched.trust, [place] * len(texts), texts, sampled, 1)
             group.look(0)
             watched.guesses += group.guesses(0)
 

@@ -9,16 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.drafters.base import Steer
+from osd.drafters.base import ShouldContinue
 from osd.drafters.chain import Chain
-from osd.drafters.chain_override import Begin, Reads, Second
-from osd.drafters.signals import Signals, Told
+from osd.drafters.chain_override import Begin, ChainOverride, Reads
+from osd.drafters.signals import PassInfo, Signals
 from osd.models.acceptance_head import HeadPass
 from osd.models.brief import PASSES, WORTH_COMPILING, ReadOff
 from osd.models.decoder import Decoder
-from osd.models.prefill import Piece, read_pieces
+from osd.models.prefill import PrefillChunk, read_pieces
 from osd.models.prefix_cache import Prefixes
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from osd.verification import compiled_sampling
 from osd.verification.warping import Warp, draw
 
@@ -52,7 +52,12 @@ class CausalDrafter:
         self.decoder.acceptance = head.arrays if head else None
 
     def propose(
-        self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        warp: Warp | None,
+        chance: Tensor | None,
+        should_continue: ShouldContinue,
     ) -> Draft:
         """See :meth:`osd.drafters.base.Drafter.propose`."""
         second = self.second(rows, max(gammas)) if self.second and any(gammas) else None
@@ -68,15 +73,15 @@ class CausalDrafter:
                     if chain.size >= max(lengths):
                         break
                 signals = self._ask(rows, lengths, chain, warp, chance, second)
-            steer(rows, lengths, chain.size, signals.read)
+            should_continue(rows, lengths, chain.size, signals.read)
         self._rounds += bool(self._rounds or chain.passes)
         if self._rounds == WORTH_COMPILING and getattr(self.decoder.forward, "brief", None):
             PASSES.start()
         return chain.draft(lengths)
 
     def _ask(
-        self, rows: Sequence[Row], lengths: Sequence[int], chain: Chain, warp: Warp | None, chance: Tensor | None,
-        second: Second | None,
+        self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain, warp: Warp | None, chance: Tensor | None,
+        second: ChainOverride | None,
     ) -> Reads:  # fmt: skip
         """One pass, and the tokens that it brings."""
         logits, read_off = self._next(rows, lengths, chain)
@@ -84,7 +89,7 @@ class CausalDrafter:
             chosen, q = read_off.choices, None
         else:
             chosen, q = self._choose(logits, warp, chance, chain.size)
-        told = Told(chain.echoes, chain.tokens[:], read_off, self.head, self.decoder.cache.embedding)
+        told = PassInfo(chain.repeats, chain.tokens[:], read_off, self.head, self.decoder.cache.embedding)
         signals: Reads = Signals(logits[:, 0], chosen, told)
         if second:
             chosen, signals = second.overrule(chosen, q, signals)
@@ -92,36 +97,39 @@ class CausalDrafter:
         chain.add(chosen, q)
         return signals
 
-    def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
+    def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafter.commit`."""
         if row.drafter_seen == length_before:  # it has read the whole text, so the row was among those that drafted
             row.drafter_seen = length_before + min(accepted, draft.fed)
 
-    def move_row(self, source: int, target: int, row: Row) -> None:
+    def move_row(self, source: int, target: int, row: SequenceState) -> None:
         """See :meth:`osd.drafters.base.Drafter.move_row`."""
         self.decoder.move_row(source, target, row.drafter_seen)
 
-    def _read(self, rows: Sequence[Row], lengths: Sequence[int], size: int) -> list[int]:
+    def _read(self, rows: Sequence[SequenceState], lengths: Sequence[int], size: int) -> list[int]:
         """Read what the rows that go on drafting after ``size`` tokens have unread, ``most_read`` tokens of each at
         most: those that then have more to read stop there."""
         late = [(place, row) for place, row in enumerate(rows) if lengths[place] > size and row.unread()]
         for place, row in late:
             if self.prefixes is not None and not row.drafter_seen:
-                row.drafter_version = row.seat.version
-                owner = self.prefixes.owner(row.request.tenant, row.seat.version)
+                row.drafter_version = row.loaded.version
+                owner = self.prefixes.owner(row.request.tenant, row.loaded.version)
                 row.drafter_seen = self.prefixes.fetch(place, row.request.prompt_tokens, owner)
         pieces = [
-            Piece(place, row.drafter_seen, row.tokens[row.drafter_seen : -1][: self.most_read]) for place, row in late
+            PrefillChunk(place, row.drafter_seen, row.tokens[row.drafter_seen : -1][: self.most_read])
+            for place, row in late
         ]
         read_pieces(self.decoder, pieces)
         for (place, row), piece in zip(late, pieces, strict=True):
             row.drafter_seen += len(piece.tokens)
-            if self.prefixes is not None and not row.unread() and row.drafter_version == row.seat.version:
-                owner = self.prefixes.owner(row.request.tenant, row.seat.version)
+            if self.prefixes is not None and not row.unread() and row.drafter_version == row.loaded.version:
+                owner = self.prefixes.owner(row.request.tenant, row.loaded.version)
                 self.prefixes.keep(place, row.request.prompt_tokens, owner)
         return [min(size, length) if row.unread() else length for row, length in zip(rows, lengths, strict=True)]
 
-    def _next(self, rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> tuple[Tensor, ReadOff | None]:
+    def _next(
+        self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain
+    ) -> tuple[Tensor, ReadOff | None]:
         """Logits (B, 1, V) after the last drafted token, or after the rows' own text; and what the pass read off them,
         if it did and none is cut off."""
         if chain.passes:
@@ -136,7 +144,7 @@ class CausalDrafter:
             logits = F.pad(logits, (0, missing), value=float("-inf"))
         return logits, self.decoder.read_off if missing >= 0 else None
 
-    def _after_text(self, rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> Tensor:
+    def _after_text(self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Tensor:
         """One pass that feeds every row that drafts what its cache lacks, then the chains so far (the widest lag for
         all: feeding a token again writes what is there already). The others only stand in line; what they write is
         not counted as seen."""

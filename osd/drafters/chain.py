@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.gamma.goodput.repeats import Echoes
-from osd.sequence import Row
+from osd.gamma.goodput.repeats import BatchRepeats
+from osd.sequence import SequenceState
 
 
 class Chain:
     """Of B rows, one token after another; ``vocabulary`` is V, the width of q."""
 
-    def __init__(self, rows: Sequence[Row], vocabulary: int, device: torch.device, *, sampled: bool) -> None:
+    def __init__(self, rows: Sequence[SequenceState], vocabulary: int, device: torch.device, *, sampled: bool) -> None:
         self._rows, self._vocabulary, self._device, self._sampled = len(rows), vocabulary, device, sampled
-        self.echoes = Echoes(rows)
+        self.repeats = BatchRepeats(rows)
         """What the rows' texts say of its tokens."""
         self.tokens: list[Tensor] = []
         """(B,) each."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from osd.gamma.base import Signal
-from osd.sequence import Row
+from osd.sequence import SequenceState
 
 
 class Reads(Protocol):
@@ -19,7 +19,7 @@ class Reads(Protocol):
         ...
 
 
-class Second(Protocol):
+class ChainOverride(Protocol):
     """One round of one draft's rows. Each token of their chains begins with :meth:`needs_draft`."""
 
     def needs_draft(self, going: Sequence[bool]) -> bool:
@@ -39,5 +39,5 @@ class Second(Protocol):
         ...
 
 
-Begin = Callable[[Sequence[Row], int], Second]
+Begin = Callable[[Sequence[SequenceState], int], ChainOverride]
 """Rows that are about to draft so many tokens each at most."""

@@ -6,7 +6,7 @@ from typing import cast
 
 from osd.drafters.base import Drafting
 from osd.drafters.mixed import MixedDrafter
-from osd.drafters.model_free import Finding, Keeping
+from osd.drafters.model_free import LookupProposer, TableProposer
 from osd.drafters.pool import DraftPool
 from osd.drafters.tree import Proposer, TreeDrafter
 from osd.models.decoder import Decoder
@@ -49,7 +49,7 @@ def make_proposer(name: str, serve: ServeSettings) -> Proposer:
         from osd.drafters.ngram.table import Table, TableSettings
 
         table = Table(TableSettings(serve.table_order, serve.table_mb << 20))
-        return Keeping(name, DraftMaker(table, MakerSettings(threads=serve.threads)))
+        return TableProposer(name, DraftMaker(table, MakerSettings(threads=serve.threads)))
     from osd.drafters.ngram.lookup import PromptLookup
 
-    return Finding(name, PromptLookup())
+    return LookupProposer(name, PromptLookup())

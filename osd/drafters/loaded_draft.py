@@ -12,10 +12,10 @@ from osd.gamma.base import CostModel
 from osd.models.decoder import Decoder
 from osd.models.lora.adapter import Adapter
 from osd.models.lora.bank import Bank
-from osd.sequence import Row
+from osd.sequence import SequenceState
 
 
-class Body:
+class DraftModel:
     """Weights and cache. Row i of ``rows`` is row i of the cache, whatever its number in the batch.
 
     The cache grows with the rows that came at one time: to 1, 2, 4 … rows of the engine's length, each of
@@ -29,7 +29,7 @@ class Body:
         which drafts and adapters share them; None where nobody could. ``limit``: positions it knows."""
         self.drafter = CausalDrafter(decoder, vocabulary)
         self.name, self.base, self.weight_bytes, self.limit = name, base, weight_bytes, limit
-        self.rows: list[Row] = []
+        self.rows: list[SequenceState] = []
         self.newest: Draft | None = None
         """What it proposed in the round that is under way; None when it proposed nothing."""
         self._bank = Bank()
@@ -53,13 +53,13 @@ class Body:
         """Of ``whole``, the engine's cost model, the part that is about this draft."""
         return whole if self.name is None else whole.of(self.name)
 
-    def join(self, row: Row) -> None:
+    def join(self, row: SequenceState) -> None:
         """A row that is new, to it."""
         self.decoder.cache.grow(len(self.rows) + 1)
         self.rows.append(row)
         self.regroup()
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: SequenceState) -> None:
         """A row ends; the last one takes its place."""
         index, moved = self.rows.index(row), self.rows.pop()
         if moved is not row:
@@ -73,10 +73,10 @@ class Body:
         self.decoder.adapters = self._bank.mix if used else None
 
 
-class Seat:
+class LoadedDraft:
     """A draft that is in memory: its version, and where it drafts. Rows hold on to theirs until they end."""
 
-    def __init__(self, draft: str, version: str, body: Body, adapter: Adapter | None = None) -> None:
+    def __init__(self, draft: str, version: str, body: DraftModel, adapter: Adapter | None = None) -> None:
         self.draft, self.version, self.body, self.adapter = draft, version, body, adapter
         self.rows = 0
         """Rows that it serves."""
@@ -89,6 +89,6 @@ class Seat:
         return self.body.limit
 
 
-def seat_of(row: Row) -> Seat:
+def seat_of(row: SequenceState) -> LoadedDraft:
     """Return the draft that serves a row, which the pool gave it."""
-    return cast(Seat, row.seat)
+    return cast(LoadedDraft, row.loaded)

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from osd.draft import Draft, Tree, chain, graft
 from osd.drafters.ask_draft import Side, Worth, brought
-from osd.drafters.base import Steer
+from osd.drafters.base import ShouldContinue
 from osd.drafters.tree import CALM, TreeDrafter, plant
 from osd.drafters.tree_calibration import gains, likeliest
 from osd.drafters.tree_pruning import pruned
 from osd.gamma.planner import Read
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from osd.verification.warping import Warp
 
 LATE = 16
@@ -44,22 +44,27 @@ class MixedDrafter(TreeDrafter):
         self._tokens = self._tokens_alone = self._fed_alone = 0
 
     def propose(
-        self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        warp: Warp | None,
+        chance: Tensor | None,
+        should_continue: ShouldContinue,
     ) -> Draft:
         """See :meth:`osd.drafters.base.Drafting.propose`. Brings the chains to the host, which is a sync of its own.
 
         A chain ends with the first token that is less likely to be kept than what was left out of trees lately. That
         hangs on how sure the draft was up to that token, on nothing that is drawn after it; and whether the draft is
         asked at all, on earlier rounds."""
-        self.worth.meet({row.seat.version for row in rows})
+        self.worth.meet({row.loaded.version for row in rows})
         self._asked = not self.sized or self.worth.asks(len(rows))
         if not self._asked:
             self._chains = {row.request.id: [] for row in rows}
-            return super().propose(rows, gammas, warp, chance, steer)
+            return super().propose(rows, gammas, warp, chance, should_continue)
         begun, late = time.perf_counter(), max(row.unread() for row in rows) > LATE
         self._peaks: dict[str, list[float]] = {row.request.id: [] for row in rows}
         self._gains = dict.fromkeys(self._peaks, 1.0)
-        draft = self.pool.propose(rows, gammas, warp, chance, self._steered(steer))
+        draft = self.pool.propose(rows, gammas, warp, chance, self._steered(should_continue))
         chains = [line[:length] for line, length in zip(draft.tokens.tolist(), draft.lengths, strict=True)]
         self._time(1000 * (time.perf_counter() - begun), draft.passes, late=late)
         self._chains = {row.request.id: own for row, own in zip(rows, chains, strict=True)}
@@ -81,7 +86,7 @@ class MixedDrafter(TreeDrafter):
             self._pass_ms = each if self._pass_ms is None else self._pass_ms + CALM * (each - self._pass_ms)
         self._draft_ms = ms
 
-    def _leave_out_the_draft(self, rows: Sequence[Row], gammas: Sequence[int]) -> None:
+    def _leave_out_the_draft(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> None:
         """What would have been in the trees without it."""
         self._alone = {row.request.id: Tree() for row in rows}
         for i, proposal in self.proposed.items():
@@ -92,18 +97,18 @@ class MixedDrafter(TreeDrafter):
         self._tokens = self._tokens_alone = 0
         self._fed_alone = self._fed([len(tree) for tree in self._alone.values()])
 
-    def hear(self, row: Row, length_before: int, accepted: int) -> None:
+    def hear(self, row: SequenceState, length_before: int, accepted: int) -> None:
         """See :meth:`osd.drafters.tree.TreeDrafter.hear`."""
         if (tree := self._alone.pop(row.request.id, None)) is not None:
             self._tokens += row.length - length_before
             self._tokens_alone += brought(tree, row.tokens[length_before:])
         super().hear(row, length_before, accepted)
 
-    def _steered(self, steer: Steer) -> Steer:
+    def _steered(self, should_continue: ShouldContinue) -> ShouldContinue:
         """The controller's steering, and the end of chains that have become unlikely."""
 
-        def both(rows: Sequence[Row], lengths: list[int], drafted: int, read: Read) -> None:
-            steer(rows, lengths, drafted, read)
+        def both(rows: Sequence[SequenceState], lengths: list[int], drafted: int, read: Read) -> None:
+            should_continue(rows, lengths, drafted, read)
             peaks = read("peak")
             for i, row in enumerate(rows):
                 if lengths[i] >= drafted and self._sinks(row.request.id, peaks[i]):
@@ -116,7 +121,7 @@ class MixedDrafter(TreeDrafter):
         self._gains[request] *= self.chances.of_peak(peak)
         return self._gains[request] < self.bar
 
-    def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
+    def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafting.commit`. The draft has read its own chain: what was accepted beside
         it, it reads in its next pass."""
         kept = row.tokens[length_before : length_before + accepted]
@@ -141,7 +146,7 @@ class MixedDrafter(TreeDrafter):
                 self.pool.costs.forget_drafts()
         self._fed_alone = 0
 
-    def version(self, row: Row) -> str:
+    def version(self, row: SequenceState) -> str:
         """The version of the row's draft."""
         return self.pool.version(row)
 

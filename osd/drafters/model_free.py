@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from osd.draft import Proposal
-from osd.sequence import Row
+from osd.draft import TreeProposal
+from osd.sequence import SequenceState
 
 Index = npt.NDArray[np.int64]
 TAIL = 8
@@ -19,12 +19,12 @@ TAIL = 8
 class Finder(Protocol):
     """Finds what may follow a text, from the text alone: prompt lookup, an index of served texts."""
 
-    def propose(self, texts: Sequence[Index], most: Sequence[int]) -> Sequence[Proposal]:
+    def propose(self, texts: Sequence[Index], most: Sequence[int]) -> Sequence[TreeProposal]:
         """A tree for each text, of so many tokens at most."""
         ...
 
 
-class Keeper(Protocol):
+class LearningTable(Protocol):
     """Keeps a place for every row, and learns: a table of n-grams."""
 
     def open(self, prompt: Index) -> int:
@@ -42,73 +42,77 @@ class Keeper(Protocol):
 
     def propose(
         self, places: Sequence[int], tails: Sequence[Any], most: Sequence[int], depths: Sequence[int]
-    ) -> Sequence[Proposal]:
+    ) -> Sequence[TreeProposal]:
         """A tree for each row, of so many tokens and so deep at most; ``tails`` are the ends of their texts."""
         ...
 
 
-class Finding:
+class LookupProposer:
     """Asks a finder. It learns nothing."""
 
     def __init__(self, name: str, finder: Finder) -> None:
         self.name, self.finder = name, finder
 
-    def join(self, row: Row) -> None:
+    def join(self, row: SequenceState) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> Sequence[Proposal]:
+    def propose(
+        self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
+    ) -> Sequence[TreeProposal]:
         """See :class:`osd.drafters.tree.Proposer`."""
         return self.finder.propose([np.array(row.tokens, np.int64) for row in rows], nodes)
 
-    def learn(self, row: Row, start: int) -> None:
+    def learn(self, row: SequenceState, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
 
-    def recall(self, row: Row, start: int) -> None:
+    def recall(self, row: SequenceState, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: SequenceState) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
 
 
-class Keeping:
+class TableProposer:
     """Asks a keeper of places, and tells it what the target said."""
 
-    def __init__(self, name: str, keeper: Keeper) -> None:
+    def __init__(self, name: str, keeper: LearningTable) -> None:
         self.name, self.keeper = name, keeper
         self._places: dict[str, int] = {}
 
-    def join(self, row: Row) -> None:
+    def join(self, row: SequenceState) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
         self._places[row.request.id] = self.keeper.open(np.array(row.tokens, np.int64))
 
-    def place_of(self, row: Row) -> tuple[Any, int]:
+    def place_of(self, row: SequenceState) -> tuple[Any, int]:
         """See :class:`osd.drafters.blended.Remembering`."""
         return self.keeper, self._places[row.request.id]
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> Sequence[Proposal]:
+    def propose(
+        self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
+    ) -> Sequence[TreeProposal]:
         """See :class:`osd.drafters.tree.Proposer`."""
         places = [self._places[row.request.id] for row in rows]
         return self.keeper.propose(places, [row.tokens[-TAIL:] for row in rows], nodes, depths)
 
-    def learn(self, row: Row, start: int) -> None:
+    def learn(self, row: SequenceState, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
         teach(self.keeper, self._places[row.request.id], row, start, shared=True)
 
-    def recall(self, row: Row, start: int) -> None:
+    def recall(self, row: SequenceState, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
         teach(self.keeper, self._places[row.request.id], row, start, shared=False)
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: SequenceState) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
         self.keeper.close(self._places.pop(row.request.id))
 
 
-def teach(keeper: Keeper, place: int, row: Row, start: int, *, shared: bool) -> None:
+def teach(keeper: LearningTable, place: int, row: SequenceState, start: int, *, shared: bool) -> None:
     """Tell a keeper of the row's tokens from ``start`` on, with as many before as it may need."""
     keeper.learn(place, *text_from(row, start), shared=shared)
 
 
-def text_from(row: Row, start: int) -> tuple[Index, int]:
+def text_from(row: SequenceState, start: int) -> tuple[Index, int]:
     """The row's tokens from ``start`` on, behind up to TAIL of those before; and where in that they begin."""
     before = max(0, start - TAIL)
     return np.array(row.tokens[before:], np.int64), start - before

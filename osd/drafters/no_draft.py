@@ -7,14 +7,14 @@ from typing import Any, cast
 import torch
 
 from osd.drafters.causal import CausalDrafter
-from osd.drafters.loaded_draft import Body
+from osd.drafters.loaded_draft import DraftModel
 from osd.models.decoder import Decoder
 from osd.models.needs_draft import NeedsDraft
 from osd.models.target_only import EVERYWHERE
-from osd.sequence import Row
+from osd.sequence import SequenceState
 
 
-class Nobody(Body):
+class Nobody(DraftModel):
     """Seats rows and drafts for none; it has no weights and no cache."""
 
     def __init__(self, device: torch.device) -> None:
@@ -38,12 +38,12 @@ class Nobody(Body):
         """None."""
         return 0
 
-    def join(self, row: Row) -> None:
-        """See :meth:`osd.drafters.loaded_draft.Body.join`."""
+    def join(self, row: SequenceState) -> None:
+        """See :meth:`osd.drafters.loaded_draft.DraftModel.join`."""
         self.rows.append(row)
 
-    def leave(self, row: Row) -> None:
-        """See :meth:`osd.drafters.loaded_draft.Body.leave`."""
+    def leave(self, row: SequenceState) -> None:
+        """See :meth:`osd.drafters.loaded_draft.DraftModel.leave`."""
         self.rows.remove(row)
 
     def regroup(self) -> None:

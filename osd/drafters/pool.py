@@ -1,8 +1,8 @@
 """The drafts that are in memory, behind the one face of a drafter: rows of a batch may use different ones.
 
-Rows are grouped by :class:`~osd.drafters.loaded_draft.Body`. Full weights are a body each; adapters over one base, and
-the bare base, share a body, so their rows share its passes and its cache. Where one body serves the whole batch nothing
-is regrouped.
+Rows are grouped by :class:`~osd.drafters.loaded_draft.DraftModel`. Full weights are a body each; adapters over one
+base, and the bare base, share a body, so their rows share its passes and its cache. Where one body serves the whole
+batch nothing is regrouped.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.drafters.base import Steer
+from osd.drafters.base import ShouldContinue
 from osd.drafters.chain_override import Begin
-from osd.drafters.loaded_draft import Body, Seat, seat_of
+from osd.drafters.loaded_draft import DraftModel, LoadedDraft, seat_of
 from osd.drafters.merge import Part, merge, pick
 from osd.gamma.base import CostModel
 from osd.models.acceptance_head import HeadPass
 from osd.models.decoder import Decoder
 from osd.models.device_timer import Laps
 from osd.models.prefix_cache import draft_prefixes
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from osd.verification.warping import Warp
 from storage.settings import ServeSettings
 
@@ -32,9 +32,9 @@ DRAFTS_READ = 2
 class DraftPool:
     """Drafters by the draft's name. ``default`` serves where the one asked for is not here, and never leaves."""
 
-    def __init__(self, default: Seat, vocabulary: int, costs: CostModel) -> None:
+    def __init__(self, default: LoadedDraft, vocabulary: int, costs: CostModel) -> None:
         self.default = default
-        self.seats: dict[str, Seat] = {default.draft: default}
+        self.loaded_drafts: dict[str, LoadedDraft] = {default.draft: default}
         """Every draft that new requests may get."""
         self.vocabulary, self.costs = vocabulary, costs
         self.most_read: int | None = None
@@ -42,10 +42,10 @@ class DraftPool:
         self.second: Begin | None = None
         """Who may put other tokens into the drafts' chains."""
         self._serve: ServeSettings | None = None
-        self.busy: list[Body] = []
+        self.busy: list[DraftModel] = []
         """Bodies that have rows."""
         self._laps = Laps(default.body.device)
-        self._timed: list[tuple[Body, int, int]] = []
+        self._timed: list[tuple[DraftModel, int, int]] = []
         """Of the newest round, the bodies that proposed, with rows and passes; a token that took none counts as one."""
         self._count = 0
         self.idled = 0
@@ -71,24 +71,24 @@ class DraftPool:
 
     # rows
 
-    def join(self, row: Row, draft: str) -> None:
+    def join(self, row: SequenceState, draft: str) -> None:
         """Seat a row with a draft, for its life; with the default one where that draft is not here."""
-        row.seat = seat = self.seats.get(draft, self.default)
-        seat.rows += 1
-        self._touch(seat)
-        body = seat.body
+        row.loaded = loaded = self.loaded_drafts.get(draft, self.default)
+        loaded.rows += 1
+        self._touch(loaded)
+        body = loaded.body
         if not body.rows:
             self.busy.append(body)
         body.join(row)
         self._share_out()
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: SequenceState) -> None:
         """The row has ended."""
-        seat = seat_of(row)
-        seat.rows -= 1
-        self.idled += not seat.rows
-        self._touch(seat)
-        body = seat.body
+        loaded = seat_of(row)
+        loaded.rows -= 1
+        self.idled += not loaded.rows
+        self._touch(loaded)
+        body = loaded.body
         body.leave(row)
         if not body.rows:
             self.busy.remove(body)
@@ -96,13 +96,13 @@ class DraftPool:
             body.costs(self.costs).sharing = None
         self._share_out()
 
-    def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
+    def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafter.commit`."""
         body = seat_of(row).body
         if body.newest is not None:
             body.drafter.commit(row, length_before, accepted, body.newest)
 
-    def costs_beside(self, row: Row) -> CostModel | None:
+    def costs_beside(self, row: SequenceState) -> CostModel | None:
         """The cost model of the row's draft; None where it is the engine's first."""
         body = seat_of(row).body
         return None if body.name is None else body.costs(self.costs)
@@ -110,23 +110,35 @@ class DraftPool:
     # drafting
 
     def propose(
-        self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        warp: Warp | None,
+        chance: Tensor | None,
+        should_continue: ShouldContinue,
     ) -> Draft:
         """See :meth:`osd.drafters.base.Drafter.propose`."""
         self._timed.clear()
         self._laps.begin()
         if len(self.busy) == 1 and self.busy[0].rows == rows:
-            return self._ask(self.busy[0], gammas, warp, chance, steer)
+            return self._ask(self.busy[0], gammas, warp, chance, should_continue)
         places = {id(row): i for i, row in enumerate(rows)}
         parts: list[Part] = []
         for body in self.busy:
             where = [places[id(row)] for row in body.rows]
             some = None if warp is None else warp.take(where)
-            draft = self._ask(body, [gammas[i] for i in where], some, pick(chance, where), steer)
+            draft = self._ask(body, [gammas[i] for i in where], some, pick(chance, where), should_continue)
             parts.append((draft, where))
         return merge(parts, len(rows), self.vocabulary, self.default.body.device, sampled=warp is not None)
 
-    def _ask(self, body: Body, gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer) -> Draft:
+    def _ask(
+        self,
+        body: DraftModel,
+        gammas: Sequence[int],
+        warp: Warp | None,
+        chance: Tensor | None,
+        should_continue: ShouldContinue,
+    ) -> Draft:
         body.drafter.most_read = most = self.most_read
         body.drafter.second = self.second
         if body.drafter.prefixes is None and self._serve and body is self.default.body:
@@ -134,7 +146,7 @@ class DraftPool:
         unread = [row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma]
         body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))
         went_brief = body.decoder.went_brief
-        body.newest = draft = body.drafter.propose(body.rows, gammas, warp, chance, steer)
+        body.newest = draft = body.drafter.propose(body.rows, gammas, warp, chance, should_continue)
         if body.decoder.went_brief and went_brief is False:  # its passes cost a part of what they did
             body.costs(self.costs).forget_drafts()
         if not draft.passes:
@@ -153,15 +165,15 @@ class DraftPool:
         for (body, rows, passes), ms in zip(self._timed, self._laps.read(), strict=True):
             body.costs(self.costs).observe_draft(rows, passes, ms)
 
-    def version(self, row: Row) -> str:
+    def version(self, row: SequenceState) -> str:
         """The version of the row's draft."""
-        return row.seat.version
+        return row.loaded.version
 
     def _share_out(self) -> None:
         """Tell the cost models how many rows each body drafts for."""
         for body in self.busy:
             body.costs(self.costs).sharing = len(body.rows) if len(self.busy) > 1 else None
 
-    def _touch(self, seat: Seat) -> None:
+    def _touch(self, loaded: LoadedDraft) -> None:
         self._count += 1
-        seat.used = self._count
+        loaded.used = self._count

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Literal
 
-from osd.drafters.loaded_draft import Body, Seat, seat_of
+from osd.drafters.loaded_draft import DraftModel, LoadedDraft, seat_of
 from osd.drafters.pool import DraftPool
 from osd.models.decoder import Decoder
 from osd.models.lora.adapter import Adapter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Arrival:
+class LoadedVersion:
     """A version that was loaded aside."""
 
     draft: str
@@ -56,20 +56,20 @@ class DraftMemory:
 Taken = Literal["taken", "later", "never"]
 
 
-class Residence:
+class DraftResidency:
     """Lets drafts into a pool and out again. ``budget``: bytes for all drafts and their caches; None is no limit."""
 
     def __init__(self, pool: DraftPool, budget: int | None = None) -> None:
         self.pool, self.budget = pool, budget
 
-    def take(self, arrival: Arrival) -> Taken:
+    def take(self, arrival: LoadedVersion) -> Taken:
         """Let a version in. ``later``: there is no room while others serve, or its base has left; ``never``: it does
         not fit beside the default draft."""
-        seat, there = self.pool.seats.get(arrival.draft), self._body_over(arrival.base)
-        if seat and there is seat.body:
-            self._replace(seat, arrival, there)
-        elif seat and there is None and arrival.decoder and self._is_alone(seat):
-            self._exchange(seat, arrival, arrival.decoder)
+        loaded, there = self.pool.loaded_drafts.get(arrival.draft), self._body_over(arrival.base)
+        if loaded and there is loaded.body:
+            self._replace(loaded, arrival, there)
+        elif loaded and there is None and arrival.decoder and self._is_alone(loaded):
+            self._exchange(loaded, arrival, arrival.decoder)
         elif there is None and arrival.decoder is None:
             return "later"
         else:
@@ -78,9 +78,9 @@ class Residence:
 
     def unload(self, draft: str) -> bool:
         """No new row gets it. False for the default draft and for one that is not here."""
-        if draft == self.pool.default.draft or draft not in self.pool.seats:
+        if draft == self.pool.default.draft or draft not in self.pool.loaded_drafts:
             return False
-        del self.pool.seats[draft]
+        del self.pool.loaded_drafts[draft]
         return True
 
     def bytes(self) -> int:
@@ -89,76 +89,78 @@ class Residence:
 
     def memory(self) -> dict[str, DraftMemory]:
         """What each draft takes, by its name."""
-        return {name: self._memory_of(seat) for name, seat in self.pool.seats.items()}
+        return {name: self._memory_of(loaded) for name, loaded in self.pool.loaded_drafts.items()}
 
-    def _memory_of(self, seat: Seat) -> DraftMemory:
-        body = seat.body
-        if seat.adapter:
+    def _memory_of(self, loaded: LoadedDraft) -> DraftMemory:
+        body = loaded.body
+        if loaded.adapter:
             shared = body.weight_bytes + body.cache_bytes
-            return DraftMemory("lora", seat.version, seat.adapter.bytes, 0, shared)
-        return DraftMemory("full", seat.version, body.weight_bytes, body.cache_bytes, 0)
+            return DraftMemory("lora", loaded.version, loaded.adapter.bytes, 0, shared)
+        return DraftMemory("full", loaded.version, body.weight_bytes, body.cache_bytes, 0)
 
-    def _replace(self, seat: Seat, arrival: Arrival, body: Body) -> None:
+    def _replace(self, loaded: LoadedDraft, arrival: LoadedVersion, body: DraftModel) -> None:
         """Another adapter over the base that it has, or none."""
-        seat.version, seat.adapter = arrival.version, arrival.adapter
+        loaded.version, loaded.adapter = arrival.version, arrival.adapter
         body.regroup()
 
-    def _exchange(self, seat: Seat, arrival: Arrival, decoder: Decoder) -> None:
+    def _exchange(self, loaded: LoadedDraft, arrival: LoadedVersion, decoder: Decoder) -> None:
         """Other weights in its body; what is cached is only stale."""
-        body = seat.body
+        body = loaded.body
         body.decoder.forward = decoder.forward
         body.base, body.weight_bytes, body.limit = arrival.base, arrival.weight_bytes, arrival.limit
-        self._replace(seat, arrival, body)
+        self._replace(loaded, arrival, body)
 
-    def _seat(self, arrival: Arrival, body: Body) -> Taken:
+    def _seat(self, arrival: LoadedVersion, body: DraftModel) -> Taken:
         """A new seat, where there is room for one. Rows of the draft's seat before stay there."""
-        seat = Seat(arrival.draft, arrival.version, body, arrival.adapter)
+        loaded = LoadedDraft(arrival.draft, arrival.version, body, arrival.adapter)
         if arrival.draft == self.pool.default.draft:
             head, self.pool.head = self.pool.head, None
-            self.pool.default = seat
+            self.pool.default = loaded
             self.pool.head = head
-        elif self.budget is not None and self._bytes([self.pool.default, seat]) > self.budget:
+        elif self.budget is not None and self._bytes([self.pool.default, loaded]) > self.budget:
             return "never"
-        elif not self._make_room(seat):
+        elif not self._make_room(loaded):
             return "later"
-        self.pool.seats[arrival.draft] = seat
+        self.pool.loaded_drafts[arrival.draft] = loaded
         return "taken"
 
-    def _new_body(self, arrival: Arrival) -> Body:
+    def _new_body(self, arrival: LoadedVersion) -> DraftModel:
         assert arrival.decoder is not None
-        taken = {seat.body.name for seat in self._kept()}
+        taken = {loaded.body.name for loaded in self._kept()}
         name = next(n for i in count() if (n := arrival.draft + f" {i}" * (i > 0)) not in taken)  # an old body may last
-        return Body(
+        return DraftModel(
             arrival.decoder, self.pool.vocabulary, name=name, base=arrival.base, weight_bytes=arrival.weight_bytes,
             limit=arrival.limit,
         )  # fmt: skip
 
-    def _body_over(self, base: str | None) -> Body | None:
+    def _body_over(self, base: str | None) -> DraftModel | None:
         """The body that has these weights."""
-        found = (seat.body for seat in self.pool.seats.values() if base is not None and seat.body.base == base)
+        found = (
+            loaded.body for loaded in self.pool.loaded_drafts.values() if base is not None and loaded.body.base == base
+        )
         return next(found, None)
 
-    def _is_alone(self, seat: Seat) -> bool:
+    def _is_alone(self, loaded: LoadedDraft) -> bool:
         """Whether no other draft uses its body."""
-        seats = [*self.pool.seats.values(), *(seat_of(row) for row in seat.body.rows)]
-        return all(other is seat for other in seats if other.body is seat.body)
+        loaded_drafts = [*self.pool.loaded_drafts.values(), *(seat_of(row) for row in loaded.body.rows)]
+        return all(other is loaded for other in loaded_drafts if other.body is loaded.body)
 
-    def _make_room(self, seat: Seat) -> bool:
+    def _make_room(self, loaded: LoadedDraft) -> bool:
         """Evict until it fits: who served longest ago first, and nobody who serves."""
-        known = [s for s in self.pool.seats.values() if s.draft != seat.draft]
+        known = [s for s in self.pool.loaded_drafts.values() if s.draft != loaded.draft]
         idle = sorted((s for s in known if not s.rows and s is not self.pool.default), key=lambda s: s.used)
-        while self.budget is not None and self._bytes([*self._kept(), seat]) > self.budget:
+        while self.budget is not None and self._bytes([*self._kept(), loaded]) > self.budget:
             if not idle:
                 return False
-            del self.pool.seats[idle.pop(0).draft]
+            del self.pool.loaded_drafts[idle.pop(0).draft]
         return True
 
-    def _kept(self) -> list[Seat]:
+    def _kept(self) -> list[LoadedDraft]:
         """The seats that new rows may get, and those that rows still use."""
-        return [*self.pool.seats.values(), *(seat_of(row) for body in self.pool.busy for row in body.rows)]
+        return [*self.pool.loaded_drafts.values(), *(seat_of(row) for body in self.pool.busy for row in body.rows)]
 
-    def _bytes(self, seats: Iterable[Seat]) -> int:
-        kept: Sequence[Seat] = list(seats)
-        bodies = {id(seat.body): seat.body for seat in kept}.values()
-        adapters = {id(seat.adapter): seat.adapter for seat in kept if seat.adapter}.values()
+    def _bytes(self, loaded_drafts: Iterable[LoadedDraft]) -> int:
+        kept: Sequence[LoadedDraft] = list(loaded_drafts)
+        bodies = {id(loaded.body): loaded.body for loaded in kept}.values()
+        adapters = {id(loaded.adapter): loaded.adapter for loaded in kept if loaded.adapter}.values()
         return sum(b.weight_bytes + b.cache_bytes for b in bodies) + sum(adapter.bytes for adapter in adapters)

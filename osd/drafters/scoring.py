@@ -16,19 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from osd.drafters.loaded_draft import Seat
+from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.pool import DraftPool
 from osd.models.decoder import Decoder
 from osd.models.lora.bank import Bank
-from osd.sequence import Completion, Row
-from router.foresight import Seen
+from osd.sequence import Completion, SequenceState
+from router.foresight import TextScore
 
 WAITING = 64
 """Finished requests that are kept until there is time; the oldest give way."""
 SHARE = 0.02
 """Share of the time that scoring may take while requests are being served."""
 
-Scored = Callable[[str, Mapping[str, Seen]], None]
+Scored = Callable[[str, Mapping[str, TextScore]], None]
 """The request's id, and how each draft did on it."""
 
 
@@ -42,7 +42,7 @@ class Shadow:
         self._waiting: deque[tuple[tuple[str, ...], Completion]] = deque(maxlen=WAITING)
         self._begun, self._spent = time.perf_counter(), 0.0
 
-    def keep(self, row: Row, completion: Completion) -> None:
+    def keep(self, row: SequenceState, completion: Completion) -> None:
         """A finished request, for later; one whose route has a single draft is of no interest."""
         drafts = row.decision.route.drafts
         if self._scored and len(drafts) > 1 and completion.tokens:
@@ -54,36 +54,38 @@ class Shadow:
             return False
         begun = time.perf_counter()
         drafts, completion = self._waiting.pop()  # the newest: what drafts are worth now
-        seats = {draft: seat for draft in drafts if (seat := self._pool.seats.get(draft))}
-        if len(seats) > 1 and self._scored:
-            self._scored(completion.request.id, {draft: score(seat, completion) for draft, seat in seats.items()})
+        loaded_drafts = {draft: loaded for draft in drafts if (loaded := self._pool.loaded_drafts.get(draft))}
+        if len(loaded_drafts) > 1 and self._scored:
+            self._scored(
+                completion.request.id, {draft: score(loaded, completion) for draft, loaded in loaded_drafts.items()}
+            )
         self._spent += time.perf_counter() - begun
         return True
 
 
 @torch.inference_mode()
-def score(seat: Seat, completion: Completion) -> Seen:
+def score(loaded: LoadedDraft, completion: Completion) -> TextScore:
     """How a draft does on a finished text, where it can be read whole."""
-    tokens = [*completion.request.prompt_tokens, *completion.tokens][: seat.limit]
+    tokens = [*completion.request.prompt_tokens, *completion.tokens][: loaded.limit]
     judged = len(tokens) - len(completion.request.prompt_tokens)
-    right = sum(hits(seat, tokens, judged))
-    return Seen(right / max(1, judged), max(0, judged))
+    right = sum(hits(loaded, tokens, judged))
+    return TextScore(right / max(1, judged), max(0, judged))
 
 
-def hits(seat: Seat, tokens: list[int], judged: int) -> list[bool]:
+def hits(loaded: LoadedDraft, tokens: list[int], judged: int) -> list[bool]:
     """For each of the last ``judged`` tokens of a text, whether the draft would have said it."""
     if judged <= 0:
         return []
-    reader = reader_of(seat, len(tokens))
+    reader = reader_of(loaded, len(tokens))
     found = matches(reader, tokens, judged)
     reader.cache.drop()
     return found
 
 
-def reader_of(seat: Seat, length: int) -> Decoder:
+def reader_of(loaded: LoadedDraft, length: int) -> Decoder:
     """The draft's weights over a cache of one row of so many tokens."""
-    decoder, bank = seat.body.decoder.beside(1, length), Bank()
-    decoder.adapters = bank.mix if bank.set_rows([seat.adapter]) else None
+    decoder, bank = loaded.body.decoder.beside(1, length), Bank()
+    decoder.adapters = bank.mix if bank.set_rows([loaded.adapter]) else None
     return decoder
 
 

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from osd.gamma.base import Signal
 from osd.gamma.goodput.contexts import Peak
-from osd.gamma.goodput.repeats import Echoes
+from osd.gamma.goodput.repeats import BatchRepeats
 from osd.models.acceptance_head import HeadPass
 from osd.models.brief import ReadOff
 
 
-class Told(NamedTuple):
+class PassInfo(NamedTuple):
     """What is known beside a pass's logits."""
 
-    echoes: Echoes | None = None
+    repeats: BatchRepeats | None = None
     """Of the rows that share the pass; None where nothing is asked of their texts."""
     drafted: Sequence[Tensor] = ()
     """(B,) each: the tokens of their chains before this pass."""
@@ -33,7 +33,7 @@ class Told(NamedTuple):
 class Signals:
     """Of one pass."""
 
-    def __init__(self, logits: Tensor, chosen: Tensor, told: Told = Told()) -> None:  # noqa: B008, it is a constant
+    def __init__(self, logits: Tensor, chosen: Tensor, told: PassInfo = PassInfo()) -> None:  # noqa: B008, it is a constant
         """``logits`` (B, V), and the tokens chosen from them (B,)."""
         self._logits, self._chosen, self._told = logits, chosen, told
 
@@ -63,11 +63,11 @@ class Signals:
 
     def _echoed(self) -> list[Peak]:
         """Of each row's likeliest token, whatever was drawn: what is drawn must not decide whether it is verified."""
-        echoes = self._told.echoes
-        assert echoes is not None
-        drafted, likeliest, peaks = self._on_host(self._told.drafted[echoes.heard :])
-        echoes.hear(drafted)
-        return echoes.signals(peaks, likeliest)
+        repeats = self._told.repeats
+        assert repeats is not None
+        drafted, likeliest, peaks = self._on_host(self._told.drafted[repeats.heard :])
+        repeats.hear(drafted)
+        return repeats.signals(peaks, likeliest)
 
     def _on_host(self, drafted: Sequence[Tensor]) -> tuple[list[list[int]], list[int], list[float]]:
         """These tokens, the likeliest next ones and their probabilities, brought in one go."""

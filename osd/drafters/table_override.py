@@ -35,7 +35,7 @@ class Trust:
             )
 
 
-class Group:
+class TableGroup:
     """The rows that have their places with one table; arrays of G steps and B rows."""
 
     def __init__(
@@ -91,14 +91,14 @@ class Group:
 class Blending:
     """One draft's rows in one round."""
 
-    def __init__(self, groups: Sequence[tuple[Group, Sequence[int]]], rows: int, *, ask_always: bool) -> None:
+    def __init__(self, groups: Sequence[tuple[TableGroup, Sequence[int]]], rows: int, *, ask_always: bool) -> None:
         """Each table's rows, and which of the draft's ``rows`` they are."""
         self._groups, self._rows, self._ask_always = groups, rows, ask_always
         self._where = {i: (group, at) for group, members in groups for at, i in enumerate(members)}
         self._step = 0
 
     def needs_draft(self, going: Sequence[bool]) -> bool:
-        """See :meth:`osd.drafters.chain_override.Second.needs_draft`."""
+        """See :meth:`osd.drafters.chain_override.ChainOverride.needs_draft`."""
         certain = [False] * self._rows
         for group, members in self._groups:
             for i, sure in zip(members, group.look(self._step), strict=True):
@@ -106,7 +106,7 @@ class Blending:
         return self._ask_always or any(go and not sure for go, sure in zip(going, certain, strict=True))
 
     def put_in(self) -> tuple[list[int], Reads]:
-        """See :meth:`osd.drafters.chain_override.Second.put_in`."""
+        """See :meth:`osd.drafters.chain_override.ChainOverride.put_in`."""
         tokens, sure = [0] * self._rows, dict[int, float]()
         for group, members in self._groups:
             chosen, believed = group.choose(self._step, None, None)
@@ -116,7 +116,7 @@ class Blending:
         return tokens, Sure(None, sure, self._rows)
 
     def overrule(self, chosen: Tensor, q: Tensor | None, signals: Reads) -> tuple[Tensor, Reads]:
-        """See :meth:`osd.drafters.chain_override.Second.overrule`."""
+        """See :meth:`osd.drafters.chain_override.ChainOverride.overrule`."""
         said, peaks = chosen.tolist(), signals.read("peak")
         others: dict[int, tuple[int, float]] = {}
         for group, members in self._groups:
@@ -134,7 +134,7 @@ class Blending:
         return chosen.index_put((where,), which), Sure(signals, sure_of, self._rows)
 
     def hear_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
-        """See :meth:`Group.hear_drafted`; ``row`` is one of the draft's."""
+        """See :meth:`TableGroup.hear_drafted`; ``row`` is one of the draft's."""
         group, at = self._where.get(row, (None, 0))
         return group.hear_drafted(at, emitted) if group else (0, 0)
 

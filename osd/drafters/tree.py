@@ -8,13 +8,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from osd.draft import Draft, Proposal, Tree, graft
-from osd.drafters.base import Steer
+from osd.draft import Draft, Tree, TreeProposal, graft
+from osd.drafters.base import ShouldContinue
 from osd.drafters.pool import DraftPool
 from osd.drafters.tree_calibration import Belief, Chances, gains, likeliest, saw
 from osd.drafters.tree_pruning import EXPLORE, Cost, bar_of, pruned
 from osd.models.decoder import Decoder
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from osd.verification.warping import Warp
 
 CALM = 0.1
@@ -27,24 +27,26 @@ class Proposer(Protocol):
     name: str
     """Stands where the version of a draft stands, for rounds that it alone drafted."""
 
-    def join(self, row: Row) -> None:
+    def join(self, row: SequenceState) -> None:
         """The row has come: its tokens are its prompt."""
         ...
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> Sequence[Proposal]:
+    def propose(
+        self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
+    ) -> Sequence[TreeProposal]:
         """What may follow each row's tokens: at most so many one after another, and so many in all. What is more is
         cut."""
         ...
 
-    def learn(self, row: Row, start: int) -> None:
+    def learn(self, row: SequenceState, start: int) -> None:
         """The target said the row's tokens from ``start`` on. Not called for requests that must not be learned from."""
         ...
 
-    def recall(self, row: Row, start: int) -> None:
+    def recall(self, row: SequenceState, start: int) -> None:
         """The same for those that must not: only this row may be drafted from it, and nothing may outlive it."""
         ...
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: SequenceState) -> None:
         """The row has ended."""
         ...
 
@@ -65,7 +67,7 @@ class TreeDrafter:
         self._planted: dict[str, tuple[Tree, list[Belief]]] = {}
         """Of the newest round, all that could have been in each request's tree, and what was thought of it."""
         self._rounds, self._first_ms = 0, 0.0
-        self.proposed: dict[int, Proposal] = {}
+        self.proposed: dict[int, TreeProposal] = {}
         """Of the newest round, what was named for which row."""
         self.bar = 0.0
         """The chance that a node had to have to stay in a tree, of late; 0 where there was room for all."""
@@ -74,31 +76,36 @@ class TreeDrafter:
         self._sizes: list[int] = []
         """How many tokens it has."""
 
-    def join(self, row: Row, draft: str) -> None:
+    def join(self, row: SequenceState, draft: str) -> None:
         """See :meth:`osd.drafters.base.Drafting.join`."""
         self.pool.join(row, draft)
         self.proposer.join(row)
         if not self.reads:
             row.drafter_seen = row.length
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: SequenceState) -> None:
         """See :meth:`osd.drafters.base.Drafting.leave`."""
         self.pool.leave(row)
         self.proposer.leave(row)
 
-    def version(self, row: Row) -> str:
+    def version(self, row: SequenceState) -> str:
         """The proposer's name."""
         return self.proposer.name
 
     def propose(
-        self, rows: Sequence[Row], gammas: Sequence[int], warp: Warp | None, chance: Tensor | None, steer: Steer
+        self,
+        rows: Sequence[SequenceState],
+        gammas: Sequence[int],
+        warp: Warp | None,
+        chance: Tensor | None,
+        should_continue: ShouldContinue,
     ) -> Draft:
         """See :meth:`osd.drafters.base.Drafting.propose`."""
         trees = [Tree() for _ in rows]
         self.grow(trees, rows, gammas)
         return plant(trees, None, max(self._depths), self.target.device, sampled=warp is not None)
 
-    def commit(self, row: Row, length_before: int, accepted: int, draft: Draft) -> None:
+    def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
         """See :meth:`osd.drafters.base.Drafting.commit`."""
         row.drafter_seen = row.length  # no model has to read it
         self.hear(row, length_before, accepted)
@@ -120,7 +127,7 @@ class TreeDrafter:
         rows = len(lengths)
         return rows + (sum(lengths) if self.target.packs else rows * max(lengths))
 
-    def grow(self, trees: list[Tree], rows: Sequence[Row], gammas: Sequence[int]) -> None:
+    def grow(self, trees: list[Tree], rows: Sequence[SequenceState], gammas: Sequence[int]) -> None:
         """Let the rows' proposals grow into their trees, and of what is there then keep what is likeliest, as far as
         gammas, ``nodes`` and the cache allow and what it costs is worth it."""
         nodes = min(self.nodes, self.target.cache.length - max(row.length for row in rows))
@@ -167,14 +174,14 @@ class TreeDrafter:
 
         return cost
 
-    def hear(self, row: Row, length_before: int, accepted: int) -> None:
+    def hear(self, row: SequenceState, length_before: int, accepted: int) -> None:
         """The target has spoken: of what was drafted, and the text that comes of it."""
         if planted := self._planted.pop(row.request.id, None):
             saw(*planted, row.tokens[length_before:])
         teach(self.proposer, row, length_before)
 
 
-def teach(proposer: Proposer, row: Row, length_before: int) -> None:
+def teach(proposer: Proposer, row: SequenceState, length_before: int) -> None:
     """Tell a proposer what the target said."""
     (proposer.learn if row.request.learn else proposer.recall)(row, length_before)
 

@@ -39,7 +39,7 @@ LIKELY = 0.3
 
 
 @dataclass(slots=True)
-class Cell:
+class ChanceCell:
     """How often the nodes of one kind were kept."""
 
     tries: float = 0.0
@@ -61,28 +61,28 @@ class Belief(NamedTuple):
 
     chance: float
     """That it is kept where its parent was."""
-    cells: tuple[Cell, ...]
+    cells: tuple[ChanceCell, ...]
     """Where what becomes of it is counted."""
 
 
-def cells(*shape: int) -> list[list[Cell]]:
+def cells(*shape: int) -> list[list[ChanceCell]]:
     """Rows of cells."""
-    return [[Cell() for _ in range(shape[1])] for _ in range(shape[0])]
+    return [[ChanceCell() for _ in range(shape[1])] for _ in range(shape[0])]
 
 
 @dataclass
 class Chances:
     """Of nodes, learned from what the target took."""
 
-    chain: list[Cell] = field(default_factory=lambda: cells(1, len(PEAKS) + 1)[0])
+    chain: list[ChanceCell] = field(default_factory=lambda: cells(1, len(PEAKS) + 1)[0])
     """By peak, all tokens of chains."""
-    alone: list[Cell] = field(default_factory=lambda: cells(1, len(PEAKS) // 2 + 1)[0])
+    alone: list[ChanceCell] = field(default_factory=lambda: cells(1, len(PEAKS) // 2 + 1)[0])
     """By peak, those that no proposer names."""
-    both: list[list[Cell]] = field(default_factory=lambda: cells(2, len(PEAKS) // 2 + 1))
+    both: list[list[ChanceCell]] = field(default_factory=lambda: cells(2, len(PEAKS) // 2 + 1))
     """By estimate and peak, those that one names."""
-    named: list[list[Cell]] = field(default_factory=lambda: cells(2, len(ESTIMATES) + 1))
+    named: list[list[ChanceCell]] = field(default_factory=lambda: cells(2, len(ESTIMATES) + 1))
     """By rank, 0 or more, and estimate."""
-    branches: list[list[Cell]] = field(default_factory=lambda: cells(DEEP, WIDE))
+    branches: list[list[ChanceCell]] = field(default_factory=lambda: cells(DEEP, WIDE))
     """By depth and rank, those named without an estimate."""
 
     def of_peak(self, peak: float) -> float:

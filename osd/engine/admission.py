@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from osd.engine.validation import check_request
 from osd.models.pair import Pair
-from osd.sequence import Completion, Row
+from osd.sequence import Completion, SequenceState
 from router.base import Decision, Router
 from storage.records import Request
 
@@ -23,13 +23,13 @@ Choose = Callable[[Request, Decision, float | None], Decision]
 """The request, what was decided so far, and exp(mean −ln p) of the prompt's tokens (None for a prompt of one)."""
 
 
-class Desk:
+class AdmissionQueue:
     """Requests that wait for a row."""
 
     def __init__(self, pair: Pair, router: Router, limit: int, want: Callable[[str], None]) -> None:
         """``limit``: tokens of a row. ``want`` is told of the draft that each request is sent to."""
         self.pair, self.router, self.limit = pair, router, limit
-        self.waiting: deque[Row] = deque()
+        self.waiting: deque[SequenceState] = deque()
         self._want = want
         self._reads_perplexity = getattr(router, "reads_perplexity", False)
         self._choose: Choose | None = getattr(router, "choose", None)
@@ -40,21 +40,21 @@ class Desk:
         seen = self._with_text(request)
         decision = self.router.route(seen)
         self._want(decision.draft)
-        self.waiting.append(Row(request, seen, decision, self.limit))
+        self.waiting.append(SequenceState(request, seen, decision, self.limit))
 
-    def asks_surprise(self, row: Row) -> bool:
+    def asks_surprise(self, row: SequenceState) -> bool:
         """Whether :meth:`decide` wants to know how the prompt's end surprised the target."""
         return self._reads_perplexity and self._has_choice(row)
 
-    def decide(self, row: Row, surprise: float | None) -> None:
+    def decide(self, row: SequenceState, surprise: float | None) -> None:
         """Its prompt was read: what drafts for it, where there is a choice. ``surprise``: the mean of −ln p."""
         if self._choose is not None and self._has_choice(row):
             row.decision = self._choose(row.seen, row.decision, None if surprise is None else math.exp(surprise))
 
-    def _has_choice(self, row: Row) -> bool:
+    def _has_choice(self, row: SequenceState) -> bool:
         return self._choose is not None and len(row.decision.route.drafts) > 1
 
-    def observe(self, row: Row, completion: Completion) -> None:
+    def observe(self, row: SequenceState, completion: Completion) -> None:
         """Tell the router how a request went."""
         self.router.observe(row.seen, row.decision, completion.outcomes)
 

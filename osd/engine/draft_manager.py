@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from osd.drafters.loaded_draft import Body, Seat
+from osd.drafters.loaded_draft import DraftModel, LoadedDraft
 from osd.drafters.no_draft import Nobody
 from osd.drafters.pool import DraftPool
-from osd.drafters.residency import Arrival, DraftMemory, Residence
+from osd.drafters.residency import DraftMemory, DraftResidency, LoadedVersion
 from osd.gamma.base import CostModel
 from osd.hotswap.drafts import HeadSwap, Swap
 from osd.hotswap.loader import weight_bytes
@@ -28,8 +28,8 @@ class PassCosts:
 
     def draft_ms(self, draft: str, rows: int = 1) -> float | None:
         """Milliseconds of one draft pass over so many rows; None for a draft that is not in memory or was not timed."""
-        seat = self._pool.seats.get(draft)
-        return None if seat is None else seat.body.costs(self._pool.costs).passes_ms(rows, 1)
+        loaded = self._pool.loaded_drafts.get(draft)
+        return None if loaded is None else loaded.body.costs(self._pool.costs).passes_ms(rows, 1)
 
     def of(self, draft: str, gamma_max: int) -> Costs | None:
         """What rounds of one row cost with this draft, up to ``gamma_max`` tokens; None while too little was timed."""
@@ -43,7 +43,7 @@ class PassCosts:
         return self._pool.costs.verify_ms(rows, tokens)
 
 
-class Household:
+class DraftManager:
     """See the module. Used by the engine's thread."""
 
     def __init__(self, pair: Pair, serve: ServeSettings, swap: Swap | None, heads: HeadSwap | None) -> None:
@@ -53,7 +53,7 @@ class Household:
         self.swap, self.heads = swap, heads
         self.pool = DraftPool(_first_seat(pair, serve, swap), pair.vocab_size, CostModel())
         self.pool.head = None if heads else head_in_settings(serve, pair.draft)
-        self.residence = Residence(self.pool, serve.draft_memory_mb and serve.draft_memory_mb << 20)
+        self.residence = DraftResidency(self.pool, serve.draft_memory_mb and serve.draft_memory_mb << 20)
         self._put_off: dict[str, int] = {}
         """Drafts that found no room, and how many had become idle by then."""
         if self.ready:
@@ -66,7 +66,7 @@ class Household:
 
     def want(self, draft: str) -> None:
         """A request was sent to this draft: load it, unless it is here, or it found no room and nothing has changed."""
-        if self.swap and draft not in self.pool.seats and self._put_off.get(draft) != self.pool.idled:
+        if self.swap and draft not in self.pool.loaded_drafts and self._put_off.get(draft) != self.pool.idled:
             self.swap.want(draft)
 
     def renew(self) -> None:
@@ -76,11 +76,11 @@ class Household:
             self._let_in(arrival, self.swap)
         while self.swap.gone:
             self._let_go(self.swap.gone.pop(), self.swap)
-        for name in [name for name in self.swap.serving if name not in self.pool.seats]:
+        for name in [name for name in self.swap.serving if name not in self.pool.loaded_drafts]:
             self.swap.leave(name)
-        self.swap.bases = frozenset(seat.body.base for seat in self.pool.seats.values() if seat.body.base)
+        self.swap.bases = frozenset(loaded.body.base for loaded in self.pool.loaded_drafts.values() if loaded.body.base)
 
-    def _let_in(self, arrival: Arrival, swap: Swap) -> None:
+    def _let_in(self, arrival: LoadedVersion, swap: Swap) -> None:
         """If it is wanted still, and there is room."""
         taken = self.residence.take(arrival) if arrival.draft in swap.names() else "later"
         if taken != "taken":
@@ -101,12 +101,12 @@ class Household:
         return self.residence.memory()
 
 
-def _first_seat(pair: Pair, serve: ServeSettings, swap: Swap | None) -> Seat:
+def _first_seat(pair: Pair, serve: ServeSettings, swap: Swap | None) -> LoadedDraft:
     """The pair's own draft, with a cache for a whole batch; nobody where the pair has none."""
     if not has_draft(pair):
-        return Seat(DEFAULT_DRAFT, UNVERSIONED, Nobody(pair.device))
-    body = Body(
+        return LoadedDraft(DEFAULT_DRAFT, UNVERSIONED, Nobody(pair.device))
+    body = DraftModel(
         pair.draft.decoder(serve.max_batch, row_length(pair, serve)), pair.vocab_size, name=None,
         base=swap.root.digest if swap else None, weight_bytes=weight_bytes(pair.draft.module), limit=pair.draft.limit,
     )  # fmt: skip
-    return Seat(swap.draft, swap.root.id, body) if swap else Seat(DEFAULT_DRAFT, UNVERSIONED, body)
+    return LoadedDraft(swap.draft, swap.root.id, body) if swap else LoadedDraft(DEFAULT_DRAFT, UNVERSIONED, body)

@@ -19,20 +19,20 @@ from osd.draft import Draft
 from osd.drafters.factory import make_drafting
 from osd.drafters.scoring import Shadow
 from osd.drafters.tree import Proposer
-from osd.engine.admission import Desk
-from osd.engine.draft_manager import UNVERSIONED, Household, PassCosts
-from osd.engine.prefill_queue import Reading
+from osd.engine.admission import AdmissionQueue
+from osd.engine.draft_manager import UNVERSIONED, DraftManager, PassCosts
+from osd.engine.prefill_queue import PrefillQueue
 from osd.engine.stats import EngineStats
 from osd.engine.stop import Ending
 from osd.gamma.base import CostModel, GammaController, Observation
-from osd.gamma.factory import make_pace
+from osd.gamma.factory import make_planner
 from osd.hotswap.drafts import HeadSwap, Swap
-from osd.logits import Scored
+from osd.logits import RaggedLogits
 from osd.models.device_timer import Clock
 from osd.models.pair import Pair, row_length, row_limit
 from osd.recording.recorder import Recorder
-from osd.sequence import Completion, Progress, Row
-from osd.verification.result import Verdict, uniforms
+from osd.sequence import Completion, RequestOutput, SequenceState
+from osd.verification.result import VerifyResult, uniforms
 from osd.verification.verify import verify
 from osd.verification.warping import Warp
 from router.base import Router
@@ -43,7 +43,7 @@ from storage.settings import ServeSettings
 
 __all__ = ["UNVERSIONED", "Engine", "EngineStats"]
 
-Listener = Callable[[Sequence[Row], Sequence[Progress], Verdict, Scored], None]
+Listener = Callable[[Sequence[SequenceState], Sequence[RequestOutput], VerifyResult, RaggedLogits], None]
 """Hears of every round: its rows, what each got, the verdict and the target's logits."""
 
 
@@ -69,22 +69,22 @@ class Engine:
         self.pair, self.settings = pair, settings
         self.limit = row_limit(pair, settings)
         self.recorder, self.swap, self.heads = recorder, swap, heads
-        self.household = Household(pair, settings, swap, heads)
-        self.drafter = self.household.pool
-        self.desk = Desk(pair, router or FixedRouter(), self.limit, self.household.want)
-        self.pace = make_pace(settings, self.costs)
+        self.draft_manager = DraftManager(pair, settings, swap, heads)
+        self.drafter = self.draft_manager.pool
+        self.admission = AdmissionQueue(pair, router or FixedRouter(), self.limit, self.draft_manager.want)
+        self.planner = make_planner(settings, self.costs)
         self.pass_costs = PassCosts(self.drafter)
         """What passes cost, for routers."""
         self.stats = EngineStats()
         self.target = pair.target.decoder(settings.max_batch, row_length(pair, settings))
-        self.reading = Reading(self.desk, self.target, settings, self.stats)
+        self.reading = PrefillQueue(self.admission, self.target, settings, self.stats)
         self.drafter.read_as(settings)
         self.drafting = make_drafting(pair.target, settings, self.drafter, self.target, proposer)
         self.shadow = Shadow(self.drafter, self.router)
         self.ending = Ending(pair.tokenizer, pair.eos_ids)
         self.listener: Listener | None = None
-        self.rows: list[Row] = []
-        self._ended: list[Progress] = []
+        self.rows: list[SequenceState] = []
+        self._ended: list[RequestOutput] = []
         self._clock = Clock(pair.device)
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -92,7 +92,7 @@ class Engine:
     @property
     def router(self) -> Router:
         """What sends requests to routes and drafts."""
-        return self.desk.router
+        return self.admission.router
 
     @property
     def costs(self) -> CostModel:
@@ -122,7 +122,7 @@ class Engine:
         """Queue a request. Raises BadRequest or UnknownRoute; nothing is queued then."""
         if self._find(request.id):
             raise BadRequest(field="id", reason=f"request {request.id!r} is already being served")
-        self.desk.submit(request)
+        self.admission.submit(request)
 
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
@@ -135,7 +135,7 @@ class Engine:
         else:
             self.reading.drop(row, len(self.rows))
         completion = self._finish(row, "cancelled")
-        self._ended.append(Progress(row.request, (), row.length, completion))
+        self._ended.append(RequestOutput(row.request, (), row.length, completion))
         if self.recorder:
             self.recorder.finish(completion)
         return True
@@ -151,7 +151,7 @@ class Engine:
             yield from (progress.completion for progress in self.step() if progress.completion)
 
     @torch.inference_mode()
-    def step(self) -> list[Progress]:
+    def step(self) -> list[RequestOutput]:
         """One round over the batch; what it brought to each request."""
         self.shadow.work(idle=not self.busy)
         self._swap()
@@ -161,12 +161,12 @@ class Engine:
             progress += self._round()
         return progress
 
-    def _round(self) -> list[Progress]:
+    def _round(self) -> list[RequestOutput]:
         with self._clock as clock:
-            gammas = self.pace.plan(self.rows)
+            gammas = self.planner.plan(self.rows)
             warp = Warp.of([row.request.sampling for row in self.rows], self.pair.vocab_size, self.pair.device)
             chance = uniforms(self.rows, gammas, self.pair.device) if warp else None
-            draft = self.drafting.propose(self.rows, gammas, warp, chance, self.pace.steer)
+            draft = self.drafting.propose(self.rows, gammas, warp, chance, self.planner.should_continue)
             clock.split()
             keep = self.recorder is not None
             scored, verdict = verify(self.target, self.rows, draft, warp, chance, keep_chances=keep)
@@ -179,14 +179,14 @@ class Engine:
         for row in self.reading.admit(len(self.rows)):
             self.drafting.join(row, row.decision.draft)
             row.begin(self._controller(row))
-            self.stats.stood_in += row.seat.draft != row.decision.draft
+            self.stats.stood_in += row.loaded.draft != row.decision.draft
             self.rows.append(row)
 
-    def _controller(self, row: Row) -> GammaController:
+    def _controller(self, row: SequenceState) -> GammaController:
         gamma = row.request.gamma
         if gamma is not None:
-            return self.pace.fixed(min(gamma, self.settings.gamma_max))
-        return self.pace.controller(row.route, self.drafter.costs_beside(row))
+            return self.planner.fixed(min(gamma, self.settings.gamma_max))
+        return self.planner.controller(row.route, self.drafter.costs_beside(row))
 
     def _measure(self, rows: int, draft: Draft, clock: Clock) -> None:
         """Tell the cost model. Committing is as often as verifying, so it counts there."""
@@ -200,10 +200,10 @@ class Engine:
             self.costs.forget_verifying()
 
     def _commit(
-        self, gammas: Sequence[int], draft: Draft, verdict: Verdict, scored: Scored, clock: Clock
-    ) -> list[Progress]:
+        self, gammas: Sequence[int], draft: Draft, verdict: VerifyResult, scored: RaggedLogits, clock: Clock
+    ) -> list[RequestOutput]:
         """Append what was accepted, tell the controllers, keep what can be learned from, let rows go."""
-        progress: list[Progress] = []
+        progress: list[RequestOutput] = []
         share = 1 / len(self.rows)
         for index, row in enumerate(self.rows):
             accepted, depth, before = verdict.accepted[index], verdict.depths[index], row.length
@@ -214,7 +214,7 @@ class Engine:
             times, by = (clock.first_ms * share, clock.second_ms * share), self.drafting.version(row)
             row.rounds.append(Round(gammas[index], draft.lengths[index], accepted, len(tokens), *times, by, depth))
             ended = self._finish(row, reason) if reason else None
-            progress.append(Progress(row.request, tuple(tokens), row.length, ended))
+            progress.append(RequestOutput(row.request, tuple(tokens), row.length, ended))
         if self.recorder:
             self.recorder.take(progress, verdict, scored)
         if self.listener:
@@ -223,9 +223,9 @@ class Engine:
             self._leave(index)
         return progress
 
-    def _finish(self, row: Row, reason: str) -> Completion:
+    def _finish(self, row: SequenceState, reason: str) -> Completion:
         completion = row.complete(reason, self.ending.text(row))
-        self.desk.observe(row, completion)
+        self.admission.observe(row, completion)
         self.shadow.keep(row, completion)
         return completion
 
@@ -240,12 +240,12 @@ class Engine:
 
     def _swap(self) -> None:
         """Let drafts and a newer head come and go: exchanges of references between two steps."""
-        if self.household.ready:
+        if self.draft_manager.ready:
             with self._clock as clock:
-                self.household.renew()
+                self.draft_manager.renew()
                 clock.split()
             self.stats.swap_pause_ms.append(clock.first_ms)
-        self.household.renew_head()
+        self.draft_manager.renew_head()
 
-    def _find(self, request_id: str) -> Row | None:
+    def _find(self, request_id: str) -> SequenceState | None:
         return next((row for row in [*self.rows, *self.reading.rows] if row.request.id == request_id), None)

@@ -27,7 +27,7 @@ NEWEST = 0.1
 STALE_SECONDS = 5.0
 
 
-class Load(NamedTuple):
+class EngineLoad(NamedTuple):
     """One engine's."""
 
     busy: float
@@ -41,7 +41,7 @@ class Beacon:
     def __init__(self, folder: Path, look: Callable[[], tuple[bool, int, int]]) -> None:
         self.path = folder / f"{os.getpid()}-{id(self):x}.json"
         self._look, self._closing = look, threading.Event()
-        self._busy, self._told, self._told_at = 0.0, Load(0.0, -1, 0), 0.0
+        self._busy, self._told, self._told_at = 0.0, EngineLoad(0.0, -1, 0), 0.0
         self._thread = threading.Thread(target=self._work, name="osd-beacon", daemon=True)
         self._thread.start()
 
@@ -62,7 +62,7 @@ class Beacon:
 
     def _tell(self, busy: bool, rows: int, waiting: int) -> None:
         self._busy += NEWEST * (busy - self._busy)
-        load, now = Load(round(self._busy, 1), rows, waiting), time.monotonic()
+        load, now = EngineLoad(round(self._busy, 1), rows, waiting), time.monotonic()
         if load != self._told or now - self._told_at >= 1:
             self._told, self._told_at = load, now
             aside = self.path.with_suffix(".aside")
@@ -70,14 +70,14 @@ class Beacon:
             aside.replace(self.path)
 
 
-def loads(folder: Path) -> list[Load]:
+def loads(folder: Path) -> list[EngineLoad]:
     """Of every engine that lives."""
     found = []
     for path in folder.glob("*.json"):
         with suppress(OSError, ValueError, KeyError):
             said = json.loads(path.read_text())
             if abs(time.time() - said["at"]) < STALE_SECONDS:
-                found.append(Load(said["busy"], said["rows"], said["waiting"]))
+                found.append(EngineLoad(said["busy"], said["rows"], said["waiting"]))
     return found
 
 

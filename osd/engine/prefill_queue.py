@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from osd.engine.admission import Desk
+from osd.engine.admission import AdmissionQueue
 from osd.engine.stats import EngineStats
 from osd.models.decoder import SCORED, Decoder
-from osd.models.prefill import Piece, read_pieces
+from osd.models.prefill import PrefillChunk, read_pieces
 from osd.models.prefix_cache import target_prefixes
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from storage.settings import ServeSettings
 
 OLDEST = 4
@@ -23,10 +23,10 @@ it."""
 
 
 @dataclass(slots=True)
-class Reader:
+class PrefillState:
     """A row, and how much of its prompt the target's cache holds."""
 
-    row: Row
+    row: SequenceState
     asks_surprise: bool
     """Whether the target's logits at the prompt's end are wanted."""
     read: int = 0
@@ -39,30 +39,30 @@ class Reader:
         return self.row.prompt_len - 1 - self.read
 
 
-class Reading:
+class PrefillQueue:
     """See the module. Used by the engine's thread."""
 
-    def __init__(self, desk: Desk, target: Decoder, serve: ServeSettings, stats: EngineStats) -> None:
-        self.desk, self.target, self.stats = desk, target, stats
+    def __init__(self, admission: AdmissionQueue, target: Decoder, serve: ServeSettings, stats: EngineStats) -> None:
+        self.admission, self.target, self.stats = admission, target, stats
         self._places, self._budget = serve.max_batch, serve.prefill_tokens
-        self.readers: list[Reader] = []
+        self.readers: list[PrefillState] = []
         self.prefixes = target_prefixes(serve, target.cache)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SequenceState]:
         """Those that do not decode yet: they are being read, or wait for a place."""
-        return [*(reader.row for reader in self.readers), *self.desk.waiting]
+        return [*(reader.row for reader in self.readers), *self.admission.waiting]
 
-    def admit(self, first: int) -> list[Row]:
+    def admit(self, first: int) -> list[SequenceState]:
         """Give free places to those that wait, and read a step's tokens. The rows that are ready then have left for
         places ``first`` …, and what drafts for them is decided."""
-        while self.desk.waiting and first + len(self.readers) < self._places:
-            row = self.desk.waiting.popleft()
-            self.readers.append(Reader(row, self.desk.asks_surprise(row)))
+        while self.admission.waiting and first + len(self.readers) < self._places:
+            row = self.admission.waiting.popleft()
+            self.readers.append(PrefillState(row, self.admission.asks_surprise(row)))
             self.stats.prefix_queried += row.prompt_len - 1 if self.prefixes is not None else 0
         return self._step(first) if self.readers else []
 
-    def _step(self, first: int) -> list[Row]:
+    def _step(self, first: int) -> list[SequenceState]:
         self._recall(first)
         by_age = sorted(self.readers, key=lambda reader: reader.row.started)
         given = share([reader.left for reader in by_age], self._budget)
@@ -70,10 +70,10 @@ class Reading:
         self._read(first, [tokens[id(reader)] for reader in self.readers])
         return [self._release(first + i, reader) for i, reader in enumerate([r for r in by_age if not r.left])]
 
-    def drop(self, row: Row, first: int) -> None:
+    def drop(self, row: SequenceState, first: int) -> None:
         """A row ends before it decodes; ``first`` is the place of the first reader."""
-        if row in self.desk.waiting:
-            self.desk.waiting.remove(row)
+        if row in self.admission.waiting:
+            self.admission.waiting.remove(row)
             return
         index = self.rows.index(row)
         last = self.readers.pop()
@@ -99,17 +99,17 @@ class Reading:
                 reader.read = read
 
     def _read(self, first: int, given: Sequence[int]) -> None:
-        pieces: list[Piece] = []
+        pieces: list[PrefillChunk] = []
         for place, (reader, count) in enumerate(zip(self.readers, given, strict=True), first):
             if reader.asks_surprise and count == reader.left > 0:
                 reader.surprise = self.target.prefill_scored(place, reader.row.tokens, reader.read)
             elif count := max(0, min(count, reader.left - SCORED * reader.asks_surprise)):
-                pieces.append(Piece(place, reader.read, reader.row.tokens[reader.read : reader.read + count]))
+                pieces.append(PrefillChunk(place, reader.read, reader.row.tokens[reader.read : reader.read + count]))
             reader.read += count
             self.stats.read_tokens += count
         read_pieces(self.target, pieces)
 
-    def _release(self, place: int, reader: Reader) -> Row:
+    def _release(self, place: int, reader: PrefillState) -> SequenceState:
         """To the first place of those that are being read; whoever stands there takes the reader's."""
         index = self.readers.index(reader)
         if index:
@@ -119,7 +119,7 @@ class Reading:
         if self.prefixes is not None:
             request = reader.row.request
             self.prefixes.keep(place, request.prompt_tokens, self.prefixes.owner(request.tenant))
-        self.desk.decide(reader.row, reader.surprise)
+        self.admission.decide(reader.row, reader.surprise)
         return reader.row
 
 

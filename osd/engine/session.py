@@ -59,14 +59,14 @@ def serving(
         known.append(
             Engine(pair, settings.serve, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer)
         )
-        beacon = Beacon(load_folder(store.directory), lambda: _load(known[0]))
-        stack.callback(beacon.close)
+        load_report = Beacon(load_folder(store.directory), lambda: _load(known[0]))
+        stack.callback(load_report.close)
         yield known[0]
 
 
 def _load(engine: Engine) -> tuple[bool, int, int]:
     """For the beacon."""
-    return engine.busy, len(engine.rows), len(engine.desk.waiting)
+    return engine.busy, len(engine.rows), len(engine.admission.waiting)
 
 
 def _costs(known: Sequence[Engine], draft: str) -> Costs | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from osd.sequence import Row
+from osd.sequence import SequenceState
 
 SLACK = 16
 """Tokens before the new ones that are decoded with them: a stop string may have begun there, and a
@@ -19,7 +19,7 @@ class Ending:
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None, eos_ids: frozenset[int]) -> None:
         self.tokenizer, self.eos_ids = tokenizer, eos_ids
 
-    def cut(self, row: Row, tokens: Sequence[int]) -> tuple[list[int], str | None]:
+    def cut(self, row: SequenceState, tokens: Sequence[int]) -> tuple[list[int], str | None]:
         """The new tokens up to the end of the text, and ``stop``, ``length`` or None for how it ended."""
         kept = list(tokens[: row.end - row.length])
         for count in range(1, len(kept) + 1):
@@ -27,7 +27,7 @@ class Ending:
                 return kept[:count], "stop"
         return kept, "length" if row.length + len(kept) == row.end else None
 
-    def text(self, row: Row) -> str | None:
+    def text(self, row: SequenceState) -> str | None:
         """The output without special tokens, up to the first stop string; None without a tokenizer."""
         if self.tokenizer is None:
             return None
@@ -35,7 +35,7 @@ class Ending:
         found = [position for stop in row.request.stop if (position := text.find(stop)) >= 0]
         return text[: min(found)] if found else text
 
-    def _stops(self, row: Row, tokens: list[int]) -> bool:
+    def _stops(self, row: SequenceState, tokens: list[int]) -> bool:
         if tokens[-1] in self.eos_ids and not row.request.ignore_eos:
             return True
         if not row.request.stop:

@@ -10,7 +10,7 @@ from storage.errors import BadRequest
 from storage.records import Request
 
 
-class Reader(Protocol):
+class PairLimits(Protocol):
     """Who reads the request: a :class:`osd.models.pair.Pair`, or what stands for it elsewhere."""
 
     @property
@@ -24,17 +24,17 @@ class Reader(Protocol):
         ...
 
 
-Check = Callable[[Request, Reader, int], str | None]
+Check = Callable[[Request, PairLimits, int], str | None]
 
 
-def check_request(request: Request, reader: Reader, limit: int) -> None:
+def check_request(request: Request, reader: PairLimits, limit: int) -> None:
     """Raises BadRequest naming the field that is wrong and what would be right. ``limit``: tokens of a row."""
     for field, check in CHECKS.items():
         if reason := check(request, reader, limit):
             raise BadRequest(field=field, reason=reason)
 
 
-def _prompt(request: Request, reader: Reader, limit: int) -> str | None:
+def _prompt(request: Request, reader: PairLimits, limit: int) -> str | None:
     prompt = request.prompt_tokens
     if not prompt:
         return "the prompt is empty; give at least one token"
@@ -48,31 +48,31 @@ def _prompt(request: Request, reader: Reader, limit: int) -> str | None:
     return None
 
 
-def _max_new_tokens(request: Request, reader: Reader, limit: int) -> str | None:
+def _max_new_tokens(request: Request, reader: PairLimits, limit: int) -> str | None:
     return None if request.max_new_tokens >= 1 else f"{request.max_new_tokens} asks for nothing; give 1 or more"
 
 
-def _temperature(request: Request, reader: Reader, limit: int) -> str | None:
+def _temperature(request: Request, reader: PairLimits, limit: int) -> str | None:
     value = request.sampling.temperature
     return None if math.isfinite(value) and value >= 0 else f"{value} is not a temperature; give 0 (greedy) or more"
 
 
-def _top_k(request: Request, reader: Reader, limit: int) -> str | None:
+def _top_k(request: Request, reader: PairLimits, limit: int) -> str | None:
     value = request.sampling.top_k
     return None if value is None or value >= 1 else f"{value} keeps no token; give 1 or more, or leave it out"
 
 
-def _top_p(request: Request, reader: Reader, limit: int) -> str | None:
+def _top_p(request: Request, reader: PairLimits, limit: int) -> str | None:
     value = request.sampling.top_p
     return None if value is None or 0 < value <= 1 else f"{value} is outside (0, 1]; 1 keeps every token"
 
 
-def _seed(request: Request, reader: Reader, limit: int) -> str | None:
+def _seed(request: Request, reader: PairLimits, limit: int) -> str | None:
     value = request.sampling.seed
     return None if value is None or value >= 0 else f"{value} is negative; give 0 or more"
 
 
-def _stop(request: Request, reader: Reader, limit: int) -> str | None:
+def _stop(request: Request, reader: PairLimits, limit: int) -> str | None:
     if any(not stop for stop in request.stop):
         return "an empty stop string would end every text; leave it out"
     if request.stop and reader.tokenizer is None:
@@ -80,7 +80,7 @@ def _stop(request: Request, reader: Reader, limit: int) -> str | None:
     return None
 
 
-def _gamma(request: Request, reader: Reader, limit: int) -> str | None:
+def _gamma(request: Request, reader: PairLimits, limit: int) -> str | None:
     value = request.gamma
     return None if value is None or value >= 0 else f"{value} is negative; give 0 (no draft) or more"
 

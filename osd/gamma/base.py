@@ -114,7 +114,7 @@ class GammaController(Protocol):
         drafter must read before it can draft, a row (left out: none)."""
         ...
 
-    def steer(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[Go]:
+    def should_continue(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[Go]:
         """Of the rows that still draft, which go on after their draft pass number ``drafted``. Not asked
         where ``signal`` is none."""
         ...
@@ -125,7 +125,7 @@ class Settled:
 
     signal: Signal = "none"
 
-    def steer(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[Go]:
+    def should_continue(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[Go]:
         """Every row drafts what was planned."""
         return [Go.ON] * len(rows)
 
@@ -137,8 +137,8 @@ class RowByRow(Settled):
         """Each row's own gamma."""
         return [row.next_gamma(batch) for row in rows]
 
-    def steer(self, rows: Sequence[SteeredRow], drafted: int, signals: Sequence[float]) -> list[Go]:
+    def should_continue(self, rows: Sequence[SteeredRow], drafted: int, signals: Sequence[float]) -> list[Go]:
         """Each row's own answer, where the controller asks a signal."""
         if self.signal == "none":
-            return super().steer(rows, drafted, signals)
+            return super().should_continue(rows, drafted, signals)
         return [row.keep_drafting(signal) for row, signal in zip(rows, signals, strict=True)]

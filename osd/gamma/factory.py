@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 
 from osd.gamma.base import CostModel, GammaController, Go, Observation, RowGamma, Signal
 from osd.gamma.goodput.goodput import GoodputController
-from osd.gamma.planner import Pace
+from osd.gamma.planner import GammaPlanner
 from osd.gamma.rules.analytic import AnalyticController
 from osd.gamma.rules.cache_fsm import CacheFsmController
 from osd.gamma.rules.confidence import ConfidenceController
@@ -40,8 +40,8 @@ from storage.errors import BadSetting
 from storage.settings import ServeSettings
 
 __all__ = [
-    "CONTROLLERS", "CostModel", "GammaController", "Go", "Observation", "Pace", "RowGamma", "Signal", "make_controller",
-    "make_pace",
+    "CONTROLLERS", "CostModel", "GammaController", "Go", "Observation", "GammaPlanner", "RowGamma", "Signal", "make_controller",
+    "make_planner",
 ]  # fmt: skip
 
 
@@ -139,11 +139,11 @@ def make_controller(settings: ServeSettings, costs: CostModel, name: str | None 
     return CONTROLLERS[name](settings, costs)
 
 
-def make_pace(settings: ServeSettings, costs: CostModel) -> Pace:
+def make_planner(settings: ServeSettings, costs: CostModel) -> GammaPlanner:
     """The engine's controllers: ``settings.gamma``, and one for each name in ``settings.gamma_routes``. Raises
     BadSetting as :func:`make_controller`."""
     shared = {
         name: make_controller(settings, costs, name) for name in {settings.gamma, *settings.gamma_routes.values()}
     }
     by_route = {route: shared[name] for route, name in settings.gamma_routes.items()}
-    return Pace(shared[settings.gamma], by_route, lambda name, costs: make_controller(settings, costs, name))
+    return GammaPlanner(shared[settings.gamma], by_route, lambda name, costs: make_controller(settings, costs, name))

@@ -16,7 +16,7 @@ Make = Callable[[str, CostModel], GammaController]
 _ON = Go.ON
 
 
-class Paced(Protocol):
+class PlannedRow(Protocol):
     """A row of the batch, as far as its gamma is concerned."""
 
     controller: GammaController
@@ -32,7 +32,7 @@ class Paced(Protocol):
         ...
 
 
-class Pace:
+class GammaPlanner:
     """Sizes the drafts of a batch whose rows may follow different rules."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Pace:
         """One for all rows that ask for this gamma, so that they are planned together."""
         return self._fixed.setdefault(gamma, FixedController(gamma))
 
-    def plan(self, rows: Sequence[Paced]) -> list[int]:
+    def plan(self, rows: Sequence[PlannedRow]) -> list[int]:
         """Tokens to draft at most, a row."""
         gammas = [0] * len(rows)
         for controller, members in _shared_out(rows, range(len(rows))):
@@ -68,7 +68,7 @@ class Pace:
                 gammas[i] = min(gamma, room)
         return gammas
 
-    def steer(self, rows: Sequence[Paced], lengths: list[int], drafted: int, read: Read) -> None:
+    def should_continue(self, rows: Sequence[PlannedRow], lengths: list[int], drafted: int, read: Read) -> None:
         """After draft pass number ``drafted`` over these rows: shorten ``lengths`` of the rows that stop here."""
         going = [i for i, length in enumerate(lengths) if length >= drafted]
         for controller, members in _shared_out(rows, going):
@@ -77,13 +77,13 @@ class Pace:
             signals = read(controller.signal)
             if len(members) < len(rows):
                 signals = [signals[i] for i in members]
-            answers = controller.steer([rows[i].gamma_state for i in members], drafted, signals)
+            answers = controller.should_continue([rows[i].gamma_state for i in members], drafted, signals)
             for i, go in zip(members, answers, strict=True):
                 if go is not _ON:
                     lengths[i] = drafted if go else drafted - 1
 
 
-def _shared_out(rows: Sequence[Paced], which: Sequence[int]) -> list[tuple[GammaController, Sequence[int]]]:
+def _shared_out(rows: Sequence[PlannedRow], which: Sequence[int]) -> list[tuple[GammaController, Sequence[int]]]:
     """The rows by controller. Nearly always there is one, and this is asked after every draft pass."""
     controllers = [rows[i].controller for i in which]
     if not controllers or controllers.count(controllers[0]) == len(controllers):

@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from osd.hotswap.canary_comparison import Finding, compare
+from osd.hotswap.canary_comparison import CanaryFinding, compare
 from storage import records
 from storage.errors import UnknownDraft
 from storage.fleet_settings import FleetSettings
-from storage.insights.served import Served, served
+from storage.insights.served import ServedPart, served
 from storage.records import DraftVersion
 from storage.store import Store
-from storage.versions.canaries import Canary, Stage
+from storage.versions.canaries import Canary, CanaryStage
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Trial:
 
     def __init__(self, store: Store, settings: FleetSettings, worker: str) -> None:
         self.store, self.settings, self.worker = store, settings, worker
-        self._stages: dict[str, Stage] = {}
+        self._stages: dict[str, CanaryStage] = {}
         self._look_at = 0.0
 
     @property
@@ -92,7 +92,7 @@ class Trial:
         elif found:
             self.store.canaries.note_look(canary.version, facts)
 
-    def _served(self, version: str, canary: Canary) -> list[Served]:
+    def _served(self, version: str, canary: Canary) -> list[ServedPart]:
         return served(self.store.db, version, canary.began_at, MOST * self.settings.canary_requests)
 
     def _release(self, canary: Canary, why: str, facts: Mapping[str, Any]) -> None:
@@ -106,11 +106,11 @@ class Trial:
             log.warning("%s is taken back: %s", canary.version, why, extra={"action": "canary_taken_back"})
 
 
-def _facts(found: Finding | None, look: int, done: int) -> dict[str, Any]:
+def _facts(found: CanaryFinding | None, look: int, done: int) -> dict[str, Any]:
     return {"look": look, "requests": done} | (asdict(found) if found else {})
 
 
-def _why(found: Finding, canary: Canary) -> str:
+def _why(found: CanaryFinding, canary: Canary) -> str:
     return (
         f"on {found.requests} requests of one worker its {found.measure} was {found.after:.3f}, that of {canary.base} "
         f"on {found.others} requests of the others {found.before:.3f}: worse by at least {-found.high:.3f} with "

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from storage.insights.interval import Bucket, Rate, rate, student
-from storage.insights.served import Served
+from storage.insights.served import ServedPart
 
-Measure = Callable[[Served], Bucket]
+Measure = Callable[[ServedPart], Bucket]
 MEASURES: dict[str, Measure] = {
     "acceptance": lambda one: (one.accepted, one.judged),
     "tokens a round": lambda one: (one.emitted, one.rounds),
@@ -24,7 +24,7 @@ MEASURES: dict[str, Measure] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CanaryFinding:
     """What a look found."""
 
     measure: str
@@ -44,7 +44,7 @@ class Finding:
         return self.high < 0
 
 
-def compare(tried: Sequence[Served], others: Sequence[Served], confidence: float) -> Finding | None:
+def compare(tried: Sequence[ServedPart], others: Sequence[ServedPart], confidence: float) -> CanaryFinding | None:
     """None where there is too little of either to say anything."""
     name = "tokens a round" if _has_stopped(tried, others) else "acceptance"
     left, right = _by_route(tried, MEASURES[name]), _by_route(others, MEASURES[name])
@@ -56,17 +56,17 @@ def compare(tried: Sequence[Served], others: Sequence[Served], confidence: float
     before = sum(weight / total * (o.value or 0) for _, o, weight in known)
     width = _width([(side, weight / total) for t, o, weight in known for side in (t, o)], confidence)
     counts = [sum(one.requests for one in side) for side in (tried, others)]
-    return Finding(name, counts[0], counts[1], before, after, after - before + width, confidence)
+    return CanaryFinding(name, counts[0], counts[1], before, after, after - before + width, confidence)
 
 
-def _has_stopped(tried: Sequence[Served], others: Sequence[Served]) -> bool:
+def _has_stopped(tried: Sequence[ServedPart], others: Sequence[ServedPart]) -> bool:
     """Whether the tried version is hardly drafted with where the others' is: a controller has given up on it, and what
     is judged of it says little. Then tokens a round tell."""
     shares = [sum(one.judged > 0 for one in side) / max(1, len(side)) for side in (tried, others)]
     return shares[0] < shares[1] / 2
 
 
-def _by_route(side: Sequence[Served], measure: Measure) -> dict[str, list[Bucket]]:
+def _by_route(side: Sequence[ServedPart], measure: Measure) -> dict[str, list[Bucket]]:
     routes: dict[str, list[Bucket]] = defaultdict(list)
     for one in side:
         routes[one.route].append(measure(one))

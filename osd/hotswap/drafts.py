@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from osd.drafters.residency import Arrival
+from osd.drafters.residency import LoadedVersion
 from osd.hotswap.canary import Trial
 from osd.hotswap.follower import Follower
 from osd.hotswap.loader import Loader
@@ -24,7 +24,7 @@ from storage.store import Store
 log = logging.getLogger(__name__)
 
 
-class Swap(Follower[Arrival]):
+class Swap(Follower[LoadedVersion]):
     """The weights that draft. The engine's thread calls all but the thread's own methods."""
 
     def __init__(self, store: Store, draft: str, pair: Pair, settings: Settings, worker: str) -> None:
@@ -52,7 +52,7 @@ class Swap(Follower[Arrival]):
         """The default draft and those that were asked for."""
         return [self.draft, *(name for name in list(self._asked) if name != self.draft)]
 
-    def load(self, version: DraftVersion) -> Arrival:
+    def load(self, version: DraftVersion) -> LoadedVersion:
         """Its weights, or its adapter. An adapter is merged where one draft alone is served: that is a little faster,
         and nobody would share its base."""
         return self._loader.load(version, self.bases, shares=len({*self.names(), *self._routed}) > 1)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from osd.drafters.residency import Arrival
+from osd.drafters.residency import LoadedVersion
 from osd.models.decoder import Decoder, lay_out
 from osd.models.forward import Builder
 from osd.models.lora.adapter import Adapter, LowRank, NotPlain, Sizes, read_adapter, sizes_of
@@ -57,7 +57,7 @@ class Loader:
         self.store, self.pair, self.length = store, pair, length
         self._families = {digest: Family.of(pair.draft)}
 
-    def load(self, version: DraftVersion, bases: Collection[str], *, shares: bool) -> Arrival:
+    def load(self, version: DraftVersion, bases: Collection[str], *, shares: bool) -> LoadedVersion:
         """A version whose files are sound. ``bases``: digests of the full weights that are in memory; with ``shares``
         an adapter stays an adapter over its base, else it is merged into a copy of it.
 
@@ -74,14 +74,14 @@ class Loader:
             return self._over(root, family, version, bases, adapter)
         module = load_version(self.store, version, family)
         decoder = self._decoder(module, family, version.id)
-        return Arrival(version.draft, version.id, family.limit, None, decoder, weight_bytes(module))
+        return LoadedVersion(version.draft, version.id, family.limit, None, decoder, weight_bytes(module))
 
     def _over(
         self, base: DraftVersion, family: Family, version: DraftVersion, bases: Collection[str], adapter: Adapter | None
-    ) -> Arrival:
+    ) -> LoadedVersion:
         """Full weights, bare or with an adapter over them; they are loaded where they are not in memory, under whatever
         name: a draft that was forked from another shares its weights until it learns."""
-        there = Arrival(version.draft, version.id, family.limit, base.digest, adapter=adapter)
+        there = LoadedVersion(version.draft, version.id, family.limit, base.digest, adapter=adapter)
         if base.digest in bases:
             return there
         if family.module is not None and base.number == 0:

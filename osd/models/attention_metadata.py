@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from osd.models.ragged_attention import Group, group, share_out
+from osd.models.ragged_attention import AttentionGroup, group, share_out
 
 BAND = 32
 """Tokens of one row up to which a pass takes its mask from one that was made beforehand."""
@@ -18,11 +18,11 @@ copies the mask in every layer; where only its beginning is none, the kernel fai
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class AttentionMetadata:
     """Where one forward pass reads and writes: rows ``first`` … ``first + B − 1``, T tokens each."""
 
     first: int
-    groups: Sequence[Group]
+    groups: Sequence[AttentionGroup]
     """The rows, as they attend together: each of them reads up to its own ``span``."""
     positions: Tensor
     """(B, T) int64: position of each token fed; consecutive within a row, or depths in a tree."""
@@ -42,7 +42,7 @@ def alignment(device: torch.device) -> int:
     return 1 if device.type == "cpu" else ALIGNED
 
 
-class Aim:
+class AttentionMetadataBuilder:
     """Makes feeds for a cache whose rows have ``length`` positions each, the model knowing the first ``limit``."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Aim:
 
     def rows(
         self, first: int, starts: Sequence[int], width: int, counts: Sequence[int], packed: Tensor | None = None
-    ) -> Feed:
+    ) -> AttentionMetadata:
         """B rows from ``first``: row i takes ``width`` tokens at positions ``starts[i]`` …, which lie within the rows.
         With ``packed`` (N,) only those of the B · width tokens are fed, the first ``counts[i]`` of each row."""
         if len(starts) == 1 and packed is None and width <= BAND:
@@ -70,7 +70,7 @@ class Aim:
         visible = self._ramp[: self._wide(span)] <= columns.unsqueeze(-1)
         return self._feed(first, starts, counts, self._known(columns, span), columns, visible, span, packed)
 
-    def _few_of_one(self, first: int, start: int, width: int) -> Feed:
+    def _few_of_one(self, first: int, start: int, width: int) -> AttentionMetadata:
         """Few tokens of one row: all of it are pieces of what was made before."""
         span, begin = start + width, self.length - start
         shift = -begin % self._aligned
@@ -79,8 +79,8 @@ class Aim:
         mask = self._bands[shift][:, :, :width, begin + shift : begin + shift + span]
         columns = self._ramp[start:span]
         slots = columns + first * self.length if first else columns
-        groups = [Group(slice(0, 1), slice(0, width), width, start, span, mask, None)]
-        return Feed(first, groups, self._known(columns, span).unsqueeze(0), slots, mask, span)
+        groups = [AttentionGroup(slice(0, 1), slice(0, width), width, start, span, mask, None)]
+        return AttentionMetadata(first, groups, self._known(columns, span).unsqueeze(0), slots, mask, span)
 
     def _make_band(self, shift: int) -> Tensor:
         first = -self.length - shift
@@ -90,7 +90,7 @@ class Aim:
 
     def trees(
         self, starts: Sequence[int], depths: Tensor, seen: Tensor, counts: Sequence[int], packed: Tensor | None
-    ) -> Feed:
+    ) -> AttentionMetadata:
         """Trees in the first B rows: token i of a row goes to slot ``starts`` + i, stands at position ``starts`` +
         ``depths`` (B, T), and sees the text before ``starts`` and its ancestors, ``seen`` (B, T, T)."""
         begin, width = self._column(starts), depths.shape[1]
@@ -103,7 +103,7 @@ class Aim:
     def _feed(
         self, first: int, starts: Sequence[int], counts: Sequence[int], positions: Tensor, columns: Tensor,
         visible: Tensor, span: int, packed: Tensor | None,
-    ) -> Feed:  # fmt: skip
+    ) -> AttentionMetadata:  # fmt: skip
         """Of B rows whose T tokens are written at ``columns`` (B, T) and see what is ``visible``, (B, T, span or
         more)."""
         mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)[..., :span]
@@ -112,7 +112,7 @@ class Aim:
         begins = [row * self.length for row in range(first, first + len(starts))]
         slots = (columns + self._column(begins)).view(-1)
         slots = slots if packed is None else slots[packed]
-        return Feed(first, groups, positions, slots, mask, span, packed)
+        return AttentionMetadata(first, groups, positions, slots, mask, span, packed)
 
     def _wide(self, numbers: int) -> int:
         """So many or a few more: a line of a mask."""

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from osd.models.tree_mask import Layout
 
 Array = npt.NDArray[Any]
-Sight = tuple[Array, Array, Array, Array, Array]
+CompiledInputs = tuple[Array, Array, Array, Array, Array]
 """Of n tokens, row after row: (n,) int64 the slots where their keys and values go, their positions, the slots where
 their rows begin, and how many slots from there on they see; (n, T) bool which of the T slots behind those they see,
 themselves among them. T is 0 where there is no tree."""
 
 
-def of_rows(first: int, starts: Sequence[int], counts: Sequence[int], length: int) -> Sight:
+def of_rows(first: int, starts: Sequence[int], counts: Sequence[int], length: int) -> CompiledInputs:
     """``counts[i]`` tokens from position ``starts[i]`` on, in the rows from ``first`` on, of ``length`` slots each: all
     up to themselves."""
     begins = np.array([(first + row) * length for row, n in enumerate(counts) for _ in range(n)])
@@ -25,7 +25,7 @@ def of_rows(first: int, starts: Sequence[int], counts: Sequence[int], length: in
     return begins + positions, positions, begins, positions + 1, np.empty((len(positions), 0), np.bool_)
 
 
-def of_trees(starts: Sequence[int], counts: Sequence[int], length: int, layout: Layout) -> Sight:
+def of_trees(starts: Sequence[int], counts: Sequence[int], length: int, layout: Layout) -> CompiledInputs:
     """The first ``counts[i]`` nodes of each of the first rows' trees, whose roots are at ``starts[i]``: the text before
     the root, and their ancestors."""
     depths, seen = (each.numpy() for each in layout)
@@ -34,7 +34,7 @@ def of_trees(starts: Sequence[int], counts: Sequence[int], length: int, layout: 
     return begins + texts + nodes, texts + depths[rows, nodes], begins, texts, seen[rows, nodes]
 
 
-class Fed(NamedTuple):
+class PassInput(NamedTuple):
     """What a pass feeds: ``counts[i]`` tokens from position ``starts[i]`` on, to each row from ``first`` on; with a
     layout they are trees, in the first rows."""
 
@@ -43,7 +43,7 @@ class Fed(NamedTuple):
     counts: Sequence[int]
     layout: Layout | None = None
 
-    def sight(self, length: int) -> Sight:
+    def sight(self, length: int) -> CompiledInputs:
         """Of rows of ``length`` slots."""
         if self.layout is None:
             return of_rows(self.first, self.starts, self.counts, length)

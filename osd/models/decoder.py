@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from osd.logits import Scored
+from osd.logits import RaggedLogits
 from osd.models import llama_forward
 from osd.models.brief import MOST_READ, Acceptance, BriefPass, ReadOff
-from osd.models.compiled_inputs import Fed
+from osd.models.compiled_inputs import PassInput
 from osd.models.forward import Builder, Fill, Forward
 from osd.models.hf_forward import hugging_face_forward
 from osd.models.kv_cache import RaggedCache
@@ -90,18 +90,18 @@ class Decoder:
                 return logits
             self.went_brief = bool(self.went_brief)
         self.read_off = None
-        return self._pass(tokens, Fed(first, starts, [tokens.shape[1]] * len(starts)), last)
+        return self._pass(tokens, PassInput(first, starts, [tokens.shape[1]] * len(starts)), last)
 
     def scored(
         self, tokens: torch.Tensor, starts: Sequence[int], counts: Sequence[int], layout: Layout | None = None
-    ) -> Scored:
+    ) -> RaggedLogits:
         """Feed the first ``counts[i]`` of tokens (B, T) to each of the first rows, from position ``starts[i]`` on; with
         a layout they are trees, whose roots stand there."""
         self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
         self.read_off = None
-        return _scored(self._pass(tokens, Fed(0, starts, counts, layout), None), tokens.shape[1], counts)
+        return _scored(self._pass(tokens, PassInput(0, starts, counts, layout), None), tokens.shape[1], counts)
 
-    def _pass(self, tokens: torch.Tensor, fed: Fed, last: torch.Tensor | None) -> torch.Tensor:
+    def _pass(self, tokens: torch.Tensor, fed: PassInput, last: torch.Tensor | None) -> torch.Tensor:
         """The logits, (1, N, V) where it is packed, by the way of few tokens where there is one that takes these; until
         it is trusted, beside the long one."""
         few: FewTokens | None = getattr(self.forward, "few", None)
@@ -117,7 +117,7 @@ class Decoder:
             self.quicker = few.compare(_scored(said, width, counts), _scored(logits, width, counts), counts)
         return logits
 
-    def _aim(self, fed: Fed, width: int) -> None:
+    def _aim(self, fed: PassInput, width: int) -> None:
         packed = self._packed(fed.counts, width)
         if fed.layout is None:
             self.cache.aim(fed.first, fed.starts, width, fed.counts, packed)
@@ -181,10 +181,10 @@ class Decoder:
         self.cache.swap_rows(one, other, length)
 
 
-def _scored(logits: torch.Tensor, width: int, counts: Sequence[int]) -> Scored:
+def _scored(logits: torch.Tensor, width: int, counts: Sequence[int]) -> RaggedLogits:
     """Of a pass over B rows of ``width`` tokens: (B, T, V) or, packed, (1, N, V)."""
     whole = logits.shape[:2] == (len(counts), width)
-    return Scored.of(logits) if whole else Scored.packed(logits[0], counts)
+    return RaggedLogits.of(logits) if whole else RaggedLogits.packed(logits[0], counts)
 
 
 def lay_out(build: Builder, parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:

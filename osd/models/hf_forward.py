@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from osd.models.attention_metadata import Feed
+from osd.models.attention_metadata import AttentionMetadata
 from osd.models.forward import Forward
 from osd.models.kv_cache import RaggedCache
 from osd.models.lora.bank import Mix
@@ -19,7 +19,7 @@ def hugging_face_forward(module: PreTrainedModel) -> Forward:
     """The model's own forward pass, aimed at a ragged cache."""
 
     def forward(tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
-        feed: Feed = cache.feed
+        feed: AttentionMetadata = cache.feed
         with ExitStack() as hooks:
             if cache.wants_embedding:
                 hooks.enter_context(_embedding_kept(module, cache))

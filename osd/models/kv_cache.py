@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from osd.models.attention_metadata import Aim, Feed
+from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
 
 if TYPE_CHECKING:
     from osd.models.lora.bank import Mix
@@ -126,8 +126,8 @@ class RaggedCache(Cache):
         """``limit`` is the first position that the model does not know; only padding is ever fed there."""
         self.rows, self.length, self.limit = rows, length, limit
         self._device, self._dtype = device, dtype
-        self._aim = Aim(length, limit, layers, self._size, device, dtype)
-        self.feed: Feed
+        self._aim = AttentionMetadataBuilder(length, limit, layers, self._size, device, dtype)
+        self.feed: AttentionMetadata
         self.wants_embedding = False
         """Whether somebody reads ``embedding``: a forward pass that would have to work for it asks."""
         self.embedding: torch.Tensor | None = None
@@ -166,16 +166,17 @@ class RaggedCache(Cache):
 
     def aim(
         self, first: int, starts: Sequence[int], width: int, counts: Sequence[int], packed: torch.Tensor | None = None
-    ) -> Feed:
-        """Point the next forward pass at rows: see :meth:`osd.models.attention_metadata.Aim.rows`."""
+    ) -> AttentionMetadata:
+        """Point the next forward pass at rows: see
+        :meth:`osd.models.attention_metadata.AttentionMetadataBuilder.rows`."""
         self.feed = self._aim.rows(first, starts, width, counts, packed)
         return self.feed
 
     def aim_tree(
         self, starts: Sequence[int], depths: torch.Tensor, seen: torch.Tensor, counts: Sequence[int],
         packed: torch.Tensor | None,
-    ) -> Feed:  # fmt: skip
-        """The same at trees: see :meth:`osd.models.attention_metadata.Aim.trees`."""
+    ) -> AttentionMetadata:  # fmt: skip
+        """The same at trees: see :meth:`osd.models.attention_metadata.AttentionMetadataBuilder.trees`."""
         self.feed = self._aim.trees(starts, depths, seen, counts, packed)
         return self.feed
 

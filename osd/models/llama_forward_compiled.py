@@ -20,9 +20,9 @@ from torch import Tensor
 
 from osd.kernels.compile_background import InBackground
 from osd.kernels.compile_subprocess import apart
-from osd.logits import Scored
+from osd.logits import RaggedLogits
 from osd.models.brief import WORTH_COMPILING, array_of
-from osd.models.compiled_inputs import Fed, Sight, of_rows
+from osd.models.compiled_inputs import CompiledInputs, PassInput, of_rows
 from osd.models.kv_cache import RaggedCache
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class FewTokens:
         self.trusted: bool | None = None
         """Whether it says what the lean pass says; None until it was tried."""
 
-    def takes(self, fed: Fed, cache: RaggedCache) -> bool:
+    def takes(self, fed: PassInput, cache: RaggedCache) -> bool:
         """Whether it is there for what is fed. Asked before every pass, and after some of them the compiler is asked
         for."""
         refused = self.trusted is False or cache.mix is not None or not cache.ragged[0].is_initialized
@@ -82,7 +82,7 @@ class FewTokens:
         read = sum(n * (start + n) for start, n in zip(fed.starts, fed.counts, strict=True)) * self._layers[0].seen
         return read * torch.get_num_threads() <= MOST_READ
 
-    def __call__(self, tokens: Tensor, cache: RaggedCache, fed: Fed, last: Tensor | None) -> Tensor:
+    def __call__(self, tokens: Tensor, cache: RaggedCache, fed: PassInput, last: Tensor | None) -> Tensor:
         """Tokens (B, T): logits (B, T, V), or (1, N, V) where not all of them are fed, or with ``last`` (B,) those
         after one token of each row, (B, 1, V)."""
         rows, width = tokens.shape
@@ -98,7 +98,7 @@ class FewTokens:
         logits: Tensor = self._head(embedding)
         return logits
 
-    def _climb(self, tokens: Tensor, cache: RaggedCache, sight: Sight) -> Tensor:
+    def _climb(self, tokens: Tensor, cache: RaggedCache, sight: CompiledInputs) -> Tensor:
         """Tokens (N,): what the output layer is given, (N, D)."""
         parts: Any = PARTS.ready
         cos, sin = self._rotary(cache.length)
@@ -119,7 +119,7 @@ class FewTokens:
         parts.add_and_norm(hidden, part, self._final, self._eps, normed.numpy())
         return normed
 
-    def compare(self, said: Scored, expected: Scored, counts: Sequence[int]) -> bool:
+    def compare(self, said: RaggedLogits, expected: RaggedLogits, counts: Sequence[int]) -> bool:
         """Whether it is trusted from now on; else never. Both are logits of the same pass, of which the first
         ``counts[i]`` of a row mean anything."""
         pairs = [(said.first(i, n), expected.first(i, n)) for i, n in enumerate(counts)]

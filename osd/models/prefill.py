@@ -13,7 +13,7 @@ PADDED = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PrefillChunk:
     """Tokens of one row that are read next."""
 
     place: int
@@ -23,21 +23,21 @@ class Piece:
     tokens: Sequence[int]
 
 
-def read_pieces(decoder: Decoder, pieces: Sequence[Piece]) -> None:
+def read_pieces(decoder: Decoder, pieces: Sequence[PrefillChunk]) -> None:
     """Fill the rows' caches, in passes of CHUNK tokens at most."""
     short = [piece for whole in pieces for piece in _cut(whole)]
     for run in _runs(decoder, short):
         decoder.read(run[0].place, [piece.tokens for piece in run], [piece.start for piece in run])
 
 
-def _cut(piece: Piece) -> Iterator[Piece]:
+def _cut(piece: PrefillChunk) -> Iterator[PrefillChunk]:
     for at in range(0, len(piece.tokens), CHUNK):
-        yield Piece(piece.place, piece.start + at, piece.tokens[at : at + CHUNK])
+        yield PrefillChunk(piece.place, piece.start + at, piece.tokens[at : at + CHUNK])
 
 
-def _runs(decoder: Decoder, pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+def _runs(decoder: Decoder, pieces: Sequence[PrefillChunk]) -> Iterator[list[PrefillChunk]]:
     """Pieces of neighbouring rows that share a pass."""
-    run: list[Piece] = []
+    run: list[PrefillChunk] = []
     for piece in pieces:
         if run and not _fit(decoder, [*run, piece]):
             yield run
@@ -47,7 +47,7 @@ def _runs(decoder: Decoder, pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield run
 
 
-def _fit(decoder: Decoder, run: Sequence[Piece]) -> bool:
+def _fit(decoder: Decoder, run: Sequence[PrefillChunk]) -> bool:
     """Whether these may be one pass: consecutive rows, few tokens, little padding, and none beyond a row."""
     width, tokens = max(len(piece.tokens) for piece in run), sum(len(piece.tokens) for piece in run)
     seen = sum(len(piece.tokens) * (piece.start + len(piece.tokens)) for piece in run)

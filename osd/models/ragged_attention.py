@@ -24,7 +24,7 @@ BLOCK = 128
 """Queries that attend together: of a long pass, the earlier ones are spared the keys that come after them."""
 
 
-class Group(NamedTuple):
+class AttentionGroup(NamedTuple):
     """Neighbouring rows that share a call."""
 
     rows: slice
@@ -94,14 +94,16 @@ def share_out(starts: Sequence[int], counts: Sequence[int], size: int, layers: i
     return groups
 
 
-def group(shares: Sequence[Share], counts: Sequence[int], mask: Tensor, packed: Tensor | None = None) -> list[Group]:
+def group(
+    shares: Sequence[Share], counts: Sequence[int], mask: Tensor, packed: Tensor | None = None
+) -> list[AttentionGroup]:
     """Groups of a pass over ``counts[i]`` tokens of each row, with its mask (B, 1, T, span) and, where not all of the
     B · T tokens are fed, which of them are."""
     groups, begin = [], 0
     for share in shares:
         rows, end = slice(share.first, share.first + share.rows), begin + share.tokens
         whole = packed is not None and (share.rows, share.width) == (len(counts), mask.shape[2])
-        groups.append(Group(
+        groups.append(AttentionGroup(
             rows, slice(begin, end), share.width, share.start, share.span,
             mask[rows, :, : share.width, : share.span],
             packed if whole else _places(counts[rows], share.width, mask.device),
@@ -116,7 +118,7 @@ def _places(counts: Sequence[int], width: int, device: torch.device) -> Tensor |
     return torch.tensor([i * width + j for i, n in enumerate(counts) for j in range(n)], device=device)
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> Tensor:
+def attend(query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float) -> Tensor:
     """A group's queries (n, heads, head_dim), of its tokens, over its rows' keys and values (rows, heads, span,
     head_dim): (n, heads · head_dim)."""
     rows, shape = len(keys), query.shape[1:]
@@ -128,7 +130,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: flo
     return seen if group.places is None else seen[group.places]
 
 
-def _look(query: Tensor, keys: Tensor, values: Tensor, group: Group, scale: float) -> Tensor:
+def _look(query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float) -> Tensor:
     """(rows, heads, width, head_dim), in blocks of queries that all stand before the keys they are spared."""
     shared, blocks = query.shape[1] != keys.shape[1], []
     if group.width <= BLOCK:

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from osd.recording.extract import Block, Ints, Spans, runs
-from osd.recording.topk import Kept
+from osd.recording.topk import TopKLogprobs
 from osd.sequence import Completion
 from storage.records import RequestSamples, TokenKind
 
 
-class Sheaf:
+class SampleAssembler:
     """Blocks in order. One thread at a time."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ def _joined(blocks: Sequence[Block]) -> Block:
     owners = [owner for some in spans for owner in some.owners]
     columns = [np.concatenate(column) for column in list(zip(*spans, strict=True))[1:]]
     widths = [np.concatenate(column) for column in zip(*kept, strict=True)]
-    return Block(Spans(owners, *columns), Kept(*widths), np.concatenate(chances))
+    return Block(Spans(owners, *columns), TopKLogprobs(*widths), np.concatenate(chances))
 
 
 def _picked(block: Block, order: Ints) -> Block:
@@ -59,7 +59,7 @@ def _picked(block: Block, order: Ints) -> Block:
     begins = np.cumsum(block.spans.lengths) - block.spans.lengths
     at = runs(begins[order], spans.lengths)
     # take, unlike [], lets others have the interpreter
-    kept = Kept(*(np.take(array, at, axis=0) for array in block.kept))  # type: ignore[arg-type]
+    kept = TopKLogprobs(*(np.take(array, at, axis=0) for array in block.kept))  # type: ignore[arg-type]
     return Block(spans, kept, np.take(block.chances, at))
 
 

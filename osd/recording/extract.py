@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch.nn.functional as F
 from torch import Tensor
 
-from osd.logits import Scored
-from osd.recording.topk import Kept, Reducer, launched, on_host, rows_at
-from osd.sequence import Progress
-from osd.verification.result import Verdict
+from osd.logits import RaggedLogits
+from osd.recording.topk import Reducer, TopKLogprobs, launched, on_host, rows_at
+from osd.sequence import RequestOutput
+from osd.verification.result import VerifyResult
 from storage.records import TokenKind
 
 Ints = npt.NDArray[np.int64]
@@ -30,10 +30,10 @@ ACCEPTED, REJECTED, UNDRAFTED = (int(kind) for kind in (TokenKind.ACCEPTED, Toke
 class Taken(NamedTuple):
     """A round of B rows, as it was."""
 
-    progress: Sequence[Progress]
+    progress: Sequence[RequestOutput]
     """(B,) what it brought each row."""
-    verdict: Verdict
-    scored: Scored
+    verdict: VerifyResult
+    scored: RaggedLogits
     """The target's logits, which must stay as they are."""
 
 
@@ -85,7 +85,7 @@ class Block(NamedTuple):
     """n spans, and what is kept of their m positions, one after another."""
 
     spans: Spans
-    kept: Kept
+    kept: TopKLogprobs
     chances: Floats
     """(m,) min(1, p/q) there; NaN where it follows from the kinds: in a greedy batch."""
 
@@ -183,7 +183,7 @@ def runs(firsts: Ints, lengths: Ints) -> Ints:
     return np.arange(len(starts)) + starts
 
 
-def _chances(verdict: Verdict, rows: Ints, within: Ints) -> Tensor | None:
+def _chances(verdict: VerifyResult, rows: Ints, within: Ints) -> Tensor | None:
     if verdict.chances is None:
         return None
     padded = F.pad(verdict.chances, (0, 1))

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from osd.recording.round_batch import Parcel
+from osd.recording.round_batch import RoundBatch
 
 ENOUGH_ROWS, ENOUGH_BYTES = 640, 16 << 20
 """Rows of rounds that may wait to be looked at, and how large their logits may be: fewer cost more a position."""
@@ -20,7 +20,7 @@ ENOUGH_ROWS, ENOUGH_BYTES = 640, 16 << 20
 class Work(NamedTuple):
     """What the thread is to do."""
 
-    parcels: list[Parcel]
+    parcels: list[RoundBatch]
     flush: bool
     """Write what is finished."""
     last: bool
@@ -34,7 +34,7 @@ class Buffer:
         """At most ``limit`` bytes; what is finished is due with so many ``requests``, or after so many ``seconds``."""
         self.limit = limit
         self._requests, self._seconds = requests, seconds
-        self._parcels: list[Parcel] = []
+        self._parcels: list[RoundBatch] = []
         self._wake = threading.Condition()
         self._held = self._taken = 0
         """Bytes: of everything here, and of it what the thread is working on."""
@@ -44,12 +44,12 @@ class Buffer:
         self._asked = self._closing = False
         self._idle = True
 
-    def put(self, parcel: Parcel) -> bool:
+    def put(self, parcel: RoundBatch) -> bool:
         """Add a parcel; False when only its completions found room."""
         with self._wake:
             if fits := self._held + parcel.bytes <= self.limit:
                 self._held, self._rows = self._held + parcel.bytes, self._rows + parcel.rows
-            self._parcels.append(parcel if fits else Parcel(completions=parcel.completions))
+            self._parcels.append(parcel if fits else RoundBatch(completions=parcel.completions))
             self._idle = False
             if parcel.completions:
                 self._finish(len(parcel.completions))

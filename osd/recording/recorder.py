@@ -19,17 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from osd.logits import Scored
-from osd.recording.assemble import Sheaf
+from osd.logits import RaggedLogits
+from osd.recording.assemble import SampleAssembler
 from osd.recording.extract import Taken, gather, launch
 from osd.recording.queue import Buffer
 from osd.recording.redaction import Redactor, load_hook
-from osd.recording.round_batch import Parcel
+from osd.recording.round_batch import RoundBatch
 from osd.recording.topk import Reducer
 from osd.recording.tracing import make_tracing
-from osd.recording.writer import Handover
-from osd.sequence import Completion, Progress
-from osd.verification.result import Verdict
+from osd.recording.writer import StoreWriter
+from osd.sequence import Completion, RequestOutput
+from osd.verification.result import VerifyResult
 from storage.records import Outcome
 from storage.settings import Settings
 from storage.store import Store
@@ -49,13 +49,13 @@ class Recorder:
         self.mode = settings.serve.record
         self.reducer = Reducer(settings.storage.top_k, compiled=self.mode != "off")
         self.tracing = make_tracing(settings.trace, "osd-server")
-        self.handover = Handover(store, settings, worker, *([self.tracing.samples] if self.tracing else []))
+        self.handover = StoreWriter(store, settings, worker, *([self.tracing.samples] if self.tracing else []))
         self._overflowed = 0
         self.buffer = Buffer(
             settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
         )
-        self._parcel = Parcel()
-        self._sheaf = Sheaf()
+        self._parcel = RoundBatch()
+        self._sheaf = SampleAssembler()
         self._ended: list[Completion] = []
         # decoding gives up the interpreter at every product, and by default waits 5 ms for this thread, or one that
         # serves HTTP, to give it back
@@ -79,7 +79,7 @@ class Recorder:
         """CPU seconds of the recorder's own thread so far."""
         return self._aside
 
-    def take(self, progress: Sequence[Progress], verdict: Verdict, scored: Scored) -> None:
+    def take(self, progress: Sequence[RequestOutput], verdict: VerifyResult, scored: RaggedLogits) -> None:
         """What one round brought, from the decode loop: it and its logits must stay as they are."""
         begun = time.perf_counter()
         if self.mode != "off":
@@ -101,7 +101,7 @@ class Recorder:
 
     def _send(self, completions: list[Completion]) -> None:
         """Hand over the rounds that were taken, and the requests that ended with them."""
-        parcel, self._parcel = self._parcel, Parcel()
+        parcel, self._parcel = self._parcel, RoundBatch()
         parcel.completions = completions
         if not self.buffer.put(parcel):
             self._overflowed += parcel.kept(self.mode)
@@ -136,7 +136,7 @@ class Recorder:
         self.handover.catch_up()
         return last
 
-    def _sort(self, parcels: list[Parcel]) -> None:
+    def _sort(self, parcels: list[RoundBatch]) -> None:
         """Reduce what came, and note which requests ended."""
         self._sheaf.add(gather([taken for parcel in parcels for taken in parcel.taken], self.mode, self.reducer))
         for launched in (launched for parcel in parcels for launched in parcel.launched):

@@ -18,7 +18,7 @@ BYTES = 8 << 20
 """Of logits that wait to be handed over."""
 
 
-class Parcel:
+class RoundBatch:
     """Some rounds in order, and requests that ended with the last of them."""
 
     __slots__ = ("bytes", "completions", "launched", "rows", "taken")

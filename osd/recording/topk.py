@@ -24,7 +24,7 @@ Compiled = Callable[..., None]
 OTHERWISE = "positions are reduced by PyTorch, which takes four times as long"
 
 
-class Kept(NamedTuple):
+class TopKLogprobs(NamedTuple):
     """What is kept of the target's distribution at m positions."""
 
     ids: npt.NDArray[np.int32]
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
     """(m,) probability of all other tokens."""
 
 
-def reduce_plain(logits: Tensor, k: int) -> Kept:
+def reduce_plain(logits: Tensor, k: int) -> TopKLogprobs:
     """Logits (m, V) of any type and device → what is kept of them, k at most V. A row with NaN comes out as NaN."""
     return on_host(*launched(logits, k))
 
@@ -47,9 +47,9 @@ def launched(logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     return ids.to(torch.int32), logprobs, (1 - logprobs.exp().sum(-1)).clamp_(min=0)
 
 
-def on_host(ids: Tensor, logprobs: Tensor, outside: Tensor) -> Kept:
+def on_host(ids: Tensor, logprobs: Tensor, outside: Tensor) -> TopKLogprobs:
     """What was launched, when it is there."""
-    return Kept(ids.cpu().numpy(), logprobs.cpu().numpy(), outside.cpu().numpy())
+    return TopKLogprobs(ids.cpu().numpy(), logprobs.cpu().numpy(), outside.cpu().numpy())
 
 
 def rows_at(table: Tensor, index: Index) -> Tensor:
@@ -75,7 +75,7 @@ class Reducer:
         """Until the compiled pass is ready; False where there is none."""
         return self._compiler is not None and self._compiler.wait() is not None
 
-    def __call__(self, passes: Sequence[Tensor], numbers: Index, places: Index) -> Kept:
+    def __call__(self, passes: Sequence[Tensor], numbers: Index, places: Index) -> TopKLogprobs:
         """Of m positions, at least one: the logits (n, V), on a CPU, that are ``numbers`` (m,) among the passes,
         ascending, and their row ``places`` (m,) among the n. All of one model.
 
@@ -108,8 +108,8 @@ def _copied(passes: Sequence[Tensor], numbers: Index, places: Index) -> Tensor:
     return torch.cat([rows_at(logits, index) for logits, index in zip(passes, some, strict=True)])
 
 
-def _run(compiled: Compiled, addresses: npt.NDArray[np.int64], width: int, k: int) -> Kept:
+def _run(compiled: Compiled, addresses: npt.NDArray[np.int64], width: int, k: int) -> TopKLogprobs:
     count = len(addresses)
-    kept = Kept(np.empty((count, k), np.int32), np.empty((count, k), np.float32), np.empty(count, np.float32))
+    kept = TopKLogprobs(np.empty((count, k), np.int32), np.empty((count, k), np.float32), np.empty(count, np.float32))
     compiled(addresses, width, *kept)
     return kept

@@ -36,7 +36,7 @@ TRIES = 5
 Kept = Callable[[Sequence[RequestSamples], str | None], None]
 
 
-class Handover:
+class StoreWriter:
     """Keeps what the recorder finished. One thread at a time."""
 
     def __init__(self, store: Store, settings: Settings, worker: str, kept: Kept = lambda batch, segment: None) -> None:

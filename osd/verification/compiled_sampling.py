@@ -18,7 +18,7 @@ from torch import Tensor
 
 from osd.kernels.compile_background import InBackground
 from osd.kernels.compile_subprocess import apart
-from osd.logits import Scored
+from osd.logits import RaggedLogits
 from osd.models.brief import WORTH_COMPILING
 from osd.verification.warping import Warp
 
@@ -47,7 +47,7 @@ CHOOSING = InBackground(
 _ASKED = count(1)
 
 
-class Judged(NamedTuple):
+class SampledResult(NamedTuple):
     """What became of the drafts of B rows."""
 
     accepted: list[int]
@@ -85,8 +85,15 @@ def draw(logits: Tensor, warp: Warp, chance: Tensor, step: int) -> tuple[Tensor,
 
 
 def judge(
-    scored: Scored, q: Tensor | None, drafted: Tensor, lengths: Sequence[int], warp: Warp, chance: Tensor, *, keep: bool
-) -> Judged:
+    scored: RaggedLogits,
+    q: Tensor | None,
+    drafted: Tensor,
+    lengths: Sequence[int],
+    warp: Warp,
+    chance: Tensor,
+    *,
+    keep: bool,
+) -> SampledResult:
     """See :func:`osd.verification.rejection_sampling.accept_sampled`, and :func:`osd.verification.result.uniforms` for
     ``chance`` (B, 2 G + 1 or more); with ``keep`` :func:`osd.verification.rejection_sampling.acceptance_chance`, NaN
     where nothing was drafted."""
@@ -100,4 +107,4 @@ def judge(
         drafted.contiguous().numpy(), np.array(lengths, np.int64), warp.settings, chance.numpy(), keep,
         kept, shared, accepted, follows,
     )  # fmt: skip
-    return Judged(accepted.tolist(), follows.tolist(), shared.tolist(), torch.from_numpy(kept) if keep else None)
+    return SampledResult(accepted.tolist(), follows.tolist(), shared.tolist(), torch.from_numpy(kept) if keep else None)

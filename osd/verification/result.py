@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.logits import Scored
-from osd.sequence import Row
+from osd.logits import RaggedLogits
+from osd.sequence import SequenceState
 from osd.verification import compiled_sampling
 from osd.verification.rejection_sampling import accept_greedy, accept_sampled, acceptance_chance, expected_acceptance
 from osd.verification.warping import Warp
@@ -21,7 +21,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class VerifyResult:
     """What the target made of a draft."""
 
     accepted: list[int]
@@ -51,7 +51,7 @@ class Verdict:
         return range(begin, end) if self.paths is None else self.paths[row][begin:end]
 
 
-def uniforms(rows: Sequence[Row], gammas: Sequence[int], device: torch.device) -> Tensor:
+def uniforms(rows: Sequence[SequenceState], gammas: Sequence[int], device: torch.device) -> Tensor:
     """(B, 2 G + 1) uniforms, float64: to draw each drafted token, to accept it, and for the token that follows.
 
     A row uses as many as its own gamma asks for, so that its text does not hang on its neighbours'.
@@ -69,7 +69,9 @@ def _spread(own: Doubles, gamma: int, widest: int) -> Doubles:
     return np.concatenate([own[:gamma], unused, own[gamma:-1], unused, own[-1:]])
 
 
-def judge(scored: Scored, draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool) -> Verdict:
+def judge(
+    scored: RaggedLogits, draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool
+) -> VerifyResult:
     """Accept or reject, from the target's logits after each row's last token and after each of its draft.
 
     A batch that samples has a ``warp`` and uniforms ``chance`` (B, 2 G + 1 or more, as :func:`uniforms` lays
@@ -80,7 +82,9 @@ def judge(scored: Scored, draft: Draft, warp: Warp | None, chance: Tensor | None
     if compiled_sampling.takes(scored.lines):
         keep = keep_chances and draft.size > 0
         found = compiled_sampling.judge(scored, draft.q, draft.tokens, draft.lengths, warp, chance, keep=keep)
-        return Verdict(found.accepted, draft.tokens.tolist(), found.follows, draft.lengths, found.chances, found.shared)
+        return VerifyResult(
+            found.accepted, draft.tokens.tolist(), found.follows, draft.lengths, found.chances, found.shared
+        )
     p = warp(scored.table(draft.size + 1))
     q = p[:, :0] if draft.q is None else draft.q
     used = chance.shape[1] // 2
@@ -92,13 +96,13 @@ def judge(scored: Scored, draft: Draft, warp: Warp | None, chance: Tensor | None
     table = torch.cat([column.double() for column in columns], dim=1).tolist()  # the one sync
     whole = [[int(number) for number in line[: 2 + draft.size]] for line in table]
     shared = [line[2 + draft.size :] for line in table]
-    return Verdict(
+    return VerifyResult(
         [line[0] for line in whole], [line[2:] for line in whole], [line[1] for line in whole], draft.lengths,
         chances, shared,
     )  # fmt: skip
 
 
-def _judge_greedily(scored: Scored, draft: Draft) -> Verdict:
+def _judge_greedily(scored: RaggedLogits, draft: Draft) -> VerifyResult:
     lines = scored.lines
     if compiled_sampling.takes(lines):
         choices, drafted = compiled_sampling.likeliest(lines), draft.tokens.tolist()
@@ -110,4 +114,4 @@ def _judge_greedily(scored: Scored, draft: Draft) -> Verdict:
         accept_greedy(choices[begin : begin + length + 1], own, length)
         for begin, own, length in zip(scored.begins, drafted, draft.lengths, strict=True)
     ]
-    return Verdict([accepted for accepted, _ in kept], drafted, [follows for _, follows in kept], draft.lengths)
+    return VerifyResult([accepted for accepted, _ in kept], drafted, [follows for _, follows in kept], draft.lengths)

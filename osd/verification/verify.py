@@ -8,17 +8,23 @@ import torch
 from torch import Tensor
 
 from osd.draft import Draft
-from osd.logits import Scored
+from osd.logits import RaggedLogits
 from osd.models.decoder import Decoder
-from osd.sequence import Row
-from osd.verification.result import Verdict, judge
+from osd.sequence import SequenceState
+from osd.verification.result import VerifyResult, judge
 from osd.verification.verify_trees import check_trees
 from osd.verification.warping import Warp
 
 
 def verify(
-    target: Decoder, rows: Sequence[Row], draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool
-) -> tuple[Scored, Verdict]:
+    target: Decoder,
+    rows: Sequence[SequenceState],
+    draft: Draft,
+    warp: Warp | None,
+    chance: Tensor | None,
+    *,
+    keep_chances: bool,
+) -> tuple[RaggedLogits, VerifyResult]:
     """The target's logits, after each row's last token and after each of its draft, and the verdict."""
     if draft.trees is not None:
         return check_trees(target, rows, draft, warp, chance, keep_chances=keep_chances)

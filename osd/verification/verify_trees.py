@@ -8,18 +8,24 @@ import torch
 from torch import Tensor
 
 from osd.draft import Draft, Tree, moves
-from osd.logits import Scored
+from osd.logits import RaggedLogits
 from osd.models.decoder import Decoder
 from osd.models.tree_mask import lay_out, tables
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from osd.verification.rejection_sampling_trees import Forest, Walk, accept_tree_greedy, accept_tree_sampled
-from osd.verification.result import Verdict
+from osd.verification.result import VerifyResult
 from osd.verification.warping import Warp
 
 
 def check_trees(
-    target: Decoder, rows: Sequence[Row], draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool
-) -> tuple[Scored, Verdict]:
+    target: Decoder,
+    rows: Sequence[SequenceState],
+    draft: Draft,
+    warp: Warp | None,
+    chance: Tensor | None,
+    *,
+    keep_chances: bool,
+) -> tuple[RaggedLogits, VerifyResult]:
     """The target's logits, N + 1 a row, and what it keeps; its cache then holds the kept tokens in their order."""
     assert draft.trees is not None
     starts = [row.length - 1 for row in rows]
@@ -30,7 +36,7 @@ def check_trees(
     return scored, verdict
 
 
-def _verify(target: Decoder, rows: Sequence[Row], draft: Draft, starts: Sequence[int]) -> Scored:
+def _verify(target: Decoder, rows: Sequence[SequenceState], draft: Draft, starts: Sequence[int]) -> RaggedLogits:
     assert draft.trees is not None
     last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
     layout = lay_out(draft.trees, draft.size + 1, target.device)
@@ -39,8 +45,14 @@ def _verify(target: Decoder, rows: Sequence[Row], draft: Draft, starts: Sequence
 
 
 def _judge(
-    logits: Tensor, rows: Sequence[Row], draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool
-) -> Verdict:
+    logits: Tensor,
+    rows: Sequence[SequenceState],
+    draft: Draft,
+    warp: Warp | None,
+    chance: Tensor | None,
+    *,
+    keep_chances: bool,
+) -> VerifyResult:
     assert draft.trees is not None
     if warp is None or chance is None:
         choices = logits.argmax(-1).tolist()
@@ -53,13 +65,13 @@ def _judge(
     return _verdict(draft.trees, paths, [line[0] for line in table], chances)
 
 
-def _verdict(trees: Sequence[Tree], paths: list[list[int]], follows: list[int], chances: Tensor | None) -> Verdict:
+def _verdict(trees: Sequence[Tree], paths: list[list[int]], follows: list[int], chances: Tensor | None) -> VerifyResult:
     drafted = [tree.follow(path) for tree, path in zip(trees, paths, strict=True)]
     depths = [tree.reach(path[-1]) for tree, path in zip(trees, paths, strict=True)]
-    return Verdict([len(path) - 1 for path in paths], drafted, follows, depths, chances, paths=paths)
+    return VerifyResult([len(path) - 1 for path in paths], drafted, follows, depths, chances, paths=paths)
 
 
-def _walk(logits: Tensor, rows: Sequence[Row], draft: Draft, warp: Warp, chance: Tensor) -> Walk:
+def _walk(logits: Tensor, rows: Sequence[SequenceState], draft: Draft, warp: Warp, chance: Tensor) -> Walk:
     assert draft.trees is not None
     parents, turns = tables(draft.trees, draft.size, logits.device)
     height = max(max(tree.depths()) for tree in draft.trees)
@@ -69,7 +81,9 @@ def _walk(logits: Tensor, rows: Sequence[Row], draft: Draft, warp: Warp, chance:
     return accept_tree_sampled(lambda node: warp(logits[lines, node].unsqueeze(1))[:, 0], forest, tests, draws)
 
 
-def _uniforms(rows: Sequence[Row], trees: Sequence[Tree], chance: Tensor, height: int) -> tuple[Tensor, Tensor]:
+def _uniforms(
+    rows: Sequence[SequenceState], trees: Sequence[Tree], chance: Tensor, height: int
+) -> tuple[Tensor, Tensor]:
     """Tests (B, D + 1, 1) and draws (B, D + 1), D = ``height``.
 
     A chain uses the numbers that it would use among chains (``chance``, see :func:`osd.verification.result.uniforms`):

@@ -56,7 +56,7 @@ def _bad(key: str, reason: str) -> BadSetting:
     return BadSetting(source="settings", key=key, reason=reason)
 
 
-class Bucket:
+class ObjectStore:
     """The objects below a URL. Raises BadSetting for a URL that names no object store; connects at the first use.
 
     Its other methods raise PlaceUnreachable when the store does not answer or refuses.

@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedPositions:
     """Positions of ``requests`` requests, one after another: (n,) arrays."""
 
     requests: int
@@ -46,7 +46,7 @@ class Judged:
         return not len(self) or bool((self.kinds == TokenKind.ACCEPTED).any())
 
 
-def judged(db: Database, place: SegmentPlace, window: Window, limit: int) -> Judged:
+def judged(db: Database, place: SegmentPlace, window: Window, limit: int) -> JudgedPositions:
     """Of the newest ``limit`` requests in the window. ``place`` has the segments. Raises SegmentDamaged."""
     with db.session(read_only=True) as session:
         places = sorted(_places(session, window, limit))
@@ -54,7 +54,7 @@ def judged(db: Database, place: SegmentPlace, window: Window, limit: int) -> Jud
     columns = [
         np.concatenate([np.zeros(0, np.int64), *column]) for column in (zip(*parts, strict=True) if parts else [[]] * 3)
     ]
-    return Judged(len(parts), *columns)
+    return JudgedPositions(len(parts), *columns)
 
 
 def _places(session: Session, window: Window, limit: int) -> list[tuple[str, str, int]]:

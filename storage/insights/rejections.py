@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.insights.judged import Judged
+from storage.insights.judged import JudgedPositions
 from storage.insights.positions import PlaceRow
 from storage.outcomes.outcomes import AcceptanceRow
 from storage.records import TokenKind, ratio
@@ -52,7 +52,7 @@ def by_route(routes: Sequence[AcceptanceRow]) -> list[RejectionRow]:
     ]
 
 
-def by_token(judged: Judged, top: int) -> list[RejectionRow]:
+def by_token(judged: JudgedPositions, top: int) -> list[RejectionRow]:
     """The ``top`` most frequent pairs of a drafted token and the one that the target wanted, most frequent first."""
     refused = judged.kinds == TokenKind.REJECTED
     pairs, counts = np.unique(np.stack([judged.drafted[refused], judged.emitted[refused]]), axis=1, return_counts=True)

@@ -11,7 +11,7 @@ from storage.sql.tables import OutcomeRow
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedPart:
     """One request's part under one version."""
 
     route: str
@@ -28,9 +28,9 @@ class Served:
         return self.accepted + self.rejections
 
 
-def served(db: Database, version: str, since: float, limit: int) -> list[Served]:
+def served(db: Database, version: str, since: float, limit: int) -> list[ServedPart]:
     """The newest ones that ended from ``since`` (Unix seconds) on, newest first."""
-    columns = (getattr(OutcomeRow, name) for name in Served.__dataclass_fields__)
+    columns = (getattr(OutcomeRow, name) for name in ServedPart.__dataclass_fields__)
     query = select(*columns).where(OutcomeRow.draft_version == version, OutcomeRow.finished_at >= since)
     with db.session(read_only=True) as session:
-        return [Served(*row) for row in session.execute(query.order_by(OutcomeRow.id.desc()).limit(limit))]
+        return [ServedPart(*row) for row in session.execute(query.order_by(OutcomeRow.id.desc()).limit(limit))]

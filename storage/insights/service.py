@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from storage.insights.change import ChangeRow, change
 from storage.insights.cost import CostRow, cost_row
-from storage.insights.judged import Judged, judged
+from storage.insights.judged import JudgedPositions, judged
 from storage.insights.plain_round import PlainRound, plain_round
 from storage.insights.positions import PlaceRow, positions
 from storage.insights.rejections import RejectionRow, by_position, by_route, by_token
@@ -66,7 +66,7 @@ class Answers:
         places, routes = self.positions(window), self.acceptance(window, ["route"])
         return [*by_position(places), *by_route(routes), *by_token(self.judged(window, requests), top)]
 
-    def judged(self, window: Window, requests: int = REQUESTS) -> Judged:
+    def judged(self, window: Window, requests: int = REQUESTS) -> JudgedPositions:
         """Drafted and emitted tokens of the newest kept requests."""
         return judged(self.store.db, self.store.samples.place, window, requests)
 

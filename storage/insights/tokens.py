@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from storage.errors import BadInput
-from storage.insights.judged import Ints, Judged, count
+from storage.insights.judged import Ints, JudgedPositions, count
 from storage.records import TokenKind, ratio
 
 TOP = 100
@@ -70,7 +70,7 @@ class TokenRow:
         return facts
 
 
-def tokens(before: Judged, after: Judged, top: int = TOP) -> list[TokenRow]:
+def tokens(before: JudgedPositions, after: JudgedPositions, top: int = TOP) -> list[TokenRow]:
     """The ``top`` most frequent tokens of both sets together, most frequent first.
 
     Raises BadInput where a set has no requests, or refusals alone, which say nothing of what was accepted.
@@ -88,7 +88,7 @@ def tokens(before: Judged, after: Judged, top: int = TOP) -> list[TokenRow]:
     ]
 
 
-def _require(name: str, side: Judged) -> None:
+def _require(name: str, side: JudgedPositions) -> None:
     if not side.requests:
         raise BadInput(reason=f"There are no kept requests {name}; ask for a longer time, or another version.")
     if not side.whole:
@@ -97,7 +97,7 @@ def _require(name: str, side: Judged) -> None:
         )
 
 
-def _counted(side: Judged, size: int) -> Ints:
+def _counted(side: JudgedPositions, size: int) -> Ints:
     """(3, size) proposed, accepted, appeared."""
     accepted = side.kinds == TokenKind.ACCEPTED
     proposed = side.kinds != TokenKind.UNDRAFTED

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Double, Float, String, cast, func, select, text
 from sqlalchemy.orm import Session
 
-from storage.sql.spans import SPANS, WEEK, Piece, cover
+from storage.sql.spans import SPANS, WEEK, SpanPart, cover
 from storage.sql.tables import CounterRow, PositionRow, VersionRow
 
 Table = type[CounterRow] | type[PositionRow]
@@ -67,7 +67,7 @@ def grouped(
 
 
 def _sums(
-    table: Table, window: Window, piece: Piece, columns: Mapping[str, Any], counts: Sequence[str], dialect: str
+    table: Table, window: Window, piece: SpanPart, columns: Mapping[str, Any], counts: Sequence[str], dialect: str
 ) -> Any:
     groups = {
         name: column if name not in SPANS else _start(table, SPANS[name], piece) for name, column in columns.items()
@@ -98,11 +98,11 @@ def _sum(column: Any, dialect: str) -> Any:
     return cast(func.sum(cast(column, Double)), BigInteger)
 
 
-def _start(table: Table, span: int, piece: Piece) -> ColumnElement[int]:
+def _start(table: Table, span: int, piece: SpanPart) -> ColumnElement[int]:
     return table.start if piece.span == span else table.start - table.start % span  # type: ignore[return-value]
 
 
-def _within(table: Table, piece: Piece) -> list[ColumnElement[bool]]:
+def _within(table: Table, piece: SpanPart) -> list[ColumnElement[bool]]:
     bounds: list[ColumnElement[bool]] = [table.span == piece.span]
     if piece.start is not None:
         bounds.append(table.start >= piece.start)

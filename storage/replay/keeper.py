@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from storage import records
 from storage.records import RunState
 from storage.replay.purge import NOTHING, Moved, Purged, Purger, drop_segment, lock_segment
-from storage.replay.retention import Kept, decide
+from storage.replay.retention import IndexedRequest, decide
 from storage.replay.segment_files import NewSegment, read_segment, write_segment
 from storage.replay.segment_place import SegmentPlace
 from storage.retention_settings import RetentionSettings
@@ -47,7 +47,7 @@ class Compacted:
     """Freed on the disk; less than 0 where the new ones are larger."""
 
 
-class Keeper:
+class RetentionKeeper:
     """Keeps the samples in segments of ``place`` within their limits."""
 
     def __init__(self, db: Database, place: SegmentPlace) -> None:
@@ -109,7 +109,7 @@ class Keeper:
         return sum(row.bytes for row in group) - int(sizes[0])
 
 
-def _index(session: Session) -> list[Kept]:
+def _index(session: Session) -> list[IndexedRequest]:
     """Every request that is kept, as the policies see it."""
     busy: set[str] = set()
     live = select(RunRow.request_ids, RunRow.replayed).where(RunRow.state == RunState.CLAIMED.value)
@@ -117,7 +117,7 @@ def _index(session: Session) -> list[Kept]:
         busy.update(claimed, replayed)
     judged = set(session.scalars(select(RunRow.id).where(RunRow.state.in_(JUDGED))))
     return [
-        Kept(
+        IndexedRequest(
             request_id=row.request_id, route=row.route, tenant=row.tenant, created_at=row.created_at, bytes=row.bytes,
             prompt_hash=row.prompt_hash, divergence=row.divergence, holdout=row.holdout,
             under_way=row.request_id in busy, learned=row.claimed_by in judged,

@@ -20,7 +20,7 @@ Doomed = dict[str, Rule]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class IndexedRequest:
     """What the index says of a request."""
 
     request_id: str
@@ -37,11 +37,11 @@ class Kept:
     """Whether a run that was judged has claimed it."""
 
 
-Rows = list[Kept]
-Size = Callable[[Kept], int]
+Rows = list[IndexedRequest]
+Size = Callable[[IndexedRequest], int]
 
 
-def decide(kept: Iterable[Kept], settings: RetentionSettings, now: float) -> Doomed:
+def decide(kept: Iterable[IndexedRequest], settings: RetentionSettings, now: float) -> Doomed:
     """What goes, and why: each route by its limits, then all routes by ``total_bytes``."""
     routes: dict[str, Rows] = defaultdict(list)
     for one in kept:
@@ -61,7 +61,7 @@ def of_route(rows: Rows, limits: Limits, now: float) -> Doomed:
     """What goes of one route."""
     doomed: Doomed = {}
 
-    def end(those: Iterable[Kept], rule: Rule) -> None:
+    def end(those: Iterable[IndexedRequest], rule: Rule) -> None:
         doomed.update({one.request_id: rule for one in those if not one.under_way})
 
     def left() -> Rows:
@@ -134,21 +134,21 @@ def _last(rows: Rows, limits: Limits, limit: int, size: Size) -> Rows:
     return []
 
 
-def _newest(one: Kept) -> tuple[float, str]:
+def _newest(one: IndexedRequest) -> tuple[float, str]:
     return -one.created_at, one.request_id
 
 
-def _at_random(one: Kept) -> tuple[float, str]:
+def _at_random(one: IndexedRequest) -> tuple[float, str]:
     """By a hash of the id: the smallest n hashes of a stream are a uniform sample of it, however often it is cut."""
     return float(int.from_bytes(hashlib.blake2b(one.request_id.encode(), digest_size=6).digest())), one.request_id
 
 
-def _divergent(one: Kept) -> tuple[float, float, str]:
+def _divergent(one: IndexedRequest) -> tuple[float, float, str]:
     """Farthest first, the newest of equals; unknown ones last."""
     return (1.0 if one.divergence is None else -one.divergence, *_newest(one))
 
 
-RANKS: dict[str, Callable[[Kept], tuple[float | str, ...]]] = {
+RANKS: dict[str, Callable[[IndexedRequest], tuple[float | str, ...]]] = {
     "newest": _newest,
     "reservoir": _at_random,
     "divergent": _divergent,
@@ -156,9 +156,9 @@ RANKS: dict[str, Callable[[Kept], tuple[float | str, ...]]] = {
 """The most preferred first."""
 
 
-def _bytes(one: Kept) -> int:
+def _bytes(one: IndexedRequest) -> int:
     return one.bytes
 
 
-def _sum(rows: Sequence[Kept], size: Size) -> int:
+def _sum(rows: Sequence[IndexedRequest], size: Size) -> int:
     return sum(map(size, rows))

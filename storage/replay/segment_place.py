@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from storage.errors import DatabaseUnreachable, OsdError, StoreError
-from storage.files.bucket import Bucket, local_folder
+from storage.files.bucket import ObjectStore, local_folder
 from storage.files.cipher import Cipher
 from storage.files.files import Aside, remove, taken_back_on_error, writing
 
@@ -80,7 +80,7 @@ class LocalSegments:
 class BucketSegments:
     """Segments of an object store."""
 
-    def __init__(self, bucket: Bucket, cipher: Cipher | None = None) -> None:
+    def __init__(self, bucket: ObjectStore, cipher: Cipher | None = None) -> None:
         self.bucket, self.cipher = bucket, cipher
 
     @contextmanager
@@ -124,4 +124,4 @@ def segment_place(named: str | None, directory: Path, cipher: Cipher | None = No
     folder = local_folder(named, "storage.replay.samples")
     if folder is not None:
         return LocalSegments(folder.absolute(), cipher)
-    return BucketSegments(Bucket(named, "storage.replay.samples"), cipher)
+    return BucketSegments(ObjectStore(named, "storage.replay.samples"), cipher)

@@ -34,7 +34,7 @@ class ProposalState(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class RouteProposal:
     """One proposal and the evidence for it."""
 
     id: int
@@ -46,7 +46,7 @@ class Proposal:
     """What it would change and win; no text of traffic."""
 
 
-Proposals = list[Proposal]
+Proposals = list[RouteProposal]
 
 
 class ProposalLedger:
@@ -55,7 +55,7 @@ class ProposalLedger:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def add(self, kind: ProposalKind, facts: Mapping[str, Any]) -> Proposal:
+    def add(self, kind: ProposalKind, facts: Mapping[str, Any]) -> RouteProposal:
         """Enter one as OPEN."""
         with self._db.session() as session:
             row = RouteProposalRow(
@@ -65,7 +65,7 @@ class ProposalLedger:
             session.flush()
             return _to_record(row)
 
-    def get(self, number: int) -> Proposal:
+    def get(self, number: int) -> RouteProposal:
         """Raises UnknownProposal."""
         with self._db.session(read_only=True) as session:
             return _to_record(_get(session, number))
@@ -78,7 +78,7 @@ class ProposalLedger:
         with self._db.session(read_only=True) as session:
             return [_to_record(row) for row in session.scalars(query)]
 
-    def set_state(self, number: int, state: ProposalState, facts: Mapping[str, Any] | None = None) -> Proposal:
+    def set_state(self, number: int, state: ProposalState, facts: Mapping[str, Any] | None = None) -> RouteProposal:
         """Settle an OPEN proposal, with ``facts`` added to its own; the same state again is fine.
 
         Raises UnknownProposal, WrongState for one that was settled otherwise.
@@ -99,5 +99,5 @@ def _get(session: Session, number: int, *, lock: bool = False) -> RouteProposalR
     return row
 
 
-def _to_record(row: RouteProposalRow) -> Proposal:
-    return Proposal(row.id, row.at, ProposalKind(row.kind), ProposalState(row.state), row.facts)
+def _to_record(row: RouteProposalRow) -> RouteProposal:
+    return RouteProposal(row.id, row.at, ProposalKind(row.kind), ProposalState(row.state), row.facts)

@@ -29,7 +29,7 @@ Changes = list[RouteChange]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoutePlan:
     """Everything that requests are routed by, as it was at one revision."""
 
     routes: tuple[Route, ...] = (Route(),)
@@ -70,7 +70,7 @@ class RouteTable:
         with self._db.session(read_only=True) as session:
             return route_rows.pins(session)
 
-    def plan(self) -> Plan:
+    def plan(self) -> RoutePlan:
         """Routes, pins and former names, all of one moment."""
         with self._db.session(read_only=True) as session:
             if self._db.dialect == "postgresql":  # else each query would see a moment of its own
@@ -79,7 +79,7 @@ class RouteTable:
             rows = route_rows.all_rows(session)
             routes = [route_rows.to_record(row) for row in rows]
             routes.sort(key=lambda route: route.name != DEFAULT_ROUTE)
-            return Plan(tuple(routes), route_rows.pins(session), route_names.aliases(session), revision)
+            return RoutePlan(tuple(routes), route_rows.pins(session), route_names.aliases(session), revision)
 
     def revision(self) -> int:
         """The newest change's number; it rises with every change."""

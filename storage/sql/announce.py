@@ -48,7 +48,7 @@ class Announcer:
         self._db = db
         self._wakes: list[Wake] = []
         self._lock = threading.Lock()
-        self._listener: Listener | None = None
+        self._listener: AnnouncementListener | None = None
 
     @property
     def hears(self) -> bool:
@@ -60,7 +60,7 @@ class Announcer:
         with self._lock:
             self._wakes.append(wake)
             if self.hears and self._listener is None:
-                self._listener = Listener(self._db, self._tell)
+                self._listener = AnnouncementListener(self._db, self._tell)
         return lambda: self._leave(wake)
 
     def is_heard(self, seconds: float) -> bool:
@@ -90,7 +90,7 @@ class Announcer:
             wake()
 
 
-class Listener:
+class AnnouncementListener:
     """A thread that listens on a connection of its own, and again after that has broken."""
 
     def __init__(self, db: Database, tell: Wake) -> None:

@@ -17,7 +17,7 @@ KEPT = (MINUTE, HOUR, DAY, WEEK)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SpanPart:
     """From ``start`` (None: ever) to before ``end`` (None: ever after), counted in ``span`` seconds."""
 
     span: int
@@ -53,16 +53,16 @@ def _add(sums: dict[tuple[Any, ...], list[float]], key: tuple[Any, ...], counts:
     sums[key] = list(counts) if total is None else [*map(add, total, counts)]
 
 
-def cover(since: float | None, until: float | None, coarsest: int = WEEK) -> list[Piece]:
+def cover(since: float | None, until: float | None, coarsest: int = WEEK) -> list[SpanPart]:
     """Disjoint pieces that cover [since, until), widened to whole minutes: weeks inside, finer at the edges."""
     start = None if since is None else floor_to(since, MINUTE)
     end = None if until is None else ceil_to(until, MINUTE)
     if start is not None and end is not None and start >= end:
-        return [Piece(MINUTE, start, start)]
+        return [SpanPart(MINUTE, start, start)]
     return _cover(start, end, [span for span in reversed(KEPT) if span <= coarsest])
 
 
-def _cover(start: int | None, end: int | None, spans: list[int]) -> list[Piece]:
+def _cover(start: int | None, end: int | None, spans: list[int]) -> list[SpanPart]:
     if start is not None and start == end:
         return []
     span, finer = spans[0], spans[1:]
@@ -72,4 +72,4 @@ def _cover(start: int | None, end: int | None, spans: list[int]) -> list[Piece]:
         return _cover(start, end, finer)
     before = [] if start is None else _cover(start, first, finer)
     after = [] if end is None else _cover(last, end, finer)
-    return [*before, Piece(span, first, last), *after]
+    return [*before, SpanPart(span, first, last), *after]

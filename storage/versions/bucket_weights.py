@@ -21,7 +21,7 @@ from typing import Any
 from sqlalchemy import select
 
 from storage.errors import DatabaseUnreachable, OsdError, StoreWriteFailed, WeightsDamaged
-from storage.files.bucket import Bucket, Found, local_folder
+from storage.files.bucket import Found, ObjectStore, local_folder
 from storage.files.files import Aside, make_folder, seized, writing
 from storage.records import DraftVersion, new_id
 from storage.replay.sweep import Swept, is_old
@@ -38,7 +38,7 @@ KEY = re.compile(r"[0-9a-f]{32}")
 class BucketWeights:
     """See :class:`storage.versions.weight_place.WeightPlace`. ``folder`` is the cache."""
 
-    def __init__(self, bucket: Bucket, cache: Path) -> None:
+    def __init__(self, bucket: ObjectStore, cache: Path) -> None:
         self.bucket, self.folder = bucket, cache
 
     # entering
@@ -233,5 +233,5 @@ def weight_place(named: str | None, directory: Path, cache: Path) -> LocalWeight
     folder = local_folder(named, "storage.versions.weights")
     if folder is not None:
         return LocalWeights(folder.absolute())
-    bucket = Bucket(named, "storage.versions.weights")
+    bucket = ObjectStore(named, "storage.versions.weights")
     return BucketWeights(bucket, cache / "weights" / hashlib.sha256(bucket.url.encode()).hexdigest()[:8])

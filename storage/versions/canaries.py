@@ -69,7 +69,7 @@ class Canary:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class CanaryStage:
     """What one worker should do about a draft."""
 
     version: DraftVersion
@@ -91,7 +91,7 @@ class CanaryLedger:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def stage(self, draft: str, worker: str) -> Stage:
+    def stage(self, draft: str, worker: str) -> CanaryStage:
         """What a worker should serve of a draft. Raises UnknownDraft for one without weights."""
         with self._db.session(read_only=True) as session:
             view = _View(session, draft, worker)
@@ -226,14 +226,14 @@ class _View:
             worker=self.worker, claims=1, looks=0, began_at=records.now(), settled_at=None, facts={},
         ))  # fmt: skip
 
-    def stage(self) -> Stage:
+    def stage(self) -> CanaryStage:
         """What the worker should serve."""
         canary = to_canary(self.open) if self.open else None
         if self.open:
             version = self.open.version if self.open.worker == self.worker else self.open.base
         else:
             version = self.current.id if self.alone or self._is_released(self.current) else self._base()
-        return Stage(to_record(get_row(self.session, version)), canary, self.lost)
+        return CanaryStage(to_record(get_row(self.session, version)), canary, self.lost)
 
     def _is_released(self, row: VersionRow) -> bool:
         """Whether all may serve it: they did before, or it is what the draft began with."""

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from osd.recording import writer as module
-from osd.recording.writer import Handover
+from osd.recording.writer import StoreWriter
 from storage.settings import load_settings
 from storage.store import open_store
 from tests.integration.make import ALL, keep
@@ -21,7 +21,7 @@ def main(path: str, point: str) -> None:
     module.SHORTEST = 0.1
     settings = load_settings(**json.loads(Path(path).read_text()))
     with open_store(settings) as store:
-        handover = Handover(store, settings, "killed")
+        handover = StoreWriter(store, settings, "killed")
         print("open", flush=True)
         sys.stdin.readline()
         keep(handover, *ALL)

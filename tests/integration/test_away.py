@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from osd.recording.recorder import Recorder
-from osd.recording.writer import Handover
+from osd.recording.writer import StoreWriter
 from storage.errors import BadExport, DatabaseUnreachable, ForgottenAhead
 from storage.replay.spill import OUTCOMES, SAMPLES
 from storage.settings import Settings, load_settings
@@ -37,7 +37,7 @@ def settings(tmp_path: Path, database: tuple[str, Proxy], bucket: tuple[str, Pro
     return load_settings(storage=kept)
 
 
-def taken_in(handover: Handover) -> bool:
+def taken_in(handover: StoreWriter) -> bool:
     handover.catch_up()
     return handover.due is None
 
@@ -59,7 +59,7 @@ def test_what_was_finished_waits_on_the_disk_and_is_kept_once(
 ) -> None:
     wire: Proxy = request.getfixturevalue(away)[1]
     with open_store(settings) as store:
-        handover = Handover(store, settings, "server")
+        handover = StoreWriter(store, settings, "server")
         keep(handover, *ALL[:4])
         wire.cut()
         for begin in (4, 6, 8):
@@ -77,7 +77,7 @@ def test_what_was_forgotten_while_it_waited_on_the_disk_is_not_kept(
     settings: Settings, database: tuple[str, Proxy]
 ) -> None:
     with open_store(settings) as store:
-        handover = Handover(store, settings, "server")
+        handover = StoreWriter(store, settings, "server")
         database[1].cut()
         keep(handover, *ALL[:4])
         database[1].mend()
@@ -92,7 +92,7 @@ def test_what_was_forgotten_while_it_waited_on_the_disk_is_not_kept(
 def test_a_commit_whose_answer_was_lost_counts_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wire is cut after the commit and before its answer: the server cannot know, and sends it again."""
     with open_store(settings) as store:
-        handover = Handover(store, settings, "server")
+        handover = StoreWriter(store, settings, "server")
 
         def lossy(each: Callable[..., object]) -> Callable[..., object]:
             def then_away(*arguments: object, **options: object) -> object:
@@ -142,7 +142,7 @@ def test_the_next_process_takes_up_what_a_killed_one_left(
 def test_beyond_its_limit_what_comes_is_dropped_and_counted(settings: Settings, database: tuple[str, Proxy]) -> None:
     serve = settings.serve.model_copy(update={"spill_mb": 0})
     with open_store(settings) as store:
-        handover = Handover(store, settings.model_copy(update={"serve": serve}), "server")
+        handover = StoreWriter(store, settings.model_copy(update={"serve": serve}), "server")
         database[1].cut()
         keep(handover, *ALL)
         assert (handover.lost_positions, handover.lost_outcomes, handover.spilled) == (3 * len(ALL), len(ALL), 0)
@@ -152,7 +152,7 @@ def test_beyond_its_limit_what_comes_is_dropped_and_counted(settings: Settings, 
 def test_tenants_that_may_not_be_kept_are_not_spilled(settings: Settings, database: tuple[str, Proxy]) -> None:
     with open_store(settings) as store:
         store.tenants.allow("clinic", learn=False)
-        handover = Handover(store, settings, "server")
+        handover = StoreWriter(store, settings, "server")
         database[1].cut()
         handover.keep([samples(1, tenant="clinic"), samples(2)], [])
         (path,) = handover.spill.waiting()
@@ -166,7 +166,7 @@ def test_spilled_files_are_encrypted_where_segments_are(
     kept = settings.storage.model_copy(update={"encryption": "env:RING"})
     settings = settings.model_copy(update={"storage": kept})
     with open_store(settings) as store:
-        handover = Handover(store, settings, "server")
+        handover = StoreWriter(store, settings, "server")
         database[1].cut()
         keep(handover, *ALL)
         for path in handover.spill.waiting():
@@ -179,7 +179,7 @@ def test_spilled_files_are_encrypted_where_segments_are(
 
 def test_a_damaged_file_is_left_aside_and_stops_no_other(settings: Settings, database: tuple[str, Proxy]) -> None:
     with open_store(settings) as store:
-        handover = Handover(store, settings, "server")
+        handover = StoreWriter(store, settings, "server")
         database[1].cut()
         keep(handover, 90)
         damaged, lost = handover.spill.waiting()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from osd.demo import DRAFT, TARGET
-from osd.engine.load_report import Beacon, Load, load_folder, loads
+from osd.engine.load_report import Beacon, EngineLoad, load_folder, loads
 from osd.engine.session import serving
 from osd.models.pair import load_pair
 from osd.prompts import encode
@@ -45,8 +45,8 @@ class Engine:
 def test_an_engine_that_is_busy_leaves_nothing_to_spare(tmp_path: Path) -> None:
     engine, spare = Engine(), Spare(SPARE, tmp_path)
     assert spare.why_not() is None, "no engine, no contest"
-    beacon = Beacon(tmp_path, engine)
-    wait_for(lambda: loads(tmp_path) == [Load(0.0, 0, 0)])
+    load_report = Beacon(tmp_path, engine)
+    wait_for(lambda: loads(tmp_path) == [EngineLoad(0.0, 0, 0)])
     assert spare.why_not_begin() is None
     engine.load = True, 3, 0
     assert "busy" in wait_for(spare.why_not)
@@ -57,7 +57,7 @@ def test_an_engine_that_is_busy_leaves_nothing_to_spare(tmp_path: Path) -> None:
     assert Spare(WorkerSettings(), tmp_path).why_not() is None
     engine.load = True, 3, 2
     wait_for(spare.why_not)
-    beacon.close()
+    load_report.close()
     wait_for(lambda: spare.why_not() is None)
     assert loads(tmp_path) == []
 
@@ -130,7 +130,7 @@ def test_a_run_pauses_while_serving_needs_the_machine(
     turns = Turns(drafted, settings.model_copy(update={"worker": worker}), never)
     traffic(12)
     engine, asked = Engine(), threading.Event()
-    beacon = Beacon(load_folder(drafted.directory), engine)
+    load_report = Beacon(load_folder(drafted.directory), engine)
     engine.load = True, 1, 1
     wait_for(turns.spare.why_not)
     assert turns.take() == [] and drafted.runs.list() == [], "none begins"
@@ -145,7 +145,7 @@ def test_a_run_pauses_while_serving_needs_the_machine(
             threading.Timer(0.2, lambda: setattr(engine, "load", (False, 0, 0))).start()
 
     (run,) = turns.take(busy)
-    beacon.close()
+    load_report.close()
     assert run.state is RunState.PUBLISHED and run.result["paused_seconds"] > 0
 
 

@@ -20,7 +20,7 @@ from scipy.stats import chisquare
 from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, GammaController, Go, Signal
 from osd.gamma.factory import make_controller
-from osd.gamma.planner import Pace
+from osd.gamma.planner import GammaPlanner
 from osd.gamma.rules.fixed import FixedController
 from osd.models.pair import Pair
 from osd.verification.warping import Warp
@@ -70,7 +70,7 @@ def sample(
     asked = (replace(plain, id=str(seed), sampling=replace(sampling, seed=seed)) for seed in range(SAMPLES))
     engine = Engine(pair, settings)
     if controller:
-        engine.pace = Pace(controller, {})
+        engine.planner = GammaPlanner(controller, {})
     return Counter(c.tokens[:2] for c in engine.run(asked))
 
 
@@ -121,7 +121,7 @@ class Declining(FixedController):
         super().__init__(gamma)
         self.signal: Signal = signal
 
-    def steer(self, rows: Sequence[object], drafted: int, signals: Sequence[float]) -> list[Go]:
+    def should_continue(self, rows: Sequence[object], drafted: int, signals: Sequence[float]) -> list[Go]:
         return [Go.ON if signal >= 0.2 else Go.DECLINE for signal in signals]
 
 

@@ -23,7 +23,7 @@ from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.models.tree_mask import tables
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
@@ -41,7 +41,7 @@ def pair() -> Pair:
 class Fixed(Guessing):
     """The same tree for every row: likely and unlikely tokens, two deep."""
 
-    def _tree(self, row: Row, most: int) -> SimpleNamespace:
+    def _tree(self, row: SequenceState, most: int) -> SimpleNamespace:
         chance = random.Random(len(row.output))
         first, second = chance.sample(range(9), 3), chance.sample(range(9), 2)
         return SimpleNamespace(tokens=[*first, *second * 3], parents=[-1, -1, -1, 0, 0, 1, 1, 2, 2])

@@ -17,7 +17,7 @@ from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from osd.models.pair import Pair, load_pair
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from storage.errors import BadProposal
 from storage.records import Request
 from storage.settings import ServeSettings
@@ -98,7 +98,7 @@ def test_the_draft_drafts_what_it_would_had_it_read_the_text_afresh(monkeypatch:
     drafted: list[tuple[tuple[int, ...], list[int]]] = []
     propose = engine.drafter.propose
 
-    def listening(rows: Sequence[Row], *args: Any) -> Draft:
+    def listening(rows: Sequence[SequenceState], *args: Any) -> Draft:
         draft = propose(rows, *args)
         lines = zip(rows, draft.tokens.tolist(), draft.lengths, strict=True)
         drafted.extend((tuple(row.tokens), line[:length]) for row, line, length in lines)

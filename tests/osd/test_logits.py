@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from osd.logits import Scored
+from osd.logits import RaggedLogits
 
 VOCABULARY = 7
 
@@ -16,11 +16,11 @@ def test_lines_of_rows_of_different_length_are_those_of_a_padded_table(counts: l
     table = torch.randn(len(counts), width, VOCABULARY)
     for row, count in enumerate(counts):
         table[row, count:] = 0.0
-    packed = Scored.packed(torch.cat([own[:count] for own, count in zip(table, counts, strict=True)]), counts)
-    for scored in (packed, Scored.of(table)):
+    packed = RaggedLogits.packed(torch.cat([own[:count] for own, count in zip(table, counts, strict=True)]), counts)
+    for scored in (packed, RaggedLogits.of(table)):
         assert torch.equal(scored.table(width), table)
         for row, count in enumerate(counts):
             places = [*range(count)][::-1]
             assert torch.equal(scored.at(row, places), table[row, places])
             assert torch.equal(scored.first(row, count), table[row, :count])
-    assert Scored.of(table).table(width).data_ptr() == table.data_ptr(), "nothing is copied"
+    assert RaggedLogits.of(table).table(width).data_ptr() == table.data_ptr(), "nothing is copied"

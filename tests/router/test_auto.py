@@ -10,7 +10,7 @@ import pytest
 from router import asking
 from router.auto import AutoRouter, By
 from router.fixed import FixedRouter
-from router.foresight import Seen
+from router.foresight import TextScore
 from router.throughput import Costs
 from storage.records import Outcome, Request, Route
 
@@ -40,7 +40,7 @@ def serve(router: AutoRouter, kind: str, *, score: bool, route: str | None = Non
     decision = router.choose(request, router.route(request), 20.0)
     router.observe(request, decision, [outcome(decision.draft, alphas[decision.draft], request)])
     if score:
-        router.scored(request.id, {draft: Seen(alpha, 60) for draft, alpha in alphas.items()})
+        router.scored(request.id, {draft: TextScore(alpha, 60) for draft, alpha in alphas.items()})
     return decision.draft
 
 

@@ -16,7 +16,7 @@ from router.book import LiveRouter
 from router.classifying import ClassifierRouter
 from storage.errors import UnknownRoute
 from storage.records import Request, Route
-from storage.routes.routes import Plan
+from storage.routes.routes import RoutePlan
 from storage.settings import Settings, load_settings
 from storage.store import Store
 
@@ -37,7 +37,7 @@ def live(store: Store) -> Iterator[LiveRouter]:
     router.close()
 
 
-def build(plan: Plan) -> ClassifierRouter:
+def build(plan: RoutePlan) -> ClassifierRouter:
     return ClassifierRouter(plan.routes, plan.pins, plan.aliases)
 
 
@@ -110,7 +110,7 @@ def test_nobody_sees_half_of_a_change(store: Store, live: LiveRouter) -> None:
 
 
 def test_what_cannot_be_built_leaves_the_routes_as_they_were(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    def picky(plan: Plan) -> ClassifierRouter:
+    def picky(plan: RoutePlan) -> ClassifierRouter:
         if any(route.name == "bad" for route in plan.routes):
             raise ZeroDivisionError("a fault of ours")
         return build(plan)

@@ -11,7 +11,7 @@ from router.classifiers import Classifiers, learned_topics, model_folder, prepar
 from router.make import builder, make_router
 from storage.errors import ModelFileDamaged, UnknownRoute
 from storage.records import Request, Route
-from storage.routes.routes import Plan
+from storage.routes.routes import RoutePlan
 from storage.settings import Settings, load_settings
 from storage.store import Store
 from tests.router.test_book import ask, soon
@@ -19,7 +19,7 @@ from tests.router.test_book import ask, soon
 SQL = [("sql", text) for text in ("select all names", "join the two tables", "count rows by city", "drop that column")]
 SOUP = [("soup", text) for text in ("boil the leeks", "add salt and pepper", "chop some carrots", "stir it gently")]
 QUESTION = "count the rows of both tables by name"
-TOPICS = Plan((Route(), Route("sql", matches={"topic": ["sql"]})))
+TOPICS = RoutePlan((Route(), Route("sql", matches={"topic": ["sql"]})))
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def knows(router: Router, route: str) -> bool:
 
 def test_nothing_is_made_that_no_rule_asks_for(store: Store, settings: Settings) -> None:
     store.examples.teach(SQL + SOUP)
-    for plan in (Plan(), Plan((Route(), Route("acme", matches={"tenant": ["acme"]})))):
+    for plan in (RoutePlan(), RoutePlan((Route(), Route("acme", matches={"tenant": ["acme"]})))):
         classifiers = Classifiers(store, settings)
         assert (classifiers.languages(plan), classifiers.topics(plan)) == (None, None)
         assert not builder(store, settings)(plan).reads_text
@@ -126,7 +126,7 @@ def test_the_settings_choose_the_router(store: Store, settings: Settings, kind: 
 
 
 def test_languages_come_from_the_file_that_is_named(store: Store, settings: Settings, tmp_path: Path) -> None:
-    plan = Plan((Route(), Route("german", matches={"language": ["de"]})))
+    plan = RoutePlan((Route(), Route("german", matches={"language": ["de"]})))
     router = builder(store, settings)(plan)
     decision = router.route(Request((), text="Wie spät ist es gerade, und wann fährt der nächste Zug nach Hause?"))
     assert (decision.name, decision.language) == ("german", "de")

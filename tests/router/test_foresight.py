@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from router.foresight import Foresight, Seen, gain, losses
+from router.foresight import Foresight, TextScore, gain, losses
 from router.hedge import Hedge
 from router.least_squares import RIDGE, LeastSquares
 from router.prompt_vector import FIXED, PromptVectors
@@ -66,8 +66,8 @@ def test_an_empty_prompt_has_a_vector_too() -> None:
 def test_foresight_tells_prompts_apart() -> None:
     foresight, vectors = Foresight(16), PromptVectors(16)
     for _ in range(40):
-        foresight.learn(vectors.vector([1, 2, 3], 5.0), Seen(0.9, 50), COSTS)
-        foresight.learn(vectors.vector([7, 8, 9], 5.0), Seen(0.1, 50), COSTS)
+        foresight.learn(vectors.vector([1, 2, 3], 5.0), TextScore(0.9, 50), COSTS)
+        foresight.learn(vectors.vector([7, 8, 9], 5.0), TextScore(0.1, 50), COSTS)
     good, bad = (foresight.predict(vectors.vector(tokens, 5.0)) for tokens in ([1, 2, 3], [7, 8, 9]))
     assert good[0] == pytest.approx(0.9, abs=0.05)
     assert bad[0] == pytest.approx(0.1, abs=0.05)
@@ -76,13 +76,13 @@ def test_foresight_tells_prompts_apart() -> None:
 
 def test_a_text_without_a_judged_token_teaches_nothing() -> None:
     foresight = Foresight(4)
-    foresight.learn(np.ones(4), Seen(0.0, 0), COSTS)
+    foresight.learn(np.ones(4), TextScore(0.0, 0), COSTS)
     assert foresight.seen == 0
 
 
 def test_losses_are_shares_of_the_best_speed() -> None:
     cheap, dear = COSTS, Costs(2.0, COSTS.verify_ms)
-    lost = losses([Seen(0.8, 50), Seen(0.8, 50)], [cheap, dear])
+    lost = losses([TextScore(0.8, 50), TextScore(0.8, 50)], [cheap, dear])
     assert lost[0] == 0
     assert 0 < lost[1] < 1
 

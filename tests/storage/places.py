@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from storage.files.bucket import Bucket
+from storage.files.bucket import ObjectStore
 from storage.records import DraftVersion
 from storage.store import Store
 
@@ -22,7 +22,7 @@ def files_below(folder: Path) -> list[str]:
 class Lying:
     """What lies in a place: in its folder, or in its bucket."""
 
-    def __init__(self, where: Path | Bucket) -> None:
+    def __init__(self, where: Path | ObjectStore) -> None:
         self.where = where
 
     def names(self) -> list[str]:
@@ -33,7 +33,7 @@ class Lying:
         return (self.where / name).read_bytes() if isinstance(self.where, Path) else self.where.get(name)
 
     def write(self, name: str, data: bytes) -> None:
-        if isinstance(self.where, Bucket):
+        if isinstance(self.where, ObjectStore):
             self.where.put(name, data)
             return
         (self.where / name).parent.mkdir(exist_ok=True)

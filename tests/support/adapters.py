@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from osd.drafters.residency import Arrival
+from osd.drafters.residency import LoadedVersion
 from osd.engine.engine import Engine
 from osd.hotswap.loader import weight_bytes
 from osd.models.decoder import lay_out
@@ -62,10 +62,10 @@ def read(folder: Path, model: Model, version: str = "a") -> Adapter:
 
 def let_in(engine: Engine, name: str, model: Model | None = None, adapter: Adapter | None = None) -> str:
     """A draft for the engine: its own weights, or an adapter over the default draft's."""
-    arrival = Arrival(name, f"{name}-v1", 256, base="base" if model is None else None, adapter=adapter)
+    arrival = LoadedVersion(name, f"{name}-v1", 256, base="base" if model is None else None, adapter=adapter)
     if model is None:
         engine.drafter.default.body.base = "base"
     else:
         decoder = model.decoder(1, engine.drafter.decoder.cache.length)
-        arrival = Arrival(name, f"{name}-v1", model.limit, None, decoder, weight_bytes(model.module))
-    return engine.household.residence.take(arrival)
+        arrival = LoadedVersion(name, f"{name}-v1", model.limit, None, decoder, weight_bytes(model.module))
+    return engine.draft_manager.residence.take(arrival)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from osd.engine.engine import Engine
-from osd.server.process.engine_client import FarThread
+from osd.server.process.engine_client import EngineClient
 from osd.server.process.engine_thread import EngineThread
 from osd.server.process.job import Job
 from osd.server.process.link import Link
@@ -22,10 +22,10 @@ PROMPT = (3, 5, 8)
 @asynccontextmanager
 async def decoding(
     engine: Engine, queue: int, failed: Callable[[], None] = lambda: None
-) -> AsyncIterator[tuple[FarThread, EngineThread]]:
+) -> AsyncIterator[tuple[EngineClient, EngineThread]]:
     """Both, as long as the block runs."""
     here, there = socket.socketpair()
-    thread, distant = EngineThread(engine, queue, failed, there), FarThread(await Link.over(here))
+    thread, distant = EngineThread(engine, queue, failed, there), EngineClient(await Link.over(here))
     thread.start()
     following = asyncio.create_task(distant.follow())
     try:
@@ -50,7 +50,7 @@ async def ended(inbox: asyncio.Queue[Piece]) -> list[Piece]:
     return pieces
 
 
-async def answer(thread: FarThread, count: int, **fields: Any) -> list[Piece]:
+async def answer(thread: EngineClient, count: int, **fields: Any) -> list[Piece]:
     """What one request brings."""
     job, inbox = make_job(count, **fields)
     thread.submit([job])

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
-from osd.sequence import Row
+from osd.sequence import SequenceState
 
 
 class Guessing:
@@ -23,24 +23,26 @@ class Guessing:
         self.learned: dict[str, list[int]] = {}
         self.here: set[str] = set()
 
-    def join(self, row: Row) -> None:
+    def join(self, row: SequenceState) -> None:
         self.here.add(row.request.id)
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: SequenceState) -> None:
         self.here.remove(row.request.id)
 
-    def learn(self, row: Row, start: int) -> None:
+    def learn(self, row: SequenceState, start: int) -> None:
         assert row.request.id in self.here
         self.learned.setdefault(row.request.id, []).extend(row.tokens[start:])
 
-    def recall(self, row: Row, start: int) -> None:
+    def recall(self, row: SequenceState, start: int) -> None:
         assert row.request.id in self.here and not row.request.learn
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> list[SimpleNamespace]:
+    def propose(
+        self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
+    ) -> list[SimpleNamespace]:
         self.asked += zip(depths, nodes, strict=True)
         return [self._tree(row, most + 2) for row, most in zip(rows, nodes, strict=True)]
 
-    def _tree(self, row: Row, most: int) -> SimpleNamespace:
+    def _tree(self, row: SequenceState, most: int) -> SimpleNamespace:
         """Of whatever depth, and larger than was asked for: the drafter has to cut."""
         chance = random.Random(str(row.tokens))
         truth = list(self.known.get(row.request.prompt_tokens, ()))[len(row.output) :]

@@ -25,7 +25,7 @@ LIKE_LENGTH = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class TrainingBatch:
     """b requests padded on the right to t tokens, with m positions to predict among them."""
 
     input_ids: Tensor
@@ -50,7 +50,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def to(self, device: torch.device) -> Batch:
+    def to(self, device: torch.device) -> TrainingBatch:
         """The same batch on another device."""
         return replace(self, **{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
 
@@ -65,7 +65,7 @@ def select(samples: RequestSamples, positions: Positions) -> RequestSamples:
     return _take(samples, samples.kinds == TokenKind.REJECTED)
 
 
-def collate(samples: Sequence[RequestSamples], indices: Sequence[int] | None = None) -> Batch:
+def collate(samples: Sequence[RequestSamples], indices: Sequence[int] | None = None) -> TrainingBatch:
     """One batch of requests that have at least one position each.
 
     ``indices`` names them in ``Batch.requests``; by default 0, 1, … Requests kept with different k are cut
@@ -80,7 +80,7 @@ def collate(samples: Sequence[RequestSamples], indices: Sequence[int] | None = N
         input_ids[row, :length] = s.tokens[:length]
     counts = [len(s) for s in samples]
     positions = np.concatenate([s.positions for s in samples]).astype(np.int64)
-    return Batch(
+    return TrainingBatch(
         input_ids=torch.from_numpy(input_ids),
         attention_mask=(torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long(),
         rows=torch.repeat_interleave(torch.arange(len(samples)), torch.tensor(counts)),
@@ -115,7 +115,7 @@ def plan(
     return chunks
 
 
-def batches(samples: Sequence[RequestSamples], batch_tokens: int, seed: int | None = None) -> Iterator[Batch]:
+def batches(samples: Sequence[RequestSamples], batch_tokens: int, seed: int | None = None) -> Iterator[TrainingBatch]:
     """The batches of :func:`plan`, each collated when it is asked for."""
     for chunk in plan(samples, batch_tokens, seed):
         yield collate([samples[i] for i in chunk], chunk)
@@ -126,7 +126,7 @@ def context_length(samples: RequestSamples) -> int:
     return int(samples.positions[-1])
 
 
-def predict(model: nn.Module, batch: Batch) -> Tensor:
+def predict(model: nn.Module, batch: TrainingBatch) -> Tensor:
     """(m, v) float32 logits that predict the batch's positions.
 
     The hidden states are picked before the output layer, by a hook on it, so that a vocabulary's worth of

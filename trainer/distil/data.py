@@ -24,7 +24,7 @@ CHUNK = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class TrainingData:
     """Requests to train on."""
 
     claimed: list[RequestSamples]
@@ -70,7 +70,7 @@ class Judges:
         return {"held_out": len(self.held_out), "fresh": len(self.fresh), "trained_on": len(self.trained)}
 
 
-def gather(store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int) -> Material:
+def gather(store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int) -> TrainingData:
     """What the run claimed and ``learn.replay_requests`` of earlier runs, without those that cannot be used.
 
     Raises SegmentDamaged.
@@ -82,7 +82,7 @@ def gather(store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int
     store.runs.note_replayed(run, replayed)
     new, old = (store.samples.read(ids) for ids in (run.request_ids, replayed))
     usable = [[s for s in some if is_usable(s, vocab_size)] for some in (new, old)]
-    return Material(usable[0], usable[1], unusable=len(new) + len(old) - sum(map(len, usable)))
+    return TrainingData(usable[0], usable[1], unusable=len(new) + len(old) - sum(map(len, usable)))
 
 
 def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
@@ -96,7 +96,7 @@ def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
 
 
 def call_judges(
-    store: Store, draft: str, material: Material, gate: GateSettings, vocab_size: int, tested: int = 0
+    store: Store, draft: str, material: TrainingData, gate: GateSettings, vocab_size: int, tested: int = 0
 ) -> Judges:
     """The newest unseen requests, ``gate.requests`` at most, no older than what was trained on.
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from osd.models.lora.tied import gather, ties
 from storage.records import RequestSamples
 from storage.settings import LearnSettings
-from trainer.distil.collate import Batch, collate, device_of, plan, predict, select
+from trainer.distil.collate import TrainingBatch, collate, device_of, plan, predict, select
 from trainer.distil.losses import Distance, distance, draft_log_probs, target_log_probs
 from trainer.distil.microbatches import Slices
 from trainer.distil.optimizer import Schedule, adamw, scale, steps_done
@@ -28,7 +28,7 @@ CURVE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DistilProgress:
     """Where a distillation stands."""
 
     step: int
@@ -59,7 +59,7 @@ class NotFinite(Exception):
     """The loss or the gradient stopped being a number."""
 
 
-Between = Callable[[Progress], None]
+Between = Callable[[DistilProgress], None]
 """Called between two batches: the place for a heartbeat, for letting others run, and for stopping by an exception."""
 
 
@@ -101,7 +101,7 @@ def distil(
             pace.step()
             losses.append(loss)
             step, positions, total = step + 1, positions + size, total + loss * size
-            between(Progress(step, steps, loss, positions / (time.perf_counter() - started)))
+            between(DistilProgress(step, steps, loss, positions / (time.perf_counter() - started)))
         means.append(total / sum(map(len, chosen)))
     model.train(False)
     curve, seconds = loss_curve(losses), time.perf_counter() - started
@@ -115,20 +115,20 @@ def loss_curve(losses: Sequence[float], points: int = CURVE) -> tuple[float, ...
     return tuple(round(sum(losses[a:b]) / (b - a), 6) for a, b in pairwise(edges))
 
 
-def loss_of(model: nn.Module, batch: Batch, measure: Distance, temperature: float) -> Tensor:
+def loss_of(model: nn.Module, batch: TrainingBatch, measure: Distance, temperature: float) -> Tensor:
     """(m,) the distance at each of the batch's positions."""
     logits = predict(model, batch)
     log_p = target_log_probs(batch.topk_logprobs, batch.outside, logits.shape[1], temperature)
     return measure(log_p, draft_log_probs(logits, batch.topk_ids, temperature))
 
 
-def _collated(model: nn.Module, chosen: Sequence[RequestSamples], part: Sequence[int]) -> Batch:
+def _collated(model: nn.Module, chosen: Sequence[RequestSamples], part: Sequence[int]) -> TrainingBatch:
     return collate([chosen[i] for i in part], part).to(device_of(model))
 
 
 def _step(
     model: nn.Module,
-    parts: Iterable[Batch],
+    parts: Iterable[TrainingBatch],
     size: int,
     measure: Distance,
     learn: LearnSettings,

@@ -44,7 +44,7 @@ SCORING_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores:
+class DraftScores:
     """What a draft would win, summed over each request's positions. (n,) each."""
 
     positions: Array
@@ -61,12 +61,12 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class PairedScores:
     """What two drafts scored on the same requests."""
 
     measure: Measure
-    before: Scores
-    after: Scores
+    before: DraftScores
+    after: DraftScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateDecision:
     """What the gate decided and why."""
 
     better: bool
@@ -96,7 +96,9 @@ class Verdict:
 
 
 @torch.inference_mode()
-def score(model: nn.Module, samples: Sequence[RequestSamples], between: Callable[[], None] = lambda: None) -> Scores:
+def score(
+    model: nn.Module, samples: Sequence[RequestSamples], between: Callable[[], None] = lambda: None
+) -> DraftScores:
     """Score a draft on requests that have positions."""
     sums = np.zeros((4, len(samples)))
     for batch in batches(samples, SCORING_TOKENS):
@@ -113,12 +115,12 @@ def score(model: nn.Module, samples: Sequence[RequestSamples], between: Callable
         for row, column in zip(sums, columns, strict=True):
             np.add.at(row, batch.requests.numpy(force=True), column.double().numpy(force=True))
         between()
-    return Scores(*sums)
+    return DraftScores(*sums)
 
 
-def joined(scores: Sequence[Scores]) -> Scores:
+def joined(scores: Sequence[DraftScores]) -> DraftScores:
     """Scores of several lots of requests as one."""
-    return Scores(*(np.concatenate([getattr(each, f.name) for each in scores]) for f in fields(Scores)))
+    return DraftScores(*(np.concatenate([getattr(each, f.name) for each in scores]) for f in fields(DraftScores)))
 
 
 def compare(positions: Array, before: Array, after: Array, confidence: float) -> Comparison:
@@ -145,15 +147,15 @@ def hear(
     other: nn.Module,
     judges: Iterable[RequestSamples],
     between: Callable[[], None] = lambda: None,
-) -> Heard | None:
+) -> PairedScores | None:
     """Score both drafts on requests that neither has been trained on; None when they have no positions."""
     measure, judges = comparable(judges)
     if not judges:
         return None
-    return Heard(measure, score(current, judges, between), score(other, judges, between))
+    return PairedScores(measure, score(current, judges, between), score(other, judges, between))
 
 
-def judge(heard: Sequence[Heard | None], gate: GateSettings) -> Verdict:
+def judge(heard: Sequence[PairedScores | None], gate: GateSettings) -> GateDecision:
     """Whether acceptance is higher by ``min_gain`` at least, with the confidence that is asked for.
 
     What was heard is pooled. Where some can only be measured by agreement, that is the measure of all of it, and what
@@ -163,15 +165,15 @@ def judge(heard: Sequence[Heard | None], gate: GateSettings) -> Verdict:
     measure: Measure = "agreement" if any(h.measure == "agreement" for h in given) else "expected_acceptance"
     given = [each for each in given if each.measure == measure]
     if not given:
-        return Verdict(False, False, {"reason": "nothing to judge on", "worse": False})
+        return GateDecision(False, False, {"reason": "nothing to judge on", "worse": False})
     before, after = joined([h.before for h in given]), joined([h.after for h in given])
     result = compare(before.positions, before.of(measure), after.of(measure), gate.confidence)
     better, worse = result.lower > gate.min_gain, result.difference < -result.standard_error
     decision = {"min_gain": gate.min_gain, "better": better, "worse": worse}
-    return Verdict(better, worse, evidence_of(measure, result, before, after) | decision)
+    return GateDecision(better, worse, evidence_of(measure, result, before, after) | decision)
 
 
-def evidence_of(measure: Measure, result: Comparison, before: Scores, after: Scores) -> dict[str, Any]:
+def evidence_of(measure: Measure, result: Comparison, before: DraftScores, after: DraftScores) -> dict[str, Any]:
     """What is kept beside a version: plain numbers, ready for JSON."""
     total = result.positions
     return {

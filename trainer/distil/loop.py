@@ -38,17 +38,17 @@ from storage.settings import Settings
 from storage.store import Store
 from trainer.distil.checkpoints import load_current, load_trainable, vocab_size
 from trainer.distil.data import call_judges, gather
-from trainer.distil.distil import NotFinite, Progress, distil
+from trainer.distil.distil import DistilProgress, NotFinite, distil
 from trainer.distil.gate import hear, judge
 from trainer.distil.microbatches import Slices
 from trainer.distil.optimizer import Memory, adamw, moments_of
 from trainer.distil.publish import reject_abandoned, rejected_on_error, settle, stage, where_to_start
-from trainer.lease import Lease, Stopped
+from trainer.lease import Lease, RunStopped
 from trainer.shutdown import Stop
 
 log = logging.getLogger("osd.trainer")
 
-Watcher = Callable[[Progress], None]
+Watcher = Callable[[DistilProgress], None]
 
 
 def run_once(
@@ -104,7 +104,7 @@ def conduct(store: Store, run: TrainingRun, train: Callable[[], TrainingRun]) ->
     except LeaseLost as error:
         log.warning("%s", error, extra={"action": "run_lost", "run": run.id})
         return store.runs.get(run.id)
-    except Stopped as error:
+    except RunStopped as error:
         return _fail(store, run, str(error), stopped=True)
     except WeightsDamaged as error:
         _fail(store, run, str(error))
@@ -138,7 +138,7 @@ def _train(
         reason = f"none of the requests has {learn.positions} positions to learn from"
         return store.runs.finish(run, RunState.REJECTED, result={**facts, "reason": reason})
 
-    def between(progress: Progress) -> None:
+    def between(progress: DistilProgress) -> None:
         lease.keep()
         watcher(progress)
 

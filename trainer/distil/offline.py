@@ -22,9 +22,9 @@ from storage.store import open_store
 from trainer.distil.checkpoints import write_full
 from trainer.distil.collate import select
 from trainer.distil.data import read_since
-from trainer.distil.distil import NotFinite, Progress, distil
+from trainer.distil.distil import DistilProgress, NotFinite, distil
 from trainer.distil.loop import Watcher
-from trainer.lease import Stopped
+from trainer.lease import RunStopped
 from trainer.shutdown import Stop
 
 
@@ -84,14 +84,14 @@ def distil_offline(
     model = _load(draft, choose_device(settings.worker.device))
     stop = stop or threading.Event()
 
-    def between(progress: Progress) -> None:
+    def between(progress: DistilProgress) -> None:
         if stop.is_set():
-            raise Stopped("it was stopped")
+            raise RunStopped("it was stopped")
         watcher(progress)
 
     try:
         done = distil(model, samples, settings.learn, between, schedule="cosine")
-    except (NotFinite, Stopped) as error:
+    except (NotFinite, RunStopped) as error:
         raise TrainingFailed(run="offline", draft=draft, reason=str(error)) from error
     with Aside(out.absolute().parent, out.name, folder=True) as aside:
         with writing(aside.path):

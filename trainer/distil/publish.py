@@ -12,7 +12,7 @@ from storage.errors import OsdError
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.store import Store
 from trainer.distil.checkpoints import write_model
-from trainer.distil.gate import Verdict
+from trainer.distil.gate import GateDecision
 from trainer.distil.provenance import provenance
 
 RECENT = 10
@@ -49,7 +49,7 @@ def where_to_start(store: Store, run: TrainingRun, method: str) -> DraftVersion:
 
 
 def settle(
-    store: Store, run: TrainingRun, candidate: DraftVersion, verdict: Verdict, result: Mapping[str, Any]
+    store: Store, run: TrainingRun, candidate: DraftVersion, verdict: GateDecision, result: Mapping[str, Any]
 ) -> TrainingRun:
     """Publish the candidate or reject it, and end the run.
 

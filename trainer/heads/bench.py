@@ -44,7 +44,7 @@ TURNS, STEPS = 100, 20
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class HeadBenchPlan:
     """What is compared on what."""
 
     train: Sequence[Tokens]
@@ -54,7 +54,7 @@ class Plan:
     """Offline passes; online there are ``learn.head_epochs`` a run."""
 
 
-def bench_heads(pair: Pair, settings: Settings, plan: Plan, report: Report = lambda _: None) -> dict[str, Any]:
+def bench_heads(pair: Pair, settings: Settings, plan: HeadBenchPlan, report: Report = lambda _: None) -> dict[str, Any]:
     """Measure, and return the dictionary that the command prints. Raises BadInput when nothing can be learned."""
     online, runs = learn_online(pair, settings, plan, report)
     report("answering and mixing the same prompts")
@@ -83,7 +83,9 @@ def bench_heads(pair: Pair, settings: Settings, plan: Plan, report: Report = lam
     }
 
 
-def learn_online(pair: Pair, settings: Settings, plan: Plan, report: Report) -> tuple[AcceptanceHead, dict[str, int]]:
+def learn_online(
+    pair: Pair, settings: Settings, plan: HeadBenchPlan, report: Report
+) -> tuple[AcceptanceHead, dict[str, int]]:
     """Serve the requests as they come and train whenever a run is due; the head that serves at the end."""
     interval, memory, states = settings.learn.interval_requests, Memory(), []
     with _served(pair, settings, {"gamma": "specdecpp"}) as (store, ask, changed):
@@ -98,7 +100,7 @@ def learn_online(pair: Pair, settings: Settings, plan: Plan, report: Report) -> 
     return head, {state.value: states.count(state) for state in set(states)}
 
 
-def test_examples(pair: Pair, settings: Settings, plan: Plan) -> Examples:
+def test_examples(pair: Pair, settings: Settings, plan: HeadBenchPlan) -> Examples:
     """What serving drafts and judges of the other prompts, with a fixed gamma so that no head has a say."""
     with _served(pair, settings, {"gamma": "fixed", "gamma_initial": TEST_GAMMA}) as (store, ask, _):
         ask(plan.test, plan.recipe)

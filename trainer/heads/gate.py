@@ -17,7 +17,7 @@ import torch
 
 from osd.models.acceptance_head import AcceptanceHead
 from storage.settings import GateSettings
-from trainer.distil.gate import Verdict, compare
+from trainer.distil.gate import GateDecision, compare
 from trainer.heads.examples import Examples
 from trainer.heads.losses import binary_kl, calibration_error
 
@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Heard:
+class HeadScores:
     """What two heads said of the same tokens."""
 
     examples: Examples
@@ -44,18 +44,18 @@ class Heard:
 
 
 @torch.inference_mode()
-def hear(current: AcceptanceHead, other: AcceptanceHead, examples: Examples | None) -> Heard | None:
+def hear(current: AcceptanceHead, other: AcceptanceHead, examples: Examples | None) -> HeadScores | None:
     """Both heads on tokens that neither was trained on; None when there are none."""
     if examples is None or not len(examples):
         return None
-    return Heard(examples, current.estimate(examples.embeddings), other.estimate(examples.embeddings))
+    return HeadScores(examples, current.estimate(examples.embeddings), other.estimate(examples.embeddings))
 
 
-def judge(heard: Sequence[Heard | None], gate: GateSettings) -> Verdict:
+def judge(heard: Sequence[HeadScores | None], gate: GateSettings) -> GateDecision:
     """Whether the binary KL is lower, with ``gate.confidence``. What was heard is pooled."""
     given = [each for each in heard if each is not None]
     if not given:
-        return Verdict(False, False, {"measure": "binary_kl", "reason": "nothing to judge on", "worse": False})
+        return GateDecision(False, False, {"measure": "binary_kl", "reason": "nothing to judge on", "worse": False})
     positions = np.concatenate([each.positions for each in given])
     before = np.concatenate([each.sums(each.before) for each in given])
     after = np.concatenate([each.sums(each.after) for each in given])
@@ -76,7 +76,7 @@ def judge(heard: Sequence[Heard | None], gate: GateSettings) -> Verdict:
         "better": better,
         "worse": worse,
     }
-    return Verdict(better, worse, evidence)
+    return GateDecision(better, worse, evidence)
 
 
 def _calibration(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:

@@ -28,7 +28,7 @@ from storage.settings import LearnSettings, Settings
 from storage.store import Store
 from trainer.distil.checkpoints import load_current, vocab_size
 from trainer.distil.data import is_usable, read_since
-from trainer.distil.distil import Progress
+from trainer.distil.distil import DistilProgress
 from trainer.distil.loop import Watcher, claim_terms, conduct
 from trainer.distil.optimizer import Memory, moments_of
 from trainer.distil.provenance import provenance
@@ -41,7 +41,7 @@ from trainer.shutdown import Stop
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class HeadTrainingData:
     """Requests of a run, as what a head learns from."""
 
     claimed: list[Drafted]
@@ -146,7 +146,7 @@ def _train(
 
     def between() -> None:
         lease.keep()
-        watcher(Progress(0, 0, 0.0, 0.0))
+        watcher(DistilProgress(0, 0, 0.0, 0.0))
 
     examples = embed(model, material.claimed + material.replayed, between)
     trained = [] if material.judges else material.claimed[-settings.gate.min_requests :]
@@ -177,7 +177,7 @@ def reweigh(head: AcceptanceHead, reject_weight: float) -> None:
     head.config = replace(head.config, reject_weight=reject_weight)
 
 
-def _gather(store: Store, settings: Settings, draft: str, run: TrainingRun, vocabulary: int) -> Material:
+def _gather(store: Store, settings: Settings, draft: str, run: TrainingRun, vocabulary: int) -> HeadTrainingData:
     """What the run took, ``learn.replay_requests`` before it, and requests that judge: held out, or newer.
 
     Judges are no older than what is trained on; where there are none, the newest trained ones judge, as for drafts.
@@ -195,7 +195,7 @@ def _gather(store: Store, settings: Settings, draft: str, run: TrainingRun, voca
     taken = set(run.request_ids)
     judges = held_out + [s for s in later if s.request_id not in taken]
     judges = sorted(judges, key=lambda s: s.created_at, reverse=True)[: gate.requests]
-    return Material(*(_usable(some, vocabulary) for some in (new, old, judges)))
+    return HeadTrainingData(*(_usable(some, vocabulary) for some in (new, old, judges)))
 
 
 def _usable(samples: list[RequestSamples], vocabulary: int) -> list[Drafted]:

@@ -24,7 +24,7 @@ from trainer.heads.examples import Drafted, embed
 from trainer.heads.fit import fit
 from trainer.heads.loop import new_head
 from trainer.heads.mixing import mix, propose
-from trainer.lease import Stopped
+from trainer.lease import RunStopped
 from trainer.shutdown import Stop
 
 Tokens = tuple[int, ...]
@@ -116,7 +116,7 @@ def train_offline(
 
     def between() -> None:
         if stop.is_set():
-            raise Stopped("it was stopped")
+            raise RunStopped("it was stopped")
 
     report(f"answering {len(prompts)} prompts")
     items = material(pair, prompts, answers(pair, settings, prompts, recipe), recipe, settings.learn.seed)
@@ -125,7 +125,7 @@ def train_offline(
     report(f"training on {sum(map(len, items))} drafted tokens")
     try:
         head, done = fit_offline(pair, settings, items, between)
-    except (NotFinite, Stopped) as error:
+    except (NotFinite, RunStopped) as error:
         raise TrainingFailed(run="offline", draft=pair.draft.name, reason=str(error)) from error
     with Aside(out.absolute().parent, out.name, folder=True) as aside:
         with writing(aside.path):

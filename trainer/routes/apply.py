@@ -12,12 +12,12 @@ from typing import Any
 from router.classifiers import prepare
 from storage.errors import BadInput, DuplicateRoute, WrongState
 from storage.records import Route
-from storage.routes.proposals import Proposal, ProposalKind, ProposalState
+from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.store import Store
 from trainer.routes.settling import candidates, settle
 
 
-def apply(store: Store, number: int, *, name: str | None = None, who: str | None = None) -> Proposal:
+def apply(store: Store, number: int, *, name: str | None = None, who: str | None = None) -> RouteProposal:
     """Do what proposal ``number`` says; ``name`` gives a split's route another name.
 
     Raises UnknownProposal, WrongState for one that is settled, BadInput where nothing is to be done or the examples
@@ -33,7 +33,7 @@ def apply(store: Store, number: int, *, name: str | None = None, who: str | None
     return settle(store, proposal, ProposalState.APPLIED, done)
 
 
-def apply_open(store: Store, proposals: Sequence[Proposal]) -> list[Proposal]:
+def apply_open(store: Store, proposals: Sequence[RouteProposal]) -> list[RouteProposal]:
     """Apply all that can be applied, as setting router.apply_proposals asks; drift is for people, and stays open."""
     done = []
     for proposal in proposals:
@@ -42,12 +42,12 @@ def apply_open(store: Store, proposals: Sequence[Proposal]) -> list[Proposal]:
     return done
 
 
-def decline(store: Store, number: int) -> Proposal:
+def decline(store: Store, number: int) -> RouteProposal:
     """Settle a proposal without doing anything. Raises UnknownProposal, WrongState."""
     return settle(store, store.proposals.get(number), ProposalState.DECLINED)
 
 
-def _split(store: Store, proposal: Proposal, name: str | None, who: str | None) -> dict[str, Any]:
+def _split(store: Store, proposal: RouteProposal, name: str | None, who: str | None) -> dict[str, Any]:
     facts = proposal.facts
     route = name or str(facts["name"])
     if any(known.name == route for known in store.routes.list()):
@@ -65,7 +65,7 @@ def _split(store: Store, proposal: Proposal, name: str | None, who: str | None) 
     return {"route": route, "version": root.id}
 
 
-def _merge(store: Store, proposal: Proposal, who: str | None) -> dict[str, Any]:
+def _merge(store: Store, proposal: RouteProposal, who: str | None) -> dict[str, Any]:
     """The route whose draft goes is led to the one that stays; both routes go on, so that their numbers stay apart."""
     keep = str(proposal.facts["keep"])
     moved = []

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from storage.errors import BadInput, TrainingFailed
-from storage.routes.proposals import Proposal
+from storage.routes.proposals import RouteProposal
 from storage.settings import Settings, load_settings
 from trainer.shutdown import Stop, stop_on_signals
 
@@ -29,7 +29,7 @@ Who = Annotated[str | None, typer.Option(help="For the audit trail. Default: log
 @app.command()
 def discover(config: Config = None, route: Route = None, requests: Requests = 800, seed: int = 0) -> None:
     """Cluster the newest traffic, train a candidate for each cluster, and propose what would win."""
-    from trainer.lease import Stopped
+    from trainer.lease import RunStopped
     from trainer.routes.apply import apply_open
     from trainer.routes.discover import Search
     from trainer.routes.discover import discover as find
@@ -40,7 +40,7 @@ def discover(config: Config = None, route: Route = None, requests: Requests = 80
         search = Search(route or None, requests, seed, _say, _between(stop))
         try:
             found = find(store, settings, search)
-        except Stopped as error:
+        except RunStopped as error:
             raise TrainingFailed(run="of discovery", draft="(candidates)", reason=str(error)) from None
         if settings.router.apply_proposals:
             found = apply_open(store, found)
@@ -99,11 +99,11 @@ def _store(settings: Settings) -> Any:
 
 
 def _between(stop: Stop) -> Any:
-    from trainer.lease import Stopped
+    from trainer.lease import RunStopped
 
     def between() -> None:
         if stop.is_set():
-            raise Stopped("it was stopped; nothing more was proposed")
+            raise RunStopped("it was stopped; nothing more was proposed")
 
     return between
 
@@ -112,7 +112,7 @@ def _say(done: int, of: int) -> None:
     typer.echo(f"{done} of {of} requests trained on", err=True)
 
 
-def _facts(proposal: Proposal) -> dict[str, Any]:
+def _facts(proposal: RouteProposal) -> dict[str, Any]:
     """Without the lists of requests: they are for applying it."""
     facts = {key: value for key, value in proposal.facts.items() if key not in ("members", "examples")}
     return {"id": proposal.id, "kind": proposal.kind.value, "state": proposal.state.value, **facts}

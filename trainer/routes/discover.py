@@ -23,7 +23,7 @@ from osd.models.pair import choose_device, load_tokenizer
 from storage.errors import UnknownDraft
 from storage.files.files import Aside, writing
 from storage.records import RequestSamples, Route
-from storage.routes.proposals import Proposal, ProposalKind, ProposalState
+from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import GateSettings, Settings
 from storage.store import Store
 from trainer.distil.checkpoints import write_full
@@ -52,14 +52,14 @@ class Search:
     """Called often; may raise to end the search, which then proposes nothing more."""
 
 
-def discover(store: Store, settings: Settings, search: Search) -> list[Proposal]:
+def discover(store: Store, settings: Settings, search: Search) -> list[RouteProposal]:
     """What is proposed now; older open proposals of splits and merges over the same routes are declined.
 
     Raises UnknownRoute, SegmentDamaged, WeightsDamaged, StoreWriteFailed, NotFinite.
     """
     device = choose_device(settings.worker.device)
     chosen = [store.routes.get(name) for name in search.routes] if search.routes else store.routes.list()
-    found: list[Proposal] = []
+    found: list[RouteProposal] = []
     for draft in dict.fromkeys(route.draft for route in chosen):
         routes = [route.name for route in chosen if route.draft == draft]
         try:
@@ -73,7 +73,7 @@ def discover(store: Store, settings: Settings, search: Search) -> list[Proposal]
 
 def _splits(
     store: Store, settings: Settings, search: Search, draft: str, routes: Sequence[str], device: torch.device
-) -> list[Proposal]:
+) -> list[RouteProposal]:
     tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft)))
     if tokenizer is None:
         return []  # a route is found by the text of its prompts
@@ -97,7 +97,7 @@ def _typical(offer: Offer) -> Sequence[RequestSamples]:
 
 def _propose(
     store: Store, traffic: Traffic, routes: Sequence[str], offer: Offer, group: dict[str, list[str]]
-) -> Proposal:
+) -> RouteProposal:
     facts: dict[str, Any] = {
         "name": offer.name, "draft": traffic.version.draft, "version": traffic.version.id, "routes": list(routes),
         "words": list(offer.words), "requests": len(offer.requests), "share": round(offer.share, 4),
@@ -122,7 +122,7 @@ def _withdraw(store: Store, kind: ProposalKind, routes: Sequence[str]) -> None:
 
 def _merges(
     store: Store, settings: Settings, search: Search, routes: Sequence[Route], device: torch.device
-) -> list[Proposal]:
+) -> list[RouteProposal]:
     found = []
     for one, other in combinations(routes, 2):
         if one.draft == other.draft:
@@ -147,7 +147,7 @@ def _judges(store: Store, route: str, gate: GateSettings) -> list[RequestSamples
     return store.samples.read(held + others)
 
 
-def _drift(store: Store, search: Search, route: Route) -> list[Proposal]:
+def _drift(store: Store, search: Search, route: Route) -> list[RouteProposal]:
     ids = store.samples.recent(limit=search.requests, routes=[route.name])
     drift = find_drift([s.tokens.tolist() for s in store.samples.read(ids[::-1])], search.seed)
     if drift is None or not drift.moved:

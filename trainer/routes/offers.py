@@ -21,7 +21,7 @@ from storage.settings import Settings
 from storage.store import Store
 from trainer.distil.checkpoints import load_current, load_trainable, vocab_size
 from trainer.distil.data import is_usable
-from trainer.distil.distil import Progress, distil
+from trainer.distil.distil import DistilProgress, distil
 from trainer.distil.gate import hear, judge
 
 JUDGES = 4
@@ -122,7 +122,7 @@ class Bidder:
         learn = self._settings.learn.model_copy(update={"method": "full"})
         model = load_trainable(self._store, self._traffic.version, learn, self._device)
 
-        def step(_: Progress) -> None:
+        def step(_: DistilProgress) -> None:
             self._between()
 
         distil(model, samples, learn, step)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 from storage.errors import OsdError
-from storage.routes.proposals import Proposal
+from storage.routes.proposals import RouteProposal
 from storage.settings import Settings
 from storage.store import Store
 from trainer.distil.distil import NotFinite
-from trainer.lease import Stopped
+from trainer.lease import RunStopped
 from trainer.routes.apply import apply_open
 from trainer.routes.discover import Search, discover
 from trainer.shutdown import Stop
@@ -24,7 +24,7 @@ class Scout:
         self._store, self._settings = store, settings
         self._looked_at: int | None = None
 
-    def look(self, stop: Stop) -> list[Proposal]:
+    def look(self, stop: Stop) -> list[RouteProposal]:
         """What was found, if it was time to look; nothing otherwise, nor where something went wrong (it is logged)."""
         every = self._settings.router.discover_requests
         if not every:
@@ -36,16 +36,16 @@ class Scout:
         self._looked_at = served
         return self._found(stop)
 
-    def _found(self, stop: Stop) -> list[Proposal]:
+    def _found(self, stop: Stop) -> list[RouteProposal]:
         def between() -> None:
             if stop.is_set():
-                raise Stopped("the worker ends")
+                raise RunStopped("the worker ends")
 
         try:
             found = discover(self._store, self._settings, Search(between=between))
             if self._settings.router.apply_proposals:
                 found = apply_open(self._store, found)
-        except Stopped:
+        except RunStopped:
             return []
         except (OsdError, NotFinite) as error:
             log.error("no look for routes: %s", error, extra={"action": "discovery_failed"})

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from storage.routes.proposals import Proposal, ProposalState
+from storage.routes.proposals import ProposalState, RouteProposal
 from storage.store import Store
 
 FOLDER = "proposals"
@@ -20,7 +20,9 @@ def candidates(store: Store) -> Path:
     return folder
 
 
-def settle(store: Store, proposal: Proposal, state: ProposalState, facts: dict[str, Any] | None = None) -> Proposal:
+def settle(
+    store: Store, proposal: RouteProposal, state: ProposalState, facts: dict[str, Any] | None = None
+) -> RouteProposal:
     """Mark a proposal applied or declined; its candidate goes. Raises WrongState, UnknownProposal."""
     settled = store.proposals.set_state(proposal.id, state, facts)
     shutil.rmtree(candidates(store) / str(proposal.id), ignore_errors=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from osd.bench.contenders import Tokens
 from osd.bench.gamma.rounds import Floats, Ints
-from osd.drafters.signals import Signals, Told
+from osd.drafters.signals import PassInfo, Signals
 from osd.models.acceptance_head import HeadPass
 from osd.models.decoder import Decoder
 from osd.models.pair import Pair
@@ -89,7 +89,7 @@ class ChainDrawer:
             logits = self._draft.logits(fed.unsqueeze(1), [length - 1 + step for length in lengths])
             logits = F.pad(logits, (0, self._pair.vocab_size - logits.shape[-1]), value=float("-inf"))
             fed, q = self._choose(logits, warp)
-            signals = Signals(logits[:, 0], fed, Told(head=self._head, embedding=self._draft.cache.embedding))
+            signals = Signals(logits[:, 0], fed, PassInfo(head=self._head, embedding=self._draft.cache.embedding))
             estimate = signals.read("acceptance") if self._head else [0.0] * len(lengths)
             yield _Step(fed, q, *torch.tensor([signals.read("confidence"), signals.read("peak"), estimate]))
 

@@ -26,7 +26,7 @@ from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, GammaController
 from osd.gamma.factory import make_controller
 from osd.gamma.goodput.compiled import COMPILER
-from osd.gamma.planner import Pace
+from osd.gamma.planner import GammaPlanner
 from osd.models.pair import Model, Pair
 from osd.sequence import Completion
 from storage.records import Request, Round, Sampling
@@ -104,7 +104,7 @@ class Contest:
     def decode(self, setting: Setting, lodger: Lodger, requests: Sequence[Request]) -> list[Completion]:
         """Serve requests as this lodger; completions in the requests' order."""
         engine = self.engine(setting)
-        engine.costs, engine.pace = lodger.costs, Pace(lodger.controller, {})
+        engine.costs, engine.planner = lodger.costs, GammaPlanner(lodger.controller, {})
         done = {completion.request.id: completion for completion in engine.run(requests)}
         return [done[request.id] for request in requests]
 

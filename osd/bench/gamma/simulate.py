@@ -1,10 +1,10 @@
 """Replays traces under any controller and any costs, without a model.
 
 The loop is the engine's (osd/engine/engine.py): rows are planned, steered and observed through the same
-:class:`~osd.gamma.planner.Pace`, join as others leave, and a leaving row's place is taken by the last. A cost table
-stands where the clock was, and what it says also feeds the cost model that the controller looks into. So for greedy
-traces each request's rounds come out as the engine's own, as long as the controller does not look at costs; where it
-does, they are those of an engine on the machine that the table describes.
+:class:`~osd.gamma.planner.GammaPlanner`, join as others leave, and a leaving row's place is taken by the last. A cost
+table stands where the clock was, and what it says also feeds the cost model that the controller looks into. So for
+greedy traces each request's rounds come out as the engine's own, as long as the controller does not look at costs;
+where it does, they are those of an engine on the machine that the table describes.
 
 A target pass is charged by the tokens in it, γ_i + 1 of each row. The target's reading of prompts is not charged.
 """
@@ -25,8 +25,8 @@ from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.time_model import discard_rate, verification_rate
 from osd.gamma.base import CostModel, GammaController, Observation, Signal
 from osd.gamma.goodput.contexts import Peak
-from osd.gamma.goodput.repeats import Echo
-from osd.gamma.planner import Pace
+from osd.gamma.goodput.repeats import RepeatedNgrams
+from osd.gamma.planner import GammaPlanner
 from osd.sequence import LAG
 from storage.errors import BadInput
 
@@ -140,13 +140,13 @@ def _signals(trace: Trace, signal: Signal) -> Sequence[Sequence[Any]]:
 def _echoed(trace: Trace) -> list[list[Peak]]:
     """Peaks, and whether the text up to each position said the chain's tokens before; where those were drawn, they
     stand for the likeliest ones, which were not recorded."""
-    echo, text = Echo(), trace.prompt.tolist()
+    repeats, text = RepeatedNgrams(), trace.prompt.tolist()
     signals: list[list[Peak]] = []
     for peaks, chain, own in zip(trace.peak.tolist(), trace.drafted.tolist(), trace.text.tolist(), strict=True):
-        echo.learn(text)
+        repeats.learn(text)
         whole = [-1, -1, -1, *text[-3:], *chain][-3 - len(chain) :]
         before = zip(whole, whole[1:], whole[2:], strict=False)
-        signals.append([echo.signal(*each, trace.greedy) for each in zip(peaks, before, chain, strict=False)])
+        signals.append([repeats.signal(*each, trace.greedy) for each in zip(peaks, before, chain, strict=False)])
         text.append(own)
     return signals
 
@@ -162,7 +162,7 @@ class Simulator:
         noise, and of the coins of sampled traces."""
         self.costs = CostModel()
         self.controller = make(self.costs)
-        self._pace = Pace(self.controller, {})
+        self._pace = GammaPlanner(self.controller, {})
         self._batch, self._noise, self._seed = batch, noise, seed
         self._draft_ms, self._verify_ms = cache(table.draft_ms), cache(table.verify_ms)
         self._unread_ms = table.catch_up_token_ms
@@ -212,7 +212,7 @@ class Simulator:
         while passes < max(lengths):
             passes += 1
             self._result.decisions += sum([length >= passes for length in lengths])
-            self._pace.steer(self._rows, lengths, passes, partial(self._read, passes))
+            self._pace.should_continue(self._rows, lengths, passes, partial(self._read, passes))
         return passes
 
     def _read(self, drafted: int, signal: Signal) -> list[Any]:

@@ -59,11 +59,11 @@ class Timed:
         self.decisions += len(states)
         return gammas
 
-    def steer(self, rows: Sequence[TimedRow], drafted: int, signals: Sequence[Any]) -> list[Go]:
+    def should_continue(self, rows: Sequence[TimedRow], drafted: int, signals: Sequence[Any]) -> list[Go]:
         """Which rows go on."""
         states = [row.inner for row in rows]
         before, begun = time.thread_time_ns(), time.thread_time_ns()
-        answers = self.inner.steer(states, drafted, signals)
+        answers = self.inner.should_continue(states, drafted, signals)
         self.took(before, begun)
         self.decisions += len(states)
         return answers

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from osd.demo.runner.circle import Plan, own_settings
-from osd.demo.runner.results import Results, segment_facts
+from osd.demo.runner.circle import StreamPlan, own_settings
+from osd.demo.runner.results import RunResults, segment_facts
 from osd.demo.runner.run import run
 from osd.demo.runner.source import Segment
 from storage.settings import Settings
@@ -33,7 +33,7 @@ def run_bench_online(
     drafter: str | None = None,
     keep: bool = False,
     notes: Sequence[str] = (),
-) -> Results:
+) -> RunResults:
     """Serve segments (see osd.demo.runner.source.file_segments) while a worker process trains the draft, then, unless
     ``offline`` is False, distil a draft offline on each segment and let it read the same texts.
 
@@ -44,11 +44,11 @@ def run_bench_online(
     asked = {"target": target, "draft": draft, "max_batch": batch, "drafter": drafter}
     serve: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     own = own_settings(settings, out / "data", serve=serve)
-    plan = Plan(target, draft, segments, out, own, arrival, max_new_tokens, check_every)
+    plan = StreamPlan(target, draft, segments, out, own, arrival, max_new_tokens, check_every)
     return run(plan, TITLE, console, keep=keep, offline=offline, notes=notes)
 
 
-def last_line(results: Results) -> dict[str, Any]:
+def last_line(results: RunResults) -> dict[str, Any]:
     """What ``osd bench online --json`` prints."""
     parts = {name: segment_facts(results.of(name)) for name in results.segments}
     segments = [

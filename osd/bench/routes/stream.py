@@ -14,11 +14,11 @@ from osd.bench.routes.arms import set_up
 from osd.bench.routes.result import LAST, ArmResult, Seen, alpha
 from osd.bench.routes.traffic import Item
 from osd.demo.runner.alone import TargetAlone
-from osd.demo.runner.arrival import Arrival, make_arrival
+from osd.demo.runner.arrival import RequestGate, make_arrival
 from osd.demo.runner.circle import make_new_folder
-from osd.demo.runner.feed import Feed, Spent
-from osd.demo.runner.process import Worker, save_settings, worker_beside
-from osd.demo.runner.scoring import Reader
+from osd.demo.runner.feed import RequestFeed, Spent
+from osd.demo.runner.process import WorkerProcess, save_settings, worker_beside
+from osd.demo.runner.scoring import DraftReader
 from osd.drafters.scoring import hits
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
@@ -50,10 +50,12 @@ class Setting:
 class ArmStream:
     """Serves the items with one arm's engine."""
 
-    def __init__(self, setting: Setting, engine: Engine, arrival: Arrival, worker: Worker, watch: Watch) -> None:
+    def __init__(
+        self, setting: Setting, engine: Engine, arrival: RequestGate, worker: WorkerProcess, watch: Watch
+    ) -> None:
         self._setting, self._engine, self._worker = setting, engine, worker
-        self._feed = Feed(engine, arrival, "(any)")
-        self._frozen = Reader(setting.pair.draft, engine.limit)
+        self._feed = RequestFeed(engine, arrival, "(any)")
+        self._frozen = DraftReader(setting.pair.draft, engine.limit)
         self._alone = TargetAlone(setting.pair, engine.settings)
         self._watch = watch
         self._items: dict[str, Item] = {}
@@ -90,8 +92,8 @@ class ArmStream:
     def _finish(self, completion: Completion, spent: Spent) -> None:
         item = self._items.pop(completion.request.id)
         version = completion.outcomes[-1].draft_version
-        seats = self._engine.drafter.seats
-        serving = next((s for s in seats.values() if s.version == version), self._engine.drafter.default)
+        loaded_drafts = self._engine.drafter.loaded_drafts
+        serving = next((s for s in loaded_drafts.values() if s.version == version), self._engine.drafter.default)
         text, judged = [*completion.request.prompt_tokens, *completion.tokens], len(completion.tokens)
         self._texts.append((item.domain, text, judged))
         frozen = sum(self._frozen.hits(completion))
@@ -110,10 +112,10 @@ class ArmStream:
         served = Counter(one.draft for one in self.result.of(first)[-LAST:])
         texts = [(text, judged) for domain, text, judged in self._texts if domain == first][-LAST:]
         then = alpha(self.result.of(first)[-LAST:])
-        seat = self._engine.drafter.seats.get(served.most_common(1)[0][0]) if texts else None
-        if seat is None or then is None:
+        loaded = self._engine.drafter.loaded_drafts.get(served.most_common(1)[0][0]) if texts else None
+        if loaded is None or then is None:
             return None
-        now = sum(sum(hits(seat, text, judged)) for text, judged in texts) / sum(judged for _, judged in texts)
+        now = sum(sum(hits(loaded, text, judged)) for text, judged in texts) / sum(judged for _, judged in texts)
         return round(then - now, 4)
 
 
@@ -134,7 +136,7 @@ def run_arm(setting: Setting, arm: str, settings: Settings, folder: Path, watch:
 @contextmanager
 def _circle(
     setting: Setting, arm: str, settings: Settings, folder: Path
-) -> Iterator[tuple[Store, Engine, Worker, list[str]]]:
+) -> Iterator[tuple[Store, Engine, WorkerProcess, list[str]]]:
     make_new_folder(settings.storage.data_directory())
     config = save_settings(settings, settings.storage.data_directory() / "osd.toml")
     with open_store(settings) as store:
@@ -149,7 +151,7 @@ def _circle(
 def _add_facts(result: ArmResult, store: Store, engine: Engine, drafts: Sequence[str]) -> None:
     runs = [run for draft in drafts for run in store.runs.list(draft, limit=MANY)]
     result.published = sum(run.state is RunState.PUBLISHED for run in runs)
-    memory = engine.household.memory()
+    memory = engine.draft_manager.memory()
     result.memory = [
         {"draft": draft, "bytes": one.weight_bytes, **{k: v for k, v in asdict(one).items() if k != "weight_bytes"}}
         for draft, one in memory.items()

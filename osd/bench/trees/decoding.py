@@ -12,7 +12,7 @@ from typing import Any
 from osd.bench.contenders import Tokens, generate_text, no_remarks
 from osd.bench.trees.corpora import Knowledge
 from osd.bench.trees.methods import Method
-from osd.drafters.model_free import Finding, Keeping
+from osd.drafters.model_free import LookupProposer, TableProposer
 from osd.drafters.ngram.lookup import PromptLookup
 from osd.drafters.ngram.maker import DraftMaker, MakerSettings
 from osd.drafters.tree import Proposer
@@ -82,9 +82,9 @@ def _settings(method: Method, serve: ServeSettings) -> ServeSettings:
 
 def _proposer(method: Method, serve: ServeSettings, known: Knowledge) -> Proposer | None:
     if method.kind == "lookup":
-        return Finding(method.name, PromptLookup())
+        return LookupProposer(method.name, PromptLookup())
     if method.kind == "suffix":
-        return Finding(method.name, known.index)
+        return LookupProposer(method.name, known.index)
     if not method.has_table:
         return None
     settings = MakerSettings(
@@ -94,7 +94,7 @@ def _proposer(method: Method, serve: ServeSettings, known: Knowledge) -> Propose
     if method.matrix:
         settings = replace(settings, shortest=method.order - 1, kappa=0.0)
     maker = (DraftMaker if method.adaptive else FrozenMaker)(known.table(method.order), settings)
-    return Keeping(method.name, maker)
+    return TableProposer(method.name, maker)
 
 
 class FrozenMaker(DraftMaker):

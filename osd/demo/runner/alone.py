@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from osd.demo.runner.arrival import Free
-from osd.demo.runner.feed import Feed, Spent
+from osd.demo.runner.feed import RequestFeed, Spent
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.sequence import Completion
@@ -68,7 +68,7 @@ class TargetAlone:
         if self._held:
             self._check()
         checked, self._checked = self._checked, []
-        feed = Feed(self._plain, Free(), "(none)", self._together([spent for _, spent in checked]))
+        feed = RequestFeed(self._plain, Free(), "(none)", self._together([spent for _, spent in checked]))
         served = feed.serve((request for request, _ in checked), refused=_never)
         seconds = {completion.request.id: spent.seconds for finished in served for completion, spent in finished}
         for index in range(len(self.checks) - len(checked), len(self.checks)):

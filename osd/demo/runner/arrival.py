@@ -25,7 +25,7 @@ Serving = Callable[[], Mapping[str, str]]
 """The versions that draft now, of the drafts that are in memory."""
 
 
-class Arrival(Protocol):
+class RequestGate(Protocol):
     """Lets requests in."""
 
     def may_start(self, started: int, finished: int) -> bool:
@@ -66,7 +66,7 @@ class Free:
         return True
 
 
-class Paced:
+class PacedArrival:
     """Holds requests back while ``ahead`` recorded ones wait to be claimed for training."""
 
     def __init__(self, trainer: Trainer, ahead: int) -> None:
@@ -105,19 +105,19 @@ class Lockstep:
         return is_idle and all(serving.get(draft, now) == now for draft, now in self._trainer.current.items())
 
 
-def make_arrival(kind: str, store: Store, drafts: Sequence[str], engine: Engine, interval: int) -> Arrival:
+def make_arrival(kind: str, store: Store, drafts: Sequence[str], engine: Engine, interval: int) -> RequestGate:
     """The arrival of that name; ``paced`` lets two update intervals wait. Raises BadSetting."""
     trainer = Trainer(store, drafts)
     match kind:
         case "free":
             return Free()
         case "paced":
-            return Paced(trainer, 2 * interval)
+            return PacedArrival(trainer, 2 * interval)
         case "lockstep":
             recorded = engine.recorder.wait if engine.recorder else lambda _: True
 
             def serving() -> dict[str, str]:
-                return {draft: seat.version for draft, seat in engine.drafter.seats.items()}
+                return {draft: loaded.version for draft, loaded in engine.drafter.loaded_drafts.items()}
 
             return Lockstep(trainer, interval, serving=serving, recorded=lambda: recorded(LOOK_SECONDS))
     raise BadSetting(source="option", key="arrival", reason=f"{kind!r} is none of {', '.join(get_args(Kind))}")

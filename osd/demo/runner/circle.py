@@ -16,9 +16,9 @@ from typing import Any
 from osd.demo.runner.alone import TargetAlone
 from osd.demo.runner.arrival import make_arrival
 from osd.demo.runner.feed import Spent
-from osd.demo.runner.process import Worker, save_settings, worker_beside
+from osd.demo.runner.process import WorkerProcess, save_settings, worker_beside
 from osd.demo.runner.source import Segment
-from osd.demo.runner.stream import Stream, Trace, Watch
+from osd.demo.runner.stream import Stream, StreamTrace, Watch
 from osd.drafters.factory import proposer_name
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
@@ -35,7 +35,7 @@ SWAP_POLL_SECONDS, WORKER_POLL_SECONDS, FLUSH_SECONDS = 0.1, 0.2, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StreamPlan:
     """What is to be streamed, and how."""
 
     target: str
@@ -74,14 +74,14 @@ class Plan:
 class Circle:
     """The running parts."""
 
-    plan: Plan
+    plan: StreamPlan
     pair: Pair
     store: Store
     engine: Engine
-    worker: Worker
+    worker: WorkerProcess
     alone: TargetAlone
 
-    def stream(self, trace: Trace, watch: Watch) -> None:
+    def stream(self, trace: StreamTrace, watch: Watch) -> None:
         """Serve the whole plan; ``trace`` fills as it goes. Raises TrainingFailed when the worker is gone or stuck."""
         plan = self.plan
         interval = plan.settings.learn.interval_requests
@@ -90,7 +90,7 @@ class Circle:
             self.engine, arrival, self.alone, max_new_tokens=plan.max_new_tokens, check_every=plan.check_every
         )
 
-        def look(trace: Trace, segment: str) -> None:
+        def look(trace: StreamTrace, segment: str) -> None:
             self.worker.require_alive()
             watch(trace, segment)
 
@@ -142,7 +142,7 @@ def _recording(given: Settings) -> str:
 
 
 @contextmanager
-def turning(plan: Plan) -> Iterator[Circle]:
+def turning(plan: StreamPlan) -> Iterator[Circle]:
     """The circle of a plan: everything is started here, and stopped however the block ends.
 
     Raises StoreWriteFailed when the folder cannot be made or is not empty, and PairError.

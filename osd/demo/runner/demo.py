@@ -10,8 +10,8 @@ from rich.console import Console
 
 from osd.demo import DRAFT, TARGET
 from osd.demo.prompts import DOMAINS
-from osd.demo.runner.circle import Plan, own_settings
-from osd.demo.runner.results import Results, segment_facts
+from osd.demo.runner.circle import StreamPlan, own_settings
+from osd.demo.runner.results import RunResults, segment_facts
 from osd.demo.runner.run import run
 from osd.demo.runner.source import demo_segments
 from storage.settings import Settings
@@ -38,7 +38,7 @@ def run_demo(
     keep: bool = False,
     port: int | None = None,
     stay: bool = False,
-) -> Results:
+) -> RunResults:
     """Serve the demo's domains one after another while a worker process trains the draft.
 
     ``requests``: prompts of each domain. ``drafter``: as in the settings. ``console``: where panel and table go.
@@ -51,14 +51,14 @@ def run_demo(
     serve = {"max_batch": batch, "target": str(TARGET), "draft": str(DRAFT), "drafter": drafter}
     changes = {"learn": LEARN, "serve": serve}
     own = own_settings(settings, out / "data", **changes)
-    plan = Plan(
+    plan = StreamPlan(
         str(TARGET), str(DRAFT), demo_segments(requests, seed, domains), out, own, arrival, max_new_tokens, check_every,
         port, stay,
     )  # fmt: skip
     return run(plan, TITLE, console, keep=keep, remark=REMARK)
 
 
-def last_line(results: Results) -> dict[str, Any]:
+def last_line(results: RunResults) -> dict[str, Any]:
     """What ``osd demo --json`` prints."""
     named = (
         "requests", "failed", "published", "rejected", "lossless_checked", "lossless_failed", "speedup_vs_target",

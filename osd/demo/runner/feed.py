@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from osd.demo.runner.arrival import Arrival
+from osd.demo.runner.arrival import RequestGate
 from osd.engine.engine import Engine
 from osd.sequence import Completion
 from storage.errors import BadRequest, TrainingFailed
@@ -35,10 +35,10 @@ Refused = Callable[[BadRequest], None]
 """Told of a request that cannot be served."""
 
 
-class Feed:
+class RequestFeed:
     """One engine's. ``started`` and ``finished`` count over all that it served."""
 
-    def __init__(self, engine: Engine, arrival: Arrival, draft: str, rows: int | None = None) -> None:
+    def __init__(self, engine: Engine, arrival: RequestGate, draft: str, rows: int | None = None) -> None:
         """``draft`` names what is trained, for the message when nothing may start any more; ``rows`` requests at a
         time, or as many as the engine has room for."""
         self._engine, self._arrival, self._draft = engine, arrival, draft

@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from osd.demo.runner.panel import number
-from osd.demo.runner.results import Results, segment_facts, write_json
+from osd.demo.runner.results import RunResults, segment_facts, write_json
 from storage.errors import StoreWriteFailed
 
 
-def leave(results: Results, out: Path) -> dict[str, Path]:
+def leave(results: RunResults, out: Path) -> dict[str, Path]:
     """Write everything into the run's folder; the files by what they are. Raises StoreWriteFailed."""
     from osd.demo.runner.picture import draw, save  # matplotlib takes a second to load
     from osd.demo.runner.report import save_report
@@ -38,7 +38,7 @@ def tidy(data: Path, out: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def show(results: Results, console: Console) -> None:
+def show(results: RunResults, console: Console) -> None:
     """The final table and the totals."""
     facts = results.facts
     console.print(_table(results))
@@ -64,7 +64,7 @@ def show(results: Results, console: Console) -> None:
         console.print(f"[yellow]{escape(note)}[/yellow]", soft_wrap=True)
 
 
-def _table(results: Results) -> Table:
+def _table(results: RunResults) -> Table:
     parts = {name: segment_facts(results.of(name)) for name in results.segments}
     offline = any("alpha_offline" in part for part in parts.values())
     table = Table(title="Token acceptance rate", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)

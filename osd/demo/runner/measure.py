@@ -34,7 +34,7 @@ Whose = Literal["online", "frozen", "offline"]
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class FinishedRequest:
     """One finished request."""
 
     index: int
@@ -86,18 +86,18 @@ class SwapSeen:
     """Seconds since the stream began."""
 
 
-def alpha(served: Sequence[Served], whose: Whose) -> float | None:
+def alpha(served: Sequence[FinishedRequest], whose: Whose) -> float | None:
     """Followed α over these requests, every position weighing the same; None when there is none."""
     return ratio(sum(s.hits(whose) for s in served), sum(s.of(whose) for s in served))
 
 
-def counted_alpha(served: Sequence[Served]) -> float | None:
+def counted_alpha(served: Sequence[FinishedRequest]) -> float | None:
     """Counted α over these requests; None when nothing was drafted."""
     accepted = sum(s.accepted for s in served)
     return ratio(accepted, accepted + sum(s.rejections for s in served))
 
 
-def moving(served: Sequence[Served], whose: Whose, window: int = WINDOW) -> list[float]:
+def moving(served: Sequence[FinishedRequest], whose: Whose, window: int = WINDOW) -> list[float]:
     """Followed α of the last ``window`` requests after each one; of as many as there are at the beginning."""
     hits = [0, *accumulate(s.hits(whose) for s in served)]
     positions = [0, *accumulate(s.of(whose) for s in served)]
@@ -134,6 +134,6 @@ def rejections_gone(frozen: float, now: float) -> float | None:
     return ratio(now - frozen, 1 - frozen)
 
 
-def tokens_per_second(served: Sequence[Served]) -> float | None:
+def tokens_per_second(served: Sequence[FinishedRequest]) -> float | None:
     """Tokens of output for each second of decoding."""
     return ratio(sum(s.emitted for s in served), sum(s.seconds for s in served))

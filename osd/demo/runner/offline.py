@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from osd.demo.runner.circle import Circle
-from osd.demo.runner.measure import Served
+from osd.demo.runner.measure import FinishedRequest
 from osd.demo.runner.process import distil_offline
-from osd.demo.runner.scoring import Reader
-from osd.demo.runner.stream import Trace
+from osd.demo.runner.scoring import DraftReader
+from osd.demo.runner.stream import StreamTrace
 from osd.engine.session import in_folder
 from osd.models.pair import load_model
 from osd.sequence import Completion
@@ -22,7 +22,7 @@ from osd.sequence import Completion
 EPOCHS = 2
 
 
-def read_offline(circle: Circle, trace: Trace, tell: Callable[[str], None]) -> None:
+def read_offline(circle: Circle, trace: StreamTrace, tell: Callable[[str], None]) -> None:
     """Distil a draft for each segment and let it read the segment's texts; ``trace.served`` then has offline_hits.
 
     Raises TrainingFailed.
@@ -37,10 +37,12 @@ def read_offline(circle: Circle, trace: Trace, tell: Callable[[str], None]) -> N
             plan.data / "osd.toml", plan.log, draft=start, route=segment.name,
             out=plan.out / "offline" / segment.name, epochs=EPOCHS,
         )  # fmt: skip
-        reader = Reader(load_model(folder, circle.pair.device, plan.settings.serve.dtype), circle.engine.limit)
+        reader = DraftReader(load_model(folder, circle.pair.device, plan.settings.serve.dtype), circle.engine.limit)
         for one in served:
             trace.served[one.index] = _with_offline(one, reader, trace.completions)
 
 
-def _with_offline(served: Served, reader: Reader, completions: Mapping[str, Completion]) -> Served:
+def _with_offline(
+    served: FinishedRequest, reader: DraftReader, completions: Mapping[str, Completion]
+) -> FinishedRequest:
     return replace(served, offline_hits=sum(reader.hits(completions[served.request_id])))

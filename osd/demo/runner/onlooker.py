@@ -34,7 +34,7 @@ class Steps:
     @property
     def waiting(self) -> int:
         """Requests in line."""
-        return len(self._engine.desk.waiting)
+        return len(self._engine.admission.waiting)
 
 
 @contextmanager

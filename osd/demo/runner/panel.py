@@ -16,7 +16,7 @@ from rich.text import Text
 
 from osd.demo.runner.circle import Circle
 from osd.demo.runner.measure import WINDOW, alpha, moving, tokens_per_second
-from osd.demo.runner.stream import Trace, Watch
+from osd.demo.runner.stream import StreamTrace, Watch
 from storage.records import DEFAULT_DRAFT, RunState
 
 REFRESH_SECONDS = 0.5
@@ -76,7 +76,7 @@ def sparkline(curve: Sequence[float], width: int) -> str:
     return "".join(BARS[min(len(BARS) - 1, int(curve[end] * len(BARS)))] for end in ends)
 
 
-def glance(circle: Circle, trace: Trace, segment: str, counts: tuple[int, int]) -> Glance:
+def glance(circle: Circle, trace: StreamTrace, segment: str, counts: tuple[int, int]) -> Glance:
     """Look at a run. ``counts``: runs published and rejected."""
     names = [s.name for s in circle.plan.segments]
     last = trace.served[-WINDOW:]
@@ -136,18 +136,18 @@ class Looks:
     def __init__(self, circle: Circle) -> None:
         self._circle = circle
 
-    def __call__(self, trace: Trace, segment: str) -> Glance:
+    def __call__(self, trace: StreamTrace, segment: str) -> Glance:
         """The numbers of this moment."""
         states = [run.state for run in self._circle.store.runs.list(DEFAULT_DRAFT, limit=1 << 20)]
         counts = states.count(RunState.PUBLISHED), states.count(RunState.REJECTED)
         return glance(self._circle, trace, segment, counts)
 
 
-def every(seconds: float, look: Callable[[Trace, str], None]) -> Watch:
+def every(seconds: float, look: Callable[[StreamTrace, str], None]) -> Watch:
     """Pass calls on when the last one was so long ago, and once when everything has been served."""
     last, is_over = -seconds, False
 
-    def watch(trace: Trace, segment: str) -> None:
+    def watch(trace: StreamTrace, segment: str) -> None:
         nonlocal last, is_over
         ends_now = len(trace.served) == trace.total and not is_over
         if ends_now or (not is_over and time.monotonic() - last >= seconds):

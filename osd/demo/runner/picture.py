@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from osd.demo.runner.measure import WINDOW, moving
-from osd.demo.runner.results import Results, segment_facts
+from osd.demo.runner.results import RunResults, segment_facts
 
 ONLINE, FROZEN, OFFLINE, SWAP, INK, FAINT = "#0072B2", "#D55E00", "#000000", "#009E73", "#222222", "#BBBBBB"
 """Okabe and Ito's colours, which people with any colour vision tell apart."""
@@ -18,7 +18,7 @@ FEWEST = 10
 """Requests after which a curve begins: an average over one or two says nothing."""
 
 
-def draw(results: Results) -> Figure:
+def draw(results: RunResults) -> Figure:
     """The picture. Each curve is the average over the last WINDOW requests, whatever their domain."""
     figure = Figure(figsize=SIZE, layout="constrained")
     axes = figure.add_subplot()
@@ -41,7 +41,7 @@ def save(figure: Figure, folder: Path, name: str = "acceptance") -> tuple[Path, 
     return svg, png
 
 
-def _mark_segments(axes: Axes, results: Results) -> None:
+def _mark_segments(axes: Axes, results: RunResults) -> None:
     start = 0
     for name in results.segments:
         served = results.of(name)
@@ -58,14 +58,14 @@ def _mark_segments(axes: Axes, results: Results) -> None:
         start = end
 
 
-def _mark_swaps(axes: Axes, results: Results) -> None:
+def _mark_swaps(axes: Axes, results: RunResults) -> None:
     """A tick at the foot for every swap."""
     where = [swap.index for swap in results.swaps]
     label = f"new weights taken ({len(where)})" if where else None
     axes.plot(where, [0.012] * len(where), ls="", marker="|", ms=9, mew=1.4, color=SWAP, label=label, zorder=3)
 
 
-def _dress(axes: Axes, results: Results) -> None:
+def _dress(axes: Axes, results: RunResults) -> None:
     axes.set_xlim(0, max(1, len(results.served)))
     axes.set_ylim(0, 1)
     axes.set_xlabel("requests served")

@@ -37,7 +37,7 @@ def _lines(section: dict[str, Any]) -> list[str]:
     return [f"{key} = {json.dumps(value)}" for key, value in section.items() if value is not None]
 
 
-class Worker:
+class WorkerProcess:
     """``python -m trainer worker`` in a process of its own, with everything that it says in a file."""
 
     def __init__(self, config: Path, log: Path) -> None:
@@ -79,9 +79,9 @@ class Worker:
 
 
 @contextmanager
-def worker_beside(config: Path, log: Path) -> Iterator[Worker]:
+def worker_beside(config: Path, log: Path) -> Iterator[WorkerProcess]:
     """A worker for as long as the block runs, however it ends."""
-    worker = Worker(config, log)
+    worker = WorkerProcess(config, log)
     try:
         yield worker
     finally:

@@ -10,11 +10,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from osd.demo.runner.picture import draw
-from osd.demo.runner.results import DEFINITIONS, Results
+from osd.demo.runner.results import DEFINITIONS, RunResults
 from storage.errors import StoreWriteFailed
 
 
-def render(results: Results) -> str:
+def render(results: RunResults) -> str:
     """The page."""
     environment = Environment(
         loader=PackageLoader("osd.demo.runner", ""),
@@ -30,7 +30,7 @@ def render(results: Results) -> str:
     )
 
 
-def save_report(results: Results, path: Path) -> Path:
+def save_report(results: RunResults, path: Path) -> Path:
     """Raises StoreWriteFailed."""
     try:
         path.write_text(render(results), encoding="utf-8")
@@ -39,7 +39,7 @@ def save_report(results: Results, path: Path) -> Path:
     return path
 
 
-def _inline_svg(results: Results) -> str:
+def _inline_svg(results: RunResults) -> str:
     out = io.StringIO()
     draw(results).savefig(out, format="svg", metadata={"Date": None})
     text = out.getvalue()

@@ -13,7 +13,7 @@ from osd.demo.runner.circle import Circle
 from osd.demo.runner.measure import (
     RECOVERED,
     WINDOW,
-    Served,
+    FinishedRequest,
     SwapSeen,
     alpha,
     counted_alpha,
@@ -23,7 +23,7 @@ from osd.demo.runner.measure import (
     settled_after,
     tokens_per_second,
 )
-from osd.demo.runner.stream import Trace
+from osd.demo.runner.stream import StreamTrace
 from storage.errors import StoreWriteFailed
 from storage.records import DEFAULT_DRAFT, RunState
 
@@ -61,11 +61,11 @@ class Example:
 
 
 @dataclass
-class Results:
+class RunResults:
     """One run, plain."""
 
     title: str
-    served: list[Served]
+    served: list[FinishedRequest]
     swaps: list[SwapSeen]
     segments: list[str]
     versions: list[dict[str, Any]]
@@ -78,7 +78,7 @@ class Results:
     remark: str = ""
     """What a reader of the examples should know."""
 
-    def of(self, segment: str) -> list[Served]:
+    def of(self, segment: str) -> list[FinishedRequest]:
         """The finished requests of a segment."""
         return [served for served in self.served if served.segment == segment]
 
@@ -88,7 +88,7 @@ class Results:
         return {**self.facts, "segments": parts, "notes": self.notes, "definitions": DEFINITIONS}
 
 
-def segment_facts(served: Sequence[Served]) -> dict[str, Any]:
+def segment_facts(served: Sequence[FinishedRequest]) -> dict[str, Any]:
     """A segment's numbers; see DEFINITIONS."""
     first, last = served[:WINDOW], served[-WINDOW:]
     frozen, now = alpha(last, "frozen"), alpha(last, "online")
@@ -112,7 +112,7 @@ def segment_facts(served: Sequence[Served]) -> dict[str, Any]:
     return rounded(facts)
 
 
-def collect(circle: Circle, trace: Trace, title: str, *, interrupted: bool = False) -> Results:
+def collect(circle: Circle, trace: StreamTrace, title: str, *, interrupted: bool = False) -> RunResults:
     """Take everything out of the running parts, before they are closed."""
     runs = circle.store.runs.list(DEFAULT_DRAFT, limit=ALL)
     stats, alone = circle.engine.stats, circle.alone
@@ -144,20 +144,20 @@ def collect(circle: Circle, trace: Trace, title: str, *, interrupted: bool = Fal
         "learn": circle.plan.settings.learn.model_dump(),
     }
     versions = [asdict(version) for version in circle.store.versions.list(DEFAULT_DRAFT)]
-    return Results(
+    return RunResults(
         title=title, served=trace.served, swaps=trace.swaps, segments=[s.name for s in circle.plan.segments],
         versions=sorted(versions, key=lambda version: version["number"]), examples=_examples(circle, trace),
         facts=rounded(facts), notes=trace.failures,
     )  # fmt: skip
 
 
-def _examples(circle: Circle, trace: Trace) -> list[Example]:
+def _examples(circle: Circle, trace: StreamTrace) -> list[Example]:
     """The last request of each segment."""
     lasts = [served[-1] for segment in circle.plan.segments if (served := trace.of(segment.name))]
     return [_example(trace, last) for last in lasts]
 
 
-def _example(trace: Trace, served: Served) -> Example:
+def _example(trace: StreamTrace, served: FinishedRequest) -> Example:
     return Example(
         segment=served.segment,
         prompt=trace.prompts[served.request_id],

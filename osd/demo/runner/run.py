@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from osd.demo.ctrl_c import heeding_ctrl_c
-from osd.demo.runner.circle import Circle, Plan, turning
+from osd.demo.ctrl_c import ctrl_c
+from osd.demo.runner.circle import Circle, StreamPlan, turning
 from osd.demo.runner.finish import leave, show, tidy
 from osd.demo.runner.offline import read_offline
 from osd.demo.runner.onlooker import looking_on, stay
 from osd.demo.runner.panel import watching
-from osd.demo.runner.results import Results, collect
-from osd.demo.runner.stream import Trace
+from osd.demo.runner.results import RunResults, collect
+from osd.demo.runner.stream import StreamTrace
 
 
 def run(
-    plan: Plan,
+    plan: StreamPlan,
     title: str,
     console: Console,
     *,
@@ -25,7 +25,7 @@ def run(
     offline: bool = False,
     notes: Sequence[str] = (),
     remark: str = "",
-) -> Results:
+) -> RunResults:
     """Do it. Ctrl-C ends the stream and what was started for it; what was measured until then is still reported.
 
     Raises PairError, StoreError, TrainingFailed.
@@ -46,8 +46,8 @@ def run(
             tidy(plan.data, plan.out)
 
 
-def _turn(plan: Plan, title: str, console: Console, offline: bool) -> Results:
-    trace = Trace(plan.requests)
+def _turn(plan: StreamPlan, title: str, console: Console, offline: bool) -> RunResults:
+    trace = StreamTrace(plan.requests)
     with turning(plan) as circle, looking_on(circle, console):
         interrupted = _go(circle, title, console, trace, offline)
         if interrupted:
@@ -55,14 +55,14 @@ def _turn(plan: Plan, title: str, console: Console, offline: bool) -> Results:
         return collect(circle, trace, title, interrupted=interrupted)
 
 
-def _go(circle: Circle, title: str, console: Console, trace: Trace, offline: bool) -> bool:
+def _go(circle: Circle, title: str, console: Console, trace: StreamTrace, offline: bool) -> bool:
     """Serve everything, then the upper bound; whether somebody ended it early."""
     try:
         circle.warm_up()
         trace.begin()
-        with heeding_ctrl_c() as heed, watching(circle, title, console) as watch:
+        with ctrl_c() as heed, watching(circle, title, console) as watch:
 
-            def look(trace: Trace, segment: str) -> None:
+            def look(trace: StreamTrace, segment: str) -> None:
                 heed()
                 watch(trace, segment)
 
@@ -80,7 +80,7 @@ def _go(circle: Circle, title: str, console: Console, trace: Trace, offline: boo
     return False
 
 
-def _report(results: Results, plan: Plan, console: Console, keep: bool) -> None:
+def _report(results: RunResults, plan: StreamPlan, console: Console, keep: bool) -> None:
     files = leave(results, plan.out)
     show(results, console)
     for what, path in files.items():

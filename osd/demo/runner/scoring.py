@@ -9,14 +9,14 @@ from __future__ import annotations
 import torch
 
 from osd.drafters.blended import Watched
-from osd.drafters.loaded_draft import Seat
+from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.ngram.guess import sureness_of, trust_in_model
 from osd.drafters.scoring import logits_of, matches, reader_of
 from osd.models.pair import Model
 from osd.sequence import Completion
 
 
-class Reader:
+class DraftReader:
     """One draft, reading texts one at a time in a cache of its own."""
 
     def __init__(self, model: Model, length: int) -> None:
@@ -30,12 +30,12 @@ class Reader:
         return matches(self._decoder, [*completion.request.prompt_tokens, *output], len(output)) if output else []
 
 
-def blended_hits(seat: Seat, watched: Watched, completion: Completion) -> list[bool]:
+def blended_hits(loaded: LoadedDraft, watched: Watched, completion: Completion) -> list[bool]:
     """For every token of the output, whether draft and table together would have named it: the table what it guessed
     there before it was said, whichever of the two is trusted more by now."""
     output = list(completion.tokens)
     tokens = [*completion.request.prompt_tokens, *output]
-    reader = reader_of(seat, len(tokens))
+    reader = reader_of(loaded, len(tokens))
     peaks, said = logits_of(reader, tokens, len(output)).softmax(-1, dtype=torch.float32).max(-1)
     reader.cache.drop()
     models = watched.trust.models[int(completion.request.sampling.temperature > 0)]

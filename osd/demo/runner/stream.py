@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from osd.demo.runner.alone import TargetAlone
-from osd.demo.runner.arrival import Arrival
-from osd.demo.runner.feed import Feed, Spent
-from osd.demo.runner.measure import Served, SwapSeen
-from osd.demo.runner.scoring import Reader, blended_hits
+from osd.demo.runner.arrival import RequestGate
+from osd.demo.runner.feed import RequestFeed, Spent
+from osd.demo.runner.measure import FinishedRequest, SwapSeen
+from osd.demo.runner.scoring import DraftReader, blended_hits
 from osd.demo.runner.source import Segment
 from osd.drafters.blended import BlendedDrafter
 from osd.drafters.scoring import hits
@@ -28,12 +28,12 @@ from storage.records import DEFAULT_DRAFT, Request
 
 
 @dataclass
-class Trace:
+class StreamTrace:
     """What has come of a stream so far."""
 
     total: int
     """Requests that it has."""
-    served: list[Served] = field(default_factory=list)
+    served: list[FinishedRequest] = field(default_factory=list)
     completions: dict[str, Completion] = field(default_factory=dict)
     """Finished requests by id; their texts are for the report and for reading with other drafts."""
     prompts: dict[str, str] = field(default_factory=dict)
@@ -57,12 +57,12 @@ class Trace:
         """Since the stream began, until it ended: decoding, reading, checking and waiting."""
         return (self._ended or time.perf_counter()) - self._begun
 
-    def of(self, segment: str) -> list[Served]:
+    def of(self, segment: str) -> list[FinishedRequest]:
         """The finished requests of a segment."""
         return [served for served in self.served if served.segment == segment]
 
 
-Watch = Callable[[Trace, str], None]
+Watch = Callable[[StreamTrace, str], None]
 """Called often, with the name of the segment that is being served."""
 
 
@@ -70,17 +70,17 @@ class Stream:
     """Serves segments. ``check_every``: every so many-th request is decoded again by the target alone; 0 for none."""
 
     def __init__(
-        self, engine: Engine, arrival: Arrival, alone: TargetAlone, *, max_new_tokens: int, check_every: int
+        self, engine: Engine, arrival: RequestGate, alone: TargetAlone, *, max_new_tokens: int, check_every: int
     ) -> None:
         self._engine, self._alone = engine, alone
-        self._feed = Feed(engine, arrival, DEFAULT_DRAFT)
+        self._feed = RequestFeed(engine, arrival, DEFAULT_DRAFT)
         self._max_new_tokens, self._check_every = max_new_tokens, check_every
-        self._frozen = Reader(engine.pair.draft, engine.limit)
+        self._frozen = DraftReader(engine.pair.draft, engine.limit)
         self._version = engine.draft_version
         if isinstance(engine.drafting, BlendedDrafter):
             engine.drafting.watched = {}
 
-    def run(self, segments: Sequence[Segment], trace: Trace, watch: Watch) -> None:
+    def run(self, segments: Sequence[Segment], trace: StreamTrace, watch: Watch) -> None:
         """Serve everything; ``trace`` fills as it goes. Raises TrainingFailed when training is stuck."""
         for segment in segments:
             requests = self._requests(segment, trace)
@@ -88,7 +88,7 @@ class Stream:
             self._alone.finish()
         watch(trace, segments[-1].name)
 
-    def _requests(self, segment: Segment, trace: Trace) -> Iterator[Request]:
+    def _requests(self, segment: Segment, trace: StreamTrace) -> Iterator[Request]:
         for number, text in zip(count(1), segment.prompts, strict=False):
             try:
                 tokens = encode(self._engine.pair.tokenizer, text)
@@ -99,7 +99,7 @@ class Stream:
             trace.prompts[request.id] = text
             yield request
 
-    def _serve(self, name: str, requests: Iterator[Request], trace: Trace, watch: Watch) -> None:
+    def _serve(self, name: str, requests: Iterator[Request], trace: StreamTrace, watch: Watch) -> None:
         def refused(error: BadRequest) -> None:
             trace.failures.append(f"{name}: {error}")
 
@@ -109,32 +109,32 @@ class Stream:
                 self._finish(completion, spent, name, trace)
             watch(trace, name)
 
-    def _note_swap(self, trace: Trace) -> None:
+    def _note_swap(self, trace: StreamTrace) -> None:
         if self._engine.draft_version != self._version:
             self._version = self._engine.draft_version
             trace.swaps.append(SwapSeen(len(trace.served), self._version, trace.seconds))
 
     def _online(self, completion: Completion) -> tuple[int, int | None]:
         """Hits of what served it, and the positions that they are of; see osd.demo.runner.measure."""
-        seat, drafting = self._engine.drafter.default, self._engine.drafting
+        loaded, drafting = self._engine.drafter.default, self._engine.drafting
         if isinstance(drafting, BlendedDrafter) and drafting.watched is not None:
             watched = drafting.watched.pop(completion.request.id, None)
             if watched and len(watched.guesses) == len(completion.tokens):  # from the start: the table was there
-                return sum(blended_hits(seat, watched, completion)), None
+                return sum(blended_hits(loaded, watched, completion)), None
         elif self._engine.settings.drafter == "causal":
             text = [*completion.request.prompt_tokens, *completion.tokens]
-            return sum(hits(seat, text, len(completion.tokens))), None
+            return sum(hits(loaded, text, len(completion.tokens))), None
         accepted = sum(outcome.accepted for outcome in completion.outcomes)
         return accepted, accepted + sum(outcome.rejections for outcome in completion.outcomes)
 
-    def _finish(self, completion: Completion, spent: Spent, name: str, trace: Trace) -> None:
+    def _finish(self, completion: Completion, spent: Spent, name: str, trace: StreamTrace) -> None:
         index = len(trace.served)
         frozen = self._frozen.hits(completion)
         outcomes = completion.outcomes
         online, judged = self._online(completion)
         trace.completions[completion.request.id] = completion
         trace.served.append(
-            Served(
+            FinishedRequest(
                 index=index,
                 segment=name,
                 request_id=completion.request.id,

@@ -34,11 +34,11 @@ TOKENIZER = "tokenizer.json"
 STRETCH = 1 << 18
 """Tokens that are counted in one go."""
 
-Told = Callable[["Progress"], None]
+Told = Callable[["BuildProgress"], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BuildProgress:
     """How far a build has come."""
 
     sources: tuple[str, ...]
@@ -106,7 +106,7 @@ def open_corpus(folder: Path) -> Corpus:
 class Builder:
     """Appends documents to a corpus that is being built, and finishes it."""
 
-    def __init__(self, folder: Path, wanted: Progress) -> None:
+    def __init__(self, folder: Path, wanted: BuildProgress) -> None:
         self.folder = Path(folder).absolute()
         if self.folder.exists():
             raise BadCorpus(path=folder, reason="it exists; give the name of a new folder.")
@@ -116,11 +116,11 @@ class Builder:
         self.progress = self._resumed(wanted)
         self._cut()
 
-    def _resumed(self, wanted: Progress) -> Progress:
+    def _resumed(self, wanted: BuildProgress) -> BuildProgress:
         path = self.aside / PROGRESS
         try:
             kept = json.loads(path.read_text("utf-8"))
-            found = Progress(**{**kept, "sources": tuple(kept["sources"]), "fields": tuple(kept["fields"])})
+            found = BuildProgress(**{**kept, "sources": tuple(kept["sources"]), "fields": tuple(kept["fields"])})
         except FileNotFoundError:
             return wanted
         except (ValueError, TypeError, KeyError):
@@ -162,7 +162,7 @@ class Builder:
         """A source is done."""
         self._note(replace(self.progress, source=self.progress.source + 1, line=0))
 
-    def _note(self, progress: Progress) -> None:
+    def _note(self, progress: BuildProgress) -> None:
         with writing(self.aside / PROGRESS):
             beside = self.aside / f"{PROGRESS}.new"
             beside.write_text(json.dumps(asdict(progress)), encoding="utf-8")

@@ -13,7 +13,7 @@ from numba import njit
 from osd.drafters.ngram.counts import Index
 from osd.drafters.ngram.match_settings import MatchSettings
 from osd.drafters.ngram.merge import add_sequence
-from osd.drafters.ngram.tree import Proposal
+from osd.drafters.ngram.tree import NgramProposal
 from osd.kernels.code_cache import kept
 
 DEFAULTS = MatchSettings(shortest=1)
@@ -65,16 +65,16 @@ class PromptLookup:
     def __init__(self, settings: MatchSettings = DEFAULTS) -> None:
         self.settings = settings
 
-    def propose(self, texts: Sequence[Index], most: Sequence[int] | None = None) -> list[Proposal]:
+    def propose(self, texts: Sequence[Index], most: Sequence[int] | None = None) -> list[NgramProposal]:
         """A tree for each row's whole text (int64), of ``most[r]`` tokens at most."""
         return [
             self._tree(np.ascontiguousarray(text, np.int64), self.settings.nodes if most is None else most[r])
             for r, text in enumerate(texts)
         ]
 
-    def _tree(self, text: Index, most: int) -> Proposal:
+    def _tree(self, text: Index, most: int) -> NgramProposal:
         chosen = self.settings
         room = max(0, min(chosen.nodes, most))
         ends, tokens, parents = np.zeros(chosen.matches, np.int64), np.zeros(room, np.int64), np.zeros(room, np.int64)
         size = look_up(text, chosen.shortest, chosen.longest, chosen.length, ends, tokens, parents)
-        return Proposal(tokens[:size], parents[:size])
+        return NgramProposal(tokens[:size], parents[:size])

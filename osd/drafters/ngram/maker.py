@@ -13,9 +13,9 @@ from osd.drafters.ngram.counts import Index
 from osd.drafters.ngram.crew import Crew, cores
 from osd.drafters.ngram.errors import BadTable
 from osd.drafters.ngram.overlay import Overlays
-from osd.drafters.ngram.search import Bench, Rules, draft_rows, new_bench
+from osd.drafters.ngram.search import SearchBuffers, SearchRules, draft_rows, new_bench
 from osd.drafters.ngram.table import Table, require_tokens
-from osd.drafters.ngram.tree import Proposal
+from osd.drafters.ngram.tree import NgramProposal
 
 MOST_SEARCHES = 4096
 SLOWEST, CALM = 20.0, 0.1
@@ -82,7 +82,7 @@ class DraftMaker:
         searches = MOST_SEARCHES if settings.budget_us else settings.searches
         self._crew = Crew(settings.threads or cores())
         self._room_for_search = max(searches, settings.depth), settings.breadth
-        self._benches: list[tuple[Bench, Index]] = []
+        self._benches: list[tuple[SearchBuffers, Index]] = []
         self._us = SLOWEST
         self._room(8)
 
@@ -119,7 +119,7 @@ class DraftMaker:
         tails: Sequence[Sequence[int] | Index],
         most: Sequence[int] | None = None,
         depths: Sequence[int] | None = None,
-    ) -> list[Proposal]:
+    ) -> list[NgramProposal]:
         """A tree for each row. ``tails`` are the rows' texts, of which the end is enough; ``most`` their trees' sizes,
         none above ``nodes``; ``depths`` how deep they may be, none deeper than ``depth``."""
         rows = len(places)
@@ -142,7 +142,7 @@ class DraftMaker:
         while len(self._benches) < workers:
             self._benches.append((new_bench(*self._room_for_search), np.zeros(self.order - 1, np.int64)))
 
-    def _search(self, worker: int, part: slice, rules: Rules) -> None:
+    def _search(self, worker: int, part: slice, rules: SearchRules) -> None:
         bench, context = self._benches[worker]
         draft_rows(
             bench, self.table.cells, self.overlays.arena, self._places[part], self._tails[part], self._lengths[part],
@@ -150,9 +150,9 @@ class DraftMaker:
             self._depths[part],
         )  # fmt: skip
 
-    def _proposal(self, row: int, size: int) -> Proposal:
+    def _proposal(self, row: int, size: int) -> NgramProposal:
         tokens, parents = self._tokens[row, :size].copy(), self._parents[row, :size].copy()
-        return Proposal(tokens, parents, self._chances[row, :size].copy())
+        return NgramProposal(tokens, parents, self._chances[row, :size].copy())
 
     def _fill(self, places: Sequence[int], tails: Sequence[Sequence[int] | Index], most: Sequence[int] | None) -> None:
         room = self.order - 1
@@ -163,10 +163,10 @@ class DraftMaker:
         self._places[: len(places)] = places
         self._sizes[: len(places)] = self.settings.nodes if most is None else most
 
-    def _rules(self, searches: int) -> Rules:
+    def _rules(self, searches: int) -> SearchRules:
         chosen = self.settings
         greedy = chosen.method == "greedy"
-        return Rules(
+        return SearchRules(
             self.order, chosen.weight, chosen.kappa, chosen.shortest, 0 if greedy else searches,
             1 if greedy else chosen.breadth, chosen.depth, chosen.c1, chosen.c2,
         )  # fmt: skip

@@ -27,7 +27,7 @@ from osd.kernels.code_cache import kept
 UNASKED = -1
 
 
-class Bench(NamedTuple):
+class SearchBuffers(NamedTuple):
     """Room for one search tree of M nodes; node 0 is the row's last token."""
 
     tokens: Index
@@ -54,7 +54,7 @@ class Bench(NamedTuple):
     """(M,) where a node stands in the merged tree."""
 
 
-class Rules(NamedTuple):
+class SearchRules(NamedTuple):
     """How to search; see :class:`osd.drafters.ngram.maker.MakerSettings`."""
 
     order: int
@@ -68,21 +68,21 @@ class Rules(NamedTuple):
     c2: float
 
 
-def new_bench(searches: int, breadth: int) -> Bench:
+def new_bench(searches: int, breadth: int) -> SearchBuffers:
     """Room for a number of searches."""
     most = 1 + (searches + 1) * breadth
 
     def whole(size: int) -> Index:
         return np.zeros(size, np.int64)
 
-    return Bench(
+    return SearchBuffers(
         whole(most), whole(most), whole(most), whole(most), whole(most), np.zeros(most), np.zeros(most), whole(most),
         np.zeros(most), whole(8 * breadth), np.zeros(8 * breadth), whole(most), whole(most),
     )  # fmt: skip
 
 
 @njit
-def context_of(bench: Bench, node: int, tail: Index, context: Index) -> int:
+def context_of(bench: SearchBuffers, node: int, tail: Index, context: Index) -> int:
     """The last tokens of the text that ends at a node, to the end of ``context``; returns how many there are."""
     room = len(context)
     at = room
@@ -98,7 +98,14 @@ def context_of(bench: Bench, node: int, tail: Index, context: Index) -> int:
 
 @njit
 def expand(
-    bench: Bench, node: int, size: int, shared: Cells, own: Cells, tail: Index, context: Index, rules: Rules
+    bench: SearchBuffers,
+    node: int,
+    size: int,
+    shared: Cells,
+    own: Cells,
+    tail: Index,
+    context: Index,
+    rules: SearchRules,
 ) -> int:
     """Ask the table what follows a node; returns the number of nodes there are now."""
     length = context_of(bench, node, tail, context)
@@ -125,7 +132,7 @@ def expand(
 
 
 @njit
-def best_child(bench: Bench, node: int, c1: float, c2: float) -> int:
+def best_child(bench: SearchBuffers, node: int, c1: float, c2: float) -> int:
     """The child with the largest PUCT; of equal ones the likelier."""
     first, count = bench.first[node], bench.children[node]
     total = 0
@@ -143,7 +150,7 @@ def best_child(bench: Bench, node: int, c1: float, c2: float) -> int:
 
 
 @njit
-def back_up(bench: Bench, node: int) -> None:
+def back_up(bench: SearchBuffers, node: int) -> None:
     """Count a visit from a sequence's end to the root."""
     value = bench.likelihoods[node]
     while node > 0:
@@ -153,7 +160,9 @@ def back_up(bench: Bench, node: int) -> None:
 
 
 @njit
-def search_row(bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index, rules: Rules, depth: int) -> int:
+def search_row(
+    bench: SearchBuffers, shared: Cells, own: Cells, tail: Index, context: Index, rules: SearchRules, depth: int
+) -> int:
     """Every search of one row, ``depth`` tokens deep at most; returns how many nodes there are."""
     bench.first[0], bench.children[0], bench.depths[0], bench.likelihoods[0] = UNASKED, 0, 0, 1.0
     size = expand(bench, 0, 1, shared, own, tail, context, rules)
@@ -170,7 +179,7 @@ def search_row(bench: Bench, shared: Cells, own: Cells, tail: Index, context: In
 
 
 @njit
-def is_better(bench: Bench, a: int, b: int) -> bool:
+def is_better(bench: SearchBuffers, a: int, b: int) -> bool:
     """Whether sequence a is ranked before b: by visits, then by likelihood, then by age."""
     if bench.visits[a] != bench.visits[b]:
         return bench.visits[a] > bench.visits[b]
@@ -180,7 +189,7 @@ def is_better(bench: Bench, a: int, b: int) -> bool:
 
 
 @njit
-def merge(bench: Bench, size: int, tokens: Index, parents: Index, chances: Floats, nodes: int) -> int:
+def merge(bench: SearchBuffers, size: int, tokens: Index, parents: Index, chances: Floats, nodes: int) -> int:
     """The best sequences as one tree of up to ``nodes`` tokens, each with its P(s, a); returns how many it has.
 
     Every visited node ends a sequence. A prefix has at least the visits and the likelihood of what continues it, so
@@ -205,7 +214,9 @@ def merge(bench: Bench, size: int, tokens: Index, parents: Index, chances: Float
 
 
 @njit
-def follow(bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index, rules: Rules, depth: int) -> int:
+def follow(
+    bench: SearchBuffers, shared: Cells, own: Cells, tail: Index, context: Index, rules: SearchRules, depth: int
+) -> int:
     """Greedy search, for comparison: the likeliest successor, its likeliest successor, …; returns the nodes."""
     bench.depths[0], bench.likelihoods[0] = 0, 1.0
     node, size = 0, 1
@@ -220,8 +231,8 @@ def follow(bench: Bench, shared: Cells, own: Cells, tail: Index, context: Index,
 
 @kept
 def draft_rows(
-    bench: Bench, shared: Cells, arena: Cells, places: Index, tails: Index, lengths: Index, context: Index,
-    rules: Rules, tokens: Index, parents: Index, chances: Floats, sizes: Index, depths: Index,
+    bench: SearchBuffers, shared: Cells, arena: Cells, places: Index, tails: Index, lengths: Index, context: Index,
+    rules: SearchRules, tokens: Index, parents: Index, chances: Floats, sizes: Index, depths: Index,
 ) -> None:  # fmt: skip
     """Trees for R rows. Row r's own table is ``arena``'s ``places[r]``, its last tokens are the last ``lengths[r]`` of
     ``tails[r]``; ``tokens``, ``parents`` and ``chances`` (R, N) are filled, ``sizes`` (R,) says how many may be, then

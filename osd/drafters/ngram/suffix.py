@@ -20,7 +20,7 @@ from osd.drafters.ngram.errors import BadTable
 from osd.drafters.ngram.match_settings import MatchSettings
 from osd.drafters.ngram.merge import child_of
 from osd.drafters.ngram.table import require_tokens
-from osd.drafters.ngram.tree import NOTHING, Proposal
+from osd.drafters.ngram.tree import NOTHING, NgramProposal
 from osd.kernels.code_cache import kept
 
 DEPTH = 16
@@ -159,12 +159,12 @@ class SuffixIndex:
         """Memory of its arrays."""
         return self.stream.nbytes + self.order.nbytes
 
-    def propose(self, texts: Sequence[Index], most: Sequence[int] | None = None) -> list[Proposal]:
+    def propose(self, texts: Sequence[Index], most: Sequence[int] | None = None) -> list[NgramProposal]:
         """A tree for each row's text (int64), of which the end is enough, of ``most[r]`` tokens at most."""
         nodes = self.settings.nodes
         return [self._tree(text, nodes if most is None else min(nodes, most[r])) for r, text in enumerate(texts)]
 
-    def _tree(self, text: Index, room: int) -> Proposal:
+    def _tree(self, text: Index, room: int) -> NgramProposal:
         chosen = self.settings
         if room < 1 or not len(self.stream):
             return NOTHING
@@ -174,4 +174,4 @@ class SuffixIndex:
             self.stream, self.order, text, chosen.shortest, chosen.longest, chosen.matches, chosen.length,
             tokens, parents,
         )  # fmt: skip
-        return Proposal(tokens[:size], parents[:size])
+        return NgramProposal(tokens[:size], parents[:size])

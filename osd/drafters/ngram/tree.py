@@ -11,7 +11,7 @@ Index = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Proposal:
+class NgramProposal:
     """N tokens for one row. q is 1 for every token: which tokens are proposed involves no chance."""
 
     tokens: Index
@@ -34,11 +34,11 @@ class Proposal:
         return depths
 
 
-NOTHING = Proposal(np.zeros(0, np.int64), np.zeros(0, np.int64))
+NOTHING = NgramProposal(np.zeros(0, np.int64), np.zeros(0, np.int64))
 """What is proposed where nothing is known."""
 
 
-def accepted(proposal: Proposal, text: Index) -> int:
+def accepted(proposal: NgramProposal, text: Index) -> int:
     """How many of the text's first tokens stand in the tree, one below the other: what greedy verification accepts."""
     node = -1
     for count, token in enumerate(text.tolist()):

@@ -12,7 +12,7 @@ from collections import deque
 
 from osd.gamma.costs.surface import TRUSTED, WINDOW, Surface, lower_median
 
-__all__ = ["TRUSTED", "WINDOW", "CostModel", "Load"]
+__all__ = ["TRUSTED", "WINDOW", "CostModel", "MachineLoad"]
 
 _LATE_ENOUGH = 3
 """Drafts that began late, with none that did not, after which they are taken for what drafting costs here."""
@@ -38,7 +38,7 @@ def _doubled(steps: int) -> int:
     return 1 << (steps - 1).bit_length()
 
 
-class Load:
+class MachineLoad:
     """How much slower than usual the machine is just now, as a factor on every cost.
 
     A trainer that shares the processor slows all cells at once, and only some are being timed. So it is what
@@ -69,7 +69,7 @@ class _Common:
         self.spent_ms = 0.0
         self.drafts = 0
         """Cost models that share it."""
-        self.load = Load()
+        self.load = MachineLoad()
         self.forget_verifying()
 
     def forget_verifying(self) -> None:

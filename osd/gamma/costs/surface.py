@@ -31,7 +31,7 @@ def lower_median(values: deque[float]) -> float:
     return sorted(values)[(len(values) - 1) // 2]
 
 
-class Cell:
+class TimingCell:
     """Recent timings of one (batch, tokens)."""
 
     __slots__ = ("count", "recent", "seen_at", "typical")
@@ -64,12 +64,12 @@ class Surface:
     def __init__(self, size: Callable[[int, int], int], by_rows: bool = False) -> None:
         """``by_rows``: whether a row costs something beside its size."""
         self._size, self._by_rows = size, by_rows
-        self._rows: dict[int, dict[int, Cell]] = {}
+        self._rows: dict[int, dict[int, TimingCell]] = {}
         self._plane: tuple[float, float, float] | None = None
         self._ratios: dict[int, tuple[list[int], list[float]]] = {}
         self._added = self._now = 0
 
-    def cell(self, batch: int, tokens: int) -> Cell | None:
+    def cell(self, batch: int, tokens: int) -> TimingCell | None:
         """The cell, or None where nothing was measured."""
         return self._rows.get(batch, {}).get(tokens)
 
@@ -82,7 +82,7 @@ class Surface:
         row = self._rows.setdefault(batch, {})
         cell = row.get(tokens)
         if cell is None:
-            cell = row[tokens] = Cell()
+            cell = row[tokens] = TimingCell()
         cell.add(value, at)
         self._now = max(self._now, at)
         self._added += 1
@@ -135,7 +135,7 @@ class Surface:
             for tokens, cell in row.items()
         ]
 
-    def _weight(self, cell: Cell) -> float:
+    def _weight(self, cell: TimingCell) -> float:
         """How far it is trusted, less the longer it was not timed: what few timings got wrong is forgotten even where
         nothing but it says that the cell is not worth timing."""
         return cell.timings(self._now) * min(1.0, TRUSTED / cell.count)

@@ -126,7 +126,7 @@ class GoodputController:
             gammas = self._decide(rows, prices, batch, rooms, unread)
         return [min(gamma, room) for gamma, room in zip(gammas, rooms, strict=True)]
 
-    def steer(self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[Peak]) -> list[Go]:
+    def should_continue(self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[Peak]) -> list[Go]:
         """Keep the token where S + U ≥ θ; go on together while another pass is worth it."""
         tally = self.weigher.tally
         tally.passes += 1
@@ -244,5 +244,5 @@ class GoodputController:
         gone = [row for row in self._rows if row not in here]
         for row in gone:
             self._length = nearer(self._length, row.emitted)
-        self.weigher.seat(gone, [row for row in rows if row not in there])
+        self.weigher.loaded(gone, [row for row in rows if row not in there])
         self._rows = list(rows)

@@ -23,7 +23,7 @@ def signal_of(peak: float, said: bool, around: Around = NO_CONTEXT, declined: in
     return peak_of(min(peak, _BELOW_ONE) + said, around, declined)
 
 
-class Echo:
+class RepeatedNgrams:
     """What one request's text said so far."""
 
     __slots__ = ("_learned", "triples")
@@ -60,11 +60,11 @@ class Spoken(Protocol):
         ...
 
 
-_KEPT: WeakKeyDictionary[Spoken, Echo] = WeakKeyDictionary()
+_KEPT: WeakKeyDictionary[Spoken, RepeatedNgrams] = WeakKeyDictionary()
 """What was learned of the requests that are being decoded, as far as a rule asked."""
 
 
-class Echoes:
+class BatchRepeats:
     """Of the B rows whose chains grow together in one round, asked about after each draft pass: nothing is done before
     the first time, then texts are learned, and from there on it follows the chains."""
 
@@ -89,7 +89,7 @@ class Echoes:
         self.heard += len(drafted)
 
     def signals(self, peaks: Sequence[float], likeliest: list[int]) -> list[Peak]:
-        """``peak_echo`` of each row, as :meth:`Echo.signal`, once all that comes before was heard."""
+        """``peak_echo`` of each row, as :meth:`RepeatedNgrams.signal`, once all that comes before was heard."""
         thirds, seconds, lasts = self._before
         threes = zip(peaks, self._triples, zip(seconds, lasts, likeliest, strict=True), strict=True)
         values = [(_BELOW_ONE if peak > _BELOW_ONE else peak) + (three in said) for peak, said, three in threes]
@@ -99,9 +99,9 @@ class Echoes:
         return list(zip(values, thirds, seconds, lasts, likeliest, declined, strict=True))
 
     def _learn(self) -> None:
-        kept = [_KEPT.setdefault(row, Echo()) for row in self._rows]
-        for row, echo in zip(self._rows, kept, strict=True):
-            echo.learn(row.tokens)
-        self._triples = [echo.triples for echo in kept]
+        kept = [_KEPT.setdefault(row, RepeatedNgrams()) for row in self._rows]
+        for row, repeats in zip(self._rows, kept, strict=True):
+            repeats.learn(row.tokens)
+        self._triples = [repeats.triples for repeats in kept]
         self._greedy = [row.greedy for row in self._rows]
         self._before = [list(tokens) for tokens in zip(*[before_of(row.tokens) for row in self._rows], strict=True)]

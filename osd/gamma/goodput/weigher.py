@@ -54,7 +54,7 @@ class Weigher:
         seen, self.tally = self.tally, Tally()
         return seen
 
-    def seat(self, gone: Sequence[GoodputRow], come: Sequence[GoodputRow]) -> None:
+    def loaded(self, gone: Sequence[GoodputRow], come: Sequence[GoodputRow]) -> None:
         """Rows that left give their lines to those that came, once the verdicts on their last drafts are learned."""
         self._learn()
         for row in gone:

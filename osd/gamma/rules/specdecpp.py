@@ -74,7 +74,7 @@ class SpecDecController(RowByRow):
         """The state of a new request."""
         return SpecDecRow(self)
 
-    def steer(self, rows: Sequence[SteeredRow], drafted: int, signals: Sequence[float]) -> list[Go]:
+    def should_continue(self, rows: Sequence[SteeredRow], drafted: int, signals: Sequence[float]) -> list[Go]:
         """Algorithm 1. The first pass reads the row's own last token, which is no candidate."""
         self._has_head = not any(map(math.isnan, signals))
         if not self._has_head:
@@ -82,7 +82,7 @@ class SpecDecController(RowByRow):
             return [Go.ON if drafted < self._blind else Go.LAST] * len(rows)
         if drafted == 1:
             return [Go.ON] * len(rows)
-        return super().steer(rows, drafted, signals)
+        return super().should_continue(rows, drafted, signals)
 
     def _tell(self) -> None:
         if not self._told:

@@ -50,7 +50,7 @@ class LowRank:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LoraSlice:
     """A part of a site's output: columns ``begin`` … ``begin + out − 1`` gain what the site's next r numbers times
     ``up`` (r, out) are."""
 
@@ -64,7 +64,7 @@ class Site:
 
     down: Tensor
     """(ΣR, in), the pieces' A below one another; of an embedding a table (in, ΣR)."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LoraSlice, ...]
     is_table: bool = False
 
     @classmethod
@@ -72,7 +72,7 @@ class Site:
         """Of parts with the columns where their outputs begin."""
         downs = [part.down for _, part in parts]
         down = downs[0] if len(downs) == 1 else torch.cat(downs, dim=int(is_table))
-        return cls(down, tuple(Piece(begin, part.up) for begin, part in parts), is_table)
+        return cls(down, tuple(LoraSlice(begin, part.up) for begin, part in parts), is_table)
 
     @property
     def parts(self) -> list[tuple[int, LowRank]]:

@@ -22,7 +22,7 @@ from osd.models.lora.adapter import Adapter, LowRank, Site
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoraStep:
     """What a pass does at one site."""
 
     down: Tensor
@@ -32,7 +32,7 @@ class Step:
     """Of the ΣR numbers, of the output, and the up between them."""
 
     @classmethod
-    def of(cls, site: Site, mask: Tensor | None) -> Step:
+    def of(cls, site: Site, mask: Tensor | None) -> LoraStep:
         """All rows do the same, up to the mask."""
         pieces, at = [], 0
         for piece in site.pieces:
@@ -45,7 +45,7 @@ class Step:
 class Mix:
     """What the adapters of the rows of a pass add to it."""
 
-    def __init__(self, steps: Mapping[str, Step]) -> None:
+    def __init__(self, steps: Mapping[str, LoraStep]) -> None:
         self._steps = steps
 
     @property
@@ -68,7 +68,7 @@ class Mix:
         return y
 
 
-def _into(y: Tensor, hidden: Tensor, step: Step) -> None:
+def _into(y: Tensor, hidden: Tensor, step: LoraStep) -> None:
     if step.mask is not None:  # rows are the leading dimension, also where a module flattens them
         hidden = (hidden.view(len(step.mask), -1, hidden.shape[-1]) * step.mask).view(hidden.shape)
     hidden, lines = hidden.view(-1, hidden.shape[-1]), y.view(-1, y.shape[-1])
@@ -113,10 +113,10 @@ class Bank:
         if used == {None}:
             return None
         if len(used) == 1 and (only := rows[0]) is not None:
-            return Mix({name: Step.of(site, None) for name, site in only.sites.items()})
+            return Mix({name: LoraStep.of(site, None) for name, site in only.sites.items()})
         known = self._stack[0]
         sites = self._stack[1] if len(known) > 1 else known[0].sites
-        return Mix({name: Step.of(site, mask_of(name, known, rows, site.down)) for name, site in sites.items()})
+        return Mix({name: LoraStep.of(site, mask_of(name, known, rows, site.down)) for name, site in sites.items()})
 
 
 def stack(adapters: Sequence[Adapter]) -> dict[str, Site]:

@@ -14,7 +14,7 @@ from storage.insights.service import Answers
 from storage.insights.timeline import timeline
 from storage.outcomes.outcome_window import Window
 from storage.records import TrainingRun, now
-from storage.routes.proposals import Proposal
+from storage.routes.proposals import RouteProposal
 from storage.sql.drivers import plain
 from storage.sql.spans import DAY
 from storage.store import Store
@@ -79,7 +79,7 @@ def routes(http: Request, seconds: Seconds = DAY) -> dict[str, Any]:
     return dict(plain({"routes": found, "proposals": [_proposal(one) for one in store.proposals.list(limit=20)]}))
 
 
-def _proposal(proposal: Proposal) -> dict[str, Any]:
+def _proposal(proposal: RouteProposal) -> dict[str, Any]:
     kept = {name: value for name, value in proposal.facts.items() if name not in TEXT}
     return {"id": proposal.id, "at": proposal.at, "kind": proposal.kind.value, "state": proposal.state.value, **kept}
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from osd.engine.detokenizer import TextStream
 from osd.engine.engine import Engine
-from osd.logits import Scored
-from osd.sequence import Completion, Progress, Row
-from osd.verification.result import Verdict
+from osd.logits import RaggedLogits
+from osd.sequence import Completion, RequestOutput, SequenceState
+from osd.verification.result import VerifyResult
 from storage.records import Round, now
 
 NEWEST = 50
@@ -27,7 +27,7 @@ Refused = dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class InspectedRequest:
     """One request."""
 
     done: Completion
@@ -56,7 +56,7 @@ class Inside:
         self._lock = threading.Lock()
         self._refused: dict[str, Refused] = {}
         """Of requests under way."""
-        self._done: OrderedDict[str, Seen] = OrderedDict()
+        self._done: OrderedDict[str, InspectedRequest] = OrderedDict()
 
     @property
     def allowed(self) -> bool:
@@ -72,14 +72,19 @@ class Inside:
         """Hear what the engine does, after whoever hears it already."""
         before = engine.listener
 
-        def both(rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict, scored: Scored) -> None:
+        def both(
+            rows: Sequence[SequenceState],
+            progress: Sequence[RequestOutput],
+            verdict: VerifyResult,
+            scored: RaggedLogits,
+        ) -> None:
             if before:
                 before(rows, progress, verdict, scored)
             self.rounds(rows, progress, verdict)
 
         engine.listener = both
 
-    def rounds(self, rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict) -> None:
+    def rounds(self, rows: Sequence[SequenceState], progress: Sequence[RequestOutput], verdict: VerifyResult) -> None:
         """A round of the batch."""
         if not self.allowed:
             return
@@ -89,14 +94,14 @@ class Inside:
             if step.completion and row.request.learn:
                 self._keep_done(step.completion, rows)
 
-    def _judged(self, row: Row, drafted: Sequence[int]) -> None:
+    def _judged(self, row: SequenceState, drafted: Sequence[int]) -> None:
         last = row.rounds[-1]
         if last.rejected and last.accepted < len(drafted):
             self._refused.setdefault(row.request.id, {})[len(row.rounds) - 1] = drafted[last.accepted]
 
-    def _keep_done(self, done: Completion, rows: Sequence[Row]) -> None:
+    def _keep_done(self, done: Completion, rows: Sequence[SequenceState]) -> None:
         with self._lock:
-            seen = Seen(done, self._refused.pop(done.request.id, {}), now() - done.seconds)
+            seen = InspectedRequest(done, self._refused.pop(done.request.id, {}), now() - done.seconds)
             self._done[done.request.id] = seen
             while len(self._done) > self._keep:
                 self._done.popitem(last=False)
@@ -107,7 +112,7 @@ class Inside:
         """The finished ones, newest first, without text. Asks the store what tenants allow."""
         return [_line(seen) for seen in reversed(self._shown())]
 
-    def _shown(self) -> list[Seen]:
+    def _shown(self) -> list[InspectedRequest]:
         if not self.allowed:
             return []
         with self._lock:
@@ -135,7 +140,7 @@ class Inside:
         return facts | {"pieces": pieces, "refused": instead}
 
 
-def _line(seen: Seen) -> dict[str, Any]:
+def _line(seen: InspectedRequest) -> dict[str, Any]:
     done, turns = seen.done, seen.done.rounds
     return {
         "id": done.request.id, "at": seen.at, "route": done.route, "tenant": done.request.tenant,

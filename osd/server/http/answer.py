@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from osd.server.http.call import Arrived, Flight, flying
+from osd.server.http.call import Arrived, Call, flying
 from osd.server.http.choice import Choice, Delta
 from osd.server.http.errors import ApiError
 from osd.server.http.events import MARK, EventStream, Mold, event
@@ -151,7 +151,7 @@ class Answer:
         found = {"X-OSD-Draft-Version": self._version(), "X-OSD-Route": self.choices[0].route}
         return {name: value for name, value in found.items() if value and value.isascii()}
 
-    def _account(self, flight: Flight) -> None:
+    def _account(self, flight: Call) -> None:
         """What the call used, however it ended once it was let in."""
         if flight.refused:
             return

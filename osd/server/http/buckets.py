@@ -8,7 +8,7 @@ from collections.abc import Callable
 MINUTE = 60.0
 
 
-class Bucket:
+class TokenBucket:
     """Holds a minute's worth, and fills up all the time. What is taken after the fact may leave it in debt."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -11,7 +11,7 @@ from starlette.requests import Request as HttpRequest
 
 from osd.server.http.errors import ApiError, Busy, DeadlineExceeded, Draining
 from osd.server.http.ring import Caller, KeyRing
-from osd.server.process.engine_client import FarThread
+from osd.server.process.engine_client import EngineClient
 from osd.server.process.inbox import Inbox
 from osd.server.process.job import Job
 from osd.server.process.piece import Piece
@@ -20,10 +20,10 @@ from storage.records import Request
 Arrived = tuple[int, Piece]
 
 
-class Flight:
+class Call:
     """Jobs in the air. Open it with :func:`flying`."""
 
-    def __init__(self, thread: FarThread, requests: Sequence[Request], top: int | None, pause: float) -> None:
+    def __init__(self, thread: EngineClient, requests: Sequence[Request], top: int | None, pause: float) -> None:
         self._thread = thread
         self._inbox: Inbox[Arrived | None] = Inbox()
         self._open = set(range(len(requests)))
@@ -80,20 +80,20 @@ class Flight:
 
 @asynccontextmanager
 async def flying(
-    thread: FarThread,
+    thread: EngineClient,
     http: HttpRequest,
     requests: Sequence[Request],
     *,
     top: int | None = None,
     seconds: float | None = None,
     pause: float = 0.0,
-) -> AsyncIterator[Flight]:
+) -> AsyncIterator[Call]:
     """Submit requests; at the end, or when the client goes away, what is not finished leaves the batch. ``pause``:
     seconds between two portions of what comes.
 
     Raises EngineFailed.
     """
-    flight, loop = Flight(thread, requests, top, pause), asyncio.get_running_loop()
+    flight, loop = Call(thread, requests, top, pause), asyncio.get_running_loop()
     thread.submit(flight.jobs)
     watch = asyncio.create_task(_watch(http, flight))
     deadline = None if seconds is None else loop.call_later(seconds, flight.end, DeadlineExceeded())
@@ -106,7 +106,7 @@ async def flying(
         flight.end()
 
 
-async def _watch(http: HttpRequest, flight: Flight) -> None:
+async def _watch(http: HttpRequest, flight: Call) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
     flight.abandon()

@@ -12,7 +12,7 @@ from osd.server.process.piece import Done, Piece
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredToken:
     """One token of the answer with its log-probabilities."""
 
     token: int
@@ -28,7 +28,7 @@ class Delta:
     """What can be shown of an answer now."""
 
     text: str
-    scored: list[Scored] = field(default_factory=list)
+    scored: list[ScoredToken] = field(default_factory=list)
     finish_reason: str | None = None
 
 
@@ -37,7 +37,7 @@ class Choice:
 
     def __init__(self, tokenizer: Any, stops: Sequence[str], eos_ids: frozenset[int]) -> None:
         self._stream, self._stops, self._eos_ids = TextStream(tokenizer, stops), stops, eos_ids
-        self._held: list[Scored] = []
+        self._held: list[ScoredToken] = []
         self.done: Done | None = None
         self.version: str | None = None
         self.route: str | None = None
@@ -60,10 +60,10 @@ class Choice:
             offset = len(self._stream.text)
             shown += self._stream.push([token])
             top = list(zip(scores.top_ids[i], scores.top[i], strict=True))
-            self._held.append(Scored(token, scores.chosen[i], top, offset))
+            self._held.append(ScoredToken(token, scores.chosen[i], top, offset))
         return shown
 
-    def _release(self, end: int | None) -> list[Scored]:
+    def _release(self, end: int | None) -> list[ScoredToken]:
         """Scores of tokens whose text begins before ``end``; None is all of them but an end token."""
         ready = [one for one in self._held if end is None or one.offset < end]
         self._held = self._held[len(ready) :]

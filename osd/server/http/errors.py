@@ -81,7 +81,7 @@ class DeadlineExceeded(ApiError):
     status, type, code = 408, "timeout_error", "deadline_exceeded"
 
 
-class Stopped(ApiError):
+class ServerStopped(ApiError):
     """The server stopped before the request was finished."""
 
     status, type, code = 503, SERVER, "stopped"

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-from osd.server.http.buckets import Bucket
+from osd.server.http.buckets import TokenBucket
 from osd.server.http.errors import ApiError, BadKey, Busy, NotAllowed
 from storage.access.keys import ApiKey, KeyLedger, digest
 from storage.errors import StoreError
@@ -20,8 +20,8 @@ class Caller:
 
     def __init__(self, key: ApiKey | None = None) -> None:
         self.key = key
-        self.requests = Bucket(key.requests_per_minute) if key and key.requests_per_minute else None
-        self.tokens = Bucket(key.tokens_per_minute) if key and key.tokens_per_minute else None
+        self.requests = TokenBucket(key.requests_per_minute) if key and key.requests_per_minute else None
+        self.tokens = TokenBucket(key.tokens_per_minute) if key and key.tokens_per_minute else None
 
     @property
     def tenant(self) -> str:

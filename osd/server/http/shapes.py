@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from osd.server.http.choice import Delta, Scored
+from osd.server.http.choice import Delta, ScoredToken
 from osd.server.http.token_text import TokenText
 
 Json = dict[str, Any]
@@ -66,7 +66,7 @@ def _chat_rest(delta: Delta, token_text: TokenText, scored: bool) -> Json:
     return {"logprobs": {"content": entries, "refusal": None} if scored else None, "finish_reason": delta.finish_reason}
 
 
-def _entry(one: Scored, token_text: TokenText) -> Json:
+def _entry(one: ScoredToken, token_text: TokenText) -> Json:
     top = [_token(token, logprob, token_text) for token, logprob in one.top]
     return {**_token(one.token, one.logprob, token_text), "top_logprobs": top}
 
@@ -80,7 +80,7 @@ LEAST = -9999.0
 """−∞ is no JSON; OpenAI writes this."""
 
 
-def _completion_logprobs(scored: Sequence[Scored], token_text: TokenText) -> Json:
+def _completion_logprobs(scored: Sequence[ScoredToken], token_text: TokenText) -> Json:
     return {
         "tokens": [token_text(one.token)[0] for one in scored],
         "token_logprobs": [max(one.logprob, LEAST) for one in scored],

@@ -28,7 +28,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Detail: TypeAlias = Literal["off", "summary", "detailed"]
 
 
-class Body(BaseModel):
+class RequestBody(BaseModel):
     """What every body is: closed, but for fields that ask for nothing."""
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
@@ -44,7 +44,7 @@ class Body(BaseModel):
         return given
 
     @model_validator(mode="after")
-    def _refuse_what_would_be_ignored(self) -> Body:
+    def _refuse_what_would_be_ignored(self) -> RequestBody:
         for name, value in (self.model_extra or {}).items():
             if name in IGNORED or (name in NEUTRAL and (value is None or value in NEUTRAL[name])):
                 continue
@@ -88,7 +88,7 @@ class StreamOptions(BaseModel):
     """A last chunk says how many tokens there were."""
 
 
-class SamplingBody(Body):
+class SamplingBody(RequestBody):
     """What completions and chats share."""
 
     model: str | None = None
@@ -152,7 +152,7 @@ class ChatBody(SamplingBody):
     top_logprobs: Count | None = None
 
 
-class TokenizeBody(Body):
+class TokenizeBody(RequestBody):
     """POST /tokenize: a text, or a chat as the model sees it."""
 
     model: str | None = None
@@ -162,7 +162,7 @@ class TokenizeBody(Body):
     add_generation_prompt: bool = True
 
 
-class DetokenizeBody(Body):
+class DetokenizeBody(RequestBody):
     """POST /detokenize."""
 
     model: str | None = None

@@ -12,7 +12,7 @@ from osd.server.process.link import Link
 from osd.server.process.piece import Piece
 
 
-class FarThread:
+class EngineClient:
     """Belongs to one event loop."""
 
     def __init__(self, link: Link) -> None:

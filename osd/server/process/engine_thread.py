@@ -19,17 +19,17 @@ import torch
 
 from osd.engine.engine import Engine
 from osd.kernels.host import wake_promptly
-from osd.logits import Scored
-from osd.sequence import Progress, Row
-from osd.server.http.errors import ApiError, Busy, Draining, Stopped, as_api_error
+from osd.logits import RaggedLogits
+from osd.sequence import RequestOutput, SequenceState
+from osd.server.http.errors import ApiError, Busy, Draining, ServerStopped, as_api_error
 from osd.server.http.scores import Scores, score
 from osd.server.process.cargo import error_of, packed_piece, served_of
-from osd.server.process.fair_queue import Line
+from osd.server.process.fair_queue import FairQueue
 from osd.server.process.outbox import Outbox
 from osd.server.process.piece import Done
 from osd.server.process.post import Post
 from osd.server.process.served import Served
-from osd.verification.result import Verdict
+from osd.verification.result import VerifyResult
 from storage.errors import OsdError
 
 log = logging.getLogger(__name__)
@@ -43,12 +43,12 @@ class EngineThread:
 
     def __init__(self, engine: Engine, queue: int, failed: Callable[[], None], end: socket.socket) -> None:
         """``queue`` requests may wait; ``failed`` is called on the event loop when decoding broke; a
-        :class:`~osd.server.process.engine_client.FarThread` is at the other side of ``end``."""
+        :class:`~osd.server.process.engine_client.EngineClient` is at the other side of ``end``."""
         self.engine, self.draining = engine, False
         self.finished = 0
         """Requests that have ended, in whatever way, since it began."""
         self._failed, self._loop, self._post = failed, asyncio.get_running_loop(), Post(end)
-        self._line: Line[Served] = Line(queue)
+        self._line: FairQueue[Served] = FairQueue(queue)
         self._jobs: dict[str, Served] = {}
         """Those that wait, and those in the engine."""
         self._outbox: Outbox[Served] = Outbox()
@@ -110,7 +110,7 @@ class EngineThread:
         if self._ending_all or (self._jobs and not self._post.open):
             self._ending_all = False
             for job in list(self._jobs.values()):
-                self._stop(job, Stopped())
+                self._stop(job, ServerStopped())
 
     def _submit(self, packed: Sequence[list[Any]]) -> None:
         """Put jobs in line, all or none."""
@@ -169,7 +169,13 @@ class EngineThread:
                 self.finished += 1
                 self._due(job)
 
-    def _listen(self, rows: Sequence[Row], progress: Sequence[Progress], verdict: Verdict, scored: Scored) -> None:
+    def _listen(
+        self,
+        rows: Sequence[SequenceState],
+        progress: Sequence[RequestOutput],
+        verdict: VerifyResult,
+        scored: RaggedLogits,
+    ) -> None:
         """The engine's listener: who has begun, and log-probabilities where they were asked for."""
         for i, row in enumerate(rows):
             job = self._jobs[row.request.id]
@@ -195,7 +201,7 @@ class EngineThread:
                 self._outbox.put(job, now, told=told)
 
 
-def _scores(top: int, index: int, step: Progress, verdict: Verdict, scored: Scored) -> Scores:
+def _scores(top: int, index: int, step: RequestOutput, verdict: VerifyResult, scored: RaggedLogits) -> Scores:
     return score(scored.at(index, verdict.places(index, 0, len(step.tokens))), step.tokens, top)
 
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Line(Generic[T]):
+class FairQueue(Generic[T]):
     """Things that wait, at most ``limit``. Not thread-safe."""
 
     def __init__(self, limit: int) -> None:

@@ -25,7 +25,7 @@ from osd.models.pair import load_tokenizer
 from osd.server.http.app import make_app
 from osd.server.http.ring import KeyRing
 from osd.server.meters import Meters
-from osd.server.process.engine_client import FarThread
+from osd.server.process.engine_client import EngineClient
 from osd.server.process.link import ANSWER, Link
 from osd.server.process.listener import LAST_SECONDS, Listener, listener
 from osd.server.process.service import Facts, Service
@@ -97,7 +97,7 @@ class _Fronting:
     async def run(self, end: socket.socket, jobs: socket.socket, ring: Callable[[], KeyRing]) -> None:
         """Until the listener has ended."""
         self.link = await Link.over(end)
-        self.thread = FarThread(await Link.over(jobs))
+        self.thread = EngineClient(await Link.over(jobs))
         self.ring, self.tokenizer = ring(), load_tokenizer(self.target)
         beside = [asyncio.create_task(work) for work in (self.ring.follow(), keep_giving_back())]
         await asyncio.gather(self.thread.follow(), self.link.listen(lambda kind, what: self.heeds[kind](*what)))

@@ -15,14 +15,14 @@ EACH, MOST = 0.005, 0.1
 a second."""
 
 
-class Paced(Protocol):
+class OutboxReader(Protocol):
     """Somebody who is told in portions."""
 
     pause: float
     begun: bool
 
 
-T = TypeVar("T", bound=Paced)
+T = TypeVar("T", bound=OutboxReader)
 
 
 class Outbox(Generic[T]):

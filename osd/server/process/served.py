@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from osd.server.http.errors import ApiError
 from osd.server.http.scores import Scores
 from osd.server.process.piece import Done, Piece
@@ -23,7 +23,7 @@ class Served:
     why: ApiError | None = None
     """Why it was ended."""
     done: Done | None = None
-    row: Row | None = None
+    row: SequenceState | None = None
     """Since its first round."""
     _told: int = 0
     """Tokens that its caller has been told of."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from osd.server.http.ring import KeyRing
 from osd.server.http.token_text import TokenText
 from osd.server.meters import Meters
-from osd.server.process.engine_client import FarThread
+from osd.server.process.engine_client import EngineClient
 from storage.records import now
 from storage.settings import Settings
 
@@ -34,7 +34,7 @@ class Service:
 
     facts: Facts
     settings: Settings
-    thread: FarThread
+    thread: EngineClient
     ring: KeyRing
     meters: Meters
     tokenizer: Any

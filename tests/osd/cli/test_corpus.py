@@ -19,7 +19,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from typer.testing import Result
 
 from osd.cli.pair import SHIPPED
-from osd.drafters.ngram.corpus import Builder, Progress, open_corpus
+from osd.drafters.ngram.corpus import Builder, BuildProgress, open_corpus
 from osd.drafters.ngram.errors import OtherTokenizer
 from osd.drafters.ngram.files import load_table
 from tests.osd.cli.conftest import Done, Filled, Osd
@@ -162,8 +162,8 @@ def test_what_is_missing_is_named(osd: Osd, lines: Path, tokenizer: Path, tmp_pa
 
 
 def test_another_tokenizer_is_refused(osd: Osd, lines: Path, tokenizer: Path, tmp_path: Path) -> None:
-    Builder(tmp_path / "c", Progress((str(lines),), ("response",), "other"))._note(
-        Progress((str(lines),), ("response",), "other")
+    Builder(tmp_path / "c", BuildProgress((str(lines),), ("response",), "other"))._note(
+        BuildProgress((str(lines),), ("response",), "other")
     )
     done = osd("corpus", "build", lines, "--tokenizer", tokenizer, "--out", tmp_path / "c")
     require_refusal(done, "another tokenizer")

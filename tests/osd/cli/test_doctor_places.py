@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.files.bucket import Bucket
+from storage.files.bucket import ObjectStore
 from tests.storage.conftest import postgres_url, s3, s3_endpoint, upgraded_postgres  # noqa: F401, fixtures
 
 PARTS = ("samples", "weights", "weights cache", "encryption", "new versions", "places")
@@ -41,7 +41,7 @@ def test_sound_places_are_tried_and_left_as_they_are(look, s3: str, postgres_url
     )  # fmt: skip
     assert states(found) == dict.fromkeys(("samples", "weights", "weights cache", "encryption", "new versions"), "ok")
     assert "announced" in found["new versions"]["found"] and "'first'" in found["encryption"]["found"]
-    assert Bucket(s3, "storage.replay.samples").list() == [] and not (tmp_path / "cache").exists()
+    assert ObjectStore(s3, "storage.replay.samples").list() == [] and not (tmp_path / "cache").exists()
 
 
 def test_what_is_broken_says_how_to_mend_it(look, s3: str, tmp_path: Path) -> None:  # noqa: F811

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from osd.demo.ctrl_c import heeding_ctrl_c
+from osd.demo.ctrl_c import ctrl_c
 
 
 class Dying:
@@ -24,7 +24,7 @@ class Dying:
 def test_an_interrupt_that_was_lost_is_raised_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     lost = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: lost.append(args.exc_type))
-    with heeding_ctrl_c() as heed:
+    with ctrl_c() as heed:
         heed()
         dying = Dying()
         del dying
@@ -35,7 +35,7 @@ def test_an_interrupt_that_was_lost_is_raised_by_the_next_call(monkeypatch: pyte
 
 def test_an_interrupt_is_raised_where_it_comes_and_the_old_handler_comes_back() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), heeding_ctrl_c():
+    with pytest.raises(KeyboardInterrupt), ctrl_c():
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -45,7 +45,7 @@ def test_other_threads_see_no_signals_and_are_left_alone() -> None:
     seen = []
 
     def work() -> None:
-        with heeding_ctrl_c() as heed:
+        with ctrl_c() as heed:
             heed()
             seen.append(signal.getsignal(signal.SIGINT) is before)
 

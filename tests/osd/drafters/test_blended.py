@@ -20,7 +20,7 @@ from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from osd.models.brief import ReadOff
 from osd.models.pair import Pair
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 from tests.lossless.test_distribution import LEVEL, PROMPT, exact, p_value
@@ -69,7 +69,9 @@ def test_the_draft_reads_what_it_was_not_asked_about(monkeypatch: pytest.MonkeyP
     drafter = engine.drafter.default.body.drafter
     following, drafting = drafter._next, drafter.propose
 
-    def following_checked(rows: Sequence[Row], lengths: Sequence[int], chain: Chain) -> tuple[Tensor, ReadOff | None]:
+    def following_checked(
+        rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain
+    ) -> tuple[Tensor, ReadOff | None]:
         logits, read_off = following(rows, lengths, chain)
         for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             if length > chain.size:
@@ -178,7 +180,7 @@ def test_a_table_that_comes_later_is_asked_before_the_round_adds_to_the_text(mon
     engine, drafter = engine_of(random_pair(), gamma_initial=0)
     place_of, lengths = drafter.memory.place_of, list[int]()
 
-    def noted(row: Row) -> object:
+    def noted(row: SequenceState) -> object:
         lengths.append(row.length)
         return place_of(row)
 

@@ -151,14 +151,14 @@ def test_drafts_forked_from_one_base_hold_it_once(store: Store, settings: Settin
     bare = store.versions.register_root("bare", Path(pair.draft.name))
     route_to(store, "bare", bare)
     with by_hand(store, settings, pair) as engine:
-        before = engine.household.residence.bytes()
+        before = engine.draft_manager.residence.bytes()
         look(engine)
-        memory = engine.household.memory()
+        memory = engine.draft_manager.memory()
         own = memory["default"]
         full = sum(p.numel() * 4 for p in pair.draft.module.parameters())
         assert (own.kind, own.weight_bytes, own.shared_bytes) == ("full", full, 0)
-        assert {seat.body for seat in engine.drafter.seats.values()} == {engine.drafter.default.body}
-        assert engine.household.residence.bytes() == before + sum(memory[name].weight_bytes for name in names)
+        assert {loaded.body for loaded in engine.drafter.loaded_drafts.values()} == {engine.drafter.default.body}
+        assert engine.draft_manager.residence.bytes() == before + sum(memory[name].weight_bytes for name in names)
         assert all(memory[n].kind == "lora" and memory[n].shared_bytes >= full for n in names)
         assert versions(serve(engine, ["bare", "a"]))["bare"] == {bare.id}
 
@@ -173,8 +173,8 @@ def test_a_base_that_learns_leaves_its_weights_to_the_adapters(store: Store, set
         store.versions.promote(learnt.id)
         look(engine)
         assert versions(serve(engine, ["german", "default"])) == {"german": {german.id}, "default": {learnt.id}}
-        bodies = [engine.drafter.seats[name].body for name in ("german", "default")]
-        assert bodies[0] is not bodies[1] and engine.drafter.default is engine.drafter.seats["default"]
+        bodies = [engine.drafter.loaded_drafts[name].body for name in ("german", "default")]
+        assert bodies[0] is not bodies[1] and engine.drafter.default is engine.drafter.loaded_drafts["default"]
         back = store.versions.rollback("default", "test")
         look(engine)
         assert versions(serve(engine, ["default"])) == {"default": {back.id}}
@@ -211,7 +211,7 @@ def test_a_draft_of_another_vocabulary_is_refused(
     add_full(store, "other", random_module("llama", vocabulary=50), tmp_path)
     with by_hand(store, settings, pair) as engine:
         look(engine)
-        assert "do not share a vocabulary" in caplog.text and "other" not in engine.drafter.seats
+        assert "do not share a vocabulary" in caplog.text and "other" not in engine.drafter.loaded_drafts
         assert versions(serve(engine, ["other"])) == {"other": {store.versions.current("default").id}}
 
 
@@ -222,40 +222,42 @@ def test_the_budget_evicts_who_served_longest_ago_never_who_serves_nor_the_defau
     for seed, name in enumerate(names):
         add_full(store, name, noisy(pair.target.module, 0.1 + seed / 10), tmp_path)
     with by_hand(store, settings, pair) as engine:
-        household = engine.household
+        draft_manager = engine.draft_manager
         look(engine)
         serve(engine, ["a"])
         serve(engine, ["c", "default"])
         serve(engine, ["b"])
-        whole = household.residence.bytes()
-        household.residence.budget = whole - 1  # from now on one too many
+        whole = draft_manager.residence.bytes()
+        draft_manager.residence.budget = whole - 1  # from now on one too many
         add_full(store, "d", noisy(pair.target.module, 0.7), tmp_path)
-        engine.desk.router = FixedRouter(routes(store))
+        engine.admission.router = FixedRouter(routes(store))
         look(engine)
-        assert sorted(engine.drafter.seats) == ["b", "c", "d", "default"]  # a was idle the longest
-        assert household.residence.bytes() <= whole - 1
+        assert sorted(engine.drafter.loaded_drafts) == ["b", "c", "d", "default"]  # a was idle the longest
+        assert draft_manager.residence.bytes() <= whole - 1
         look(engine)
         assert sorted(store.versions.served_by("test")) == ["b", "c", "d"]
         request = Request(prompts(1)[0], 30, route="b")
         engine.submit(request)
         engine.step()
-        household.residence.budget = household.residence._bytes([engine.drafter.default, engine.drafter.seats["b"]])
-        household.want("a")
+        draft_manager.residence.budget = draft_manager.residence._bytes(
+            [engine.drafter.default, engine.drafter.loaded_drafts["b"]]
+        )
+        draft_manager.want("a")
         look(engine)
-        assert sorted(engine.drafter.seats) == ["b", "default"]  # all idle ones left, and still a found no room
-        household.want("a")
+        assert sorted(engine.drafter.loaded_drafts) == ["b", "default"]  # all idle ones left, and still a found no room
+        draft_manager.want("a")
         assert "a" not in engine.swap.names()  # it is not fetched again and again while nothing changes
         (done,) = engine.run([])
         assert {o.draft_version for o in done.outcomes} == {store.versions.current("b").id}
-        household.want("a")
+        draft_manager.want("a")
         look(engine)
-        assert sorted(engine.drafter.seats) == ["a", "default"]
-        household.residence.budget = 1
-        household.want("b")
+        assert sorted(engine.drafter.loaded_drafts) == ["a", "default"]
+        draft_manager.residence.budget = 1
+        draft_manager.want("b")
         look(engine)
-        household.want("b")
+        draft_manager.want("b")
         look(engine)
-        assert "b" not in engine.drafter.seats and store.versions.current("b").id in engine.swap._refused
+        assert "b" not in engine.drafter.loaded_drafts and store.versions.current("b").id in engine.swap._refused
 
 
 def test_a_draft_that_no_route_names_leaves_and_its_rows_keep_it_to_their_end(
@@ -267,10 +269,10 @@ def test_a_draft_that_no_route_names_leaves_and_its_rows_keep_it_to_their_end(
         request = Request(prompts(1)[0], 30, route="german")
         engine.submit(request)
         engine.step()
-        adapter = weakref.ref(engine.drafter.seats["german"].adapter)
+        adapter = weakref.ref(engine.drafter.loaded_drafts["german"].adapter)
         store.routes.remove("german")
         look(engine)
-        assert "german" not in engine.drafter.seats and adapter() is not None
+        assert "german" not in engine.drafter.loaded_drafts and adapter() is not None
         (done,) = engine.run([])
         assert {r.draft_version for r in done.rounds} == {german.id} and len(done.tokens) == 30
         gc.collect()
@@ -286,28 +288,28 @@ def test_ten_adapters_come_are_exchanged_and_leave_under_load_and_memory_is_wher
     names = [f"a{i}" for i in range(10)]
     with serving(pair, settings, store) as engine:
         assert len(serve(engine, ["default"] * 3)) == 3
-        before = engine.household.residence.bytes()
+        before = engine.draft_manager.residence.bytes()
         kept: dict[str, weakref.ref[Any]] = {}
         for seed, name in enumerate(names):
             add_adapter(store, name, pair, seed)
-        engine.desk.router = FixedRouter(routes(store))
+        engine.admission.router = FixedRouter(routes(store))
         first = served_until(engine, names, store)
         for name in names:
-            kept[name] = weakref.ref(engine.drafter.seats[name].adapter)
-        assert engine.household.residence.bytes() > before
+            kept[name] = weakref.ref(engine.drafter.loaded_drafts[name].adapter)
+        assert engine.draft_manager.residence.bytes() > before
         for seed, name in enumerate(names):
             stage_adapter(store, store.versions.current(name), pair, 20 + seed)
         second = served_until(engine, names, store)
         assert first.isdisjoint(second) and len(first) == len(second) == 10
         for name in names:
             store.routes.remove(name)
-        engine.desk.router = FixedRouter(routes(store))
+        engine.admission.router = FixedRouter(routes(store))
         for _ in range(400):
             serve(engine, ["default"])
-            if list(engine.drafter.seats) == ["default"]:
+            if list(engine.drafter.loaded_drafts) == ["default"]:
                 break
         gc.collect()
-        assert engine.household.residence.bytes() == before
+        assert engine.draft_manager.residence.bytes() == before
         assert not any(ref() for ref in kept.values())
         assert [len(body.rows) for body in engine.drafter.busy] == []
 
@@ -335,7 +337,7 @@ def test_a_draft_whose_route_goes_while_it_is_fetched_does_not_come(
         assert engine.swap.gone == {"german"}
         engine.step()
         look(engine)
-        assert list(engine.drafter.seats) == ["default"] and list(engine.swap.names()) == ["default"]
+        assert list(engine.drafter.loaded_drafts) == ["default"] and list(engine.swap.names()) == ["default"]
 
 
 def test_a_model_that_fails_in_a_way_of_its_own_is_refused_and_the_others_are_followed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from osd.drafters.model_free import Finding, Keeping
+from osd.drafters.model_free import LookupProposer, TableProposer
 from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
 from osd.models.pair import Pair, row_length
@@ -59,7 +59,7 @@ def test_the_caller_may_bring_a_proposer(pair: Pair) -> None:
 def test_a_cancelled_row_leaves_its_proposer(pair: Pair, drafter: str) -> None:
     engine = Engine(pair, BASE.model_copy(update={"drafter": drafter}))
     proposer = engine.drafting.proposer  # type: ignore[attr-defined]
-    assert isinstance(proposer, Keeping) and not isinstance(proposer, Finding)
+    assert isinstance(proposer, TableProposer) and not isinstance(proposer, LookupProposer)
     asked = [Request(p, max_new_tokens=20) for p in prompts(3)]
     for request in asked:
         engine.submit(request)

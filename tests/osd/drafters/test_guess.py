@@ -8,7 +8,7 @@ import pytest
 from osd.drafters.ngram.guess import COUNTS, MARGIN, NO_GUESS, SHARES, SURENESS, sureness_of
 from osd.drafters.ngram.maker import DraftMaker
 from osd.drafters.ngram.table import Table, TableSettings
-from osd.drafters.table_override import Group, Trust
+from osd.drafters.table_override import TableGroup, Trust
 from tests.osd.drafters.ngram.test_table import text_of
 from tests.support.plain_blending import Kind, PlainTrust, plain_guesses, plain_sureness
 from tests.support.plain_ngram import PlainTable
@@ -40,7 +40,7 @@ class Both:
     def round(self) -> None:
         self.chains: list[list[int]] = [[], [], []]
         self.notes: list[list[tuple[int, int, int]]] = [[], [], []]
-        self.group = Group(self.maker, self.trust, self.places, self.texts, [False] * 3, STEPS)
+        self.group = TableGroup(self.maker, self.trust, self.places, self.texts, [False] * 3, STEPS)
         for step in range(STEPS):
             self.step(step)
         for row in range(3):
@@ -121,7 +121,7 @@ def test_a_sampled_row_is_judged_by_what_was_drafted_of_it() -> None:
     maker.table.learn(np.array([7, 8, 9] * 50))
     place = maker.open(np.array([7, 8]))
     trust.guesses[1, :, :] = [50.0, 50.0]
-    group = Group(maker, trust, [place], [[7, 8]], [True], 2)
+    group = TableGroup(maker, trust, [place], [[7, 8]], [True], 2)
     group.look(0)
     assert group.choose(0, [9], [0.3]) == ([9], [pytest.approx(51 / 52)])
     trust.models[1, sureness_of(0.9), :2] = [80.0, 80.0]

@@ -43,7 +43,7 @@ def test_the_text_is_the_targets_in_ragged_batches(target: Pair, drafter: str, g
     rounds = [r for completion in done.values() for r in completion.rounds]
     assert {r.draft_version for r in rounds} == {drafter}
     assert gamma != "fixed" or any(r.accepted for r in rounds)
-    assert [m.weight_bytes + m.cache_bytes for m in engine.household.memory().values()] == [0]
+    assert [m.weight_bytes + m.cache_bytes for m in engine.draft_manager.memory().values()] == [0]
 
 
 def test_sampled_texts_and_cancelled_rows(target: Pair) -> None:

@@ -15,7 +15,7 @@ from osd.draft import Draft
 from osd.drafters.merge import merge
 from osd.engine.engine import UNVERSIONED, Engine
 from osd.gamma.base import CostModel, Observation
-from osd.gamma.factory import CONTROLLERS, make_pace
+from osd.gamma.factory import CONTROLLERS, make_planner
 from osd.models.pair import Pair
 from osd.sequence import Completion
 from router.base import Decision
@@ -126,13 +126,13 @@ def test_rows_that_leave_make_room_in_their_own_cache_only(engine: Make) -> None
     done = {}
     while made.busy:
         for body in made.drafter.busy:
-            assert [row.seat.body for row in body.rows] == [body] * len(body.rows)
+            assert [row.loaded.body for row in body.rows] == [body] * len(body.rows)
         assert sum(len(body.rows) for body in made.drafter.busy) == len(made.rows)
         done |= {p.request_id: p.completion for p in made.step() if p.completion}
     for request in asked[2:]:
         text = alone(made.pair.target.module, request.prompt_tokens, request.max_new_tokens)
         assert list(done[request.id].tokens) == text
-    assert made.drafter.busy == [] and all(seat.rows == 0 for seat in made.drafter.seats.values())
+    assert made.drafter.busy == [] and all(loaded.rows == 0 for loaded in made.drafter.loaded_drafts.values())
 
 
 Texts = Counter[tuple[int, ...]]
@@ -220,7 +220,7 @@ def test_costs_are_kept_for_each_draft_and_controllers_use_their_own(engine: Mak
     made = engine(max_batch=4, gamma="analytic")
     list(made.run(mixed(16)))
     costs = made.pass_costs
-    mine, theirs = (made.drafter.seats[name].body.costs(made.costs) for name in ("first", "full"))
+    mine, theirs = (made.drafter.loaded_drafts[name].body.costs(made.costs) for name in ("first", "full"))
     assert mine is made.costs is not theirs and theirs.rounds == mine.rounds == made.stats.steps
     assert all((ms := costs.draft_ms(name)) and ms > 0 for name in DRAFTS) and costs.draft_ms("nobody") is None
     assert costs.verify_ms(5) == made.costs.verify_ms(1, 5)
@@ -232,7 +232,7 @@ def test_a_dearer_draft_is_asked_for_shorter_drafts() -> None:
     settings, costs = ServeSettings(gamma="analytic", gamma_max=8), CostModel()
     dear = costs.of("dear")
     costs.sharing = dear.sharing = 1
-    pace = make_pace(settings, costs)
+    planner = make_planner(settings, costs)
     for _ in range(8):
         costs.observe_draft(1, 1, 0.5)
         dear.observe_draft(1, 1, 5.0)
@@ -240,7 +240,7 @@ def test_a_dearer_draft_is_asked_for_shorter_drafts() -> None:
             costs.observe_verify(2, tokens, 10.0)
     gammas = {}
     for name, own in (("cheap", None), ("dear", dear)):
-        controller = pace.controller("default", own)
+        controller = planner.controller("default", own)
         row = controller.start()
         for _ in range(12):
             row.observe(Observation(4, 4, 3))

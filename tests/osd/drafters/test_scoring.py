@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import osd.drafters.scoring
-from osd.drafters.loaded_draft import Seat
+from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.scoring import matches, reader_of, score
 from osd.engine.engine import Engine
 from osd.models.decoder import Decoder
@@ -18,7 +18,7 @@ from osd.models.pair import Pair
 from router.auto import AutoRouter
 from router.base import Decision
 from router.fixed import FixedRouter
-from router.foresight import Seen
+from router.foresight import TextScore
 from router.throughput import Costs
 from storage.records import Outcome, Request, Route
 from storage.settings import ServeSettings
@@ -34,7 +34,7 @@ class Listening:
     reads_text = False
 
     def __init__(self) -> None:
-        self.heard: dict[str, Mapping[str, Seen]] = {}
+        self.heard: dict[str, Mapping[str, TextScore]] = {}
 
     def route(self, request: Request) -> Decision:
         return Decision(ROUTE)
@@ -42,7 +42,7 @@ class Listening:
     def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
         pass
 
-    def scored(self, request_id: str, seen: Mapping[str, Seen]) -> None:
+    def scored(self, request_id: str, seen: Mapping[str, TextScore]) -> None:
         self.heard[request_id] = seen
 
 
@@ -59,7 +59,7 @@ def adapted(pair: Pair) -> Any:
     return adapt(pair.draft.module, lora(LINEAR["llama"], 3), 0, size=0.4)
 
 
-def heard(engine: Engine) -> dict[str, Mapping[str, Seen]]:
+def heard(engine: Engine) -> dict[str, Mapping[str, TextScore]]:
     router = engine.router
     assert isinstance(router, Listening)
     return router.heard
@@ -83,11 +83,11 @@ def test_a_score_is_where_the_drafts_own_first_choice_is_the_text(engine: Engine
     (done,) = engine.run([Request(prompts(1, seed=5)[0], max_new_tokens=24)])
     text = [*done.request.prompt_tokens, *done.tokens]
     for name, module in (("default", engine.pair.draft.module), ("adapted", adapted(engine.pair))):
-        seat = engine.drafter.seats[name]
+        loaded = engine.drafter.loaded_drafts[name]
         logits = module(torch.tensor([text])).logits[0]
         expected = (logits.argmax(-1)[:-1] == torch.tensor(text[1:]))[-24:].tolist()
-        assert matches(reader_of(seat, len(text)), text, 24) == expected
-        assert score(seat, done) == Seen(sum(expected) / 24, 24)
+        assert matches(reader_of(loaded, len(text)), text, 24) == expected
+        assert score(loaded, done) == TextScore(sum(expected) / 24, 24)
 
 
 def test_reading_leaves_rows_that_are_being_served_alone(engine: Engine) -> None:
@@ -96,8 +96,8 @@ def test_reading_leaves_rows_that_are_being_served_alone(engine: Engine) -> None
     texts = []
     while engine.busy:
         texts += [p.completion for p in engine.step() if p.completion]
-        score(engine.drafter.seats["default"], alone)
-        score(engine.drafter.seats["adapted"], alone)
+        score(engine.drafter.loaded_drafts["default"], alone)
+        score(engine.drafter.loaded_drafts["adapted"], alone)
     assert texts[0].tokens == alone.tokens
     assert [r.accepted for r in texts[0].rounds] == [r.accepted for r in alone.rounds]
 
@@ -107,15 +107,15 @@ def test_reading_leaves_nothing_behind(engine: Engine, monkeypatch: pytest.Monke
     (done,) = engine.run([Request(prompts(1, seed=5)[0], max_new_tokens=24)])
     readers: list[Decoder] = []
 
-    def kept(seat: Seat, length: int) -> Decoder:
-        readers.append(reader_of(seat, length))
+    def kept(loaded: LoadedDraft, length: int) -> Decoder:
+        readers.append(reader_of(loaded, length))
         return readers[-1]
 
-    seat = engine.drafter.seats["default"]
-    matches(reader := kept(seat, 64), [*done.request.prompt_tokens, *done.tokens], 24)
+    loaded = engine.drafter.loaded_drafts["default"]
+    matches(reader := kept(loaded, 64), [*done.request.prompt_tokens, *done.tokens], 24)
     assert reader.cache.bytes > 0
     monkeypatch.setattr(osd.drafters.scoring, "reader_of", kept)
-    score(seat, done)
+    score(loaded, done)
     assert len(readers) == 2 and readers[1].cache.bytes == 0
 
 
@@ -137,6 +137,6 @@ def test_the_router_learns_from_what_is_served_which_draft_is_worth_more(tmp_pat
     for prompt in prompts(24, seed=6):
         list(made.run([Request(prompt, max_new_tokens=16)]))
         made.shadow.work(idle=True)
-    chosen = [made.desk.router.choose(r := Request(p), routes.route(r), 5.0).draft for p in prompts(5, seed=7)]  # type: ignore[attr-defined]
+    chosen = [made.admission.router.choose(r := Request(p), routes.route(r), 5.0).draft for p in prompts(5, seed=7)]  # type: ignore[attr-defined]
     assert chosen == ["good"] * 5
     assert made.pass_costs.of("good", 4) is not None

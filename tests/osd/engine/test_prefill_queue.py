@@ -12,7 +12,7 @@ import torch
 from osd.engine.engine import Engine
 from osd.engine.prefill_queue import share
 from osd.models.decoder import Decoder
-from osd.models.prefill import Piece, read_pieces
+from osd.models.prefill import PrefillChunk, read_pieces
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
 from tests.support.models import CONFIGS, VOCABULARY, alone, model_of, noisy, prompts, random_pair
@@ -159,7 +159,7 @@ def test_pieces_that_share_a_pass_are_read_as_alone(kind: str) -> None:
     rows = long_prompts(lengths)
     together, single = target.decoder(6, 100), target.decoder(6, 100)
     with counted(together) as fed:
-        read_pieces(together, [Piece(i + 1, 0, row) for i, row in enumerate(rows)])
+        read_pieces(together, [PrefillChunk(i + 1, 0, row) for i, row in enumerate(rows)])
     assert fed == [58, 3, 29, 96]
     for i, row in enumerate(rows):
         single.prefill(i + 1, row)
@@ -175,5 +175,5 @@ def test_no_padding_is_written_beyond_a_row() -> None:
     target = random_pair("gpt_neox").target
     decoder = target.decoder(3, 40)
     with counted(decoder) as fed:
-        read_pieces(decoder, [Piece(0, 36, (3, 4, 5)), Piece(1, 0, (3, 4, 5, 6, 7))])
+        read_pieces(decoder, [PrefillChunk(0, 36, (3, 4, 5)), PrefillChunk(1, 0, (3, 4, 5, 6, 7))])
     assert fed == [3, 5]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from osd.gamma.base import CostModel, Go, Observation, RowByRow, Signal
-from osd.gamma.factory import make_pace
-from osd.gamma.planner import Pace
+from osd.gamma.factory import make_planner
+from osd.gamma.planner import GammaPlanner
 from storage.errors import BadSetting
 from storage.settings import ServeSettings, load_settings
 
@@ -59,22 +59,22 @@ ANSWERS = {0.1: Go.DECLINE, 0.5: Go.LAST, 0.9: Go.ON}
 
 def test_a_route_without_a_rule_of_its_own_follows_the_usual_one() -> None:
     settings = load_settings(serve={"gamma": "analytic", "gamma_routes": {"sql": "fixed", "code": "fixed"}}).serve
-    pace = make_pace(settings, CostModel())
-    assert [pace.controller(route).name for route in ("sql", "chat")] == ["fixed", "analytic"]
-    assert pace.controller("sql") is pace.controller("code")
+    planner = make_planner(settings, CostModel())
+    assert [planner.controller(route).name for route in ("sql", "chat")] == ["fixed", "analytic"]
+    assert planner.controller("sql") is planner.controller("code")
 
 
 def test_an_unknown_rule_for_a_route_is_refused() -> None:
     with pytest.raises(BadSetting, match=r"serve\.gamma_routes\.sql"):
         load_settings(serve={"gamma_routes": {"sql": "clairvoyant"}})
     with pytest.raises(BadSetting, match="clairvoyant"):
-        make_pace(ServeSettings.model_construct(gamma_routes={"sql": "clairvoyant"}), CostModel())
+        make_planner(ServeSettings.model_construct(gamma_routes={"sql": "clairvoyant"}), CostModel())
 
 
 def test_each_row_is_planned_by_its_own_controller_and_cut_to_its_room() -> None:
     one, other = Telling("none"), Telling("peak")
     rows = [Line(one, Told(3, {})), Line(other, Told(5, {}), left=2), Line(one, Told(4, {}), left=-1)]
-    assert Pace(one, {}).plan(rows) == [3, 2, -1]
+    assert GammaPlanner(one, {}).plan(rows) == [3, 2, -1]
 
 
 def test_only_rows_that_still_draft_are_steered_each_by_its_own_signal() -> None:
@@ -88,7 +88,7 @@ def test_only_rows_that_still_draft_are_steered_each_by_its_own_signal() -> None
         read.append(signal)
         return signals[signal]
 
-    Pace(blind, {}).steer(rows, lengths, 3, reader)
+    GammaPlanner(blind, {}).should_continue(rows, lengths, 3, reader)
     assert lengths == [3, 2, 6, 2, 3]
     assert sorted(read) == ["confidence", "peak"]
 
@@ -100,11 +100,11 @@ def test_nothing_is_read_where_nobody_asks() -> None:
     def reader(signal: Signal) -> Sequence[float]:
         raise AssertionError(signal)
 
-    Pace(blind, {}).steer([Line(blind, Told(4, {}))] * 2, lengths, 1, reader)  # type: ignore[arg-type]
+    GammaPlanner(blind, {}).should_continue([Line(blind, Told(4, {}))] * 2, lengths, 1, reader)  # type: ignore[arg-type]
     assert lengths == [4, 4]
 
 
 def test_rows_that_ask_for_one_gamma_are_planned_together() -> None:
-    pace = make_pace(ServeSettings(), CostModel())
-    assert pace.fixed(3) is pace.fixed(3) is not pace.fixed(0)
-    assert pace.fixed(3).plan([pace.fixed(3).start()] * 2, [9, 9], 2, []) == [3, 3]
+    planner = make_planner(ServeSettings(), CostModel())
+    assert planner.fixed(3) is planner.fixed(3) is not planner.fixed(0)
+    assert planner.fixed(3).plan([planner.fixed(3).start()] * 2, [9, 9], 2, []) == [3, 3]

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osd.models import attention_metadata
-from osd.models.attention_metadata import Aim, Feed
+from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
 
 LENGTH, LIMIT = 40, 24
 
 
-def aimed(first: int, start: int, width: int) -> Feed:
-    aim = Aim(LENGTH, LIMIT, 2, lambda: 8, torch.device("cpu"), torch.float32)
+def aimed(first: int, start: int, width: int) -> AttentionMetadata:
+    aim = AttentionMetadataBuilder(LENGTH, LIMIT, 2, lambda: 8, torch.device("cpu"), torch.float32)
     return aim.rows(first, [start], width, [width])
 
 

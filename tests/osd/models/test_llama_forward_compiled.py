@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from osd.draft import Tree, moves
 from osd.engine.engine import Engine
 from osd.kernels.compile_background import InBackground
-from osd.models.compiled_inputs import Fed
+from osd.models.compiled_inputs import PassInput
 from osd.models.decoder import Decoder
 from osd.models.forward import Forward
 from osd.models.llama_forward import LeanDecoder, lean_forward
@@ -142,19 +142,19 @@ def test_it_is_never_used_where_it_says_something_else(wrong: float, caplog: pyt
 def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = decoder_of("llama", trusted=True)
     few, cache = few_of(decoder), decoder.cache
-    assert few.takes(Fed(0, [9, 5], [2, 1]), cache)
-    assert not few.takes(Fed(0, [9], [MOST_TOKENS + 1]), cache)
+    assert few.takes(PassInput(0, [9, 5], [2, 1]), cache)
+    assert not few.takes(PassInput(0, [9], [MOST_TOKENS + 1]), cache)
     with monkeypatch.context() as patch:
         patch.setattr("osd.models.llama_forward_compiled.MOST_READ", 11 * few._layers[0].seen * torch.get_num_threads())
-        assert few.takes(Fed(0, [9], [1]), cache) and few.takes(Fed(0, [3, 4], [1, 1]), cache)
-        assert not few.takes(Fed(0, [9], [2]), cache) and not few.takes(Fed(0, [9, 5], [1, 1]), cache)
+        assert few.takes(PassInput(0, [9], [1]), cache) and few.takes(PassInput(0, [3, 4], [1, 1]), cache)
+        assert not few.takes(PassInput(0, [9], [2]), cache) and not few.takes(PassInput(0, [9, 5], [1, 1]), cache)
     cache.mix = Mix({})  # what adapters add, the lean pass adds
-    assert not few.takes(Fed(0, [9], [1]), cache)
+    assert not few.takes(PassInput(0, [9], [1]), cache)
     cache.mix = None
     fresh = model_of(random_module("llama")).decoder(1, 64)
-    assert not few_of(fresh).takes(Fed(0, [0], [1]), fresh.cache), "nothing is cached yet"
+    assert not few_of(fresh).takes(PassInput(0, [0], [1]), fresh.cache), "nothing is cached yet"
     monkeypatch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
-    assert not few.takes(Fed(0, [9], [1]), cache)
+    assert not few.takes(PassInput(0, [9], [1]), cache)
 
 
 def test_half_precision_has_none() -> None:

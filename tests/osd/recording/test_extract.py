@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from osd.logits import Scored
-from osd.recording.assemble import Sheaf
+from osd.logits import RaggedLogits
+from osd.recording.assemble import SampleAssembler
 from osd.recording.extract import Launched, Taken, gather, launch
-from osd.recording.round_batch import Parcel
+from osd.recording.round_batch import RoundBatch
 from osd.recording.topk import Reducer, reduce_plain
-from osd.sequence import Completion, Progress
-from osd.verification.result import Verdict
+from osd.sequence import Completion, RequestOutput
+from osd.verification.result import VerifyResult
 from storage.records import Outcome, Request, RequestSamples, Round, TokenKind
 
 VOCABULARY, K = 40, 5
@@ -53,11 +53,11 @@ def take_round(chance: random.Random, texts: list[Text]) -> Taken:
         brought = [*drafted[:many], last][: chance.randint(1, many + 1)]
         text.tokens += brought
         length = len(text.request.prompt_tokens) + len(text.tokens)
-        progress.append(Progress(text.request, tuple(brought), length))
+        progress.append(RequestOutput(text.request, tuple(brought), length))
     chances = torch.rand(len(texts), nodes - 1) if chance.random() < 0.5 else None
     counts = [depth + 1 if paths is None else nodes for depth in depths]
-    scored = Scored.packed(3 * torch.randn(sum(counts), VOCABULARY), counts)
-    verdict = Verdict(accepted, rows, follows, depths, chances, paths=paths)
+    scored = RaggedLogits.packed(3 * torch.randn(sum(counts), VOCABULARY), counts)
+    verdict = VerifyResult(accepted, rows, follows, depths, chances, paths=paths)
     return Taken(progress, verdict, scored)
 
 
@@ -111,8 +111,8 @@ def require_same(samples: RequestSamples, expected: list[Position], ended: Compl
     assert samples.prompt_len == len(ended.request.prompt_tokens) and samples.draft_version == "v1"
 
 
-def parcel_of(launched: list[Launched]) -> Parcel:
-    parcel = Parcel()
+def parcel_of(launched: list[Launched]) -> RoundBatch:
+    parcel = RoundBatch()
     for each in launched:
         parcel.add_launched(each)
     return parcel
@@ -127,7 +127,7 @@ def test_many_rounds_at_once_are_one_position_after_another(mode: str, seed: int
     chance = random.Random(seed)
     torch.manual_seed(seed)
     texts = [Text(chance, i) for i in range(4)]
-    sheaf, waiting, ended, number = Sheaf(), [], [], 4
+    sheaf, waiting, ended, number = SampleAssembler(), [], [], 4
     expected: dict[str, list[Position]] = defaultdict(list)
     found: dict[str, RequestSamples] = {}
     completions: dict[str, Completion] = {}
@@ -138,7 +138,7 @@ def test_many_rounds_at_once_are_one_position_after_another(mode: str, seed: int
         if step == 59 or chance.random() < 0.3:
             counted = sum(len(list(plain_positions(taken, mode))) for taken in waiting)
             launched = [each for taken in waiting if (each := launch(taken, mode, K))]
-            assert Parcel(waiting).kept(mode) == parcel_of(launched).kept(mode) == counted
+            assert RoundBatch(waiting).kept(mode) == parcel_of(launched).kept(mode) == counted
             if device == "cpu":
                 sheaf.add(gather(waiting, mode, REDUCER))
             for one in launched if device == "other" else ():
@@ -161,6 +161,6 @@ def test_many_rounds_at_once_are_one_position_after_another(mode: str, seed: int
 
 def test_of_nothing_nothing_is_kept() -> None:
     assert gather([], "verified", REDUCER) is None
-    sheaf = Sheaf()
+    sheaf = SampleAssembler()
     sheaf.add(None)
     assert len(sheaf) == 0 and sheaf.take([]) == []

@@ -6,25 +6,27 @@ import threading
 
 import torch
 
-from osd.logits import Scored
+from osd.logits import RaggedLogits
 from osd.recording.extract import Taken
 from osd.recording.queue import ENOUGH_BYTES, ENOUGH_ROWS, Buffer, Work
-from osd.recording.round_batch import Parcel
-from osd.sequence import Completion, Progress
-from osd.verification.result import Verdict
+from osd.recording.round_batch import RoundBatch
+from osd.sequence import Completion, RequestOutput
+from osd.verification.result import VerifyResult
 from storage.records import Request
 
 DONE = Completion(Request((1,)), "default", (2,), None, "stop", (), (), 0.0)
 
 
-def logits(rows: int, width: int = 10) -> Parcel:
+def logits(rows: int, width: int = 10) -> RoundBatch:
     """Of one round, which brought each row the target's own token."""
-    verdict = Verdict([0] * rows, [[]] * rows, [0] * rows, [0] * rows)
-    return Parcel([Taken([Progress(DONE.request, (0,), 1)] * rows, verdict, Scored.of(torch.zeros(rows, 1, width)))])
+    verdict = VerifyResult([0] * rows, [[]] * rows, [0] * rows, [0] * rows)
+    return RoundBatch(
+        [Taken([RequestOutput(DONE.request, (0,), 1)] * rows, verdict, RaggedLogits.of(torch.zeros(rows, 1, width)))]
+    )
 
 
-def finished() -> Parcel:
-    return Parcel(completions=[DONE])
+def finished() -> RoundBatch:
+    return RoundBatch(completions=[DONE])
 
 
 class Reader:
@@ -96,7 +98,7 @@ def test_the_oldest_finished_request_sets_the_clock() -> None:
 def test_memory_bounds_what_waits_and_comes_back_when_the_work_is_done() -> None:
     buffer = Buffer(limit=10 * 10 * 4, requests=100, seconds=3600)
     assert buffer.put(logits(5))
-    both = Parcel(logits(6).taken, [DONE])
+    both = RoundBatch(logits(6).taken, [DONE])
     assert not buffer.put(both)  # six more do not fit; the completion does
     assert buffer.put(logits(5))
     work = buffer.get()  # more than half full

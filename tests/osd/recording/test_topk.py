@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osd.recording.topk import Kept, Reducer, reduce_plain
+from osd.recording.topk import Reducer, TopKLogprobs, reduce_plain
 
 WIDTHS = [(2, 1), (7, 7), (50, 6), (511, 64), (512, 64), (513, 64), (6144, 64), (6151, 1), (3000, 1000), (40_003, 64)]
 """V and k: fewer tokens than classes, exactly as many, one more, V no multiple of anything, k above what is few."""
@@ -22,17 +22,17 @@ def compiled() -> Reducer:
     return reducer
 
 
-def reduce_fast(reducer: Reducer, logits: Tensor, k: int) -> Kept:
+def reduce_fast(reducer: Reducer, logits: Tensor, k: int) -> TopKLogprobs:
     reducer.k = k
     return reduce_some(reducer, logits, range(len(logits)))
 
 
-def reduce_some(reducer: Reducer, logits: Tensor, index: Sequence[int]) -> Kept:
+def reduce_some(reducer: Reducer, logits: Tensor, index: Sequence[int]) -> TopKLogprobs:
     places = np.array(index, np.int64)
     return reducer([logits], np.zeros_like(places), places)
 
 
-def require_same(fast: Kept, logits: Tensor) -> None:
+def require_same(fast: TopKLogprobs, logits: Tensor) -> None:
     """Log-probabilities and mass of a pass in double precision, and ids that have them."""
     exact = logits.double().log_softmax(-1)
     k = fast.ids.shape[1]

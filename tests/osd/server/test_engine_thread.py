@@ -8,15 +8,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from osd.engine.engine import Engine
-from osd.server.http.errors import Busy, Draining, EngineFailed, Stopped
-from osd.server.process.engine_client import FarThread
+from osd.server.http.errors import Busy, Draining, EngineFailed, ServerStopped
+from osd.server.process.engine_client import EngineClient
 from osd.server.process.engine_thread import EngineThread
 from storage.settings import ServeSettings
 from tests.support.decoding import PROMPT, answer, decoding, ended, make_job
 from tests.support.models import alone, random_pair
 
 SETTINGS = ServeSettings(gamma="fixed", max_batch=2, max_length=128)
-Body = Callable[[FarThread, EngineThread], Awaitable[None]]
+Body = Callable[[EngineClient, EngineThread], Awaitable[None]]
 
 
 def run(body: Body, *, queue: int = 4, failed: Callable[[], None] = lambda: None) -> Engine:
@@ -32,7 +32,7 @@ def run(body: Body, *, queue: int = 4, failed: Callable[[], None] = lambda: None
 
 
 def test_pieces_add_up_to_the_targets_text() -> None:
-    async def body(distant: FarThread, thread: EngineThread) -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
         jobs = [make_job(20 + i) for i in range(4)]
         distant.submit([one for one, _ in jobs])
         wanted = alone(thread.engine.pair.target.module, PROMPT, 23)
@@ -47,7 +47,7 @@ def test_pieces_add_up_to_the_targets_text() -> None:
 
 @pytest.mark.parametrize("everybody", [False, True])
 def test_a_job_is_ended_in_the_engine_and_in_line(everybody: bool) -> None:
-    async def body(distant: FarThread, thread: EngineThread) -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
         jobs = [make_job(100) for _ in range(4)]
         distant.submit([one for one, _ in jobs])
         await jobs[0][1].get()
@@ -55,16 +55,16 @@ def test_a_job_is_ended_in_the_engine_and_in_line(everybody: bool) -> None:
             thread.end_all()
         else:
             for one, _ in jobs:
-                distant.end(one, Stopped())
+                distant.end(one, ServerStopped())
         for _, inbox in jobs:
-            assert isinstance((await ended(inbox))[-1].error, Stopped)
+            assert isinstance((await ended(inbox))[-1].error, ServerStopped)
         assert (thread.running, thread.waiting) == (0, 0)
 
     assert run(body).rows == []
 
 
 def test_all_or_none_find_room_in_line() -> None:
-    async def body(distant: FarThread, thread: EngineThread) -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
         jobs = [make_job() for _ in range(9)]
         distant.submit([one for one, _ in jobs])
         for _, inbox in jobs:
@@ -77,7 +77,7 @@ def test_all_or_none_find_room_in_line() -> None:
 
 
 def test_the_newest_of_who_has_most_in_line_gives_way() -> None:
-    async def body(distant: FarThread, thread: EngineThread) -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
         many = [make_job(100, "many") for _ in range(6)]
         for one, _ in many:
             distant.submit([one])
@@ -95,7 +95,7 @@ def test_when_decoding_breaks_everybody_is_told(
 ) -> None:
     told: list[bool] = []
 
-    async def body(distant: FarThread, thread: EngineThread) -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
         jobs = [make_job(100) for _ in range(4)]
         distant.submit([one for one, _ in jobs])
         await jobs[0][1].get()

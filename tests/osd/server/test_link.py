@@ -22,7 +22,7 @@ from osd.server.http import errors
 from osd.server.http.errors import ApiError, Busy, DeadlineExceeded, EngineFailed, other
 from osd.server.http.scores import Scores
 from osd.server.process.cargo import ERRORS, error_of, packed_error, packed_job, packed_piece, piece_of, served_of
-from osd.server.process.engine_client import FarThread
+from osd.server.process.engine_client import EngineClient
 from osd.server.process.engine_thread import EngineThread
 from osd.server.process.job import Job
 from osd.server.process.link import ANSWER, Link
@@ -135,7 +135,7 @@ def test_a_post_speaks_with_a_link_and_waits_for_nobody() -> None:
     post.close()
 
 
-def far(body: Callable[[FarThread, EngineThread], Awaitable[None]], *, queue: int = 4) -> None:
+def far(body: Callable[[EngineClient, EngineThread], Awaitable[None]], *, queue: int = 4) -> None:
     """A thread over random models of one row, seen from the other end of a link."""
     engine = Engine(random_pair(), ServeSettings(gamma="fixed", max_batch=1, max_length=512))
 
@@ -147,7 +147,7 @@ def far(body: Callable[[FarThread, EngineThread], Awaitable[None]], *, queue: in
 
 
 def test_log_probabilities_come_where_they_were_asked_for() -> None:
-    async def body(distant: FarThread, thread: EngineThread) -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
         wanted = alone(thread.engine.pair.target.module, PROMPT, 24)
         answers = await asyncio.gather(*(answer(distant, 20 + i, top=i or None, pause=60.0) for i in range(4)))
         for i, pieces in enumerate(answers):
@@ -163,7 +163,7 @@ def test_log_probabilities_come_where_they_were_asked_for() -> None:
 
 
 def test_who_finds_no_room_or_is_late_is_told_so_and_who_goes_leaves_nothing_behind() -> None:
-    async def body(distant: FarThread, thread: EngineThread) -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
         (running, _), (late, late_inbox) = make_job(400), make_job(400)
         distant.submit([running])
         distant.submit([late])
@@ -183,7 +183,7 @@ def test_who_finds_no_room_or_is_late_is_told_so_and_who_goes_leaves_nothing_beh
 
 
 def test_what_came_before_a_deadline_is_still_shown() -> None:
-    async def body(distant: FarThread, thread: EngineThread) -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
         job, inbox = make_job(400, pause=60.0)
         distant.submit([job])
         first = await inbox.get()
@@ -198,7 +198,7 @@ def test_what_came_before_a_deadline_is_still_shown() -> None:
 
 
 def test_when_http_goes_nobody_decodes_for_it() -> None:
-    async def body(distant: FarThread, thread: EngineThread) -> None:
+    async def body(distant: EngineClient, thread: EngineThread) -> None:
         told: list[Piece] = []
         distant.submit([Job(Request(PROMPT, max_new_tokens=400), told.append) for _ in range(3)])
         while thread.running == 0:

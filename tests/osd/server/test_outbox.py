@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from osd.sequence import Row
-from osd.server.http.errors import Stopped
+from osd.sequence import SequenceState
+from osd.server.http.errors import ServerStopped
 from osd.server.http.scores import Scores
 from osd.server.process.outbox import Outbox
 from osd.server.process.piece import Done, Piece
@@ -91,7 +91,7 @@ DONE = Done(3, "abc", "length", "sql", ((2, 1),))
 
 def served(**more: Any) -> Served:
     """One that is decoded."""
-    return Served(REQUEST, row=Row(REQUEST, REQUEST, Decision(Route("sql")), 99), **more)
+    return Served(REQUEST, row=SequenceState(REQUEST, REQUEST, Decision(Route("sql")), 99), **more)
 
 
 def bring(job: Served, tokens: Sequence[int], version: str = "v1") -> None:
@@ -133,7 +133,7 @@ def test_log_probabilities_of_several_rounds_stay_beside_their_tokens() -> None:
 def test_what_came_before_an_error_is_a_piece_of_its_own() -> None:
     job = served()
     bring(job, (1, 2))
-    job.why, job.done = Stopped(), DONE._replace(finish_reason="cancelled")
+    job.why, job.done = ServerStopped(), DONE._replace(finish_reason="cancelled")
     assert job.take() == [Piece((1, 2), None, "v1", "sql"), Piece(error=job.why)]
-    never = Served(REQUEST, why=Stopped())
+    never = Served(REQUEST, why=ServerStopped())
     assert never.take() == [Piece(error=never.why)]

@@ -11,23 +11,23 @@ import pytest
 from osd.demo import TARGET
 from osd.engine.detokenizer import TextStream
 from osd.models.pair import load_tokenizer
-from osd.server.http.buckets import Bucket
+from osd.server.http.buckets import TokenBucket
 from osd.server.http.speculation import speculative_decoding
 from osd.server.http.token_text import TokenText, half_bytes
-from osd.server.process.fair_queue import Line
+from osd.server.process.fair_queue import FairQueue
 from osd.server.process.listen import check_address, is_local, listen
 from storage.errors import BadSetting
 
 
 def test_tenants_take_turns() -> None:
-    line: Line[str] = Line(10)
+    line: FairQueue[str] = FairQueue(10)
     for name in ("a1", "a2", "a3", "b1", "a4", "c1"):
         assert line.put(name[0], name) is None
     assert [line.take() for _ in range(7)] == ["a1", "b1", "c1", "a2", "a3", "a4", None]
 
 
 def test_in_a_full_line_those_who_have_most_give_way() -> None:
-    line: Line[str] = Line(3)
+    line: FairQueue[str] = FairQueue(3)
     for name in ("a1", "a2", "a3"):
         line.put("a", name)
     assert line.put("a", "a4") == "a4"
@@ -37,7 +37,7 @@ def test_in_a_full_line_those_who_have_most_give_way() -> None:
 
 
 def test_a_line_counts_right_whatever_is_done() -> None:
-    rng, line, there = random.Random(0), Line[int](20), []
+    rng, line, there = random.Random(0), FairQueue[int](20), []
     for number in range(3000):
         tenant = rng.choice("abc")
         if rng.random() < 0.5:
@@ -56,7 +56,7 @@ def test_a_line_counts_right_whatever_is_done() -> None:
 
 def test_a_bucket_fills_with_time_and_may_be_in_debt() -> None:
     now = 0.0
-    bucket = Bucket(60, lambda: now)
+    bucket = TokenBucket(60, lambda: now)
     bucket.take(60)
     assert bucket.wait() == pytest.approx(1.0)
     bucket.take(30)

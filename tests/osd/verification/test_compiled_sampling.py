@@ -10,7 +10,7 @@ from torch import Tensor
 
 from osd.engine.engine import Engine
 from osd.kernels.compile_background import InBackground
-from osd.logits import Scored
+from osd.logits import RaggedLogits
 from osd.verification import compiled_sampling
 from osd.verification.rejection_sampling import accept_sampled, acceptance_chance, expected_acceptance
 from osd.verification.warping import Warp, draw
@@ -46,10 +46,10 @@ def logits_of(seed: int, *shape: int) -> Tensor:
     return logits
 
 
-def ragged(logits: Tensor, lengths: list[int]) -> Scored:
+def ragged(logits: Tensor, lengths: list[int]) -> RaggedLogits:
     """Of (B, G + 1, V) what each row has of them: after its last token, and after each of its draft."""
     counts = [length + 1 for length in lengths]
-    return Scored.packed(torch.cat([own[:count] for own, count in zip(logits, counts, strict=True)]), counts)
+    return RaggedLogits.packed(torch.cat([own[:count] for own, count in zip(logits, counts, strict=True)]), counts)
 
 
 def clear(p: Tensor, chance: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def test_equal_distributions_accept_everything_and_disjoint_ones_nothing() -> No
     warp, chance = warp_of([Sampling(1.0)], 4), torch.tensor([[0.0, 0.999999, 0.1]], dtype=torch.float64)
     one = torch.tensor([[1]])
     for q, taken in ((left, 1), (right, 0)):
-        said = Scored.of(torch.stack([left, right]).unsqueeze(0))
+        said = RaggedLogits.of(torch.stack([left, right]).unsqueeze(0))
         found = compiled_sampling.judge(
             said, q.exp()[None, None], one if taken else one + 1, [1], warp, chance, keep=False
         )
@@ -140,7 +140,7 @@ def test_what_is_no_distribution_still_brings_a_token(nothing: float, way: Sampl
     assert 0 <= int(chosen[0]) < 5
     right = torch.tensor([0.0, 9.0, 0.0, 0.0, 0.0]).expand(1, 2, 5)
     for said, drawn_from in ((logits, q), (right, torch.zeros(1, 5)), (right, q)):
-        scored = Scored.of(said)
+        scored = RaggedLogits.of(said)
         found = compiled_sampling.judge(
             scored, drawn_from.unsqueeze(1), chosen.unsqueeze(1), [1], warp, chance, keep=True
         )

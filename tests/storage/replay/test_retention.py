@@ -7,23 +7,23 @@ import random
 import pytest
 
 from storage.errors import BadSetting
-from storage.replay.retention import Kept, allot, decide
+from storage.replay.retention import IndexedRequest, allot, decide
 from storage.retention_settings import RetentionSettings
 from storage.settings import load_settings
 
 NOW = 1_000_000.0
 
 
-def kept(number: int, **changes: object) -> Kept:
+def kept(number: int, **changes: object) -> IndexedRequest:
     """Request ``r<number>``, ``number`` seconds old, of 10 bytes and a prompt of its own."""
     values: dict[str, object] = {
         "request_id": f"r{number}", "route": "default", "tenant": "t", "created_at": NOW - number, "bytes": 10,
         "prompt_hash": number, "divergence": None, "holdout": False,
     }  # fmt: skip
-    return Kept(**{**values, **changes})  # type: ignore[arg-type]
+    return IndexedRequest(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def left(rows: list[Kept], **policy: object) -> list[str]:
+def left(rows: list[IndexedRequest], **policy: object) -> list[str]:
     """Who stays."""
     doomed = decide(rows, RetentionSettings(**policy), NOW)  # type: ignore[arg-type]
     assert doomed.keys() <= {one.request_id for one in rows}
@@ -59,7 +59,7 @@ def test_a_reservoir_is_a_uniform_sample_however_often_it_is_cut() -> None:
     """2,000 requests come 100 at a time and 200 stay: old and new halves are equally likely. The number of the old
     half is hypergeometric with standard deviation 6.7; five of them fail by chance once in a million."""
     stream = [kept(n, request_id=f"{random.Random(n).random()}") for n in range(2000)]
-    stay: list[Kept] = []
+    stay: list[IndexedRequest] = []
     for begin in range(0, 2000, 100):
         stay += stream[begin : begin + 100]
         names = set(left(stay, requests=200, prefer="reservoir"))

@@ -13,7 +13,7 @@ import pytest
 
 from storage import records
 from storage.errors import BadSetting, PlaceUnreachable, StoreWriteFailed, WeightsDamaged
-from storage.files.bucket import Bucket
+from storage.files.bucket import ObjectStore
 from storage.replay.sweep import GRACE_SECONDS
 from storage.settings import Settings, load_settings
 from storage.store import Store, lay_out, open_store
@@ -150,7 +150,7 @@ def test_an_existing_store_moves_by_copying_its_folders(s3: str, memory: Path) -
         before.samples.add([samples(1)])
     for name in ("segments", "weights"):
         for path in files_below(memory / "data" / name):
-            Bucket(f"{s3}/{name}", name).put_file(memory / "data" / name / path, path)
+            ObjectStore(f"{s3}/{name}", name).put_file(memory / "data" / name / path, path)
     kept = plain.storage.model_copy(update={"samples": f"{s3}/segments", "weights": f"{s3}/weights"})
     with open_store(plain.model_copy(update={"storage": kept})) as after:
         after.versions.verify(after.versions.current("default"))
@@ -184,7 +184,7 @@ def test_a_file_url_and_a_path_are_folders(memory: Path) -> None:
 
 
 def test_a_bucket_that_is_not_there_says_so(s3: str, store: Store) -> None:
-    bucket = Bucket("s3://osd-no-such-bucket/x", "storage.replay.samples")
+    bucket = ObjectStore("s3://osd-no-such-bucket/x", "storage.replay.samples")
     for attempt in (
         lambda: bucket.put("a", b""), lambda: bucket.get("a"), lambda: bucket.exists("a"), bucket.list,
     ):  # fmt: skip
@@ -213,7 +213,7 @@ def test_missing_credentials_are_said_and_never_shown(s3: str, monkeypatch: pyte
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     _forget_connections()
     with pytest.raises(PlaceUnreachable, match="AWS_ACCESS_KEY_ID") as caught:
-        Bucket(s3, "storage.replay.samples").put("a", b"")
+        ObjectStore(s3, "storage.replay.samples").put("a", b"")
     assert "not-a-secret" not in str(caught.value)
     _forget_connections()
 
@@ -225,7 +225,7 @@ def test_refused_credentials_are_said_and_never_shown(tmp_path: Path, monkeypatc
             monkeypatch.setenv(name, value)
         _forget_connections()
         with pytest.raises(PlaceUnreachable, match=r"refused these credentials.*storage\.samples") as caught:
-            Bucket(f"s3://{BUCKET}/x", "storage.replay.samples").put("a", b"")
+            ObjectStore(f"s3://{BUCKET}/x", "storage.replay.samples").put("a", b"")
     assert "not-a-secret" not in str(caught.value)
     _forget_connections()
 

@@ -13,7 +13,7 @@ import trainer.distil.distil
 from storage.records import RequestSamples, TokenKind
 from storage.settings import LearnSettings
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
-from trainer.distil.collate import Batch, batches, collate, context_length, plan, predict, select
+from trainer.distil.collate import TrainingBatch, batches, collate, context_length, plan, predict, select
 from trainer.distil.distil import distil
 
 A, R, U = TokenKind.ACCEPTED, TokenKind.REJECTED, TokenKind.UNDRAFTED
@@ -99,7 +99,7 @@ def corrected(model: PreTrainedModel, s: RequestSamples) -> list[float]:
 def learns_the_rejected_position(monkeypatch: pytest.MonkeyPatch, shift: int) -> bool:
     """Overfit a few rejected positions, with every prediction moved by ``shift`` columns; has the draft learnt them?"""
 
-    def shifted(batch: Batch) -> Batch:
+    def shifted(batch: TrainingBatch) -> TrainingBatch:
         return replace(batch, columns=(batch.columns + shift).clamp(0, batch.input_ids.shape[1] - 1))
 
     monkeypatch.setattr(trainer.distil.distil, "predict", lambda model, batch: predict(model, shifted(batch)))

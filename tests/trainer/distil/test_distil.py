@@ -8,7 +8,7 @@ import torch
 from storage.records import TokenKind
 from storage.settings import LearnSettings
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
-from trainer.distil.distil import CURVE, NotFinite, Progress, distil, loss_curve
+from trainer.distil.distil import CURVE, DistilProgress, NotFinite, distil, loss_curve
 from trainer.distil.gate import score
 
 
@@ -43,9 +43,9 @@ def test_only_the_chosen_positions_count() -> None:
 
 
 def test_progress_is_told_between_batches_and_an_exception_there_ends_it() -> None:
-    told: list[Progress] = []
+    told: list[DistilProgress] = []
 
-    def between(progress: Progress) -> None:
+    def between(progress: DistilProgress) -> None:
         told.append(progress)
         if len(told) == 3:
             raise KeyboardInterrupt

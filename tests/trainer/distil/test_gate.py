@@ -15,7 +15,7 @@ from storage.records import RequestSamples, TokenKind
 from storage.settings import GateSettings, LearnSettings
 from tests.trainer.models import VOCAB, answers, random_prompts, samples_of, tiny_llama
 from trainer.distil.distil import distil
-from trainer.distil.gate import Verdict, comparable, compare, hear, judge, only_mistakes, score, whole_output
+from trainer.distil.gate import GateDecision, comparable, compare, hear, judge, only_mistakes, score, whole_output
 
 
 def full(model: torch.nn.Module, target: torch.nn.Module, tokens: list[int], positions: list[int]) -> float:
@@ -66,7 +66,7 @@ def test_a_draft_that_is_no_better_passes_as_seldom_as_the_confidence_says() -> 
     assert 35 <= passed <= 90
 
 
-def judged(current: nn.Module, candidate: nn.Module, judges: list[RequestSamples], gate: GateSettings) -> Verdict:
+def judged(current: nn.Module, candidate: nn.Module, judges: list[RequestSamples], gate: GateSettings) -> GateDecision:
     return judge([hear(current, candidate, judges)], gate)
 
 

@@ -18,7 +18,7 @@ from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.conftest import Traffic
 from trainer.distil.checkpoints import load_current
-from trainer.distil.gate import Verdict, score
+from trainer.distil.gate import GateDecision, score
 from trainer.distil.loop import run_once
 
 CPU = torch.device("cpu")
@@ -333,7 +333,7 @@ def test_a_promotion_in_mid_training_voids_the_comparison(
     traffic(12)
     real = trainer.distil.loop.judge
 
-    def judge_while_an_admin_goes_back(*args: Any) -> Verdict:
+    def judge_while_an_admin_goes_back(*args: Any) -> GateDecision:
         drafted.versions.rollback("default", "an admin said so")
         verdict = real(*args)
         return replace(verdict, better=True)

@@ -13,7 +13,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from storage.errors import BadInput, DuplicateRoute, UnknownProposal, WrongState
 from storage.records import Outcome, Route, new_id, now
-from storage.routes.proposals import Proposal, ProposalKind, ProposalState
+from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import Settings
 from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep
@@ -23,7 +23,7 @@ from trainer.routes.scout import Scout
 from trainer.routes.settling import candidates
 
 
-def splits(found: Sequence[Proposal]) -> list[Proposal]:
+def splits(found: Sequence[RouteProposal]) -> list[RouteProposal]:
     return [proposal for proposal in found if proposal.kind is ProposalKind.SPLIT]
 
 

@@ -13,8 +13,8 @@ from osd.drafters.ngram.service.chores import Chores
 from osd.drafters.ngram.service.shared import shared_requests
 from osd.drafters.ngram.service.trail import LOOK, Trail
 from osd.drafters.ngram.suffix import DEFAULTS, SuffixIndex
-from osd.drafters.ngram.tree import NOTHING, Proposal
-from osd.sequence import Row
+from osd.drafters.ngram.tree import NOTHING, NgramProposal
+from osd.sequence import SequenceState
 from storage.settings import ServeSettings
 from storage.store import Store
 
@@ -32,22 +32,24 @@ class Suffixes:
         self._every, self._due = serve.suffix_seconds, 0.0
         self._chores = Chores("osd-suffixes", self._work, min(LOOK, self._every))
 
-    def join(self, row: Row) -> None:
+    def join(self, row: SequenceState) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> Sequence[Proposal]:
+    def propose(
+        self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
+    ) -> Sequence[NgramProposal]:
         """See :class:`osd.drafters.tree.Proposer`."""
         if (index := self.index) is None:
             return [NOTHING] * len(rows)
         return index.propose([np.array(row.tokens[-DEFAULTS.longest :], np.int64) for row in rows], nodes)
 
-    def learn(self, row: Row, start: int) -> None:
+    def learn(self, row: SequenceState, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`. What is kept comes with the next index."""
 
-    def recall(self, row: Row, start: int) -> None:
+    def recall(self, row: SequenceState, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: SequenceState) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
 
     def close(self) -> None:

@@ -14,9 +14,9 @@ from osd.drafters.ngram.service.chores import Chores
 from osd.drafters.ngram.service.consent import Consent
 from osd.drafters.ngram.service.shelf import Shelf
 from osd.drafters.ngram.table import Table, TableSettings
-from osd.drafters.ngram.tree import NOTHING, Proposal
-from osd.drafters.table_override import Group, Trust
-from osd.sequence import Row
+from osd.drafters.ngram.tree import NOTHING, NgramProposal
+from osd.drafters.table_override import TableGroup, Trust
+from osd.sequence import SequenceState
 from storage.errors import OsdError
 from storage.settings import ServeSettings
 
@@ -52,11 +52,13 @@ class Tables:
 
     # the engine's thread
 
-    def join(self, row: Row) -> None:
+    def join(self, row: SequenceState) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
         self._seat(row)
 
-    def propose(self, rows: Sequence[Row], depths: Sequence[int], nodes: Sequence[int]) -> Sequence[Proposal]:
+    def propose(
+        self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
+    ) -> Sequence[NgramProposal]:
         """See :class:`osd.drafters.tree.Proposer`."""
         found, groups = [NOTHING] * len(rows), dict[Key, list[int]]()
         for i, row in enumerate(rows):
@@ -73,12 +75,12 @@ class Tables:
                 found[i] = tree
         return found
 
-    def place_of(self, row: Row) -> tuple[DraftMaker, int] | None:
+    def place_of(self, row: SequenceState) -> tuple[DraftMaker, int] | None:
         """See :class:`osd.drafters.blended.Remembering`."""
         seat = self._seat(row)
         return None if seat is None else seat[1:3]
 
-    def learn(self, row: Row, start: int) -> None:
+    def learn(self, row: SequenceState, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`. What a tenant does not let be kept, the table does not count, nor
         what was forgotten while it runs, or before."""
         if seat := self._seats.get(row.request.id):
@@ -87,18 +89,18 @@ class Tables:
             if allowed and row.request.id in self._shelf.trail.request_ids:
                 seat[1].table.born = NEVER  # forgotten in between: this may have been the new table already
 
-    def recall(self, row: Row, start: int) -> None:
+    def recall(self, row: SequenceState, start: int) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
         if seat := self._seats.get(row.request.id):
             teach(seat[1], seat[2], row, start, shared=False)
 
-    def leave(self, row: Row) -> None:
+    def leave(self, row: SequenceState) -> None:
         """See :class:`osd.drafters.tree.Proposer`."""
         if seat := self._seats.pop(row.request.id, None):
             seat[1].close(seat[2])
             self._rows[seat[0]] -= 1
 
-    def _seat(self, row: Row) -> tuple[Key, DraftMaker, int, bool] | None:
+    def _seat(self, row: SequenceState) -> tuple[Key, DraftMaker, int, bool] | None:
         if seat := self._seats.get(row.request.id):
             return seat
         if (allowed := self._consent.of(row.request.tenant)) is None:
@@ -188,7 +190,7 @@ def warm_up() -> None:
     maker.propose([place], [[1, 2]], [4], [2])
     trust = Trust()
     trust.hear(maker, place, np.arange(6), 4, sampled=False)
-    group = Group(maker, trust, [place], [[1, 2]], [False], 1)
+    group = TableGroup(maker, trust, [place], [[1, 2]], [False], 1)
     group.look(0)
     group.choose(0, [3], [0.5])
     group.hear_drafted(0, [3])

@@ -21,7 +21,7 @@ from osd.bench.gamma.rounds_file import read_recording
 from osd.bench.gamma.simulate import simulate
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS, make_controller
-from osd.gamma.planner import Pace
+from osd.gamma.planner import GammaPlanner
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass
 from osd.models.pair import Pair
 from storage.errors import BadBenchFile
@@ -196,7 +196,7 @@ def test_a_replay_decides_as_an_engine_with_the_tables_costs(name: str, batch: i
 def test_the_oracle_runs_in_the_engine(ends: bool) -> None:
     eos = common_token() if ends else None
     engine = Engine(pair(eos), settings("fixed", 2))
-    engine.pace = Pace(OracleController(traces(eos), DEPTH), {})
+    engine.planner = GammaPlanner(OracleController(traces(eos), DEPTH), {})
     rounds = [each for request in decoded(engine) for each in request]
     counts = oracle(traces(eos), DEPTH)
     assert len(rounds) == counts.rounds

@@ -212,7 +212,7 @@ def test_decisions_are_counted_by_answer_and_answers_are_passed_on() -> None:
     timed = Timed(inner)
     rows = [timed.start(), timed.start()]
     assert timed.plan(rows, [9, 9], 2) == [2, 2]
-    assert timed.steer(rows, 1, [0.5, 0.5]) == [Go.ON, Go.ON]
+    assert timed.should_continue(rows, 1, [0.5, 0.5]) == [Go.ON, Go.ON]
     rows[0].observe(Observation(2, 2, 1))
     assert timed.decisions == 4 and timed.spent_ns > 10_000
     assert (timed.name, timed.signal) == ("slow", "none")

@@ -42,7 +42,7 @@ class Stopping(RowByRow):
     def start(self) -> FixedRow:
         return FixedRow(self._most)
 
-    def steer(self, rows: Sequence[object], drafted: int, signals: Sequence[float]) -> list[Go]:
+    def should_continue(self, rows: Sequence[object], drafted: int, signals: Sequence[float]) -> list[Go]:
         return [Go.ON if signal >= 0.5 else self._answer for signal in signals]
 
 

@@ -101,11 +101,11 @@ def test_noise_of_single_measurements_leaves_ratios_within_half_a_per_cent() -> 
     chance, plan = random.Random(0), replace(SMALL, turns=4)
     some = []
     for job in plan.jobs():
-        pace = chance.choice((1.0, 1.2, 1.5))
+        planner = chance.choice((1.0, 1.2, 1.5))
         kinds = {DRAFTED: 40, PLAIN: 20}
-        each = measured(job.entrant.name, kinds, slow=pace)
+        each = measured(job.entrant.name, kinds, slow=planner)
         took = {
-            kind: [pace * COSTS[kind] * chance.lognormvariate(0, 0.1) for _ in range(count)]
+            kind: [planner * COSTS[kind] * chance.lognormvariate(0, 0.1) for _ in range(count)]
             for kind, count in kinds.items()
         }
         some.append(replace(each, job=job, took_ms=took, seconds=0.05 + sum(map(sum, took.values())) / 1000))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from osd.demo.runner import arrival
-from osd.demo.runner.arrival import Free, Lockstep, Paced, Trainer, make_arrival
+from osd.demo.runner.arrival import Free, Lockstep, PacedArrival, Trainer, make_arrival
 from osd.engine.engine import Engine
 from storage.errors import BadSetting
 from storage.records import RunState, TrainingRun
@@ -44,7 +44,7 @@ def test_free_never_waits() -> None:
 
 
 def test_paced_waits_for_the_trainer(store: Store) -> None:
-    paced = Paced(Trainer(store, ["default"]), ahead=3)
+    paced = PacedArrival(Trainer(store, ["default"]), ahead=3)
     keep(store, 0, 2)
     assert paced.may_start(2, 2)
     keep(store, 2, 1)

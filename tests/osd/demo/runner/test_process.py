@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from osd.demo.runner.circle import own_settings
-from osd.demo.runner.process import Worker, environment, save_settings, worker_beside
+from osd.demo.runner.process import WorkerProcess, environment, save_settings, worker_beside
 from storage.errors import TrainingFailed
 from storage.settings import load_settings
 
@@ -38,7 +38,7 @@ def config(tmp_path: Path) -> Path:
     return save_settings(own_settings(load_settings(), tmp_path / "data"), tmp_path / "osd.toml")
 
 
-def family(worker: Worker) -> list[psutil.Process]:
+def family(worker: WorkerProcess) -> list[psutil.Process]:
     process = psutil.Process(worker.pid)
     return [process, *process.children(recursive=True)]
 
@@ -52,7 +52,7 @@ def test_the_worker_and_its_children_are_gone_after_the_block(config: Path, tmp_
 
 def test_a_worker_that_does_not_listen_is_killed(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("osd.demo.runner.process.PATIENCE", 0.1)
-    worker = Worker(config, tmp_path / "log")
+    worker = WorkerProcess(config, tmp_path / "log")
     psutil.Process(worker.pid).suspend()
     worker.stop()
     assert not psutil.pid_exists(worker.pid)

@@ -18,7 +18,7 @@ from rich.console import Console
 from osd.bench.online import bench
 from osd.demo import DRAFT, TARGET
 from osd.demo.runner import demo
-from osd.demo.runner.results import Results, segment_facts
+from osd.demo.runner.results import RunResults, segment_facts
 from osd.demo.runner.source import Segment, demo_segments
 from storage.records import RunState
 from storage.settings import load_settings
@@ -34,7 +34,7 @@ QUICK = {
 }
 
 
-def small_run(out: Path) -> tuple[Results, str]:
+def small_run(out: Path) -> tuple[RunResults, str]:
     """Two segments in lockstep with the upper bound; the results and what people saw."""
     seen = io.StringIO()
     sql, finnish = demo_segments(REQUESTS, domains=("sql", "finnish"))
@@ -59,7 +59,7 @@ def test_a_small_run_of_the_whole_circle(tmp_path: Path) -> None:
     last_lines_have_the_names_that_are_promised(results)
 
 
-def the_database_holds_what_was_counted(results: Results, store: Store) -> None:
+def the_database_holds_what_was_counted(results: RunResults, store: Store) -> None:
     for row in store.outcomes.acceptance(by=["route"]):
         served = results.of(row.by["route"])
         assert row.requests == len(served) == REQUESTS
@@ -75,13 +75,13 @@ def the_database_holds_what_was_counted(results: Results, store: Store) -> None:
     assert len(results.swaps) == results.facts["published"]  # in lockstep none is passed over
 
 
-def each_batch_was_served_with_the_version_trained_before_it(results: Results) -> None:
+def each_batch_was_served_with_the_version_trained_before_it(results: RunResults) -> None:
     for swap in results.swaps:
         assert {s.version for s in results.served[swap.index : swap.index + 1]} <= {swap.version}
     assert [s.version for s in results.served[:INTERVAL]] == [results.served[0].version] * INTERVAL
 
 
-def the_draft_learned_and_the_bound_is_there(results: Results) -> None:
+def the_draft_learned_and_the_bound_is_there(results: RunResults) -> None:
     sql = segment_facts(results.of("sql"))
     assert sql["alpha_last"] > sql["alpha_frozen"] + 0.02
     assert sql["alpha_offline"] > sql["alpha_frozen"] + 0.05
@@ -89,18 +89,18 @@ def the_draft_learned_and_the_bound_is_there(results: Results) -> None:
     assert all(s.version.startswith("default-000000-") and s.online_hits == s.frozen_hits for s in results.served[:5])
 
 
-def a_request_that_cannot_be_served_is_counted_and_named(results: Results) -> None:
+def a_request_that_cannot_be_served_is_counted_and_named(results: RunResults) -> None:
     assert results.facts["failed"] == 1
     assert "finnish" in results.notes[0] and "prompt has" in results.notes[0]
 
 
-def texts_are_the_targets_and_speed_is_over_the_same_requests(results: Results) -> None:
+def texts_are_the_targets_and_speed_is_over_the_same_requests(results: RunResults) -> None:
     facts = results.facts
     assert facts["lossless_checked"] == 2 * REQUESTS // 7 and facts["lossless_failed"] == 0
     assert min(facts[name] for name in ("speedup_vs_target", "swap_pause_ms_max", "round_ms_median")) > 0
 
 
-def everything_is_left_in_the_folder(results: Results, out: Path, seen: str) -> None:
+def everything_is_left_in_the_folder(results: RunResults, out: Path, seen: str) -> None:
     summary = json.loads((out / "summary.json").read_text())
     assert summary["segments"]["sql"] == segment_facts(results.of("sql"))
     assert summary["requests"] == 2 * REQUESTS
@@ -111,7 +111,7 @@ def everything_is_left_in_the_folder(results: Results, out: Path, seen: str) -> 
     assert f"{2 * REQUESTS} requests, 1 failed" in seen
 
 
-def last_lines_have_the_names_that_are_promised(results: Results) -> None:
+def last_lines_have_the_names_that_are_promised(results: RunResults) -> None:
     line = bench.last_line(results)
     assert list(line) == ["segments", "published", "failed"]
     named = ["name", "alpha_online_last", "alpha_frozen", "alpha_offline", "recovered_after"]

@@ -10,8 +10,8 @@ import torch
 
 from osd.demo.runner.alone import TargetAlone
 from osd.demo.runner.arrival import Free
-from osd.demo.runner.feed import Feed, Spent
-from osd.demo.runner.scoring import Reader
+from osd.demo.runner.feed import RequestFeed, Spent
+from osd.demo.runner.scoring import DraftReader
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.sequence import Completion
@@ -41,7 +41,7 @@ def rounds(hits: list[bool], room: int) -> list[tuple[int, int]]:
 
 def test_reading_the_text_tells_every_round_that_the_engine_had() -> None:
     pair = random_pair(noise=0.3)
-    reader = Reader(pair.draft, 128)
+    reader = DraftReader(pair.draft, 128)
     texts = serve(pair)
     for completion in texts:
         told = rounds(reader.hits(completion), len(completion.tokens))
@@ -51,7 +51,7 @@ def test_reading_the_text_tells_every_round_that_the_engine_had() -> None:
 
 def test_reading_agrees_with_a_plain_forward_pass() -> None:
     pair = random_pair(noise=0.3)
-    reader = Reader(pair.draft, 128)
+    reader = DraftReader(pair.draft, 128)
     for completion in serve(pair, count=3):
         tokens = [*completion.request.prompt_tokens, *completion.tokens]
         with torch.inference_mode():
@@ -116,7 +116,7 @@ def test_a_request_s_company_is_who_was_in_flight_with_it() -> None:
     engine = Engine(pair, ServeSettings(max_batch=4, max_length=128, gamma="fixed", gamma_initial=0))
     asked = [Request(prompt, max_new_tokens=12) for prompt in prompts(4, seed=6)]
     for rows in (1, 2, 4):
-        feed = Feed(engine, Free(), "(none)", rows)
+        feed = RequestFeed(engine, Free(), "(none)", rows)
         again = (replace(request, id=f"{rows}/{request.id}") for request in asked)
         spent = [one for finished in feed.serve(again, refused=lambda error: None) for _, one in finished]
         assert [one.company for one in spent] == pytest.approx([rows] * 4)

@@ -17,7 +17,7 @@ from osd.drafters.ngram.maker import DraftMaker, MakerSettings
 from osd.drafters.ngram.match_settings import MatchSettings
 from osd.drafters.ngram.suffix import SuffixIndex
 from osd.drafters.ngram.table import SMALLEST, Table, TableSettings, table_from
-from osd.drafters.ngram.tree import Proposal
+from osd.drafters.ngram.tree import NgramProposal
 
 BLOCKS = range(7)
 
@@ -49,7 +49,7 @@ def require_sound(cells: Cells) -> None:
     assert end == cells.state[TOP] <= len(cells.pool)
 
 
-def require_tree(proposal: Proposal, most: int, depth: int, vocabulary: int) -> None:
+def require_tree(proposal: NgramProposal, most: int, depth: int, vocabulary: int) -> None:
     assert len(proposal) <= most and max(proposal.depths, default=0) <= depth
     assert len(graft(Tree(), proposal, 1 << 20, 1 << 20, vocabulary)) == len(proposal)  # no siblings alike
 

@@ -11,7 +11,7 @@ from osd.drafters.ngram.crew import share_out
 from osd.drafters.ngram.errors import BadTable
 from osd.drafters.ngram.maker import DraftMaker, MakerSettings
 from osd.drafters.ngram.table import Table, TableSettings
-from osd.drafters.ngram.tree import Proposal, accepted
+from osd.drafters.ngram.tree import NgramProposal, accepted
 from tests.osd.drafters.ngram.test_table import text_of
 from tests.support.plain_ngram import PlainTable, plain_search
 
@@ -27,7 +27,7 @@ VARIANTS = {
 }
 
 
-def paths_of(proposal: Proposal) -> list[tuple[tuple[int, ...], int]]:
+def paths_of(proposal: NgramProposal) -> list[tuple[tuple[int, ...], int]]:
     paths: list[tuple[int, ...]] = []
     for token, parent in zip(proposal.tokens.tolist(), proposal.parents.tolist(), strict=True):
         assert parent < len(paths)

@@ -137,7 +137,11 @@ def played(controller: GoodputController, costs: CostModel, text: Sequence[int],
     while at + 2 < len(text):
         last, now, token = text[at], right(at), text[at + 1] if right(at) else WRONG
         [gamma] = controller.plan([row], [9], 1)
-        [go] = controller.steer([row], 1, [peak_of(0.5, around(text, at, token), token)]) if gamma else [Go.DECLINE]
+        [go] = (
+            controller.should_continue([row], 1, [peak_of(0.5, around(text, at, token), token)])
+            if gamma
+            else [Go.DECLINE]
+        )
         drafted = int(go != Go.DECLINE)
         accepted = drafted * now
         costs.observe_draft(1, gamma, 0.5 * gamma)
@@ -213,7 +217,7 @@ def test_a_draft_after_skipped_rounds_is_cut_short_as_any_other() -> None:
         [gamma] = controller.plan([row], [9], 1)
         gammas.append(gamma)
         if gamma:
-            assert controller.steer([row], 1, [peak_of(0.01, (GOOD, BAD, BAD, WRONG))]) != [Go.ON]
+            assert controller.should_continue([row], 1, [peak_of(0.01, (GOOD, BAD, BAD, WRONG))]) != [Go.ON]
         costs.observe_draft(1, gamma, 0.5 * gamma)
         costs.observe_verify(1, 1, 4.0)
         row.observe(Observation(gamma, 0, 0, [last]))

@@ -67,7 +67,7 @@ def play(
             passes += 1
             going = [i for i in range(batch) if lengths[i] >= passes]
             peaks = [peak_of(chains[i][passes - 1][0]) for i in going]
-            answers = controller.steer([rows[i] for i in going], passes, peaks)
+            answers = controller.should_continue([rows[i] for i in going], passes, peaks)
             for i, go in zip(going, answers, strict=True):
                 lengths[i] = min(lengths[i], (passes - 1, passes, lengths[i])[go])
         draft_ms, tokens = passes * worlds[0].step, batch + sum(lengths)
@@ -128,16 +128,16 @@ def test_the_first_round_worked_by_hand() -> None:
     row = controller.start()
     assert controller.plan([row], [9], 1) == [9]  # 0.61 > 0.25
     # S = 0.85: f is at least 0.85 · (0.425 + 0.305) = 0.62
-    assert controller.steer([row], 1, [peak_of(0.85)]) == [Go.ON]
+    assert controller.should_continue([row], 1, [peak_of(0.85)]) == [Go.ON]
     # S = 0.3825: the next token is worth S · (0.225 + 0.305) = 0.20. U after it is at most what the surest bin leaves,
     # S · 0.9975 · (0.499 + 0.305) − 0.25 = 0.06, in the 2 of 13 bins that leave as much, so 0.22 < 0.25
-    assert controller.steer([row], 2, [peak_of(0.45)]) == [Go.LAST]
+    assert controller.should_continue([row], 2, [peak_of(0.45)]) == [Go.LAST]
     row.observe(Observation(9, 2, 2))
     # It is asked again whether to draft when four rounds are over. 3 tokens in 2 · 1 + 4 ms and three times 2 in 1 + 4,
     # 5.25 plain rounds, are added to 0.97⁴ of the 4 tokens in 4 plain rounds to begin with, with weights 0.97⁰ … 0.97³
     for _ in range(3):
         assert controller.plan([row], [9], 1) == [9]
-        controller.steer([row], 1, [peak_of(0.85)])
+        controller.should_continue([row], 1, [peak_of(0.85)])
         row.observe(Observation(9, 1, 1))
     controller.plan([row], [9], 1)
     keeps = 0.97**4
@@ -150,9 +150,9 @@ def test_a_token_that_is_not_worth_verifying_is_declined() -> None:
     controller = experienced(known_costs(0.1, lambda batch, tokens: 3.5 + 0.5 * tokens))
     row = controller.start()
     controller.plan([row], [9], 1)
-    assert controller.steer([row], 1, [peak_of(0.35)]) == [Go.ON]
+    assert controller.should_continue([row], 1, [peak_of(0.35)]) == [Go.ON]
     # S = 0.35 · 0.25, and what follows is worth less
-    assert controller.steer([row], 2, [peak_of(0.25)]) == [Go.DECLINE]
+    assert controller.should_continue([row], 2, [peak_of(0.25)]) == [Go.DECLINE]
 
 
 def test_it_comes_close_to_knowing_the_world_and_beats_every_fixed_gamma() -> None:
@@ -184,7 +184,7 @@ def test_rows_of_one_batch_draft_as_much_as_each_is_worth() -> None:
             if not going:
                 break
             peaks = [peak_of(chains[i][passes - 1][0]) for i in going]
-            answers = controller.steer([rows[i] for i in going], passes, peaks)
+            answers = controller.should_continue([rows[i] for i in going], passes, peaks)
             for i, go in zip(going, answers, strict=True):
                 lengths[i] = min(lengths[i], (passes - 1, passes, lengths[i])[go])
         for i, row in enumerate(rows):
@@ -215,7 +215,7 @@ def test_a_batch_does_not_go_by_the_luck_of_two_rounds_and_a_probe_soon_tells_it
             controller.weigher.weigh(rows[:drafting], [peak_of(peak)] * drafting, 0.0)
         return controller.weigher.begin(rows)[0]
 
-    controller.weigher.seat([], rows)
+    controller.weigher.loaded([], rows)
     usual = hope(0.9, 8, 30)
     assert hope(0.05, 8, 2) > 0.7 * usual
     assert hope(0.05, 8, 30) < 0.25 * usual
@@ -292,7 +292,9 @@ def test_who_comes_to_a_batch_that_rests_is_looked_at_a_little_later(batch: int,
         rows = [*rows[1:], controller.start()]
         gammas = controller.plan(rows, [20] * batch, batch)
         if any(gammas):
-            controller.steer([row for row, gamma in zip(rows, gammas, strict=True) if gamma], 1, [peak_of(0.0)])
+            controller.should_continue(
+                [row for row, gamma in zip(rows, gammas, strict=True) if gamma], 1, [peak_of(0.0)]
+            )
         costs.observe_verify(batch, batch, bad.verify(batch, batch))
         for row in rows:
             row.observe(Observation(0, 0, 0))
@@ -356,7 +358,7 @@ def test_a_request_is_asked_while_it_is_young() -> None:
             [gamma] = controller.plan([row], [99], 1)
             if gamma:
                 drafted.append((number, token))
-                controller.steer([row], 1, [peak_of(0.97)])
+                controller.should_continue([row], 1, [peak_of(0.97)])
                 costs.observe_draft(1, 1, world.step)
             costs.observe_verify(1, 1 + gamma, 4.0)
             row.observe(Observation(gamma, gamma, 0))

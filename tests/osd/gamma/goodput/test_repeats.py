@@ -7,11 +7,11 @@ import random
 import pytest
 import torch
 
-from osd.drafters.signals import Signals, Told
+from osd.drafters.signals import PassInfo, Signals
 from osd.gamma.goodput.contexts import Peak, before_of
-from osd.gamma.goodput.repeats import REACH, Echo, Echoes, signal_of
+from osd.gamma.goodput.repeats import REACH, BatchRepeats, RepeatedNgrams, signal_of
 from osd.models.brief import ReadOff
-from osd.sequence import Row
+from osd.sequence import SequenceState
 from router.base import Decision
 from storage.records import Request, Sampling
 
@@ -21,29 +21,29 @@ def said_plainly(text: list[int], before: int, last: int, token: int) -> bool:
 
 
 def test_it_knows_what_followed_the_same_two_tokens() -> None:
-    chance, echo, text = random.Random(5), Echo(), [3, 4]
+    chance, repeats, text = random.Random(5), RepeatedNgrams(), [3, 4]
     for _ in range(40):
-        echo.learn(text)
+        repeats.learn(text)
         for _ in range(20):
             three = [chance.randrange(5) for _ in range(3)]
-            assert echo.said(*three) == said_plainly(text, *three)
+            assert repeats.said(*three) == said_plainly(text, *three)
         text += [chance.randrange(5) for _ in range(chance.randrange(4))]
 
 
 def test_of_a_long_prompt_the_end_is_looked_at() -> None:
-    echo = Echo()
-    echo.learn([7, 8, 9, *range(100, 100 + REACH)])
-    assert not echo.said(7, 8, 9)
-    assert echo.said(100, 101, 102)
+    repeats = RepeatedNgrams()
+    repeats.learn([7, 8, 9, *range(100, 100 + REACH)])
+    assert not repeats.said(7, 8, 9)
+    assert repeats.said(100, 101, 102)
 
 
 def test_large_vocabularies_do_not_mix_tokens_up() -> None:
-    echo, largest = Echo(), (1 << 24) - 1
-    echo.learn([0, 1, largest])
-    assert echo.said(0, 1, largest)
-    assert not echo.said(0, 0, largest)
-    assert not echo.said(1, 1, largest)
-    assert not echo.said(-1, 1, largest)
+    repeats, largest = RepeatedNgrams(), (1 << 24) - 1
+    repeats.learn([0, 1, largest])
+    assert repeats.said(0, 1, largest)
+    assert not repeats.said(0, 0, largest)
+    assert not repeats.said(1, 1, largest)
+    assert not repeats.said(-1, 1, largest)
 
 
 @pytest.mark.parametrize("peak", [0.0, 0.4, 1.0])
@@ -58,8 +58,8 @@ def values(signals: list[Peak]) -> list[float]:
     return [value for value, *_ in signals]
 
 
-def row_of(*tokens: int) -> Row:
-    return Row(Request(tokens), Request(tokens), Decision("default", "default"), 64)
+def row_of(*tokens: int) -> SequenceState:
+    return SequenceState(Request(tokens), Request(tokens), Decision("default", "default"), 64)
 
 
 def test_signals_are_of_the_likeliest_token_and_not_of_the_one_drawn() -> None:
@@ -68,20 +68,20 @@ def test_signals_are_of_the_likeliest_token_and_not_of_the_one_drawn() -> None:
     logits[:, 3] = 2.0
     peak = float(logits.softmax(-1)[0, 3])
     for drawn in ([3, 3, 3], [0, 1, 2]):
-        signals = Signals(logits, torch.tensor(drawn), Told(Echoes(rows), [torch.tensor([2, 2, 2])]))
+        signals = Signals(logits, torch.tensor(drawn), PassInfo(BatchRepeats(rows), [torch.tensor([2, 2, 2])]))
         # after 2 2, 1 2 and 9 2
         assert values(signals.read("peak_echo")) == pytest.approx([peak, 1 + peak, peak])
-        signals = Signals(logits, torch.tensor(drawn), Told(Echoes(rows)))
+        signals = Signals(logits, torch.tensor(drawn), PassInfo(BatchRepeats(rows)))
         assert values(signals.read("peak_echo")) == pytest.approx([1 + peak, peak, peak])
 
 
 def test_a_signal_knows_its_context_and_the_token_that_a_greedy_row_would_draft() -> None:
-    warm = Row(Request((4, 5), sampling=Sampling(1.0)), Request((4, 5)), Decision("default", "default"), 64)
+    warm = SequenceState(Request((4, 5), sampling=Sampling(1.0)), Request((4, 5)), Decision("default", "default"), 64)
     logits = torch.zeros(2, 6)
     logits[:, 3] = 2.0
-    echoes = Echoes([row_of(4, 5), warm])
-    first = Signals(logits, torch.tensor([3, 0]), Told(echoes)).read("peak_echo")
-    then = Signals(logits, torch.tensor([3, 0]), Told(echoes, [torch.tensor([2, 1])])).read("peak_echo")
+    echoes = BatchRepeats([row_of(4, 5), warm])
+    first = Signals(logits, torch.tensor([3, 0]), PassInfo(echoes)).read("peak_echo")
+    then = Signals(logits, torch.tensor([3, 0]), PassInfo(echoes, [torch.tensor([2, 1])])).read("peak_echo")
     known = [*first, *then]
     assert [around for _, *around, _ in known] == [[-1, 4, 5, 3], [-1, 4, 5, 3], [4, 5, 2, 3], [4, 5, 1, 3]]
     assert [peak[-1] for peak in known] == [3, -1, 3, -1]  # what was drawn is not the likeliest, and must not matter
@@ -90,9 +90,9 @@ def test_a_signal_knows_its_context_and_the_token_that_a_greedy_row_would_draft(
 def test_what_is_read_off_already_gives_the_same() -> None:
     rows, logits = [row_of(1, 2, 3, 1, 2)], torch.zeros(1, 6)
     logits[0, 3] = 2.0
-    plain = Signals(logits, torch.tensor([3]), Told(Echoes(rows))).read("peak_echo")
+    plain = Signals(logits, torch.tensor([3]), PassInfo(BatchRepeats(rows))).read("peak_echo")
     known = ReadOff(torch.tensor([3]), [float(logits.softmax(-1).max())], None)
-    read = Signals(logits, known.choices, Told(Echoes(rows), (), known)).read("peak_echo")
+    read = Signals(logits, known.choices, PassInfo(BatchRepeats(rows), (), known)).read("peak_echo")
     assert read == [pytest.approx(peak) for peak in plain]
 
 
@@ -100,7 +100,7 @@ def test_the_chains_of_a_round_are_followed_however_many_tokens_come_between_two
     chance = random.Random(9)
     rows = [row_of(*(chance.randrange(4) for _ in range(length))) for length in (1, 2, 3, 30)]
     for _ in range(20):
-        echoes, chains = Echoes(rows), [[] for _ in rows]  # type: list[list[int]]
+        echoes, chains = BatchRepeats(rows), [[] for _ in rows]  # type: list[list[int]]
         for new in (chance.randrange(5) for _ in range(6)):
             drafted = [[chance.randrange(4) for _ in rows] for _ in range(new)]
             for chain, tokens in zip(chains, zip(*drafted, strict=True), strict=bool(new)):
@@ -113,7 +113,7 @@ def test_the_chains_of_a_round_are_followed_however_many_tokens_come_between_two
             row.tokens += [chance.randrange(4) for _ in range(chance.randrange(3))]
 
 
-def plainly(row: Row, chain: list[int], peak: float, token: int) -> Peak:
+def plainly(row: SequenceState, chain: list[int], peak: float, token: int) -> Peak:
     """Of a text, and what was drafted since."""
     third, second, last = before_of([*row.tokens, *chain])
     return peak + said_plainly(row.tokens, second, last, token), third, second, last, token, token

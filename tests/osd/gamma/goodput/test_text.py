@@ -25,7 +25,7 @@ def test_the_text_begins_with_the_prompt_and_grows_by_the_accepted_tokens_and_th
     engine = Engine(random_pair("llama", noise=0.05), ServeSettings(max_length=96, gamma="fixed", gamma_initial=3))
     request = Request(prompts(1)[0], max_new_tokens=20)
     listening = Listening()
-    engine.pace.controller(request.route).start = lambda: listening  # type: ignore[method-assign]
+    engine.planner.controller(request.route).start = lambda: listening  # type: ignore[method-assign]
     engine.submit(request)
     [done] = [progress.completion for _ in range(20) for progress in engine.step() if progress.completion]
     before = list(request.prompt_tokens)

@@ -37,7 +37,7 @@ class Pair:
     def come(self, count: int) -> None:
         """So many requests."""
         rows = [self.weigher.start() for _ in range(count)]
-        self.weigher.seat([], rows)
+        self.weigher.loaded([], rows)
         self.rows += [(row, PlainRow(self.calibration)) for row in rows]
 
     def foresee(self) -> Outlook:
@@ -125,7 +125,7 @@ class Pair:
     def change(self) -> None:
         """A request ends; perhaps another comes."""
         gone, _ = self.rows.pop(self.chance.randrange(len(self.rows)))
-        self.weigher.seat([gone], [])
+        self.weigher.loaded([gone], [])
         if self.chance.random() < 0.6 or not self.rows:
             self.come(self.chance.choice([1, 1, 9]))
 
@@ -142,7 +142,7 @@ def interpreted() -> Weigher:
 def seated(weigher: Weigher, count: int) -> list[GoodputRow]:
     """New rows, at some prices."""
     rows = [weigher.start() for _ in range(count)]
-    weigher.seat([], rows)
+    weigher.loaded([], rows)
     weigher.foresee([0.1] * DEPTH, 0.05)
     return rows
 
@@ -175,7 +175,7 @@ def test_verdicts_learned_in_one_call_are_learned_one_after_another(make: object
             for row, told in list(zip(rows, chances, strict=True)) * times:
                 weigher.verdict(row.place, 1, chance.randrange(2), told)
                 if not at_once:
-                    weigher.seat([], [])
+                    weigher.loaded([], [])
         known.append((weigher.begin(rows), [weigher.odds(row) for row in rows]))
     assert known[0] == known[1]
 

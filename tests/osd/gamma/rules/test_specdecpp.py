@@ -17,7 +17,7 @@ def drafted_of(controller: SpecDecController, row: SpecDecRow, signals: list[flo
     """Candidates of one round whose draft passes bring these estimates: the first is of no candidate."""
     gamma = controller.plan([row], [99], 1)[0]
     for drafted in range(1, gamma + 1):
-        (go,) = controller.steer([row], drafted, [signals[drafted - 1]])
+        (go,) = controller.should_continue([row], drafted, [signals[drafted - 1]])
         if go is not Go.ON:
             return drafted - (go is Go.DECLINE)
     return gamma
@@ -62,9 +62,9 @@ def test_rows_have_products_of_their_own() -> None:
     controller, _ = seeing(0.7)
     rows = [controller.start() for _ in range(3)]
     controller.plan(rows, [20] * 3, 3)
-    assert controller.steer(rows, 1, [0.1] * 3) == [Go.ON] * 3
-    assert controller.steer(rows, 2, [0.5, 0.2, 0.9]) == [Go.ON, Go.LAST, Go.ON]
-    assert controller.steer([rows[0], rows[2]], 3, [0.5, 0.9]) == [Go.LAST, Go.ON]
+    assert controller.should_continue(rows, 1, [0.1] * 3) == [Go.ON] * 3
+    assert controller.should_continue(rows, 2, [0.5, 0.2, 0.9]) == [Go.ON, Go.LAST, Go.ON]
+    assert controller.should_continue([rows[0], rows[2]], 3, [0.5, 0.9]) == [Go.LAST, Go.ON]
 
 
 @pytest.mark.parametrize(("initial", "tokens"), [(0, 1), (1, 1), (4, 4)])
