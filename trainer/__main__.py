@@ -51,8 +51,9 @@ class TrainerGroup(TyperGroup):
 
 
 app = typer.Typer(
-    cls=TrainerGroup, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]}, help="Distil drafts from what servers have recorded.",
+    cls=TrainerGroup, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False,
+    rich_markup_mode="markdown", context_settings={"help_option_names": ["-h", "--help"]},
+    help="Distil drafts from what servers have recorded.",
 )  # fmt: skip
 
 app.add_typer(routes, name="routes")

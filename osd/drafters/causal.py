@@ -80,8 +80,8 @@ class CausalDrafter:
         return chain.draft(lengths)
 
     def _ask(
-        self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain, warp: Warp | None, chance: Tensor | None,
-        second: ChainOverride | None,
+        self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain, warp: Warp | None,
+        chance: Tensor | None, second: ChainOverride | None,
     ) -> Reads:  # fmt: skip
         """One pass, and the tokens that it brings."""
         logits, read_off = self._next(rows, lengths, chain)

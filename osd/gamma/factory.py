@@ -40,7 +40,15 @@ from storage.errors import BadSetting
 from storage.settings import ServeSettings
 
 __all__ = [
-    "CONTROLLERS", "CostModel", "GammaController", "Go", "Observation", "GammaPlanner", "RowGamma", "Signal", "make_controller",
+    "CONTROLLERS",
+    "CostModel",
+    "GammaController",
+    "GammaPlanner",
+    "Go",
+    "Observation",
+    "RowGamma",
+    "Signal",
+    "make_controller",
     "make_planner",
 ]  # fmt: skip
 

@@ -19,6 +19,32 @@ def test_the_contracts_of_the_import_direction_hold() -> None:
     assert done.returncode == 0, done.stdout
 
 
+TURNED_ROUND = {"osd/kernels/host.py": "osd.engine.stats", "osd/drafters/pool.py": "osd.recording.queue"}
+
+
+@pytest.mark.parametrize("path", TURNED_ROUND)
+def test_an_import_that_runs_upwards_is_found(path: str, tmp_path: Path) -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    if not linter.exists():
+        pytest.skip("import-linter is not installed; `make test` installs it")
+    for name in ("storage", "router", "osd", "trainer", "migrations"):
+        others = shutil.ignore_patterns("*.safetensors", "*.npz", "__pycache__", "static")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=others)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with (tmp_path / path).open("a", encoding="utf-8") as file:
+        file.write(f"import {TURNED_ROUND[path]}\n")
+    done = subprocess.run(
+        [linter, "--no-cache"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    module = path.removesuffix(".py").replace("/", ".")
+    assert done.returncode == 1 and f"{module} -> {TURNED_ROUND[path]}" in done.stdout, done.stdout
+
+
 LIGHT = (
     "storage.store", "router.fixed", "osd.cli.main", "osd.cli.stats", "osd.prompts", "trainer.__main__",
     "trainer.routes.apply",

@@ -157,8 +157,8 @@ def run(seconds: float, count: int, seed: int, home: Path) -> dict[str, Any]:
         places = [config(home / name, cut_url, top, wires["broker"].port) for name in ("server", "trainer")]
         with (home / "engine.log").open("wb") as said:
             engine = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.engine", str(places[0]), str(home / "finished.jsonl")], cwd=ROOT,
-                env=environment() | s3_environment(endpoint), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [sys.executable, "-m", "tests.integration.engine", str(places[0]), str(home / "finished.jsonl")],
+                cwd=ROOT, env=environment() | s3_environment(endpoint), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=said,
             )  # fmt: skip
         stack.callback(engine.kill)

@@ -106,8 +106,8 @@ class Parent:
         posting = Posting(child.seat, len(self.children), str(self.folder), *sockets, replaces=child.last)
         child.due, child.started = None, time.monotonic()
         child.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "osd.server.workers.child", packed(self.order, posting)], stdin=subprocess.PIPE,
-            pass_fds=sockets, start_new_session=True,
+            [sys.executable, "-P", "-m", "osd.server.workers.child", packed(self.order, posting)],
+            stdin=subprocess.PIPE, pass_fds=sockets, start_new_session=True,
         )  # fmt: skip
 
     def _see_ends(self) -> None:

@@ -27,7 +27,7 @@ def fuzz(server: Server, path: str, examples: int) -> None:
     (operation,) = [found.ok() for found in schema.get_all_operations() if found.ok().path == path]
     checks = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
-    @settings(max_examples=examples, deadline=None, database=None, derandomize=True,
+    @settings(max_examples=examples, database=None, derandomize=True,
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(case=operation.as_strategy())
     def check(case) -> None:

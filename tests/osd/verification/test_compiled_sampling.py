@@ -59,7 +59,7 @@ def clear(p: Tensor, chance: Tensor) -> Tensor:
     return (edges - chance.unsqueeze(-1)).abs().amin(-1) > ROUNDING
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 10_000), st.lists(WAYS, min_size=1, max_size=4), st.sampled_from([1, 2, 40, 127, 128, 129, 700]))
 def test_it_draws_what_the_plain_way_draws(seed: int, rows: list[Sampling], vocabulary: int) -> None:
     logits, warp = logits_of(seed, len(rows), vocabulary), warp_of(rows, vocabulary)
@@ -72,7 +72,7 @@ def test_it_draws_what_the_plain_way_draws(seed: int, rows: list[Sampling], voca
     assert chosen[sure].tolist() == draw(p, chance[:, 1])[sure].tolist()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 10_000), st.lists(WAYS, min_size=1, max_size=4), st.integers(0, 4), st.sampled_from([2, 9, 300]))
 def test_it_judges_as_the_plain_way_does(seed: int, rows: list[Sampling], size: int, vocabulary: int) -> None:
     g = torch.Generator().manual_seed(seed)

@@ -87,7 +87,7 @@ def test_certain_children_are_kept_as_often_as_can_be(seed: int) -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(0, 2), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_rows_walk_as_the_plain_rule_does(seed: int, drawn: int, holes: bool) -> None:
     generator = torch.Generator().manual_seed(seed)
     p, q = tables(generator, 2, 3, 9, holes=holes)
@@ -143,7 +143,7 @@ def siblings(q: Tensor, parents: Tensor, drawn: int, certain: int, generator: to
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_greedy_goes_the_targets_way(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     q = tables(generator, 12, holes=False)

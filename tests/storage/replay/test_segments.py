@@ -42,7 +42,7 @@ def requests(draw: st.DrawFn) -> RequestSamples:
 
 
 @given(st.lists(requests(), min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_goes_in_comes_out(tmp_path_factory: pytest.TempPathFactory, batch: list[RequestSamples]) -> None:
     path = tmp_path_factory.mktemp("segment") / "a.parquet"
     path.write_bytes(segments.encode(batch))

@@ -70,7 +70,7 @@ def cases(draw: Any) -> tuple[TableSettings, MakerSettings, int, int]:
     return table, maker, draw(st.sampled_from([2, 70, 6144, 1 << 20])), draw(st.integers(0, 1 << 30))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases())
 def test_nothing_breaks_a_table(case: tuple[TableSettings, MakerSettings, int, int]) -> None:
     said, how, vocabulary, seed = case
@@ -115,7 +115,7 @@ def test_nothing_breaks_a_table(case: tuple[TableSettings, MakerSettings, int, i
         require_sound(again.cells)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.integers(0, 3), max_size=40), max_size=6), st.lists(st.integers(0, 3), max_size=40),
     st.integers(1, 4), st.integers(0, 12), st.integers(1, 70), st.integers(1, 12), st.integers(1, 40),

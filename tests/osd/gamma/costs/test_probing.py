@@ -117,7 +117,7 @@ def test_one_row_probes_for_a_batch_the_one_with_the_least_to_read() -> None:
     assert asked == [[0] * 4, [0, 0, 1, 0], [0, 0, 1, 0], [0] * 4]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(0.3, 8), st.floats(0.5, 8), st.floats(0, 2), st.integers(50, 400))
 def test_probes_stay_below_one_percent_of_decoding(step: float, start: float, slope: float, rounds: int) -> None:
     def verify(batch: int, tokens: int) -> float:

@@ -148,7 +148,7 @@ def seated(weigher: Weigher, count: int) -> list[GoodputRow]:
 
 
 @pytest.mark.parametrize("make", [compiled, interpreted])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**31), count=st.integers(1, 9), rounds=st.integers(1, 120))
 def test_it_answers_as_the_plain_one_after_any_history(make: object, seed: int, count: int, rounds: int) -> None:
     assert callable(make)

@@ -47,7 +47,7 @@ def test_ratio_worked_by_hand() -> None:
     assert ratio(0, 0) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rounds_of)
 def test_ratio_is_the_likeliest_value_of_what_decoding_does(rounds: list[tuple[int, int]]) -> None:
     accepted = sum(v for _, v in rounds)
@@ -56,7 +56,7 @@ def test_ratio_is_the_likeliest_value_of_what_decoding_does(rounds: list[tuple[i
     assert ratio(accepted, rejections) == pytest.approx(best, abs=1e-3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rounds_of)
 def test_newton_finds_the_likeliest_value_of_eq_10(rounds: list[tuple[int, int]]) -> None:
     best = max(GRID, key=lambda beta: truncated_likelihood(beta, rounds))

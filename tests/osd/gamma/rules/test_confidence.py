@@ -66,7 +66,7 @@ def test_where_the_likely_ones_are_refused_a_draft_is_one_token() -> None:
     assert threshold.tau == pytest.approx(6 / 64)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, STEPS), st.booleans()), min_size=1, max_size=60))
 def test_it_moves_as_in_transformers(samples: list[tuple[int, bool]]) -> None:
     threshold = Threshold(0.4)

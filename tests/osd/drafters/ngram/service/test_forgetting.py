@@ -31,8 +31,6 @@ from tests.osd.drafters.ngram.service.conftest import settings_in
 from tests.storage.make import samples
 
 Gram = tuple[int, ...]
-SECONDS = 10.0
-"""In which a server must have noticed, with a machine that does other things besides."""
 
 
 def grams(done: Completion, order: int = 4) -> set[Gram]:
@@ -107,9 +105,8 @@ def test_a_running_server_drops_it_and_drafts_on_with_what_others_taught(
         old = table_in(tables)
         assert known(old, gone) == gone and known(old, kept) == kept
         forget(elsewhere, done[0].request.id)
-        began = time.monotonic()
         until(lambda: table_in(tables) is not old)
-        assert known(table_in(tables), gone) == set() and time.monotonic() - began < SECONDS
+        assert known(table_in(tables), gone) == set()
         until(lambda: known(table_in(tables), kept) == kept)
         again = serve_all(engine, pair, learn=False)
         assert [each.tokens for each in again] == [each.tokens for each in done]
@@ -245,9 +242,7 @@ def test_the_index_over_kept_requests_drops_it(pair: Pair, store: Store, tmp_pat
         text = np.array([*done[0].request.prompt_tokens, *done[0].tokens], np.int32).tobytes()
         until(lambda: suffixes.index is not None and text in suffixes.index.stream.astype(np.int32).tobytes())
         forget(store, done[0].request.id)
-        began = time.monotonic()
         until(lambda: suffixes.index is not None and text not in suffixes.index.stream.astype(np.int32).tobytes())
-        assert time.monotonic() - began < SECONDS
         assert suffixes.index is not None and np.count_nonzero(suffixes.index.stream < 0) == 2
 
 
