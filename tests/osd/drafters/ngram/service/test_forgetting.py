@@ -26,8 +26,8 @@ from osd.sequence import Completion
 from storage.errors import ForgottenAhead
 from storage.records import DraftVersion, Request, VersionState
 from storage.store import Store, open_store
-from tests.integration.test_ngram_serving import requests, tables_of, until
 from tests.osd.drafters.ngram.service.conftest import settings_in
+from tests.osd.drafters.ngram.service.test_serving import requests, tables_of, until
 from tests.storage.make import samples
 
 Gram = tuple[int, ...]
