@@ -117,11 +117,11 @@ class BucketSegments:
 
 
 def segment_place(named: str | None, directory: Path, cipher: Cipher | None = None) -> LocalSegments | BucketSegments:
-    """The place that ``storage.replay.samples`` names; None is ``segments/`` in the data directory. Raises
+    """The place that ``storage.samples`` names; None is ``segments/`` in the data directory. Raises
     BadSetting."""
     if named is None:
         return LocalSegments(directory / "segments", cipher)
-    folder = local_folder(named, "storage.replay.samples")
+    folder = local_folder(named, "storage.samples")
     if folder is not None:
         return LocalSegments(folder.absolute(), cipher)
-    return BucketSegments(ObjectStore(named, "storage.replay.samples"), cipher)
+    return BucketSegments(ObjectStore(named, "storage.samples"), cipher)

@@ -226,12 +226,12 @@ def _damaged(version: DraftVersion, reason: str) -> WeightsDamaged:
 
 
 def weight_place(named: str | None, directory: Path, cache: Path) -> LocalWeights | BucketWeights:
-    """The place that ``storage.versions.weights`` names; None is ``weights/`` in the data directory. Raises
+    """The place that ``storage.weights`` names; None is ``weights/`` in the data directory. Raises
     BadSetting."""
     if named is None:
         return LocalWeights(directory / "weights")
-    folder = local_folder(named, "storage.versions.weights")
+    folder = local_folder(named, "storage.weights")
     if folder is not None:
         return LocalWeights(folder.absolute())
-    bucket = ObjectStore(named, "storage.versions.weights")
+    bucket = ObjectStore(named, "storage.weights")
     return BucketWeights(bucket, cache / "weights" / hashlib.sha256(bucket.url.encode()).hexdigest()[:8])

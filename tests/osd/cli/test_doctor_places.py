@@ -41,7 +41,7 @@ def test_sound_places_are_tried_and_left_as_they_are(look, s3: str, postgres_url
     )  # fmt: skip
     assert states(found) == dict.fromkeys(("samples", "weights", "weights cache", "encryption", "new versions"), "ok")
     assert "announced" in found["new versions"]["found"] and "'first'" in found["encryption"]["found"]
-    assert ObjectStore(s3, "storage.replay.samples").list() == [] and not (tmp_path / "cache").exists()
+    assert ObjectStore(s3, "storage.samples").list() == [] and not (tmp_path / "cache").exists()
 
 
 def test_what_is_broken_says_how_to_mend_it(look, s3: str, tmp_path: Path) -> None:  # noqa: F811
@@ -53,8 +53,8 @@ def test_what_is_broken_says_how_to_mend_it(look, s3: str, tmp_path: Path) -> No
     assert states(found) == {
         "samples": "broken", "weights": "broken", "encryption": "warning", "new versions": "ok",
     }  # fmt: skip
-    assert "no such bucket" in found["samples"]["found"] and "storage.replay.samples" in found["samples"]["found"]
-    assert "storage.versions.weights" in found["weights"]["mend"] and "chmod 600" in found["encryption"]["mend"]
+    assert "no such bucket" in found["samples"]["found"] and "storage.samples" in found["samples"]["found"]
+    assert "storage.weights" in found["weights"]["mend"] and "chmod 600" in found["encryption"]["mend"]
     found = look(samples="s5://a", encryption="QUJD" * 8)
     assert states(found) == {"places": "broken", "new versions": "ok"} and "fsspec" in found["places"]["found"]
     found = look(samples="memory://a", encryption="QUJD" * 8)

@@ -184,7 +184,7 @@ def test_a_file_url_and_a_path_are_folders(memory: Path) -> None:
 
 
 def test_a_bucket_that_is_not_there_says_so(s3: str, store: Store) -> None:
-    bucket = ObjectStore("s3://osd-no-such-bucket/x", "storage.replay.samples")
+    bucket = ObjectStore("s3://osd-no-such-bucket/x", "storage.samples")
     for attempt in (
         lambda: bucket.put("a", b""), lambda: bucket.get("a"), lambda: bucket.exists("a"), bucket.list,
     ):  # fmt: skip
@@ -213,7 +213,7 @@ def test_missing_credentials_are_said_and_never_shown(s3: str, monkeypatch: pyte
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     _forget_connections()
     with pytest.raises(PlaceUnreachable, match="AWS_ACCESS_KEY_ID") as caught:
-        ObjectStore(s3, "storage.replay.samples").put("a", b"")
+        ObjectStore(s3, "storage.samples").put("a", b"")
     assert "not-a-secret" not in str(caught.value)
     _forget_connections()
 
@@ -225,7 +225,7 @@ def test_refused_credentials_are_said_and_never_shown(tmp_path: Path, monkeypatc
             monkeypatch.setenv(name, value)
         _forget_connections()
         with pytest.raises(PlaceUnreachable, match=r"refused these credentials.*storage\.samples") as caught:
-            ObjectStore(f"s3://{BUCKET}/x", "storage.replay.samples").put("a", b"")
+            ObjectStore(f"s3://{BUCKET}/x", "storage.samples").put("a", b"")
     assert "not-a-secret" not in str(caught.value)
     _forget_connections()
 
