@@ -18,21 +18,21 @@ PR_GET_TIMERSLACK = 30
 SCENE = """
 import asyncio, contextlib, sys
 import psutil
-from osd import machine
+from osd.kernels import host
 
 process = psutil.Process()
-machine.give_back()
+host.give_back()
 before = process.memory_info().rss
 parts = [bytearray(40_000) for _ in range(10_000)]
 held, kept = process.memory_info().rss, parts[::1000]
 del parts
 left = process.memory_info().rss
 if "often" in sys.argv:
-    machine.TIDY_SECONDS = 0.1
+    host.TIDY_SECONDS = 0.1
     with contextlib.suppress(TimeoutError):
-        asyncio.run(asyncio.wait_for(machine.keep_giving_back(), 0.5))
+        asyncio.run(asyncio.wait_for(host.keep_giving_back(), 0.5))
 else:
-    machine.give_back()
+    host.give_back()
 print(held - before, left - before, process.memory_info().rss - before)
 """
 

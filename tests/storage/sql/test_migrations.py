@@ -130,7 +130,7 @@ def test_migrations_are_found_from_an_installed_package(tmp_path: Path) -> None:
         shutil.copytree(ROOT / package, site / package, ignore=shutil.ignore_patterns("__pycache__"))
     code = (
         f"import sys; sys.path.insert(0, {str(site)!r})\n"
-        "from storage import database, schema\n"
+        "from storage.sql import database, schema\n"
         f"assert database.upgrade('sqlite:///' + {str(tmp_path / 'osd.db')!r}) == (None, schema.HEAD)\n"
         "print(schema.__file__)"
     )
