@@ -136,7 +136,7 @@ def test_migrations_are_found_from_an_installed_package(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(site / "storage" / "schema.py")
+    assert done.stdout.strip() == str(site / "storage" / "sql" / "schema.py")
 
 
 # from an older release's database
