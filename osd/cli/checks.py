@@ -21,6 +21,7 @@ from osd.cli.pair import choose_pair
 from osd.cli.place_checks import notify, places
 from osd.cli.worker import trainer_command
 from osd.kernels.host import usable_cores
+from storage.distribution import DISTRIBUTION
 from storage.errors import OsdError, WeightsDamaged
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def python(here: Surroundings) -> Iterator[CheckResult]:
 def packages(here: Surroundings) -> Iterator[CheckResult]:
     """Every library that osd needs, and those of its extras that are there, against the versions that osd asks for."""
     fitting: list[str] = []
-    for requirement in filter(serves, map(Requirement, metadata.requires("osd") or ())):
+    for requirement in filter(serves, map(Requirement, metadata.requires(DISTRIBUTION) or ())):
         found = installed(requirement.name)
         if found is None and requirement.marker:
             continue

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -39,6 +38,7 @@ from osd.cli import (  # noqa: F401  (some add their commands to replay.app and 
 )
 from osd.cli.context import Surroundings
 from osd.cli.out import note
+from storage.distribution import osd_version
 from storage.errors import OsdError
 
 INTERRUPTED = 130
@@ -69,7 +69,7 @@ app = typer.Typer(
 def show_version(asked: bool) -> None:
     """Print the version and leave."""
     if asked:
-        typer.echo(f"osd {version('osd')}")
+        typer.echo(f"osd {osd_version()}")
         raise typer.Exit
 
 

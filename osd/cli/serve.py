@@ -19,6 +19,7 @@ from osd.kernels.host import usable_cores
 from osd.server.process.listen import Ports, check_address, is_local, listen, url
 from osd.server.workers.order import Order
 from osd.server.workers.parent import Parent
+from storage.distribution import install_extra
 from storage.errors import BadSetting
 from storage.settings import Settings, load_settings
 
@@ -150,7 +151,7 @@ def server_parts() -> tuple[Callable[..., int], Callable[..., Front]]:
         from osd.server.process.front import fork
         from osd.server.process.run import serve
     except ModuleNotFoundError as error:
-        reason = f"{error.name} is not installed; `pip install 'osd[serve]'` brings it"
+        reason = f"{error.name} is not installed; {install_extra('serve')}"
         raise BadSetting(source="command", key="osd serve", reason=reason) from None
     return serve, fork
 

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from storage.distribution import install_extra
 from storage.errors import BadSetting
 from storage.records import RequestSamples, TrainingRun, now
 from storage.settings import TraceSettings
@@ -120,7 +121,7 @@ def make_tracing(settings: TraceSettings, service: str) -> Tracing | None:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError:
-        reason = "traces need OpenTelemetry: pip install 'osd[otel]'"
+        reason = f"traces need OpenTelemetry, {install_extra('otel')}"
         raise BadSetting(source="settings", key="trace.endpoint", reason=reason) from None
     return Tracing(service, OTLPSpanExporter(settings.endpoint, timeout=SECONDS), settings.share)
 

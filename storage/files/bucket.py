@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from storage.distribution import install_extra
 from storage.errors import BadSetting, OsdError, PlaceUnreachable
 
 CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 10, 60, 3
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", re.DOTALL)
-EXTRAS = {"s3": "osd[s3]", "s3a": "osd[s3]", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
-"""What to install for a scheme."""
+LIBRARIES = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
+"""What to install for a scheme that no extra of ours is for."""
 MISSING_BUCKET = ("NoSuchBucket",)
 REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "403", "Forbidden")
 
@@ -173,7 +174,9 @@ def _options(scheme: str) -> dict[str, Any]:
 
 def _unusable(scheme: str, error: Exception) -> str:
     if isinstance(error, ImportError):
-        return f"{scheme}:// needs a library that is not installed; pip install '{EXTRAS.get(scheme, scheme)}'"
+        library = LIBRARIES.get(scheme, scheme)
+        advice = install_extra("s3") if scheme in ("s3", "s3a") else f"pip install '{library}'"
+        return f"{scheme}:// needs a library that is not installed; {advice}"
     return f"{scheme}:// is not known to fsspec; give a path, file:///FOLDER or s3://BUCKET/FOLDER"
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from storage.distribution import install_extra
 from storage.errors import BadSetting
 
 KEY = "storage.encryption"
@@ -98,7 +99,7 @@ def _require_libraries() -> None:
     except ImportError:
         enough = False
     if not enough:
-        raise _bad("encryption needs libraries that are not installed or too old; pip install 'osd[encryption]'")
+        raise _bad(f"encryption needs libraries that are not installed or too old; {install_extra('encryption')}")
 
 
 def open_cipher(named: str | None) -> Cipher | None:

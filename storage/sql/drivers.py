@@ -14,6 +14,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError, SQLAlchemyError, TimeoutError
 
+from storage.distribution import install_extra
 from storage.errors import BadSetting, DatabaseUnreachable, StoreError, StoreWriteFailed
 
 BUSY_SECONDS = 30
@@ -69,7 +70,7 @@ def make_engine(url: URL) -> Engine:
     try:
         engine = create_engine(url, **options)
     except ModuleNotFoundError:
-        raise _bad_url("PostgreSQL needs psycopg; install osd[postgres]") from None
+        raise _bad_url(f"PostgreSQL needs psycopg, {install_extra('postgres')}") from None
     _forget_connections_of_a_parent(engine)
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)

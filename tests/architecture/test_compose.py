@@ -16,7 +16,7 @@ from storage.store import lay_out
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
-OURS = {name: service for name, service in COMPOSE["services"].items() if service.get("image") == "osd"}
+OURS = {name: service for name, service in COMPOSE["services"].items() if service.get("image") == "osd-llm"}
 
 
 @pytest.mark.parametrize("name", OURS)

@@ -5,23 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from storage.distribution import osd_version
 
 
 def provenance(settings: dict[str, Any], **facts: Any) -> dict[str, Any]:
     """osd's version, the commit it runs from if it is a checkout, the command, and the settings of the run."""
     return {"osd": osd_version(), "commit": commit(), "command": sys.argv, "settings": settings, **facts}
-
-
-@lru_cache(maxsize=1)
-def osd_version() -> str | None:
-    """The installed version; None when osd runs without being installed."""
-    try:
-        return version("osd")
-    except PackageNotFoundError:
-        return None
 
 
 @lru_cache(maxsize=1)

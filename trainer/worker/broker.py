@@ -9,6 +9,7 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from kombu.transport import TRANSPORT_ALIASES
 
+from storage.distribution import install_extra
 from storage.errors import BadSetting
 
 SECONDS = 5.0
@@ -44,7 +45,7 @@ def require_broker(app: Celery) -> None:
     except (OperationalError, OSError):
         return
     except ImportError as error:
-        raise _bad(f"{error}; install the broker's client: pip install 'osd[redis]'") from None
+        raise _bad(f"{error}; install the broker's client, {install_extra('redis')}") from None
 
 
 def _bad(reason: str) -> BadSetting:

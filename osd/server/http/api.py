@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -26,6 +25,7 @@ from osd.server.http.ring import Caller
 from osd.server.http.shapes import ChatShape, CompletionShape, Shape
 from osd.server.http.wire import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from osd.server.process.service import Service
+from storage.distribution import osd_version
 
 api = APIRouter(responses=ERRORS)
 STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
@@ -120,4 +120,4 @@ def ready(http: Request) -> Response:
 @api.get("/version")
 def show_version() -> VersionReply:
     """osd's version."""
-    return VersionReply(version=version("osd"))
+    return VersionReply(version=osd_version())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,6 +16,7 @@ from osd.server.http.errors import INVALID, ApiError, Broken, as_api_error
 from osd.server.http.guard import Guard
 from osd.server.process.host import Host
 from osd.server.process.service import Service
+from storage.distribution import osd_version
 from storage.errors import OsdError
 
 SCOPES = {"/v1/": "infer", "/tokenize": "infer", "/detokenize": "infer", "/metrics": "metrics"}
@@ -37,7 +37,7 @@ def make_app(service: Service) -> FastAPI:
 
 def bare_app(title: str, service: Service | Host) -> FastAPI:
     """An application that answers errors in OpenAI's shape."""
-    app = FastAPI(title=title, version=version("osd"), docs_url=None, redoc_url=None)
+    app = FastAPI(title=title, version=osd_version(), docs_url=None, redoc_url=None)
     app.state.service = service
     app.add_exception_handler(OsdError, _osd_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
