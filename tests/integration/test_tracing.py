@@ -134,7 +134,7 @@ def test_an_endpoint_that_is_away_stops_nothing(tmp_path: Path) -> None:
 def test_off_means_that_nothing_is_loaded_and_a_missing_library_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert make_tracing(TraceSettings(), "osd-server") is None
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(BadSetting, match=r"osd\[otel\]"):
+    with pytest.raises(BadSetting, match=r"pip install '\.\[otel\]'"):
         make_tracing(TraceSettings(endpoint="http://127.0.0.1:4318/v1/traces"), "osd-server")
 
 

@@ -228,7 +228,7 @@ def test_a_connection_lost_in_a_transaction_is_unreachable(tmp_path: Path, postg
 
 def test_only_our_errors_cross_the_edge_without_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(BadSetting, match=r"osd\[postgres\]"):
+    with pytest.raises(BadSetting, match=r"pip install '\.\[postgres\]'"):
         Database("postgresql://host/osd")
 
 
