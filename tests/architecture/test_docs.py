@@ -48,3 +48,23 @@ def test_every_page_is_reached_from_the_readme() -> None:
 def test_the_readme_stays_a_page() -> None:
     lines = PAGES[0].read_text().splitlines()
     assert len(lines) <= 120 and max(map(len, lines)) <= 200
+
+
+NAMED = re.compile(r"`((?:osd|storage|router|trainer|tests|migrations)/[\w./]*)`")
+WALK = re.compile(r"^## A walk: .*?(?=^## )", re.MULTILINE | re.DOTALL)
+STATION = re.compile(r"^\d+\. `([\w./]+\.py)`", re.MULTILINE)
+WRITTEN_AT_RUN_TIME = {"router/choices.json"}
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES[2:] if "bench-log" not in page.name], ids=lambda page: page.name
+)
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = set(NAMED.findall(page.read_text())) - WRITTEN_AT_RUN_TIME
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_each_walk_is_short() -> None:
+    walks = [STATION.findall(walk) for walk in WALK.findall((ROOT / "docs" / "architecture.md").read_text())]
+    lengths = [sum(len((ROOT / name).read_text().splitlines()) for name in walk) for walk in walks]
+    assert len(walks) == 2 and min(map(len, walks)) >= 9 and max(lengths) <= 1500
