@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from osd.bench.medians import median_error
+from osd.bench.harness.summary import median_error
 from osd.demo.runner.source import Segment
 from osd.drafters.scoring import score
 from osd.engine.engine import Engine

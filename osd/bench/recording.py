@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from osd.bench.medians import median_error
+from osd.bench.harness.summary import median_error
 from osd.bench.turns import Both, Compared, Turn, usual_seconds
 from osd.engine.engine import Engine
 from osd.models.pair import Pair

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from osd.bench.folder import RunFolder
 from osd.bench.gamma.plan import Entrant, Job, Plan, Setting
+from osd.bench.harness.folder import RunFolder
 
 LOG = "measured.jsonl"
 

@@ -13,17 +13,12 @@ from matplotlib.figure import Figure
 from osd.bench.contenders import ASSISTED
 from osd.bench.gamma.plan import ALONE, ORACLE, Entrant, Plan
 from osd.bench.gamma.scene import Scene
+from osd.bench.harness.picture import BLUE, COLOURS, FAINT, GREY, INK, MARKS, ORANGE, dress, make_panels
 
-BLUE, ORANGE, INK, GREY, FAINT = "#0072B2", "#D55E00", "#222222", "#8A8A8A", "#CCCCCC"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's, which people with any colour vision tell apart; with MARKS beside them there are 42 pairs."""
-MARKS = "os^DvP"
 BARS = (
     "Controllers: mean over initial gammas, ± a standard deviation, dots at least and most. "
     "Grey, and where no initial gammas were swept: median and range over turns."
 )
-COLUMNS = 3
-"""Panels beside each other at most."""
 OTHERS = {"target alone": ALONE, "oracle": ORACLE} | {
     f"transformers {name.removeprefix('assisted_')}": Entrant("assisted", name) for name in ASSISTED
 }
@@ -173,20 +168,3 @@ def _equal_times(axes: Axes, scene: Scene) -> None:
     axes.locator_params(axis="x", nbins=5)
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
-
-
-def make_panels(count: int, width: float, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """``count`` panels in rows of COLUMNS; ``width`` and ``height`` of one in inches."""
-    across = min(COLUMNS, count)
-    down = -(-count // across)
-    figure = Figure(figsize=(width * across + 1.2, height * down + 1.0), layout="constrained")
-    panels = figure.subplots(down, across, squeeze=False, sharey=sharey).flatten().tolist()
-    for spare in panels[count:]:
-        spare.remove()
-    return figure, panels[:count]
-
-
-def dress(axes: Axes) -> None:
-    """The grid behind what is drawn, and no frame above and on the right."""
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)

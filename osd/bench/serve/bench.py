@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from osd.bench.folder import RunFolder
+from osd.bench.harness.folder import RunFolder
 from osd.bench.serve.alone import alone_load
 from osd.bench.serve.client import Address, Job
 from osd.bench.serve.kept import Turn, folder_of

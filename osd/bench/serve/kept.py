@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from osd.bench.folder import RunFolder
+from osd.bench.harness.folder import RunFolder
 from osd.bench.serve.client import Reply
 from osd.bench.serve.load import Load
 

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from osd.bench.medians import median_error
+from osd.bench.harness.summary import median_error
 from osd.bench.serve.load import Load
 
 MAIN = "goodput"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from osd.bench.gamma.picture import COLOURS, FAINT, dress
+from osd.bench.harness.picture import COLOURS, FAINT, dress
 from osd.bench.soak.watch import SETTLING, Curves
 
 PANELS = {"memory": "resident memory, MiB", "files": "open files", "threads": "threads"}

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from osd.bench.gamma.picture import BLUE, FAINT, GREY, INK, ORANGE, dress, make_panels
+from osd.bench.harness.picture import BLUE, FAINT, GREY, INK, ORANGE, dress, make_panels
 from osd.bench.trees.methods import ALONE, BY_NAME, DRAFT, FROZEN, GREEDY, MCTS, MIXED, THEIRS
 
 SHOWN = {GREEDY.name: "greedy search", FROZEN.name: "150 searches, frozen", MCTS.name: "150 searches, adaptive"}

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from osd.bench.medians import median_error
+from osd.bench.harness.summary import median_error
 from osd.bench.trees.methods import ALONE, BY_NAME, DRAFT, FROZEN, GREEDY, LOOKUP, MCTS, MIXED, THEIRS
 from osd.bench.trees.run import BIN, Line
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from osd.bench.folder import RunFolder
+from osd.bench.harness.folder import RunFolder
 from osd.bench.trees.corpora import Knowledge, Report
 from osd.bench.trees.decoding import Turn, decoder_of
 from osd.bench.trees.methods import ALONE

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from osd.bench.folder import PLAN as PLAN_FILE
 from osd.bench.gamma.measured import LOG, Folder, Measured
 from osd.bench.gamma.plan import Job
+from osd.bench.harness.folder import PLAN as PLAN_FILE
 from storage.errors import BadSetting
 from tests.osd.bench.gamma.test_plan import PLAN
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from osd.bench.folder import RunFolder
+from osd.bench.harness.folder import RunFolder
 from osd.bench.serve.bench import Bench, Plan
 from osd.bench.serve.client import Job, Reply
 from osd.bench.serve.kept import Turn, folder_of, line_of, turn_of

@@ -1,0 +1,48 @@
+"""Arms take turns over the same prompts, so that whatever else the machine does falls on all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.watch import Watch
+
+Arm = TypeVar("Arm")
+Job = TypeVar("Job")
+Measured = TypeVar("Measured")
+
+
+def shifted(arms: Sequence[Arm], turn: int) -> list[Arm]:
+    """Return the arms of a turn in their order: A B C, C B A, B C A, A C B, … The first one after a rest is slower for
+    seconds, and that must not always be the same."""
+    begin = turn // 2 % max(1, len(arms))
+    return [*arms[begin:], *arms[:begin]][:: -1 if turn % 2 else 1]
+
+
+def measure_all(
+    jobs: Iterable[Job],
+    measure: Callable[[Job], Measured],
+    watch: Watch,
+    *,
+    folder: RunFolder[Measured] | None = None,
+    job_of: Callable[[Measured], Job] | None = None,
+    work: Callable[[Job], float] = lambda _: 1.0,
+) -> list[Measured]:
+    """Measure every job that the folder does not hold yet, in order, and keep each as soon as it is done.
+
+    ``job_of`` tells which job was measured; ``work`` how long a job takes beside others. Ctrl-C ends the run after what
+    was kept: the list that is returned is shorter then, and ``watch.stopped`` is set.
+    """
+    jobs = list(jobs)
+    done = {job_of(each): each for each in folder.finished} if folder and job_of else {}
+    left = [job for job in jobs if job not in done]
+    watch.begin(sum(map(work, left)))
+    with watch.until_ctrl_c():
+        for job in left:
+            watch.at(str(job))
+            done[job] = measure(job)
+            if folder:
+                folder.add(done[job])
+            watch.did(work(job))
+    return [done[job] for job in jobs if job in done]
