@@ -1,7 +1,7 @@
-"""A target's logits of one pass over rows of which each may have fed another number of tokens.
+"""The target's logits of one pass over rows that may each have fed another number of tokens.
 
 They stay one line after another, as the pass makes them: a batch whose drafts have different lengths would else write
-a table of which half is nothing, and look through it, which took a twentieth of its round (docs/bench-log.md).
+a table of which half is padding, and look through it, which took a twentieth of its round (docs/bench-log.md).
 """
 
 from __future__ import annotations
@@ -14,37 +14,38 @@ from torch import Tensor
 
 
 class RaggedLogits(NamedTuple):
-    """Logits of B rows."""
+    """Logits of B rows that fed different numbers of tokens."""
 
     lines: Tensor
     """(N, V), row after row."""
     begins: Sequence[int]
-    """(B,) the first line of each."""
+    """(B,) the first line of each row."""
 
     @classmethod
     def of(cls, logits: Tensor) -> RaggedLogits:
-        """Of rows that fed as many each: (B, T, V)."""
+        """Wrap the logits of rows that fed equally many tokens: (B, T, V)."""
         rows, width = logits.shape[:2]
         return cls(logits.flatten(0, 1), range(0, rows * width, width))
 
     @classmethod
     def packed(cls, lines: Tensor, counts: Sequence[int]) -> RaggedLogits:
-        """Of rows of which row i has the next ``counts[i]`` lines (N, V)."""
+        """Wrap packed logits (N, V), of which row i has the next ``counts[i]`` lines."""
         begins = [0] * len(counts)
         for row, count in enumerate(counts[:-1]):
             begins[row + 1] = begins[row] + count
         return cls(lines, begins)
 
     def at(self, row: int, places: Sequence[int]) -> Tensor:
-        """(m, V): of one row, after its tokens number ``places[i]`` of those that were fed."""
+        """Return one row's logits after its fed tokens at these places: (m, V)."""
         return self.lines[[self.begins[row] + place for place in places]]
 
     def first(self, row: int, count: int) -> Tensor:
-        """(``count``, V): of one row, after its first tokens."""
+        """Return one row's logits after its first tokens: (``count``, V)."""
         return self.lines[self.begins[row] :][:count]
 
     def table(self, width: int) -> Tensor:
-        """(B, T, V) for T = ``width``, at least the tokens of each row; 0 where it fed none."""
+        """Return the logits padded to (B, T, V) for T = ``width``, at least the tokens of each row; 0 where it fed
+        none."""
         rows = len(self.begins)
         if len(self.lines) == rows * width:
             return self.lines.view(rows, width, -1)

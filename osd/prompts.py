@@ -24,13 +24,13 @@ class Prompt:
     text: str
     """The prompt; where the line has a ``context``, that stands before it, an empty line between."""
     line: int
-    """Counting from 1."""
+    """The line's number, counting from 1."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """The line's other fields (``id``, ``route``, ``tenant``, …) as they stand in the file."""
 
 
 def read_prompts(path: Path) -> Iterator[Prompt | BadPromptFile]:
-    """The prompts of a .jsonl or .jsonl.gz file, in order; a line that cannot be used comes out as its error.
+    """Yield the prompts of a .jsonl or .jsonl.gz file, in order; a line that cannot be used comes out as its error.
 
     Raises BadPromptFile when the file cannot be read at all.
     """
@@ -46,12 +46,12 @@ def read_prompts(path: Path) -> Iterator[Prompt | BadPromptFile]:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """The file's bytes, through gzip when its name ends in .gz."""
+    """Open the file's bytes, through gzip when its name ends in .gz."""
     return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
 
 
 def read_line(path: Path, number: int, line: bytes) -> Prompt | BadPromptFile:
-    """One line: a prompt, or what is wrong with it."""
+    """Parse one line: return its prompt, or what is wrong with it."""
     try:
         fields = json.loads(line)
     except ValueError as error:
@@ -65,17 +65,17 @@ def read_line(path: Path, number: int, line: bytes) -> Prompt | BadPromptFile:
 
 
 def join(context: Any, prompt: str) -> str:
-    """Context and prompt as one text."""
+    """Join context and prompt to one text."""
     return f"{context}\n\n{prompt}" if isinstance(context, str) and context else prompt
 
 
 def broken(path: Path, number: int, reason: str) -> BadPromptFile:
-    """The error for a line."""
+    """Return the error for a line."""
     return BadPromptFile(path=path, line=number, reason=f"line {number} {reason}")
 
 
 def encode(tokenizer: Any, text: str, *, raw: bool = False) -> tuple[int, ...]:
-    """A prompt's tokens, in the target's chat template unless ``raw`` or it has none. Raises BadRequest."""
+    """Return a prompt's tokens, in the target's chat template unless ``raw`` or it has none. Raises BadRequest."""
     if tokenizer is None:
         raise BadRequest(field="prompt", reason="the target has no tokenizer, so it cannot read text")
     if not text.strip():

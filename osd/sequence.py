@@ -1,4 +1,4 @@
-"""One request while it decodes, and what it looks like when it is done."""
+"""One request while it decodes, and its completion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.records import Outcome, Request, Round, now
 LAG = 4
 """Tokens by which a drafter may lag behind a row's text and still share the batch's first draft pass."""
 AHEAD = 64
-"""Uniform numbers drawn in one go: asking for them takes longer than drawing them."""
+"""Uniform numbers drawn at once: asking for them takes longer than drawing them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Completion:
     """``stop`` (end token or stop string), ``length`` or ``cancelled``."""
     rounds: tuple[Round, ...]
     outcomes: tuple[Outcome, ...]
-    """Totals, one a draft version that served it."""
+    """Totals, one for each draft version that served it."""
     seconds: float
-    """From admission to the last token."""
+    """Seconds from admission to the last token."""
 
 
 class RequestOutput(NamedTuple):
@@ -47,11 +47,11 @@ class RequestOutput(NamedTuple):
     length: int
     """Tokens of its text now, prompt included."""
     completion: Completion | None = None
-    """Set when it is finished."""
+    """The finished request; None while it goes on."""
 
     @property
     def request_id(self) -> str:
-        """Of the request."""
+        """The request's id."""
         return self.request.id
 
 
@@ -70,7 +70,7 @@ class ServingDraft(Protocol):
 
 
 class SequenceState:
-    """The state of one request, first in line and then in the batch, where a draft and a rule serve it."""
+    """The state of one request, first waiting and then in the batch, where a draft and a gamma rule serve it."""
 
     loaded: ServingDraft
     """The draft that serves it, as long as it lives."""
@@ -80,16 +80,16 @@ class SequenceState:
     """What that rule knows of this sequence."""
 
     def __init__(self, request: Request, seen: Request, decision: Decision, limit: int) -> None:
-        """``seen`` is the request as the router sees it; ``limit`` the number of tokens, prompt included, at which
-        the row must end."""
+        """Prepare a request for decoding. ``seen`` is the request as the router sees it; ``limit`` the number of
+        tokens, prompt included, at which the sequence must end."""
         self.request, self.seen, self.decision = request, seen, decision
         self.tokens = list(request.prompt_tokens)
         self.prompt_len = len(self.tokens)
         self.end = min(limit, self.prompt_len + request.max_new_tokens)
         self.drafter_seen = 0
-        """Leading tokens whose keys and values the drafter's cache holds."""
+        """Number of leading tokens whose keys and values the drafter's cache holds."""
         self.drafter_version = ""
-        """The version that began to read the prompt."""
+        """The draft version that prefilled the prompt."""
         self.rounds: list[Round] = []
         self.started = time.perf_counter()
         self._chance = np.random.Generator(np.random.Philox(request.sampling.seed))
@@ -112,7 +112,7 @@ class SequenceState:
 
     @property
     def length(self) -> int:
-        """Tokens so far, prompt included."""
+        """Number of tokens so far, prompt included."""
         return len(self.tokens)
 
     @property
@@ -121,16 +121,18 @@ class SequenceState:
         return self.tokens[self.prompt_len :]
 
     def room(self) -> int:
-        """Tokens that may be drafted: a round emits one more than it drafts, and a draft knows so many positions."""
+        """Return how many tokens may be drafted: a round emits one more than it drafts, and the draft's positions are
+        limited."""
         return max(0, min(self.end - self.length - 1, self.loaded.limit - self.length))
 
     def unread(self) -> int:
-        """Tokens that the drafter must read before it can draft: 0 where a draft's first pass reads them in passing."""
+        """Return how many tokens the drafter must prefill before it can draft: 0 where its first draft pass takes them
+        along."""
         behind = self.length - self.drafter_seen
         return behind if behind > LAG else 0
 
     def chances(self, count: int) -> npt.NDArray[np.float64]:
-        """The row's next uniform numbers in [0, 1): its own stream, whatever else is in the batch."""
+        """Return the sequence's next uniform numbers in [0, 1): its own stream, whatever else is in the batch."""
         if self._used + count > len(self._drawn):
             self._drawn = np.concatenate([self._drawn[self._used :], self._chance.random(max(count, AHEAD))])
             self._used = 0
@@ -138,7 +140,7 @@ class SequenceState:
         return self._drawn[self._used - count : self._used]
 
     def complete(self, reason: str, text: str | None) -> Completion:
-        """The finished request."""
+        """Return the finished request."""
         return Completion(
             self.request, self.route, tuple(self.output), text, reason, tuple(self.rounds),
             self._outcomes(), time.perf_counter() - self.started,
@@ -174,7 +176,7 @@ class SequenceState:
 
 
 def by_position(rounds: Sequence[Round]) -> tuple[tuple[int, int, int], ...]:
-    """See Outcome.positions: how often each place in a draft was drafted, accepted, refused."""
+    """Count how often each place in a draft was drafted, accepted, refused; see Outcome.positions."""
     counts = [[0, 0, 0] for _ in range(max((r.places for r in rounds), default=0))]
     for r in rounds:
         for place, count in enumerate(counts[: r.places]):

@@ -33,34 +33,35 @@ TINY = 1e-300
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopKError:
-    """(m,) each: of positions, in nats for KL."""
+    """Errors of keeping k probabilities, at m positions each; in nats for KL."""
 
     overlap: Array
-    """In Σ min(p, q): expected acceptance."""
+    """(m,) error in Σ min(p, q), the expected acceptance."""
     kl: Array
-    """In KL(p ‖ q)."""
+    """(m,) error in KL(p ‖ q)."""
     gradient: Array
-    """In the gradient of that by the draft's logits, summed absolutely."""
+    """(m,) error in the gradient of KL by the draft's logits, summed absolutely."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ends:
-    """(m,) each: what is known of the share outside."""
+    """What is known of the share outside, (m,) each: bounds, and what is assumed."""
 
     low: Array
     high: Array
     assumed: Array
     cap: Array
-    """No token outside has more of the outside's mass than this."""
+    """Largest share of the outside's mass that a token there can have."""
 
     @property
     def off(self) -> Array:
-        """δ"""
+        """δ: the most that the assumed share is off."""
         return np.maximum(self.high - self.assumed, self.assumed - self.low)
 
 
 def ends_outside(kept: Array, outside: Array, vocabulary: int, temperature: float = 1.0) -> Ends:
-    """From kept probabilities (m, k), the largest first, and the mass outside (m,), at temperature 1."""
+    """Bound the share outside at a temperature, from kept probabilities (m, k), the largest first, and the mass outside
+    (m,), both at temperature 1."""
     power, rest = 1 / temperature, max(vocabulary - kept.shape[1], 1)
     inside = (kept**power).sum(1)
     least = np.maximum(kept[:, -1], outside / rest)  # rounding may leave more outside than fits below the last kept
@@ -75,7 +76,7 @@ def ends_outside(kept: Array, outside: Array, vocabulary: int, temperature: floa
 
 
 def bound(kept: Array, outside: Array, q: Array, ids: npt.NDArray[np.integer], temperature: float = 1.0) -> TopKError:
-    """The bounds above. ``q`` (m, V) is the draft's at this temperature, ``ids`` (m, k) the kept tokens."""
+    """Return the bounds above. ``q`` (m, V) is the draft's at this temperature, ``ids`` (m, k) the kept tokens."""
     ends = ends_outside(kept, outside, q.shape[1], temperature)
     beyond = _without(q, ids)
     total = beyond.sum(1)
@@ -91,7 +92,7 @@ def bound(kept: Array, outside: Array, q: Array, ids: npt.NDArray[np.integer], t
 
 
 def measure(p: Array, q: Array, k: int, temperature: float = 1.0) -> TopKError:
-    """The errors themselves: p (m, V) at temperature 1 is known in full, q (m, V) is at this temperature."""
+    """Return the errors themselves: p (m, V) at temperature 1 is known in full, q (m, V) is at this temperature."""
     ids = np.argsort(-p, axis=1, kind="stable")[:, :k]
     kept = np.take_along_axis(p, ids, 1)
     assumed = ends_outside(kept, _without(p, ids).sum(1), p.shape[1], temperature).assumed
@@ -111,8 +112,11 @@ def measure(p: Array, q: Array, k: int, temperature: float = 1.0) -> TopKError:
 
 
 def smallest_k(kept: Array, outside: Array, error: float) -> int | None:
-    """The least k at which the mean mass outside, which bounds the error in Σ min(p, q) at τ = 1 whatever the draft is,
-    is at most ``error``; None where even all that is kept leaves more. ``kept`` (m, k) likeliest first."""
+    """Return the least k at which the mean mass outside is at most ``error``; None where even all that is kept leaves
+    more.
+
+    That mass bounds the error in Σ min(p, q) at τ = 1 whatever the draft is. ``kept`` (m, k) likeliest first.
+    """
     beyond = outside.mean() + kept.mean(0)[::-1].cumsum()[::-1]
     left = np.append(beyond[1:], outside.mean())
     enough = np.flatnonzero(left <= error)
@@ -120,7 +124,7 @@ def smallest_k(kept: Array, outside: Array, error: float) -> int | None:
 
 
 def _moved(share: Array, at: Array, total: Array, ends: Ends) -> Array:
-    """The most that f(O) differs from f(Ô)."""
+    """Return the most that f(O) differs from f(Ô)."""
     inner = _kl(share, at / np.maximum(1 - total, TINY)[:, None])
 
     def f(outside: Array) -> Array:
@@ -134,7 +138,7 @@ def _moved(share: Array, at: Array, total: Array, ends: Ends) -> Array:
 
 
 def _kl(p: Array, q: Array) -> Array:
-    """(m,) Σ p ln(p / q), with 0 ln 0 = 0; the sums need not be 1."""
+    """Return Σ p ln(p / q), with 0 ln 0 = 0; the sums need not be 1: (m,)."""
     ratio = np.log(np.maximum(p, TINY)) - np.log(np.maximum(q, TINY))
     return np.asarray(np.where(p > 0, p * ratio, 0.0).sum(1))
 

@@ -15,9 +15,10 @@ from types import FrameType
 
 @contextmanager
 def ctrl_c() -> Iterator[Callable[[], None]]:
-    """Ctrl-C raises KeyboardInterrupt as ever; what is yielded raises it again where it was lost: call it in a loop.
+    """Catch Ctrl-C so that it cannot be lost: yields a check to call in a loop, which raises KeyboardInterrupt again.
 
-    In another thread than the main one signals are not seen, and it does nothing.
+    The first KeyboardInterrupt is raised as ever. Outside the main thread signals are not seen, and the check does
+    nothing.
     """
     asked = threading.Event()
 

@@ -15,7 +15,7 @@ from osd.sequence import SequenceState
 
 
 class Nobody(DraftModel):
-    """Seats rows and drafts for none; it has no weights and no cache."""
+    """Null object: there is no draft model. It takes rows, drafts nothing, and has no weights and no cache."""
 
     def __init__(self, device: torch.device) -> None:
         self.drafter = cast(CausalDrafter, Silent())
@@ -25,32 +25,32 @@ class Nobody(DraftModel):
 
     @property
     def decoder(self) -> Decoder:
-        """Raises NeedsDraft."""
+        """No decoder: raises NeedsDraft."""
         raise NeedsDraft(what="This")
 
     @property
     def device(self) -> torch.device:
-        """Where the target is."""
+        """The target's device."""
         return self._device
 
     @property
     def cache_bytes(self) -> int:
-        """None."""
+        """Memory of its cache: 0."""
         return 0
 
     def join(self, row: SequenceState) -> None:
-        """See :meth:`osd.drafters.loaded_draft.DraftModel.join`."""
+        """Take a row in; see :meth:`osd.drafters.loaded_draft.DraftModel.join`."""
         self.rows.append(row)
 
     def leave(self, row: SequenceState) -> None:
-        """See :meth:`osd.drafters.loaded_draft.DraftModel.leave`."""
+        """Let a row go; see :meth:`osd.drafters.loaded_draft.DraftModel.leave`."""
         self.rows.remove(row)
 
     def regroup(self) -> None:
-        """Nothing hangs on which rows there are."""
+        """Do nothing: nothing depends on which rows there are."""
 
 
 class Silent:
-    """What a body's drafter is asked without drafting."""
+    """Null drafter: what a draft model's drafter is asked without drafting."""
 
     head: Any = None

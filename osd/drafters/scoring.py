@@ -1,7 +1,7 @@
 """Scores finished texts with every draft that could have served them, in idle moments.
 
-Text that the target has verified says of any draft where it would have been accepted, without a pass of the target: the
-draft reads the text once and is right where its likeliest token is the one that stands there. So a router hears how
+Text that the target has verified tells for any draft where it would have been accepted, without a target pass: the
+draft reads the text once and is right where its argmax is the token that stands there. So a router learns how
 *all* candidates of a route do, not only the one that served (full information, as HedgeSpec). At temperature 0 that is
 the acceptance that Eq. 2 of on-the-fly adaptation counts; above 0 it is a measure by which drafts compare.
 """
@@ -24,32 +24,32 @@ from osd.sequence import Completion, SequenceState
 from router.foresight import TextScore
 
 WAITING = 64
-"""Finished requests that are kept until there is time; the oldest give way."""
+"""Finished requests that are kept until there is time; the oldest are dropped."""
 SHARE = 0.02
 """Share of the time that scoring may take while requests are being served."""
 
 Scored = Callable[[str, Mapping[str, TextScore]], None]
-"""The request's id, and how each draft did on it."""
+"""Takes the request's id, and how each draft did on it."""
 
 
 class Shadow:
-    """One engine's. Its thread is the engine's: a text takes a draft a pass or two."""
+    """Scores requests for one engine, on the engine's thread: a text takes a draft a pass or two."""
 
     def __init__(self, pool: DraftPool, router: Any) -> None:
-        """``router`` hears the scores by its method ``scored``; one without it has nothing scored."""
+        """Prepare to score. ``router`` gets the scores by its method ``scored``; without one nothing is scored."""
         self._pool = pool
         self._scored: Scored | None = getattr(router, "scored", None)
         self._waiting: deque[tuple[tuple[str, ...], Completion]] = deque(maxlen=WAITING)
         self._begun, self._spent = time.perf_counter(), 0.0
 
     def keep(self, row: SequenceState, completion: Completion) -> None:
-        """A finished request, for later; one whose route has a single draft is of no interest."""
+        """Keep a finished request for later; one whose route has a single draft is of no interest."""
         drafts = row.decision.route.drafts
         if self._scored and len(drafts) > 1 and completion.tokens:
             self._waiting.append((drafts, completion))
 
     def work(self, *, idle: bool) -> bool:
-        """Score a request if one waits and there is time; whether it did."""
+        """Score a request if one waits and there is time; return whether one was scored."""
         if not self._waiting or not (idle or self._spent < SHARE * (time.perf_counter() - self._begun)):
             return False
         begun = time.perf_counter()
@@ -65,7 +65,7 @@ class Shadow:
 
 @torch.inference_mode()
 def score(loaded: LoadedDraft, completion: Completion) -> TextScore:
-    """How a draft does on a finished text, where it can be read whole."""
+    """Return how a draft does on a finished text, as far as it can be read whole."""
     tokens = [*completion.request.prompt_tokens, *completion.tokens][: loaded.limit]
     judged = len(tokens) - len(completion.request.prompt_tokens)
     right = sum(hits(loaded, tokens, judged))
@@ -73,7 +73,7 @@ def score(loaded: LoadedDraft, completion: Completion) -> TextScore:
 
 
 def hits(loaded: LoadedDraft, tokens: list[int], judged: int) -> list[bool]:
-    """For each of the last ``judged`` tokens of a text, whether the draft would have said it."""
+    """Return for each of the last ``judged`` tokens of a text whether it is the draft's argmax."""
     if judged <= 0:
         return []
     reader = reader_of(loaded, len(tokens))
@@ -83,14 +83,14 @@ def hits(loaded: LoadedDraft, tokens: list[int], judged: int) -> list[bool]:
 
 
 def reader_of(loaded: LoadedDraft, length: int) -> Decoder:
-    """The draft's weights over a cache of one row of so many tokens."""
+    """Return a decoder of the draft's weights over a cache of one row of ``length`` tokens."""
     decoder, bank = loaded.body.decoder.beside(1, length), Bank()
     decoder.adapters = bank.mix if bank.set_rows([loaded.adapter]) else None
     return decoder
 
 
 def matches(decoder: Decoder, tokens: list[int], judged: int) -> list[bool]:
-    """For each of the last ``judged`` tokens, whether it is the likeliest one after those before it."""
+    """Return for each of the last ``judged`` tokens whether it is the likeliest one after those before it."""
     said = logits_of(decoder, tokens, judged).argmax(-1)
     found: list[bool] = (said == torch.tensor(tokens[-judged:], device=decoder.device)).tolist()
     return found
@@ -98,7 +98,7 @@ def matches(decoder: Decoder, tokens: list[int], judged: int) -> list[bool]:
 
 @torch.inference_mode()
 def logits_of(decoder: Decoder, tokens: list[int], judged: int) -> Tensor:
-    """(judged, V) the draft's logits for each of the last ``judged`` tokens."""
+    """Return the draft's logits for each of the last ``judged`` tokens: (judged, V)."""
     start = len(tokens) - judged
     decoder.prefill(0, tokens[: start - 1])
     read = torch.tensor([tokens[start - 1 : -1]], device=decoder.device)

@@ -1,4 +1,4 @@
-"""The engine's front: a request is checked, routed, waits, and gets a row and a draft.
+"""Admission: a request is checked, routed, waits, and gets a row and a draft.
 
 A router that reads text (``reads_text = True``) is given the prompt as text. One that chooses among drafts (it has
 ``choose(request, decision, perplexity)``) is asked a second time where its route has several: its answer is the
@@ -20,14 +20,14 @@ from router.base import Decision, Router
 from storage.records import Request
 
 Choose = Callable[[Request, Decision, float | None], Decision]
-"""The request, what was decided so far, and exp(mean −ln p) of the prompt's tokens (None for a prompt of one)."""
+"""Takes the request, the decision so far, and exp(mean −ln p) of the prompt's tokens (None for a prompt of one)."""
 
 
 class AdmissionQueue:
-    """Requests that wait for a row."""
+    """Checks and routes requests, and queues them for a row."""
 
     def __init__(self, pair: Pair, router: Router, limit: int, want: Callable[[str], None]) -> None:
-        """``limit``: tokens of a row. ``want`` is told of the draft that each request is sent to."""
+        """Start with an empty queue. ``limit``: tokens of a row; ``want`` is called with the draft of each request."""
         self.pair, self.router, self.limit = pair, router, limit
         self.waiting: deque[SequenceState] = deque()
         self._want = want
@@ -35,7 +35,7 @@ class AdmissionQueue:
         self._choose: Choose | None = getattr(router, "choose", None)
 
     def submit(self, request: Request) -> None:
-        """Put a request in line. Raises BadRequest or UnknownRoute."""
+        """Queue a request. Raises BadRequest or UnknownRoute."""
         check_request(request, self.pair, self.limit)
         seen = self._with_text(request)
         decision = self.router.route(seen)
@@ -43,11 +43,11 @@ class AdmissionQueue:
         self.waiting.append(SequenceState(request, seen, decision, self.limit))
 
     def asks_surprise(self, row: SequenceState) -> bool:
-        """Whether :meth:`decide` wants to know how the prompt's end surprised the target."""
+        """Return whether :meth:`decide` wants the mean −ln p of the prompt's end under the target."""
         return self._reads_perplexity and self._has_choice(row)
 
     def decide(self, row: SequenceState, surprise: float | None) -> None:
-        """Its prompt was read: what drafts for it, where there is a choice. ``surprise``: the mean of −ln p."""
+        """Choose a sequence's draft after its prefill, where its route has several. ``surprise``: the mean of −ln p."""
         if self._choose is not None and self._has_choice(row):
             row.decision = self._choose(row.seen, row.decision, None if surprise is None else math.exp(surprise))
 
@@ -55,11 +55,11 @@ class AdmissionQueue:
         return self._choose is not None and len(row.decision.route.drafts) > 1
 
     def observe(self, row: SequenceState, completion: Completion) -> None:
-        """Tell the router how a request went."""
+        """Tell the router how a request ended."""
         self.router.observe(row.seen, row.decision, completion.outcomes)
 
     def _with_text(self, request: Request) -> Request:
-        """The request as the router sees it."""
+        """Return the request as the router sees it, with its prompt as text where the router reads that."""
         if not self.router.reads_text or request.text is not None or self.pair.tokenizer is None:
             return request
         text = self.pair.tokenizer.decode(list(request.prompt_tokens), skip_special_tokens=True)

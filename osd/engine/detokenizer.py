@@ -1,4 +1,4 @@
-"""Text as it comes out: never half a character, never the beginning of a stop string."""
+"""Incremental detokenization: never half a character, never the beginning of a stop string."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class TextStream:
         """Tokens from ``_begin`` on are decoded again, so that spaces between tokens come out; up to ``_read`` their
         text is known."""
         self.text = ""
-        """Everything decoded so far, also what is held back."""
+        """Everything decoded so far, including what is held back."""
         self.shown = 0
-        """Characters of it that were handed out."""
+        """Number of its characters that were handed out."""
 
     def push(self, tokens: Sequence[int]) -> str:
-        """The text that these tokens add and that can no longer change."""
+        """Return the text that these tokens add and that can no longer change."""
         self._tokens += tokens
         known, now = self._decode(self._begin, self._read), self._decode(self._begin, None)
         if len(now) > len(known) and not now.endswith(HALF):
@@ -34,7 +34,7 @@ class TextStream:
         return self._show(len(self.text) - held)
 
     def finish(self, text: str) -> str:
-        """What is left of the whole text once it is known."""
+        """Return what is left of the whole text once it is known."""
         if not text.startswith(self.text[: self.shown]):
             return ""
         self.text = text
@@ -49,8 +49,8 @@ class TextStream:
 
 
 def decoding(tokenizer: Any) -> Callable[[list[int]], str]:
-    """What makes text of tokens, leaving special ones out. transformers' own way takes six times as long as the
-    tokenizer below it, which says the same unless spaces are to be tidied; a stream asks twice a round."""
+    """Return a function that decodes tokens, leaving special ones out. transformers' own way takes six times as long as
+    the tokenizer below it, which decodes alike unless spaces are to be tidied; a stream asks twice a round."""
     from transformers import PreTrainedTokenizerFast
 
     if isinstance(tokenizer, PreTrainedTokenizerFast) and not tokenizer.clean_up_tokenization_spaces:
@@ -60,7 +60,7 @@ def decoding(tokenizer: Any) -> Callable[[list[int]], str]:
 
 
 def overlap(text: str, stop: str) -> int:
-    """Characters from which the text's end may be a stop string that begins: all from a whole one on."""
+    """Return the length of the text's end that may be the beginning of a stop string; all from a whole one on."""
     if stop in text:
         return len(text) - text.index(stop)
     return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,4 +1,4 @@
-"""The drafts of one engine and what comes and goes between two steps: the pool, its residence, and the swap."""
+"""The drafts of one engine and what comes and goes between two steps: the pool, its residency, and the swap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage.records import DEFAULT_DRAFT
 from storage.settings import ServeSettings
 
 UNVERSIONED = "unversioned"
-"""The draft version of an engine that no store stands behind."""
+"""The draft version of an engine that has no store."""
 
 
 class PassCosts:
@@ -27,50 +27,56 @@ class PassCosts:
         self._pool = pool
 
     def draft_ms(self, draft: str, rows: int = 1) -> float | None:
-        """Milliseconds of one draft pass over so many rows; None for a draft that is not in memory or was not timed."""
+        """Return the milliseconds of one draft pass over ``rows`` rows; None for a draft not in memory or not yet
+        timed."""
         loaded = self._pool.loaded_drafts.get(draft)
         return None if loaded is None else loaded.body.costs(self._pool.costs).passes_ms(rows, 1)
 
     def of(self, draft: str, gamma_max: int) -> Costs | None:
-        """What rounds of one row cost with this draft, up to ``gamma_max`` tokens; None while too little was timed."""
+        """Return what rounds of one row cost with this draft, up to ``gamma_max`` tokens; None while too little was
+        timed."""
         draft_ms = self.draft_ms(draft)
         verify_ms = [self.verify_ms(gamma + 1) for gamma in range(gamma_max + 1)]
         known = [ms for ms in verify_ms if ms is not None]
         return None if draft_ms is None or len(known) < len(verify_ms) else Costs(draft_ms, known)
 
     def verify_ms(self, tokens: int, rows: int = 1) -> float | None:
-        """Milliseconds of a target pass of so many tokens in all over so many rows; None while none was timed."""
+        """Return the milliseconds of a target pass of ``tokens`` in all over ``rows`` rows; None while none was
+        timed."""
         return self._pool.costs.verify_ms(rows, tokens)
 
 
 class DraftManager:
-    """See the module. Used by the engine's thread."""
+    """Manages the drafts of one engine: lets newer versions in and others go. Used by the engine's thread."""
 
     def __init__(self, pair: Pair, serve: ServeSettings, swap: Swap | None, heads: HeadSwap | None) -> None:
-        """Raises HeadNotLoaded and HeadMismatch for ``serve.gamma_head``, where ``heads`` does not bring another, and
-        NeedsDraft."""
+        """Build the pool with the pair's own draft.
+
+        Raises HeadNotLoaded and HeadMismatch for ``serve.gamma_head``, where ``heads`` does not bring another, and
+        NeedsDraft.
+        """
         require_drafter(pair, serve)
         self.swap, self.heads = swap, heads
         self.pool = DraftPool(_first_seat(pair, serve, swap), pair.vocab_size, CostModel())
         self.pool.head = None if heads else head_in_settings(serve, pair.draft)
         self.residence = DraftResidency(self.pool, serve.draft_memory_mb and serve.draft_memory_mb << 20)
         self._put_off: dict[str, int] = {}
-        """Drafts that found no room, and how many had become idle by then."""
+        """Drafts that found no room, each with the count of idled drafts at that time."""
         if self.ready:
             self.renew()
 
     @property
     def ready(self) -> bool:
-        """Whether drafts come or go."""
+        """Whether drafts wait to be let in or removed."""
         return self.swap is not None and bool(self.swap.ready or self.swap.gone)
 
     def want(self, draft: str) -> None:
-        """A request was sent to this draft: load it, unless it is here, or it found no room and nothing has changed."""
+        """Load the draft that a request was sent to, unless it is here, or it found no room and nothing has changed."""
         if self.swap and draft not in self.pool.loaded_drafts and self._put_off.get(draft) != self.pool.idled:
             self.swap.want(draft)
 
     def renew(self) -> None:
-        """Exchange references: what was loaded comes, what no route names any more goes."""
+        """Exchange references: loaded drafts come in, those that no route names any more go."""
         assert self.swap is not None
         for arrival in self.swap.take():
             self._let_in(arrival, self.swap)
@@ -81,7 +87,7 @@ class DraftManager:
         self.swap.bases = frozenset(loaded.body.base for loaded in self.pool.loaded_drafts.values() if loaded.body.base)
 
     def _let_in(self, arrival: LoadedVersion, swap: Swap) -> None:
-        """If it is wanted still, and there is room."""
+        """Let a loaded draft in, if it is still wanted and there is room."""
         taken = self.residence.take(arrival) if arrival.draft in swap.names() else "later"
         if taken != "taken":
             self._put_off[arrival.draft] = self.pool.idled
@@ -97,12 +103,12 @@ class DraftManager:
             (self.pool.head,) = self.heads.take()
 
     def memory(self) -> dict[str, DraftMemory]:
-        """What each draft takes."""
+        """Return the memory that each draft takes."""
         return self.residence.memory()
 
 
 def _first_seat(pair: Pair, serve: ServeSettings, swap: Swap | None) -> LoadedDraft:
-    """The pair's own draft, with a cache for a whole batch; nobody where the pair has none."""
+    """Return the pair's own draft, with a cache for a whole batch; the null drafter where the pair has none."""
     if not has_draft(pair):
         return LoadedDraft(DEFAULT_DRAFT, UNVERSIONED, Nobody(pair.device))
     body = DraftModel(

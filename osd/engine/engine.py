@@ -1,13 +1,13 @@
-"""The decoding loop: rows join and leave between steps, and every step is one draft-then-verify round.
+"""The decoding loop: sequences join and leave between steps, and every step is one draft-then-verify round.
 
     admit → read → draft → verify → accept → commit → record
 
 Offline generation, the benches and the server run this same loop. A batch is ragged: its rows accept
 different numbers of tokens and are rolled back by shortening a length. The parts that it wires:
-osd.engine.admission (refuses, routes), osd.engine.prefill_queue (lets in, and reads prompts piece by piece), osd.gamma
-(how far), osd.drafters (which drafts there are, and what they propose), osd.models.decoder (the target's pass),
-osd.verification.warping and osd.verification.result (what is kept), osd.recording.recorder, osd.hotswap.drafts,
-osd.drafters.scoring."""
+osd.engine.admission (checks and routes requests), osd.engine.prefill_queue (admits them, and prefills piece by piece),
+osd.gamma (draft length), osd.drafters (which drafts there are, and what they propose), osd.models.decoder (the
+target's pass), osd.verification.warping and osd.verification.result (what is accepted), osd.recording.recorder,
+osd.hotswap.drafts, osd.drafters.scoring."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from storage.settings import ServeSettings
 __all__ = ["UNVERSIONED", "Engine", "EngineStats"]
 
 Listener = Callable[[Sequence[SequenceState], Sequence[RequestOutput], VerifyResult, RaggedLogits], None]
-"""Hears of every round: its rows, what each got, the verdict and the target's logits."""
+"""Called after every round with its sequences, what each got, the verification result and the target's logits."""
 
 
 class Engine:
@@ -61,9 +61,9 @@ class Engine:
         heads: HeadSwap | None = None,
         proposer: Proposer | None = None,
     ) -> None:
-        """``heads`` and ``proposer`` take the place of those that the settings name.
+        """Wire the parts. ``heads`` and ``proposer`` take the place of those that the settings name.
 
-        Raises BadSetting when the gamma controller's settings do not fit together, HeadNotLoaded, HeadMismatch and
+        Raises BadSetting when the gamma rule's settings do not fit together, HeadNotLoaded, HeadMismatch and
         CannotServeTrees.
         """
         self.pair, self.settings = pair, settings
@@ -96,7 +96,7 @@ class Engine:
 
     @property
     def costs(self) -> CostModel:
-        """What drafting with the first draft, and verifying, cost; ``of`` gives the other drafts'."""
+        """Cost model of drafting with the first draft and of verifying; ``of`` gives those of the other drafts."""
         return self.drafter.costs
 
     @costs.setter
@@ -110,12 +110,12 @@ class Engine:
 
     @property
     def room(self) -> int:
-        """Requests that may come without having to wait."""
+        """Number of requests that can come without having to wait."""
         return self.settings.max_batch - len(self.rows) - len(self.reading.rows)
 
     @property
     def draft_version(self) -> str:
-        """The version of the default draft's weights that drafts now."""
+        """The version of the default draft's weights that is in use."""
         return self.drafter.default.version
 
     def submit(self, request: Request) -> None:
@@ -126,7 +126,7 @@ class Engine:
 
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
-        """End a request early; its completion comes with the next step. False if it is not here."""
+        """End a request early; its completion comes with the next step. Return False if it is not here."""
         row = self._find(request_id)
         if row is None:
             return False
@@ -141,7 +141,7 @@ class Engine:
         return True
 
     def run(self, requests: Iterable[Request]) -> Iterator[Completion]:
-        """Serve requests to the end, at most ``max_batch`` at a time, pulling them as there is room."""
+        """Serve requests, at most ``max_batch`` at a time, pulling them as there is room; yield completions."""
         source = iter(requests)
         while True:
             while self.room > 0 and (request := next(source, None)):
@@ -152,7 +152,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[RequestOutput]:
-        """One round over the batch; what it brought to each request."""
+        """Run one round over the batch and return what it brought to each request."""
         self.shadow.work(idle=not self.busy)
         self._swap()
         self._admit()
@@ -189,7 +189,7 @@ class Engine:
         return self.planner.controller(row.route, self.drafter.costs_beside(row))
 
     def _measure(self, rows: int, draft: Draft, clock: Clock) -> None:
-        """Tell the cost model. Committing is as often as verifying, so it counts there."""
+        """Update the cost model with the round's times. Committing is as frequent as verifying: it counts there."""
         self.stats.steps += 1
         self.stats.round_ms.append(clock.first_ms + clock.second_ms)
         self.drafting.measure(clock.first_ms)
@@ -202,7 +202,7 @@ class Engine:
     def _commit(
         self, gammas: Sequence[int], draft: Draft, verdict: VerifyResult, scored: RaggedLogits, clock: Clock
     ) -> list[RequestOutput]:
-        """Append what was accepted, tell the controllers, keep what can be learned from, let rows go."""
+        """Append accepted tokens, inform the gamma rules, record what can be learned from, remove what finished."""
         progress: list[RequestOutput] = []
         share = 1 / len(self.rows)
         for index, row in enumerate(self.rows):
@@ -230,7 +230,7 @@ class Engine:
         return completion
 
     def _leave(self, index: int) -> None:
-        """Take a row out; the last one takes its place, so that rows stay together in the caches."""
+        """Remove a sequence; the last one takes its row, so that rows stay together in the caches."""
         row, last = self.rows[index], self.rows.pop()
         self.drafting.leave(row)
         if last is not row:
@@ -239,7 +239,7 @@ class Engine:
         self.reading.close_up(len(self.rows))
 
     def _swap(self) -> None:
-        """Let drafts and a newer head come and go: exchanges of references between two steps."""
+        """Exchange drafts and the acceptance head for newer ones between two steps, by reference."""
         if self.draft_manager.ready:
             with self._clock as clock:
                 self.draft_manager.renew()

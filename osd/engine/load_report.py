@@ -1,9 +1,10 @@
-"""How busy an engine is, in a file that trainers on the same machine read: ``load/<process>.json``, data directory.
+"""How busy an engine is, in a file that trainers on the same machine read: ``load/<process>.json`` in the data
+directory.
 
-It holds {"at", "busy", "rows", "waiting"}: Unix seconds, the share of the newest looks at which there was work, rows
-that decode now, requests that wait for a row. It is written anew when that changes, once a second at least, and taken
-away at the end; one that was not written for ``STALE_SECONDS`` is that of a process that was killed. Who reads it
-decides.
+It holds {"at", "busy", "rows", "waiting"}: Unix seconds, the share of the newest polls at which there was work, rows
+that decode now, requests that wait for a row. It is rewritten whenever that changes, at least once a second, and
+removed at the end; one that was not written for ``STALE_SECONDS`` belongs to a process that was killed. What follows
+from the load is up to the reader.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import NamedTuple
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.02
-"""Between two looks at the engine; each costs a few microseconds."""
+"""Interval between two polls of the engine; each costs a few microseconds."""
 NEWEST = 0.1
-"""Weight of the newest look in ``busy``: what it says is the last fifth of a second."""
+"""Weight of the newest poll in the moving average ``busy``, which thus covers about the last fifth of a second."""
 STALE_SECONDS = 5.0
 
 
 class EngineLoad(NamedTuple):
-    """One engine's."""
+    """The load of one engine."""
 
     busy: float
     rows: int
@@ -36,7 +37,7 @@ class EngineLoad(NamedTuple):
 
 
 class Beacon:
-    """Tells of ``look``, which answers (whether there is work, rows, waiting). Close it to stop."""
+    """Publishes an engine's load, polled through ``look`` (whether there is work, rows, waiting). Close it to stop."""
 
     def __init__(self, folder: Path, look: Callable[[], tuple[bool, int, int]]) -> None:
         self.path = folder / f"{os.getpid()}-{id(self):x}.json"
@@ -46,7 +47,7 @@ class Beacon:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and take the file away."""
+        """Stop publishing and remove the file."""
         self._closing.set()
         self._thread.join()
         with suppress(OSError):
@@ -71,7 +72,7 @@ class Beacon:
 
 
 def loads(folder: Path) -> list[EngineLoad]:
-    """Of every engine that lives."""
+    """Return the load of every live engine that publishes to the folder."""
     found = []
     for path in folder.glob("*.json"):
         with suppress(OSError, ValueError, KeyError):
@@ -82,5 +83,5 @@ def loads(folder: Path) -> list[EngineLoad]:
 
 
 def load_folder(directory: Path) -> Path:
-    """Where they lie in a data directory."""
+    """Return the folder of the load files in a data directory."""
     return directory / "load"

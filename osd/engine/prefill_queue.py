@@ -1,7 +1,7 @@
-"""Rows whose prompts the target is still reading: a piece of each step's budget, then a place among those that decode.
+"""Chunked prefill: sequences get a share of each step's token budget, then a place among those that decode.
 
-They stand in the target's cache behind the rows that decode, without a gap: of n rows that decode, reader i has place
-n + i. So decoding never sees them, and a pass over neighbours can read several of them.
+They stand in the target's cache behind the rows that decode, without a gap: after n decoding rows, the i-th sequence
+in prefill has place n + i. So decoding never sees them, and a pass over neighbours can serve several of them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from osd.sequence import SequenceState
 from storage.settings import ServeSettings
 
 OLDEST = 4
-"""The row that has waited longest gets this part of a step's tokens, 1/4: short prompts, which go first, cannot starve
-it."""
+"""Divisor of a step's tokens: the sequence that has waited longest gets this part, 1/4, so that short prompts, which go
+first, cannot starve it."""
 
 
 @dataclass(slots=True)
 class PrefillState:
-    """A row, and how much of its prompt the target's cache holds."""
+    """A sequence in prefill, and how much of its prompt the target's cache holds."""
 
     row: SequenceState
     asks_surprise: bool
@@ -35,12 +35,12 @@ class PrefillState:
 
     @property
     def left(self) -> int:
-        """Tokens to read: all but the prompt's last, which is fed with the first round."""
+        """Tokens still to prefill: all but the prompt's last, which is fed with the first round."""
         return self.row.prompt_len - 1 - self.read
 
 
 class PrefillQueue:
-    """See the module. Used by the engine's thread."""
+    """Sequences that wait for prefill or are in it. Used by the engine's thread."""
 
     def __init__(self, admission: AdmissionQueue, target: Decoder, serve: ServeSettings, stats: EngineStats) -> None:
         self.admission, self.target, self.stats = admission, target, stats
@@ -50,12 +50,12 @@ class PrefillQueue:
 
     @property
     def rows(self) -> list[SequenceState]:
-        """Those that do not decode yet: they are being read, or wait for a place."""
+        """The sequences that do not decode yet: in prefill, or waiting for a place."""
         return [*(reader.row for reader in self.readers), *self.admission.waiting]
 
     def admit(self, first: int) -> list[SequenceState]:
-        """Give free places to those that wait, and read a step's tokens. The rows that are ready then have left for
-        places ``first`` …, and what drafts for them is decided."""
+        """Give free places to waiting sequences, and prefill one step's tokens. Returns the sequences that are ready:
+        they have moved to places ``first`` …, and what drafts for them is decided."""
         while self.admission.waiting and first + len(self.readers) < self._places:
             row = self.admission.waiting.popleft()
             self.readers.append(PrefillState(row, self.admission.asks_surprise(row)))
@@ -71,7 +71,7 @@ class PrefillQueue:
         return [self._release(first + i, reader) for i, reader in enumerate([r for r in by_age if not r.left])]
 
     def drop(self, row: SequenceState, first: int) -> None:
-        """A row ends before it decodes; ``first`` is the place of the first reader."""
+        """Remove a sequence that ends before it decodes; ``first`` is the place of the first one in prefill."""
         if row in self.admission.waiting:
             self.admission.waiting.remove(row)
             return
@@ -82,14 +82,14 @@ class PrefillQueue:
             self.readers[index] = last
 
     def close_up(self, first: int) -> None:
-        """There is one row less that decodes: the last reader takes the place ``first`` that became free."""
+        """Move the last sequence in prefill to the place ``first``, which one that decoded has left."""
         if self.readers:
             last = self.readers.pop()
             self.target.move_row(first + len(self.readers) + 1, first, last.read)
             self.readers.insert(0, last)
 
     def _recall(self, first: int) -> None:
-        """Copy what was read before; also what somebody has read since a reader came."""
+        """Copy from the prefix cache, including what others have prefilled since a sequence came."""
         for place, reader in enumerate(self.readers, first):
             if self.prefixes is not None and reader.left:
                 leave = SCORED * reader.asks_surprise
@@ -110,7 +110,7 @@ class PrefillQueue:
         read_pieces(self.target, pieces)
 
     def _release(self, place: int, reader: PrefillState) -> SequenceState:
-        """To the first place of those that are being read; whoever stands there takes the reader's."""
+        """Move a sequence to the first place of those in prefill, exchanging it with the one there, and return it."""
         index = self.readers.index(reader)
         if index:
             self.target.swap_rows(place, place + index, max(reader.read, self.readers[0].read))
@@ -124,8 +124,10 @@ class PrefillQueue:
 
 
 def share(left: Sequence[int], budget: int) -> list[int]:
-    """Who reads how much: rows with ``left`` tokens to read, the one that waited longest first. It gets its part, then
-    the shortest are served first, so that the first tokens come early."""
+    """Divide a step's ``budget`` among sequences with ``left`` tokens to prefill, the one that waited longest first.
+
+    That one gets its part, then the shortest are served first, so that first tokens come early.
+    """
     given = [0] * len(left)
     if left:
         given[0] = min(left[0], budget // OLDEST)

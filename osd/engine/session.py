@@ -1,4 +1,5 @@
-"""An engine inside the circle: what it serves is kept, and newer versions of its draft are taken as they come."""
+"""A session: an engine over a store, which records what it serves and takes newer versions of its drafts as they
+come."""
 
 from __future__ import annotations
 
@@ -29,13 +30,14 @@ from storage.store import Store
 def serving(
     pair: Pair, settings: Settings, store: Store, *, draft: str = DEFAULT_DRAFT, router: Router | None = None
 ) -> Iterator[Engine]:
-    """An engine over the pair that keeps what it serves; at the end everything kept is on the disk.
+    """Serve a pair within the block: yields an engine that records what it serves; at the end everything is on the
+    disk.
 
     ``draft`` is what the pair's draft is called in the store: the default draft. The drafts of other routes are loaded
     from the store as they are needed. ``router`` sends requests to routes; without one it is that of the settings.
     Where the pair has no draft model, no draft of the store is loaded either. Raises NeedsDraft, StoreError when the
     store's draft of that name started from other weights, HeadNotLoaded or HeadMismatch for ``serve.gamma_head``, and
-    what is wrong with the files that the router reads.
+    the errors of the files that the router reads.
     """
     worker = f"{socket.gethostname()}:{os.getpid()}"
     store.sweep()  # what a killed process left half-done
@@ -65,17 +67,17 @@ def serving(
 
 
 def _load(engine: Engine) -> tuple[bool, int, int]:
-    """For the beacon."""
+    """Return the engine's load: whether it is busy, rows that decode, requests that wait."""
     return engine.busy, len(engine.rows), len(engine.admission.waiting)
 
 
 def _costs(known: Sequence[Engine], draft: str) -> Costs | None:
-    """What the engine has measured of a draft; None before there is an engine."""
+    """Return what the engine has measured of a draft; None before there is an engine."""
     return known[0].pass_costs.of(draft, known[0].settings.gamma_max) if known else None
 
 
 def in_folder(model: Model) -> Model:
-    """The model, named by its folder on this machine even if it was loaded by a hub name."""
+    """Return the model, named by its folder on this machine even if it was loaded by a hub name."""
     if Path(model.name).is_dir():
         return model
     from huggingface_hub import snapshot_download

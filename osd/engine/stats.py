@@ -1,4 +1,4 @@
-"""What an engine measures of itself."""
+"""Counters and timings that an engine keeps of itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class EngineStats:
-    """What the engine measured of itself."""
+    """Counters and timings of one engine."""
 
     steps: int = 0
     round_ms: deque[float] = field(default_factory=lambda: deque(maxlen=100_000))
@@ -20,6 +20,6 @@ class EngineStats:
     read_tokens: int = 0
     """Prompt tokens that the target computed."""
     prefix_queried: int = 0
-    """Prompt tokens that were looked for among those read before."""
+    """Prompt tokens that were looked up in the prefix cache."""
     prefix_hits: int = 0
-    """Of them, those whose keys and values were copied."""
+    """Prompt tokens whose keys and values were copied from it."""

@@ -1,4 +1,4 @@
-"""Where a text ends, and what it says."""
+"""Where a text stops: end tokens, stop strings, length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Ending:
         self.tokenizer, self.eos_ids = tokenizer, eos_ids
 
     def cut(self, row: SequenceState, tokens: Sequence[int]) -> tuple[list[int], str | None]:
-        """The new tokens up to the end of the text, and ``stop``, ``length`` or None for how it ended."""
+        """Return the new tokens up to the end of the text, and ``stop``, ``length`` or None for how it ended."""
         kept = list(tokens[: row.end - row.length])
         for count in range(1, len(kept) + 1):
             if self._stops(row, kept[:count]):
@@ -28,7 +28,7 @@ class Ending:
         return kept, "length" if row.length + len(kept) == row.end else None
 
     def text(self, row: SequenceState) -> str | None:
-        """The output without special tokens, up to the first stop string; None without a tokenizer."""
+        """Return the output without special tokens, up to the first stop string; None without a tokenizer."""
         if self.tokenizer is None:
             return None
         text = self._decode(row.output)

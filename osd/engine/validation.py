@@ -1,4 +1,4 @@
-"""What a request must look like to be served; refused at the edge, before anything is allocated."""
+"""Validation of requests, at the edge, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from storage.records import Request
 
 
 class PairLimits(Protocol):
-    """Who reads the request: a :class:`osd.models.pair.Pair`, or what stands for it elsewhere."""
+    """What a request is checked against: a :class:`osd.models.pair.Pair`, or what stands for it elsewhere."""
 
     @property
     def vocab_size(self) -> int:
-        """Token ids run from 0 to one less."""
+        """Number of token ids, which run from 0."""
         ...
 
     @property
     def tokenizer(self) -> Any:
-        """None where there is none."""
+        """The target's tokenizer, or None."""
         ...
 
 
@@ -28,7 +28,10 @@ Check = Callable[[Request, PairLimits, int], str | None]
 
 
 def check_request(request: Request, reader: PairLimits, limit: int) -> None:
-    """Raises BadRequest naming the field that is wrong and what would be right. ``limit``: tokens of a row."""
+    """Check a request against a vocabulary and ``limit``, the tokens of a row.
+
+    Raises BadRequest naming the field that is wrong and what would be right.
+    """
     for field, check in CHECKS.items():
         if reason := check(request, reader, limit):
             raise BadRequest(field=field, reason=reason)

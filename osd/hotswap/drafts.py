@@ -1,7 +1,7 @@
 """The drafts that a running engine uses: newer versions, drafts that are asked for, and their acceptance heads.
 
 One thread follows all drafts (:mod:`osd.hotswap.follower`): the default one, those that routes name, and those that a
-request was sent to. It loads; the engine takes, between two steps, and says what found no room.
+request was sent to. It loads; the engine takes, between two steps, and reports what found no room.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ log = logging.getLogger(__name__)
 
 
 class Swap(Follower[LoadedVersion]):
-    """The weights that draft. The engine's thread calls all but the thread's own methods."""
+    """Follows the drafts' weights. The engine's thread calls all but the thread's own methods."""
 
     def __init__(self, store: Store, draft: str, pair: Pair, settings: Settings, worker: str) -> None:
-        """``draft`` is the default; the pair's draft is its version 0, registered if it is new."""
+        """Register the pair's draft as version 0 of the default, ``draft``, if it is new, and start to follow."""
         super().__init__(store, settings, worker)
         self.draft = draft
         self.root = store.versions.register_root(draft, Path(pair.draft.name))
         self.serving[draft] = self.root
         self.bases: Collection[str] = frozenset([self.root.digest])
-        """Digests of the full weights that are in memory; the engine says so."""
+        """Digests of the full weights that are in memory, as the engine reports them."""
         self.gone: set[str] = set()
         """Drafts that no route names any more."""
         self._loader = Loader(store, pair, self.root.digest, row_length(pair, settings.serve))
@@ -45,16 +45,16 @@ class Swap(Follower[LoadedVersion]):
 
     @property
     def version(self) -> str:
-        """The version of the default draft that drafts now."""
+        """The version of the default draft that is in use."""
         return self.serving[self.draft].id
 
     def names(self) -> Sequence[str]:
-        """The default draft and those that were asked for."""
+        """Return the default draft and those that were asked for."""
         return [self.draft, *(name for name in list(self._asked) if name != self.draft)]
 
     def load(self, version: DraftVersion) -> LoadedVersion:
-        """Its weights, or its adapter. An adapter is merged where one draft alone is served: that is a little faster,
-        and nobody would share its base."""
+        """Load a version's weights, or its adapter. An adapter is merged where one draft alone is served: that is a
+        little faster, and no other draft would share its base."""
         return self._loader.load(version, self.bases, shares=len({*self.names(), *self._routed}) > 1)
 
     def want(self, draft: str) -> None:
@@ -64,7 +64,7 @@ class Swap(Follower[LoadedVersion]):
             self._wake.set()
 
     def leave(self, draft: str, *, refuse: str | None = None) -> None:
-        """A draft is not in memory any more, or found no room; ``refuse`` is a version that never will."""
+        """Stop following a draft that has left memory or found no room; ``refuse`` is a version that never will fit."""
         self._asked.pop(draft, None)
         self.serving.pop(draft, None)
         if refuse is not None:
@@ -78,7 +78,7 @@ class Swap(Follower[LoadedVersion]):
         return self._trial.version(name) if self._trial.on else self._current(name)
 
     def _tell(self, name: str, wanted: DraftVersion) -> None:
-        if not (self._trial.tries(wanted) and self._told.get(name) == wanted.id):  # it stays READY, and is told once
+        if not (self._trial.tries(wanted) and self._told.get(name) == wanted.id):  # it stays READY, and is noted once
             super()._tell(name, wanted)
 
     def _refuse(self, name: str, version: DraftVersion, reason: str) -> None:
@@ -96,10 +96,11 @@ class Swap(Follower[LoadedVersion]):
 
 
 class HeadSwap(Follower[HeadPass]):
-    """The acceptance head that the gamma rule asks. It may appear later: until then there is none."""
+    """Follows the acceptance head that the gamma rule asks. It may appear later: until then there is none."""
 
     def __init__(self, store: Store, draft: str, model: Model, settings: Settings, worker: str) -> None:
-        """The draft is registered. ``serve.gamma_head`` is the head's version 0, registered if it is new.
+        """Start to follow. The draft must be registered; ``serve.gamma_head`` is the head's version 0, registered if it
+        is new.
 
         Raises HeadNotLoaded or HeadMismatch for that one, StoreError if the draft's head started from another.
         """
@@ -113,15 +114,15 @@ class HeadSwap(Follower[HeadPass]):
         self.begin()
 
     def names(self) -> Sequence[str]:
-        """The one head."""
+        """Return the head's name alone."""
         return [self.name]
 
     def _serves(self, before: DraftVersion) -> bool:
-        """What learning begins from says nothing, unless somebody named it."""
+        """Return whether a version may serve: an untrained head predicts nothing, unless the settings named it."""
         return super()._serves(before) and (before.parent is not None or self._given)
 
     def load(self, version: DraftVersion) -> HeadPass:
-        """The head as the draft loop calls it. Raises WeightsDamaged, HeadMismatch."""
+        """Load the head as the draft loop calls it. Raises WeightsDamaged, HeadMismatch."""
         try:
             head = load_head(self.store.versions.folder(version))
         except HeadNotLoaded as error:

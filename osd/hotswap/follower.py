@@ -1,8 +1,9 @@
-"""A thread that keeps what a server uses at the versions that the store says should serve.
+"""Polls the store in a thread and loads newer versions of what a server uses.
 
-It looks for the version of each thing that should serve, checks its digest and loads it aside; the engine takes it
-between two steps by exchanging references. Damaged files are refused and quarantined, what does not fit is refused,
-and the version before goes on serving. Going back is the same way: the store's current version becomes the older one.
+It looks up the version of each draft or head that should serve, checks its digest and loads it aside; the engine
+takes it between two steps by exchanging references. Damaged files are refused and quarantined, what does not fit is
+refused, and the version before goes on serving. A rollback goes the same way: the store's current version becomes an
+older one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ T = TypeVar("T")
 
 
 class Follower(Generic[T]):
-    """Keeps several things of an engine, by name, at their current versions. Close it to stop looking.
+    """Follows the current versions of several names for an engine. Close it to stop polling.
 
     ``begin`` loads what the first look finds, tells the store what serves here, and starts the thread.
     """
@@ -32,9 +33,9 @@ class Follower(Generic[T]):
     def __init__(self, store: Store, settings: Settings, worker: str) -> None:
         self.store, self.worker = store, worker
         self.serving: dict[str, DraftVersion] = {}
-        """What the engine has taken, by name. The engine's thread changes it."""
+        """The version that the engine uses, by name. Changed by the engine's thread."""
         self.troubles: dict[str, str] = {}
-        """Why the newest version of a thing was refused, by name, until another one was loaded."""
+        """Why the newest version was refused, by name, until another one is loaded."""
         self._every = settings.serve.swap_poll_seconds
         self._ready: dict[str, tuple[DraftVersion, T]] = {}
         self._refused: set[str] = set()
@@ -44,15 +45,15 @@ class Follower(Generic[T]):
         self._unsubscribe: Callable[[], None] = lambda: None
 
     def names(self) -> Sequence[str]:
-        """What is followed now."""
+        """Return the names that are followed now."""
         raise NotImplementedError
 
     def load(self, version: DraftVersion) -> T:
-        """What the engine takes of a version whose files are sound. Raises WeightsDamaged, PairError."""
+        """Load a version whose files are sound, as the engine takes it. Raises WeightsDamaged, PairError."""
         raise NotImplementedError
 
     def begin(self) -> None:
-        """Look once in the caller's thread, then begin to look."""
+        """Look once in the caller's thread, then start the polling thread."""
         for name in self.names():
             if wanted := self._wanted(name):
                 self._fetch_first(name, wanted)
@@ -64,11 +65,11 @@ class Follower(Generic[T]):
 
     @property
     def ready(self) -> bool:
-        """Whether another version waits to be taken."""
+        """Whether a newer version waits to be taken."""
         return bool(self._ready)
 
     def take(self) -> list[T]:
-        """What waits; from now on these versions serve."""
+        """Return what waits; from now on these versions serve."""
         taken = []
         for name in list(self._ready):
             self.serving[name], loaded = self._ready.pop(name)
@@ -76,7 +77,7 @@ class Follower(Generic[T]):
         return taken
 
     def close(self) -> None:
-        """Stop looking; a version that was taken since the last look is told to the store."""
+        """Stop polling, after telling the store of a version that was taken since the last look."""
         self._closing = True
         self._unsubscribe()
         self._wake.set()
@@ -110,7 +111,7 @@ class Follower(Generic[T]):
         self._tell_gone()
 
     def _wanted(self, name: str) -> DraftVersion | None:
-        """What should serve here."""
+        """Return the version that should serve here."""
         return self._current(name)
 
     def _current(self, name: str) -> DraftVersion | None:
@@ -121,7 +122,7 @@ class Follower(Generic[T]):
 
     def _tell(self, name: str, wanted: DraftVersion) -> None:
         """Note in the store what serves here: when it changed, and when it became current a second time, which it
-        may without a change here if another server had gone on to a version that was then taken back."""
+        may without a change here if another server had gone on to a version that was then rolled back."""
         serving = self.serving.get(name)  # the engine's thread may exchange it meanwhile
         if serving is None:
             return
@@ -131,7 +132,7 @@ class Follower(Generic[T]):
             self._told[name] = serving.id
 
     def _tell_gone(self) -> None:
-        """What was told and has left since."""
+        """Tell the store of names that no longer serve here."""
         for name in [name for name in self._told if name not in self.serving]:
             self.store.versions.end_serving(self.worker, name)
             del self._told[name]
@@ -142,7 +143,7 @@ class Follower(Generic[T]):
             self._load(name, wanted)
 
     def _fetch_first(self, name: str, wanted: DraftVersion) -> None:
-        """At the start: where a version is refused, the nearest sound one before it."""
+        """Load a name's first version; where that is refused, the nearest sound one before it."""
         self._fetch(name, wanted)
         for before in self.store.versions.lineage(wanted.id)[1:] if wanted.id in self._refused else []:
             if self._serves(before):
@@ -151,11 +152,11 @@ class Follower(Generic[T]):
                     return
 
     def _serves(self, before: DraftVersion) -> bool:
-        """Whether a version before the one that was refused may take its place."""
+        """Return whether a version before the refused one may take its place."""
         return before.state in SOUND
 
     def _loaded(self, name: str) -> DraftVersion | None:
-        """The version that waits, or the one that serves."""
+        """Return the version that waits, or else the one that serves."""
         waiting = self._ready.get(name)  # read once: the engine's thread may take it meanwhile
         return waiting[0] if waiting else self.serving.get(name)
 
@@ -176,7 +177,7 @@ class Follower(Generic[T]):
             self._refuse(name, wanted, f"{wanted.id} could not be loaded ({type(error).__name__}: {error})")
 
     def _refuse(self, name: str, version: DraftVersion, reason: str) -> None:
-        """It is not tried again; what serves goes on serving."""
+        """Refuse a version for good; the one that serves goes on serving."""
         self._refused.add(version.id)
         self.troubles[name] = reason
 

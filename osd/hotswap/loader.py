@@ -1,4 +1,4 @@
-"""Draft versions from the store as what an engine takes: forward passes and adapters, made aside.
+"""Loads draft versions from the store as an engine takes them: forward passes and adapters, made aside.
 
 What all versions of one number 0 have in common (their architecture's forward pass, their limits, the sizes that an
 adapter must fit) is a :class:`Family`, kept by the digest of that number 0.
@@ -29,7 +29,7 @@ from storage.store import Store
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """What the versions of one number 0 share."""
+    """What the versions that descend from one number 0 share."""
 
     build: Builder
     limit: int
@@ -42,7 +42,7 @@ class Family:
 
     @classmethod
     def of(cls, model: Model) -> Family:
-        """That of a model in memory."""
+        """Return the family of a model in memory."""
         weight = next(model.module.parameters())
         attention = model.module.config._attn_implementation
         sizes = sizes_of(model.module)
@@ -53,13 +53,13 @@ class Loader:
     """Loads versions for one pair. Used by one thread."""
 
     def __init__(self, store: Store, pair: Pair, digest: str, length: int) -> None:
-        """``digest`` is that of the pair's own draft as number 0; ``length`` the positions of a row."""
+        """Start with the pair's own draft. ``digest``: its digest as number 0; ``length``: positions of a row."""
         self.store, self.pair, self.length = store, pair, length
         self._families = {digest: Family.of(pair.draft)}
 
     def load(self, version: DraftVersion, bases: Collection[str], *, shares: bool) -> LoadedVersion:
-        """A version whose files are sound. ``bases``: digests of the full weights that are in memory; with ``shares``
-        an adapter stays an adapter over its base, else it is merged into a copy of it.
+        """Load a version whose files are sound. ``bases``: digests of the full weights that are in memory; with
+        ``shares`` an adapter stays an adapter over its base, else it is merged into a copy of it.
 
         A number 0 that no draft here came from is tried first. Raises WeightsDamaged, AdapterMismatch, ModelNotLoaded,
         CannotServeRagged, VocabularyMismatch, DraftUnsound.
@@ -79,8 +79,8 @@ class Loader:
     def _over(
         self, base: DraftVersion, family: Family, version: DraftVersion, bases: Collection[str], adapter: Adapter | None
     ) -> LoadedVersion:
-        """Full weights, bare or with an adapter over them; they are loaded where they are not in memory, under whatever
-        name: a draft that was forked from another shares its weights until it learns."""
+        """Return full weights, bare or under an adapter, loading them only where they are not in memory under any name:
+        a draft that was forked from another shares its weights until it learns."""
         there = LoadedVersion(version.draft, version.id, family.limit, base.digest, adapter=adapter)
         if base.digest in bases:
             return there
@@ -100,7 +100,7 @@ class Loader:
         return decoder
 
     def _parts(self, version: DraftVersion, root: DraftVersion, family: Family) -> dict[str, LowRank] | None:
-        """The adapter module by module; None where it can only be merged."""
+        """Read the adapter module by module; None where it can only be merged."""
         folder = self.store.versions.folder(version)
         try:
             return read_adapter(folder, version.id, family.sizes, root.digest, family.device, family.dtype)
@@ -118,7 +118,7 @@ class Loader:
 
 
 def load_version(store: Store, version: DraftVersion, family: Family) -> PreTrainedModel:
-    """A version's weights as a module; a LoRA adapter is merged into the weights that learning started from.
+    """Load a version's weights as a module; a LoRA adapter is merged into the weights that learning started from.
 
     Raises WeightsDamaged when the files do not load, AdapterMismatch when they do not fit together.
     """
@@ -140,7 +140,8 @@ def load_version(store: Store, version: DraftVersion, family: Family) -> PreTrai
 
 
 def weight_bytes(module: PreTrainedModel) -> int:
-    """Memory of a model's weights, each counted once. What a forward pass packs for itself comes on top."""
+    """Return the memory of a model's weights in bytes, each counted once; what a forward pass packs for itself is
+    extra."""
     return sum(weight.numel() * weight.element_size() for weight in module.parameters())
 
 

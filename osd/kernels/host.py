@@ -1,4 +1,4 @@
-"""What this process gets of the machine, and gives back: cores, how promptly a thread is woken, memory."""
+"""The host: how many cores this process has, how promptly its threads are woken, memory it gives back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ TIDY_SECONDS = 60.0
 
 
 def usable_cores() -> int:
-    """At least 1: a container or a taskset may leave this process fewer than the machine has."""
+    """Return the cores this process may use, at least 1: a container or a taskset may leave it fewer than the machine
+    has."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on Linux
@@ -23,7 +24,7 @@ def usable_cores() -> int:
 
 
 def wake_promptly() -> bool:
-    """Have this thread's waits end when they are due; False where that cannot be asked for.
+    """Have this thread's waits end when they are due; return False where that cannot be asked for.
 
     Linux may let each wait last 50 µs longer, so that processors wake more rarely. A thread that wants the interpreter
     from another one waits by the clock too, switch interval by switch interval, and one that decodes wants it back
@@ -35,21 +36,22 @@ def wake_promptly() -> bool:
 
 
 def give_back() -> None:
-    """Let the machine have the memory that was freed: glibc would keep it, and who works beside us may want it."""
+    """Return freed memory to the system: glibc would keep it, and other processes may want it."""
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def leave_alone() -> None:
-    """What lives now lives to the end: the garbage collector shall not look at it again. A whole collection over what
-    torch and transformers bring stops every thread for a quarter of a second or more."""
+    """Exempt all live objects from garbage collection. A whole collection over what torch and transformers bring
+    stops every thread for a quarter of a second or more."""
     gc.collect()
     gc.freeze()
 
 
 async def keep_giving_back() -> None:
-    """Once a minute, beside the event loop. Prompts of ever other lengths leave holes all over the heap, each of which
-    was touched once: without this a server holds half as much again as it uses, and more by the hour."""
+    """Return freed memory once a minute, beside the event loop. Prompts of ever other lengths leave holes all over the
+    heap, each of which was touched once: without this a server holds half as much again as it uses, and more by the
+    hour."""
     while True:
         await asyncio.sleep(TIDY_SECONDS)
         await asyncio.to_thread(give_back)

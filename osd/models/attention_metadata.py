@@ -1,4 +1,4 @@
-"""Where a forward pass reads and writes in a cache of rows of different length."""
+"""Attention metadata: where a forward pass reads and writes in a cache of rows of different length."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from osd.models.ragged_attention import AttentionGroup, group, share_out
 BAND = 32
 """Tokens of one row up to which a pass takes its mask from one that was made beforehand."""
 ALIGNED = 16
-"""Numbers of which a GPU's kernels want a mask's lines to begin at a multiple. Where its strides are none, PyTorch
-copies the mask in every layer; where only its beginning is none, the kernel fails (misaligned address)."""
+"""Number of elements that GPU kernels want the strides of a mask's lines to be a multiple of. Where they are not,
+PyTorch copies the mask in every layer; where only the first line's offset is not, the kernel fails (misaligned
+address)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,46 +24,49 @@ class AttentionMetadata:
 
     first: int
     groups: Sequence[AttentionGroup]
-    """The rows, as they attend together: each of them reads up to its own ``span``."""
+    """The rows, grouped as they attend together; each row reads up to its own ``span``."""
     positions: Tensor
     """(B, T) int64: position of each token fed; consecutive within a row, or depths in a tree."""
     slots: Tensor
-    """(B · T,) int64, of a packed pass (N,): where keys and values are written, row · length + position; a tree's
+    """(B · T,) int64, or (N,) in a packed pass: where keys and values are written, row · length + position; a tree's
     tokens one after another."""
     mask: Tensor
     """(B, 1, T, span) additive: 0 where the query may see the key, the dtype's minimum elsewhere."""
     span: int
-    """Positions that are read: the longest row, this pass included."""
+    """Positions that are read: those of the longest row, this pass included."""
     packed: Tensor | None = None
-    """(N,) int64: which of the B · T tokens are computed at all; None for all of them."""
+    """(N,) int64: which of the B · T tokens are computed; None for all of them."""
 
 
 def alignment(device: torch.device) -> int:
-    """Numbers of which a mask's lines begin at a multiple."""
+    """Return the number of elements that a mask line's stride must be a multiple of on this device."""
     return 1 if device.type == "cpu" else ALIGNED
 
 
 class AttentionMetadataBuilder:
-    """Makes feeds for a cache whose rows have ``length`` positions each, the model knowing the first ``limit``."""
+    """Builds :class:`AttentionMetadata` for a cache of rows of ``length`` positions, of which the model knows
+    ``limit``."""
 
     def __init__(
         self, length: int, limit: int, layers: int, size: Callable[[], int], device: torch.device, dtype: torch.dtype
     ) -> None:
-        """``size``: numbers of one position's keys, as :func:`osd.models.ragged_attention.share_out` takes them."""
+        """Prepare masks and positions. ``size``: elements of one position's keys, see
+        :func:`osd.models.ragged_attention.share_out`."""
         self.length, self.limit, self._layers, self._size = length, limit, layers, size
         self._aligned = alignment(device)
         self._ramp = torch.arange(self._wide(length), device=device)
         self._seen = torch.zeros((), dtype=dtype, device=device)
         self._hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
         self._bands: dict[int, Tensor] = {}
-        """(1, 1, BAND, length + BAND or more) additive: what tokens at 0, 1, … see of positions from −length − shift
-        on, by shift: one for each place where a mask may begin between two that are aligned."""
+        """(1, 1, BAND, length + BAND or more) additive masks by shift: what tokens at 0, 1, … see of the positions from
+        −length − shift on. One for each offset at which a mask may begin between two aligned ones."""
 
     def rows(
         self, first: int, starts: Sequence[int], width: int, counts: Sequence[int], packed: Tensor | None = None
     ) -> AttentionMetadata:
-        """B rows from ``first``: row i takes ``width`` tokens at positions ``starts[i]`` …, which lie within the rows.
-        With ``packed`` (N,) only those of the B · width tokens are fed, the first ``counts[i]`` of each row."""
+        """Return the metadata of B rows from ``first``: row i takes ``width`` tokens at positions ``starts[i]`` …,
+        which lie within the rows. With ``packed`` (N,) only those of the B · width tokens are fed, the first
+        ``counts[i]`` of each row."""
         if len(starts) == 1 and packed is None and width <= BAND:
             return self._few_of_one(first, starts[0], width)
         begin, span = self._column(starts), max(starts) + width
@@ -71,7 +75,7 @@ class AttentionMetadataBuilder:
         return self._feed(first, starts, counts, self._known(columns, span), columns, visible, span, packed)
 
     def _few_of_one(self, first: int, start: int, width: int) -> AttentionMetadata:
-        """Few tokens of one row: all of it are pieces of what was made before."""
+        """Return the metadata of a few tokens of one row, sliced from tensors that were made before."""
         span, begin = start + width, self.length - start
         shift = -begin % self._aligned
         if shift not in self._bands:
@@ -91,8 +95,11 @@ class AttentionMetadataBuilder:
     def trees(
         self, starts: Sequence[int], depths: Tensor, seen: Tensor, counts: Sequence[int], packed: Tensor | None
     ) -> AttentionMetadata:
-        """Trees in the first B rows: token i of a row goes to slot ``starts`` + i, stands at position ``starts`` +
-        ``depths`` (B, T), and sees the text before ``starts`` and its ancestors, ``seen`` (B, T, T)."""
+        """Return the metadata of trees in the first B rows.
+
+        Token i of a row goes to slot ``starts`` + i, stands at position ``starts`` + ``depths`` (B, T), and sees the
+        text before ``starts`` and its ancestors, ``seen`` (B, T, T).
+        """
         begin, width = self._column(starts), depths.shape[1]
         span = max(starts) + width
         columns = begin + self._ramp[:width]
@@ -104,8 +111,8 @@ class AttentionMetadataBuilder:
         self, first: int, starts: Sequence[int], counts: Sequence[int], positions: Tensor, columns: Tensor,
         visible: Tensor, span: int, packed: Tensor | None,
     ) -> AttentionMetadata:  # fmt: skip
-        """Of B rows whose T tokens are written at ``columns`` (B, T) and see what is ``visible``, (B, T, span or
-        more)."""
+        """Return the metadata of B rows whose T tokens are written at ``columns`` (B, T) and see what is ``visible``,
+        (B, T, span or more)."""
         mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)[..., :span]
         fed = counts if packed is not None else [visible.shape[1]] * len(starts)
         groups = group(share_out(starts, fed, self._size(), self._layers), fed, mask, packed)
@@ -115,11 +122,11 @@ class AttentionMetadataBuilder:
         return AttentionMetadata(first, groups, positions, slots, mask, span, packed)
 
     def _wide(self, numbers: int) -> int:
-        """So many or a few more: a line of a mask."""
+        """Round a mask line's length up to the alignment."""
         return -(-numbers // self._aligned) * self._aligned
 
     def _known(self, positions: Tensor, span: int) -> Tensor:
-        """Positions that the model knows; beyond them is padding."""
+        """Clamp positions to those that the model knows; beyond them is padding."""
         return positions.clamp(max=self.limit - 1) if span > self.limit else positions
 
     def _column(self, values: Sequence[int]) -> Tensor:

@@ -25,43 +25,45 @@ from storage.errors import CannotServeRagged
 CHUNK = 512
 """Prompt tokens of one prefill pass: bounds the mask's memory on long prompts."""
 SCORED = 32
-"""Last prompt tokens whose logits are wanted for its perplexity: those of all would add a quarter to a prefill."""
+"""Last prompt tokens whose logits give its perplexity: those of all would add a quarter to a prefill."""
 
 PACKED = 0.9
-"""A pass is packed when no more than this share of its tokens counts."""
+"""Largest share of real tokens (not padding) in a pass up to which it is packed."""
 
 
 class Decoder:
-    """One model with its cache. Rows are numbered from 0; the caller knows their lengths."""
+    """One model with its KV cache. Rows are numbered from 0; the caller knows their lengths."""
 
     def __init__(self, module: PreTrainedModel, forward: Forward, rows: int, length: int, limit: int) -> None:
-        """``length`` positions a row, of which the model knows the first ``limit`` (only padding goes beyond)."""
+        """Allocate a cache of ``length`` positions a row; the model knows the first ``limit`` (only padding goes
+        beyond)."""
         weight = next(module.parameters())
         layers = module.config.get_text_config().num_hidden_layers
         self.cache = RaggedCache(layers, rows, length, weight.device, weight.dtype, limit)
         self.device = weight.device
         self.adapters: Callable[[int, int], Mix | None] | None = None
-        """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""
+        """Returns the adapters of rows ``first`` … ``first + count − 1``; None where no row has one."""
         self.brief = False
-        """Whether few tokens take the forward pass's brief way, where it has one (:mod:`osd.models.brief`)."""
+        """Whether passes over few tokens take the compiled int8 path, where there is one (:mod:`osd.models.brief`)."""
         self.went_brief: bool | None = None
-        """Whether any did; None before the first of them."""
+        """Whether any pass took that path; None before the first pass."""
         self.quicker = False
-        """Whether its passes over few tokens have become quicker since somebody looked, who sets it back."""
+        """Whether passes over few tokens have become quicker since the engine last checked; the engine resets it."""
         self.acceptance: Acceptance | None = None
-        """The acceptance head that runs along with brief passes."""
+        """The acceptance head that runs along with int8 passes."""
         self.read_off: ReadOff | None = None
-        """What the last pass for logits brought beside them; None where it was no brief one."""
+        """What the last pass computed beside its logits; None unless it was an int8 pass."""
         self.forward = forward
-        """May be replaced by that of other weights between two calls; what is cached is then only stale."""
+        """The forward pass. May be replaced by that of other weights between two calls; cached keys are then only
+        stale."""
 
     @property
     def packs(self) -> bool:
-        """Whether a pass costs only the tokens that count, however they are spread over the rows."""
+        """Whether a pass costs only its real tokens, however they are spread over the rows."""
         return bool(getattr(self.forward, "packs", False))
 
     def go_brief(self) -> None:
-        """As drafts do; what that takes is made here, where no round waits for it."""
+        """Allow the compiled int8 path, as drafts do, and build it here, where no round waits for it."""
         self.brief = True
         self._brief_pass()
 
@@ -95,15 +97,15 @@ class Decoder:
     def scored(
         self, tokens: torch.Tensor, starts: Sequence[int], counts: Sequence[int], layout: Layout | None = None
     ) -> RaggedLogits:
-        """Feed the first ``counts[i]`` of tokens (B, T) to each of the first rows, from position ``starts[i]`` on; with
-        a layout they are trees, whose roots stand there."""
+        """Feed the first ``counts[i]`` of tokens (B, T) to each of the first rows, from position ``starts[i]`` on, and
+        return their logits; with a layout they are trees, whose roots stand there."""
         self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
         self.read_off = None
         return _scored(self._pass(tokens, PassInput(0, starts, counts, layout), None), tokens.shape[1], counts)
 
     def _pass(self, tokens: torch.Tensor, fed: PassInput, last: torch.Tensor | None) -> torch.Tensor:
-        """The logits, (1, N, V) where it is packed, by the way of few tokens where there is one that takes these; until
-        it is trusted, beside the long one."""
+        """Return the logits, (1, N, V) where the pass is packed. Takes the compiled path for few tokens where there is
+        one; until that is trusted, runs both and compares them."""
         few: FewTokens | None = getattr(self.forward, "few", None)
         if few and not few.takes(fed, self.cache):
             few = None
@@ -125,7 +127,7 @@ class Decoder:
             self.cache.aim_tree(fed.starts, *fed.layout, fed.counts, packed)
 
     def _packed(self, counts: Sequence[int], width: int) -> torch.Tensor | None:
-        """Which tokens to compute, where leaving out the others is worth the way round."""
+        """Return the indices of the tokens to compute, where leaving out the padding is worth its overhead."""
         if not self.packs or sum(counts) > PACKED * width * len(counts):
             return None
         chosen = [row * width + i for row, count in enumerate(counts) for i in range(count)]
@@ -133,12 +135,12 @@ class Decoder:
 
     def read(self, first: int, pieces: Sequence[Sequence[int]], starts: Sequence[int]) -> None:
         """Fill the caches of rows ``first`` … with these tokens, from positions ``starts[i]`` on, in one pass. The
-        widest piece must fit behind every start: what is padded is written, too, where no row looks."""
+        widest piece must fit behind every start: padding is written, too, where no row looks."""
         width = max(map(len, pieces))
         tokens = torch.tensor([[*piece, *[0] * (width - len(piece))] for piece in pieces], device=self.device)
         counts = [len(piece) for piece in pieces]
         mix = self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
-        brief = self._brief_pass() if self.brief and min(starts) > 0 else None  # a beginning is read exactly
+        brief = self._brief_pass() if self.brief and min(starts) > 0 else None  # a prompt's beginning is read exactly
         if brief is not None and brief.takes(tokens.numel(), self.cache, MOST_READ):
             brief.read(tokens, self.cache, first, starts)
             return
@@ -150,7 +152,7 @@ class Decoder:
             only_fill(tokens, self.cache)
 
     def beside(self, rows: int, length: int) -> Decoder:
-        """The same forward pass over a cache of its own, without adapters."""
+        """Return a decoder with the same forward pass over a cache of its own, without adapters."""
         other = copy.copy(self)
         other.cache, other.adapters = self.cache.like(rows, length), None
         return other
@@ -161,9 +163,8 @@ class Decoder:
             self.read(row, [tokens[offset : offset + CHUNK]], [start + offset])
 
     def prefill_scored(self, row: int, tokens: Sequence[int], begin: int = 0) -> float | None:
-        """Fill a row's cache with all but the last of the tokens, from position ``begin`` on, and say how they
-        surprised the model: the mean of −ln p(token | those before it) over the last SCORED at most. None for a single
-        token."""
+        """Fill a row's cache with all but the last of the tokens, from position ``begin`` on, and return the mean of
+        −ln p(token | those before it) over at most the last SCORED tokens; None for a single token."""
         if len(tokens) < 2:
             return None
         scored = min(len(tokens) - 1, max(begin, len(tokens) - 1 - SCORED))
@@ -177,32 +178,33 @@ class Decoder:
         self.cache.move_row(source, target, length)
 
     def swap_rows(self, one: int, other: int, length: int) -> None:
-        """Let two rows change places, with their first ``length`` positions."""
+        """Exchange two rows, with their first ``length`` positions."""
         self.cache.swap_rows(one, other, length)
 
 
 def _scored(logits: torch.Tensor, width: int, counts: Sequence[int]) -> RaggedLogits:
-    """Of a pass over B rows of ``width`` tokens: (B, T, V) or, packed, (1, N, V)."""
+    """Wrap the logits of a pass over B rows of ``width`` tokens: (B, T, V) or, packed, (1, N, V)."""
     whole = logits.shape[:2] == (len(counts), width)
     return RaggedLogits.of(logits) if whole else RaggedLogits.packed(logits[0], counts)
 
 
 def lay_out(build: Builder, parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:
-    """An adapter's parts, module by module, as the forward passes that ``build`` makes add them."""
+    """Arrange an adapter's modules as the forward passes that ``build`` makes add them."""
     if build is llama_forward.lean_forward:
         return llama_forward.lay_out(parts, sizes)
     return Adapter({name: Site.of([(0, part)], is_table=part.is_table) for name, part in parts.items()})
 
 
 def vocabulary_size(module: PreTrainedModel) -> int:
-    """Width of the model's logits."""
+    """Return the width of the model's logits."""
     head: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
     return int(head.weight.shape[0])
 
 
 @torch.inference_mode()
 def choose_forward(module: PreTrainedModel, name: str, tolerance: float = 2e-3) -> Builder:
-    """The fastest forward pass that computes, in a ragged batch with rolled-back garbage, what the plain one does.
+    """Return the fastest forward pass that computes, in a ragged batch with rolled-back garbage, what the plain one
+    does.
 
     Two rows of different length, wrong tokens fed and rolled back, then the right ones: the logits must be
     those of the module's own pass over each row. Tried in turn: the lean pass, the module's own, the module's
@@ -231,7 +233,7 @@ def choose_forward(module: PreTrainedModel, name: str, tolerance: float = 2e-3) 
 
 
 def _unit(module: PreTrainedModel) -> float:
-    """Rounding of the model's dtype relative to float32's, at most 64-fold."""
+    """Return the rounding of the model's dtype relative to float32's, at most 64-fold."""
     return 1.0 if next(module.parameters()).dtype == torch.float32 else 64.0
 
 

@@ -1,4 +1,4 @@
-"""Times the two halves of a round, also where the device runs behind the host."""
+"""Timers that are right also where the device runs behind the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 
 
 class Clock:
-    """``with clock: draft; clock.split(); verify`` and then ``first_ms`` and ``second_ms``."""
+    """Times the two halves of a round: ``with clock: draft; clock.split(); verify``, then ``first_ms`` and
+    ``second_ms``."""
 
     def __init__(self, device: torch.device) -> None:
         on_gpu = device.type == "cuda"
@@ -28,7 +29,7 @@ class Clock:
         return self
 
     def split(self) -> None:
-        """The first half ends."""
+        """End the first half."""
         self._mark(1)
 
     def __exit__(
@@ -43,7 +44,7 @@ class Clock:
         self._ended = time.perf_counter()
 
     def since_ms(self) -> float:
-        """Milliseconds that the host has spent since the end."""
+        """Return the milliseconds that the host has spent since the end."""
         return 1e3 * (time.perf_counter() - self._ended)
 
     def _mark(self, index: int) -> None:
@@ -54,19 +55,19 @@ class Clock:
 
 
 class Laps:
-    """Times things that follow one another, also where the device runs behind the host; read when all is over."""
+    """Times things that follow one another; read when all is over."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self._marks: list[Any] = []
 
     def begin(self) -> None:
-        """The first begins."""
+        """Begin the first lap."""
         self._marks.clear()
         self.end_one()
 
     def end_one(self) -> None:
-        """One ends and the next begins."""
+        """End a lap and begin the next."""
         if self._on_gpu:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record()
@@ -75,7 +76,7 @@ class Laps:
             self._marks.append(time.perf_counter())
 
     def read(self) -> list[float]:
-        """Milliseconds of each. Waits for the device."""
+        """Wait for the device and return the milliseconds of each lap."""
         if self._on_gpu:
             self._marks[-1].synchronize()
             return [float(a.elapsed_time(b)) for a, b in pairwise(self._marks)]

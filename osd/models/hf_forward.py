@@ -16,7 +16,7 @@ from osd.models.lora.bank import Mix
 
 
 def hugging_face_forward(module: PreTrainedModel) -> Forward:
-    """The model's own forward pass, aimed at a ragged cache."""
+    """Return the model's own forward pass over a ragged cache."""
 
     def forward(tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
         feed: AttentionMetadata = cache.feed
@@ -42,13 +42,13 @@ def hugging_face_forward(module: PreTrainedModel) -> Forward:
 
 
 def _pick(columns: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-    """(B, T, …) and (B,) → (B, 1, …)"""
+    """Select each row's column ``last``: (B, T, …) and (B,) → (B, 1, …)."""
     return columns.gather(1, last.view(-1, 1, 1).expand(-1, 1, columns.shape[-1]))
 
 
 @contextmanager
 def _embedding_kept(module: PreTrainedModel, cache: RaggedCache) -> Iterator[None]:
-    """Leave what the output layer is given in the cache."""
+    """Store the output layer's input in the cache during the block."""
     head: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
 
     def keep(_: object, args: tuple[torch.Tensor, ...]) -> None:
@@ -63,7 +63,7 @@ def _embedding_kept(module: PreTrainedModel, cache: RaggedCache) -> Iterator[Non
 
 @contextmanager
 def _adapted(module: PreTrainedModel, mix: Mix) -> Iterator[None]:
-    """Add to what the adapted modules give."""
+    """Add the adapters' output to that of the adapted modules during the block."""
 
     def hook(site: str) -> Callable[[torch.nn.Module, tuple[torch.Tensor, ...], torch.Tensor], torch.Tensor]:
         def add(part: torch.nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
         self.kept: list[torch.Tensor] = []
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate for the shapes seen: (B, heads, T, head_dim)."""
+        """Allocate the cache for new keys and values of these shapes: (B, heads, T, head_dim)."""
         slots = self.cache.rows * self.cache.length
         self.kept = [new.new_zeros(new.shape[1], slots, new.shape[3]) for new in (key_states, value_states)]
         self.keys, self.values = self.kept
@@ -44,7 +44,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write (B, heads, T, head_dim) at the feed's slots; return the rows' first ``span`` positions
+        """Write (B, heads, T, head_dim) at the pass's slots; return the rows' first ``span`` positions
         as (B, heads, span, head_dim) views."""
         rows, heads, count, _ = key_states.shape
         flat = [new.transpose(1, 2).reshape(rows * count, heads, -1) for new in (key_states, value_states)]
@@ -52,30 +52,31 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
         return self.window(slice(0, rows), self.cache.feed.span)
 
     def write(self, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Keep (B · T or N, heads, head_dim), in the order of the feed's slots."""
+        """Write keys and values (B · T or N, heads, head_dim), in the order of the pass's slots."""
         if not self.is_initialized:
             self.lazy_initialization(keys.unsqueeze(2), values.unsqueeze(2))
         for kept, new in zip(self.kept, (keys, values), strict=True):
             kept.index_copy_(1, self.cache.feed.slots, new.transpose(0, 1))
 
     def window(self, rows: slice, span: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of some of the aimed rows, up to a position: (rows, heads, span, head_dim) views."""
+        """Return keys and values of some of the pass's rows, up to a position, as (rows, heads, span, head_dim)
+        views."""
         first = self.cache.feed.first
         begin, end = first + rows.start, first + rows.stop
         keys, values = (self._lines(kept)[:, begin:end, :span].transpose(0, 1) for kept in self.kept)
         return keys, values
 
     def _lines(self, kept: torch.Tensor) -> torch.Tensor:
-        """(heads, rows, length, head_dim)"""
+        """View a tensor of the cache as (heads, rows, length, head_dim)."""
         return kept.view(len(kept), -1, self.cache.length, kept.shape[2])
 
     def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
-        """Copy keys and values between slots (n,); what is overwritten was read before."""
+        """Copy keys and values between slots (n,), reading all of them before any is overwritten."""
         for kept in self.kept:
             kept.index_copy_(1, targets, kept[:, sources])
 
     def grow(self, rows: int) -> None:
-        """Room for so many rows in all; what is kept of the first stays."""
+        """Make room for ``rows`` rows in all, keeping those that are there."""
         if self.is_initialized:
             for i, old in enumerate(self.kept):
                 self.kept[i] = old.new_zeros(len(old), rows * self.cache.length, old.shape[2])
@@ -83,12 +84,12 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
             self.keys, self.values = self.kept
 
     def drop(self) -> None:
-        """Let go of everything."""
+        """Free keys and values."""
         self.kept, self.keys, self.values, self.is_initialized = [], None, None, False
 
     @property
     def bytes(self) -> int:
-        """Memory that is taken."""
+        """Memory of keys and values, in bytes."""
         return sum(kept.numel() * kept.element_size() for kept in self.kept)
 
     def move_row(self, source: int, target: int, length: int) -> None:
@@ -123,27 +124,29 @@ class RaggedCache(Cache):
     def __init__(
         self, layers: int, rows: int, length: int, device: torch.device, dtype: torch.dtype, limit: int
     ) -> None:
-        """``limit`` is the first position that the model does not know; only padding is ever fed there."""
+        """Build a cache without memory yet. ``limit``: first position that the model does not know (only padding goes
+        there)."""
         self.rows, self.length, self.limit = rows, length, limit
         self._device, self._dtype = device, dtype
         self._aim = AttentionMetadataBuilder(length, limit, layers, self._size, device, dtype)
         self.feed: AttentionMetadata
         self.wants_embedding = False
-        """Whether somebody reads ``embedding``: a forward pass that would have to work for it asks."""
+        """Whether ``embedding`` is read by anyone: a forward pass that would have to work for it checks this."""
         self.embedding: torch.Tensor | None = None
-        """(B, 1 or T, D): what the newest pass gave the output layer, after the final norm."""
+        """(B, 1 or T, D): the newest pass's final hidden states, after the final norm, as the output layer takes
+        them."""
         self.mix: Mix | None = None
-        """What adapters add to the next pass."""
+        """Adapters that the next pass adds; None for none."""
         self.ragged = [RaggedLayer(self) for _ in range(layers)]
         """The same objects as ``layers``, by their own type."""
         super().__init__(layers=list(self.ragged))
 
     def like(self, rows: int, length: int) -> RaggedCache:
-        """An empty one for the same model."""
+        """Return an empty cache of another size for the same model."""
         return RaggedCache(len(self.ragged), rows, length, self._device, self._dtype, self.limit)
 
     def grow(self, rows: int) -> None:
-        """Room for at least so many rows: twice as many as before, or more, so that growing is rare."""
+        """Make room for at least ``rows`` rows: twice as many as before, or more, so that growing is rare."""
         if rows > self.rows:
             self.rows = max(rows, 2 * self.rows)
             for layer in self.ragged:
@@ -155,19 +158,19 @@ class RaggedCache(Cache):
         return [kept for layer in self.ragged for kept in layer.kept]
 
     def drop(self) -> None:
-        """Let go of keys and values: cache and layers know each other, and Python's collector may be long in coming."""
+        """Free keys and values: cache and layers refer to each other, and Python's collector may be long in coming."""
         for layer in self.ragged:
             layer.drop()
 
     @property
     def bytes(self) -> int:
-        """Memory that keys and values take; none before the first pass."""
+        """Memory of keys and values, in bytes; 0 before the first pass."""
         return sum(layer.bytes for layer in self.ragged)
 
     def aim(
         self, first: int, starts: Sequence[int], width: int, counts: Sequence[int], packed: torch.Tensor | None = None
     ) -> AttentionMetadata:
-        """Point the next forward pass at rows: see
+        """Point the next forward pass at rows; arguments as in
         :meth:`osd.models.attention_metadata.AttentionMetadataBuilder.rows`."""
         self.feed = self._aim.rows(first, starts, width, counts, packed)
         return self.feed
@@ -176,19 +179,20 @@ class RaggedCache(Cache):
         self, starts: Sequence[int], depths: torch.Tensor, seen: torch.Tensor, counts: Sequence[int],
         packed: torch.Tensor | None,
     ) -> AttentionMetadata:  # fmt: skip
-        """The same at trees: see :meth:`osd.models.attention_metadata.AttentionMetadataBuilder.trees`."""
+        """Point the next forward pass at trees; arguments as in
+        :meth:`osd.models.attention_metadata.AttentionMetadataBuilder.trees`."""
         self.feed = self._aim.trees(starts, depths, seen, counts, packed)
         return self.feed
 
     def _size(self) -> int:
-        """Numbers of a position's keys; 0, so that all rows attend together, on a device that does not notice what one
-        of them reads in vain, and until it is known."""
+        """Return the elements of one position's keys, by which rows are grouped; 0, so that all rows attend together,
+        before the first pass and on a device where padding costs nothing noticeable."""
         layer = self.ragged[0]
         return layer.kept[0][:, 0].numel() if layer.kept and self._device.type == "cpu" else 0
 
     def close_up(self, starts: Sequence[int], moves: Sequence[tuple[int, int, int]]) -> None:
-        """After trees: of row i's tree at ``starts[i]`` copy token ``source`` to the place of ``target``, for each of
-        ``moves`` (row, source, target); all of them at once."""
+        """Compact trees after verification: for each of ``moves`` (row, source, target), copy token ``source`` of the
+        row's tree at ``starts[row]`` to the place of ``target``; all of them at once."""
         if moves:
             sources = [row * self.length + starts[row] + source for row, source, _ in moves]
             targets = [row * self.length + starts[row] + target for row, _, target in moves]
@@ -202,6 +206,6 @@ class RaggedCache(Cache):
             layer.move_row(source, target, length)
 
     def swap_rows(self, one: int, other: int, length: int) -> None:
-        """Let two rows change places, with their first ``length`` positions."""
+        """Exchange two rows, with their first ``length`` positions."""
         for layer in self.ragged:
             layer.swap_rows(one, other, length)

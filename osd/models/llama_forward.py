@@ -42,11 +42,11 @@ PRODUCTS = {
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "down": ("mlp.down_proj",),
 }
-"""The products of a layer here, and the modules whose work each does."""
+"""A layer's matrix products, and the modules whose work each does."""
 
 
 def lean_forward(module: PreTrainedModel) -> Callable[[Tensor, RaggedCache, Tensor | None], Tensor] | None:
-    """A lean pass over this module's weights, or None where the module's own pass must do."""
+    """Return a lean pass over this module's weights, or None where the module's own pass must do."""
     config = module.config
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if config.model_type not in MODEL_TYPES or rope not in ROPE_TYPES or config.hidden_act != "silu":
@@ -57,7 +57,7 @@ def lean_forward(module: PreTrainedModel) -> Callable[[Tensor, RaggedCache, Tens
 
 
 class LeanDecoder:
-    """The pass. Tokens (B, T) and an aimed cache in, logits (B, T, V) or (B, 1, V) out.
+    """The lean pass: tokens (B, T) and an aimed cache in, logits (B, T, V) or (B, 1, V) out.
 
     A packed pass computes N of the B · T tokens as one line, and only their logits, (1, N, V); only attention sees
     rows.
@@ -76,7 +76,7 @@ class LeanDecoder:
         self._module: PreTrainedModel | None = module
         plain = self.embedding.device.type == "cpu" and self.embedding.dtype == torch.float32
         self.few = FewTokens(self, self._extend_rotary) if plain else None
-        """The same with these products, and compiled between them."""
+        """The same pass for few tokens: these products, and compiled code between them."""
 
     @cached_property
     def brief(self) -> BriefPass | None:
@@ -100,13 +100,13 @@ class LeanDecoder:
         return logits
 
     def read(self, tokens: Tensor, cache: RaggedCache) -> None:
-        """Only fill the cache: of the last layer that takes keys and values, and nothing else."""
+        """Fill the cache only: the last layer writes keys and values, and computes nothing else."""
         hidden, cos, sin = self._climb(tokens, cache)
         top = len(self.layers) - 1
         self.layers[top].remember(hidden, top, cache, cos, sin)
 
     def _climb(self, tokens: Tensor, cache: RaggedCache) -> tuple[Tensor, Tensor, Tensor]:
-        """What the last layer is given, (B, T, D) or (1, N, D), and the rotary tables at those positions."""
+        """Compute the input of the last layer, (B, T, D) or (1, N, D), and the rotary tables at those positions."""
         packed, positions = cache.feed.packed, cache.feed.positions
         if packed is not None:
             tokens, positions = (each.reshape(1, -1)[:, packed] for each in (tokens, positions))
@@ -120,8 +120,8 @@ class LeanDecoder:
         return hidden, cos, sin
 
     def _extend_rotary(self, length: int) -> tuple[Tensor, Tensor]:
-        """Rotary tables (length or more, head_dim), cosine and sine; the sine's first half is negated, so that a roll
-        does the rotation."""
+        """Return rotary tables (length or more, head_dim), cosine and sine; the sine's first half is negated, so that a
+        roll does the rotation."""
         if len(self.cos) >= length:
             return self.cos, self.sin
         positions = torch.arange(length, device=self.embedding.device).unsqueeze(0)
@@ -154,7 +154,7 @@ class _Layer:
         self.key_norm = getattr(attention, "k_norm", None)
 
     def attend(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor) -> Tensor:
-        """Attention over the aimed rows: (B, T, D) → (B, T, D), or (1, N, D) → (1, N, D) in a packed pass."""
+        """Compute attention over the pass's rows: (B, T, D) → (B, T, D), or (1, N, D) → (1, N, D) in a packed pass."""
         mix = cache.mix
         query = self.remember(hidden, index, cache, cos, sin).flatten(0, 1)
         parts = [
@@ -165,7 +165,7 @@ class _Layer:
         return self.out(seen) if mix is None else mix.add(self.sites[1], seen, self.out(seen))
 
     def remember(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor) -> Tensor:
-        """Write the tokens' keys and values; the queries (B, T or 1, N, heads, head_dim)."""
+        """Write the tokens' keys and values; return the queries (B, T or 1, N, heads, head_dim)."""
         (lines, count, size), mix = hidden.shape, cache.mix
         normed = F.rms_norm(hidden, (size,), self.before, self.eps)
         mixed = self.qkv(normed)
@@ -186,7 +186,7 @@ class _Layer:
         return torch.cat([self.query_norm(query), self.key_norm(key)], dim=2)
 
     def transform(self, hidden: Tensor, mix: Mix | None = None) -> Tensor:
-        """The feed-forward half: (B, T, D) → (B, T, D)."""
+        """Compute the feed-forward half: (B, T, D) → (B, T, D)."""
         normed = F.rms_norm(hidden, (hidden.shape[2],), self.after, self.eps)
         both = self.gate_up(normed)
         if mix is not None:
@@ -197,7 +197,7 @@ class _Layer:
 
 
 def lay_out(parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:
-    """An adapter of the module, its parts put together as the module's products are here."""
+    """Arrange an adapter of the module by this pass's products, with the parts of fused modules side by side."""
     groups = {"embed": ["model.embed_tokens"], "head": ["lm_head"]}
     for index in takewhile(lambda i: f"model.layers.{i}.self_attn.q_proj" in sizes, count()):
         for site, names in PRODUCTS.items():
@@ -207,7 +207,7 @@ def lay_out(parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:
 
 
 def _beside(names: list[str], parts: Mapping[str, LowRank], sizes: Sizes) -> list[tuple[int, LowRank]]:
-    """The parts of those modules that have one, with the columns where the modules' outputs begin."""
+    """Return the parts of those modules that have one, with the columns where the modules' outputs begin."""
     begins = accumulate((sizes[name][1] for name in names[:-1]), initial=0)
     return [(begin, parts[name]) for begin, name in zip(begins, names, strict=True) if name in parts]
 
@@ -218,7 +218,7 @@ def _stack(parts: list[Tensor | None]) -> Tensor | None:
 
 
 def _product(weight: Tensor | None, bias: Tensor | None) -> Product:
-    """x ↦ x Wᵀ + b, with the weight packed once where the CPU's library can (2 × faster at few tokens)."""
+    """Return x ↦ x Wᵀ + b, with the weight packed once where the CPU's library can (2 × faster at few tokens)."""
     assert weight is not None
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
         try:

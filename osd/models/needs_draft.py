@@ -1,4 +1,4 @@
-"""Which drafters draft without a draft model, and what is said where one is needed and none is named."""
+"""Which drafters need no draft model, and the error where one is needed and none is named."""
 
 from __future__ import annotations
 

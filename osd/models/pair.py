@@ -46,11 +46,11 @@ class Model:
 
     @cached_property
     def device(self) -> torch.device:
-        """Where its weights are, and stay."""
+        """The device its weights are on, and stay on."""
         return next(self.module.parameters()).device
 
     def decoder(self, rows: int, length: int) -> Decoder:
-        """A decoder over this model with a cache for ``rows`` rows of ``length`` positions."""
+        """Return a decoder over this model with a cache for ``rows`` rows of ``length`` positions."""
         forward = self.build(self.module)
         assert forward is not None
         return Decoder(self.module, forward, rows, length, self.limit)
@@ -58,23 +58,23 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target, the draft that guesses for it, and what they share."""
+    """A target, the draft model that proposes for it, and what they share."""
 
     target: Model
     draft: Model
     tokenizer: PreTrainedTokenizerBase | None
-    """The target's; None when its folder has none (then text, stop strings and chat are not to be had)."""
+    """The target's; None when its folder has none (then there is no text, no stop strings and no chat)."""
     eos_ids: frozenset[int]
     """Tokens that end a text."""
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are below this."""
+        """Number of token ids, which run from 0."""
         return self.target.vocab_size
 
     @property
     def device(self) -> torch.device:
-        """Where both models are."""
+        """The device both models are on."""
         return self.target.device
 
     @property
@@ -102,18 +102,18 @@ CHAINS = ("causal", "blended")
 
 
 def row_limit(pair: Pair, serve: ServeSettings) -> int:
-    """Tokens of a row, prompt and output, at most."""
+    """Return the most tokens of a row, prompt and output."""
     return min(serve.max_length, pair.limit)
 
 
 def row_length(pair: Pair, serve: ServeSettings) -> int:
-    """Positions of a row in the caches: its padding may stand beyond its own end."""
+    """Return the positions of a row in the caches: its padding may stand beyond its own end."""
     nodes = 0 if serve.drafter in CHAINS else serve.tree_nodes
     return row_limit(pair, serve) + max(serve.gamma_max, nodes) + 1
 
 
 def choose_device(device: str) -> torch.device:
-    """``auto`` is the first GPU if there is one, else the CPU.
+    """Return the device by name; ``auto`` is the first GPU if there is one, else the CPU.
 
     From then on the process goes without cuDNN's attention, which PyTorch prefers on some GPUs in half precision: it is
     made anew, in 60 ms, for each length that is read, which in decoding is every round. Other kernels take any length.
@@ -125,7 +125,8 @@ def choose_device(device: str) -> torch.device:
 
 
 def load_model(name: str | Path, device: torch.device, dtype: str = "auto") -> Model:
-    """A model from a Hugging Face folder or hub name, in evaluation mode. Raises ModelNotLoaded, CannotServeRagged."""
+    """Load a model from a Hugging Face folder or hub name, in evaluation mode. Raises ModelNotLoaded,
+    CannotServeRagged."""
     folder = Path(name)
     if folder.exists() or str(name).startswith((".", "/", "~")):
         _check_folder(folder)
@@ -138,7 +139,7 @@ def load_model(name: str | Path, device: torch.device, dtype: str = "auto") -> M
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase | None:
-    """The folder's tokenizer, or None when it has none."""
+    """Load the folder's tokenizer; None when it has none."""
     try:
         return AutoTokenizer.from_pretrained(str(name))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -146,7 +147,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase | None:
 
 
 def position_limit(config: Any) -> int:
-    """Positions that the model can attend over exactly."""
+    """Return the positions that the model can attend over exactly."""
     limit = int(getattr(config, "max_position_embeddings", None) or 1 << 30)
     window = getattr(config, "sliding_window", None)
     if window and getattr(config, "use_sliding_window", True):
@@ -176,7 +177,7 @@ def _check_folder(folder: Path) -> None:
 def check_vocabularies(
     target: Model, draft: Model, ours: PreTrainedTokenizerBase | None, theirs: PreTrainedTokenizerBase | None
 ) -> None:
-    """Raises VocabularyMismatch unless token ids mean the same to both models, by their tokenizers."""
+    """Check that token ids mean the same to both models, by their tokenizers. Raises VocabularyMismatch."""
     if ours is None or theirs is None:
         if target.vocab_size != draft.vocab_size:
             reason = f"{draft.vocab_size} tokens against {target.vocab_size}, and no tokenizer to compare"
@@ -191,7 +192,7 @@ def check_vocabularies(
 
 
 def eos_ids(module: PreTrainedModel) -> frozenset[int]:
-    """Tokens that end a text of this model."""
+    """Return the tokens that end a text of this model."""
     generation = getattr(module, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     eos = module.config.eos_token_id if eos is None else eos

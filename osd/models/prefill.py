@@ -1,4 +1,5 @@
-"""Prompts into a cache: the pieces of several rows share passes, where padding does not eat what sharing saves."""
+"""Prefill: prompts into a cache. The pieces of several rows share passes, where padding does not eat what sharing
+saves."""
 
 from __future__ import annotations
 
@@ -9,17 +10,18 @@ from itertools import pairwise
 from osd.models.decoder import CHUNK, Decoder
 
 PADDED = 1.25
-"""A shared pass may compute so many times what its rows need: queries times keys, and tokens where it cannot pack."""
+"""Most work of a shared pass relative to what its rows need: in queries times keys, and in tokens where it cannot
+pack."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
-    """Tokens of one row that are read next."""
+    """Tokens of one row that are prefilled next."""
 
     place: int
     """The row's number in the cache."""
     start: int
-    """Position of the first."""
+    """Position of the first token."""
     tokens: Sequence[int]
 
 
@@ -36,7 +38,7 @@ def _cut(piece: PrefillChunk) -> Iterator[PrefillChunk]:
 
 
 def _runs(decoder: Decoder, pieces: Sequence[PrefillChunk]) -> Iterator[list[PrefillChunk]]:
-    """Pieces of neighbouring rows that share a pass."""
+    """Yield pieces of neighbouring rows that share a pass."""
     run: list[PrefillChunk] = []
     for piece in pieces:
         if run and not _fit(decoder, [*run, piece]):
@@ -48,7 +50,7 @@ def _runs(decoder: Decoder, pieces: Sequence[PrefillChunk]) -> Iterator[list[Pre
 
 
 def _fit(decoder: Decoder, run: Sequence[PrefillChunk]) -> bool:
-    """Whether these may be one pass: consecutive rows, few tokens, little padding, and none beyond a row."""
+    """Return whether these may be one pass: consecutive rows, few tokens, little padding, and none beyond a row."""
     width, tokens = max(len(piece.tokens) for piece in run), sum(len(piece.tokens) for piece in run)
     seen = sum(len(piece.tokens) * (piece.start + len(piece.tokens)) for piece in run)
     span = max(piece.start for piece in run) + width

@@ -1,9 +1,9 @@
-"""Beginnings of prompts that were read before: their keys and values are copied into a row instead of computed again.
+"""Prefix cache: keys and values of prompt beginnings seen before are copied into a row instead of computed again.
 
 Kept in blocks of BLOCK tokens, as vLLM keeps them. A block is found by the block before it and its own tokens, which
 are compared, not only hashed: what is copied was computed for these tokens after those. The first block follows its
 owner, so that prompts of different owners share nothing. Memory is taken once, at the first prompt, and bounded; the
-block unused longest makes room.
+least recently used block makes room.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from storage.settings import ServeSettings
 BLOCK = 32
 """Tokens of a block."""
 DRAFTS_PART = 4
-"""Of the memory that is given, the default draft gets this part, 1/4, and the target the rest."""
+"""Divisor of the memory: the default draft gets this part, 1/4, and the target the rest."""
 Key = tuple[Hashable, tuple[int, ...]]
 """The owner, or the number of the block before, and a block's tokens."""
 
 
 class Prefixes:
-    """The blocks of one cache. Not thread-safe."""
+    """The blocks of one KV cache. Not thread-safe."""
 
     def __init__(self, cache: RaggedCache, budget: int, *, shared: bool) -> None:
-        """``budget``: bytes. ``shared``: tenants share their prompts' beginnings."""
+        """Start empty. ``budget``: bytes. ``shared``: tenants share their prompts' beginnings."""
         self.cache, self.budget, self.shared = cache, budget, shared
         self._known: OrderedDict[Key, tuple[int, int]] = OrderedDict()
-        """Number and slot of each block, the one unused longest first. A block is used whenever one that follows it is,
-        and counts as newer then: so the first has no follower."""
+        """Number and slot of each block, the least recently used first. A block is used whenever one that follows it
+        is, and counts as newer then: so the first has no follower."""
         self._free: list[int] = []
         self._pool: list[Tensor] = []
-        """(heads, blocks, BLOCK, head_dim) of each tensor of the cache."""
+        """(heads, blocks, BLOCK, head_dim) for each tensor of the cache."""
         self._count = 0
 
     @property
     def blocks(self) -> int:
-        """How many are kept."""
+        """Number of blocks that are kept."""
         return len(self._known)
 
     def owner(self, tenant: str, version: str = "") -> Hashable:
@@ -102,11 +102,12 @@ class Prefixes:
             self._known.move_to_end(key)
 
     def _take(self) -> int:
-        """A free slot. Blocks of the prompt at hand were touched just now, and stay."""
+        """Return a free slot, evicting a block if need be. Blocks of the prompt at hand were touched just now, and
+        stay."""
         return self._free.pop() if self._free else self._known.popitem(last=False)[1][1]
 
     def _open(self) -> None:
-        """Take memory, once the shapes are known."""
+        """Allocate memory, once the shapes are known."""
         if self._pool:
             return
         kept = self.cache.kept
@@ -120,17 +121,17 @@ class Prefixes:
 
 
 def target_prefixes(serve: ServeSettings, cache: RaggedCache) -> Prefixes | None:
-    """The target's; None where there are to be none."""
+    """Return the target's prefix cache; None where the settings give it no memory."""
     whole = serve.prefix_cache_mb << 20
     return Prefixes(cache, whole - whole // DRAFTS_PART, shared=serve.prefix_shared) if whole else None
 
 
 def draft_prefixes(serve: ServeSettings, cache: RaggedCache) -> Prefixes | None:
-    """The default draft's."""
+    """Return the default draft's prefix cache; None where the settings give it no memory."""
     whole = serve.prefix_cache_mb << 20
     return Prefixes(cache, whole // DRAFTS_PART, shared=serve.prefix_shared) if whole else None
 
 
 def _blocks(tokens: Sequence[int], length: int) -> list[tuple[int, ...]]:
-    """The whole blocks of the first ``length`` tokens."""
+    """Split the first ``length`` tokens into whole blocks, leaving out the rest."""
     return [tuple(tokens[at : at + BLOCK]) for at in range(0, length - BLOCK + 1, BLOCK)]

@@ -1,8 +1,8 @@
-"""Attention in a ragged pass: which rows attend together, and the attention.
+"""Attention in a ragged pass: which rows attend together, and the attention itself.
 
-Rows that share a call read as far as the longest of them, and as many queries as the one that feeds most; what a row
-has no use for is masked, but it takes its time. A call of its own costs a little, too. So neighbouring rows share one
-where that is cheaper than two.
+Rows that share a call are all padded to the longest of them and to the most queries that one of them has; the padding
+is masked, but it takes its time. A call of its own costs a little, too. So neighbouring rows share one where that is
+cheaper than two.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from torch import Tensor
 from osd.logits import spread
 
 CALL = 50_000
-"""What a call costs before it reads anything: so many numbers of its keys one query reads meanwhile, on one core."""
+"""Fixed cost of an attention call, as the number of key elements that one query reads meanwhile on one core."""
 PLANNING = 3
-"""What working out the groups costs, in calls."""
+"""Cost of working out the groups, in calls."""
 BLOCK = 128
-"""Queries that attend together: of a long pass, the earlier ones are spared the keys that come after them."""
+"""Queries that attend together: in a long pass, the earlier ones are spared the keys that come after them."""
 
 
 class AttentionGroup(NamedTuple):
-    """Neighbouring rows that share a call."""
+    """Neighbouring rows that share an attention call."""
 
     rows: slice
-    """Of the aimed rows."""
+    """Their indices among the pass's rows."""
     tokens: slice
-    """Of the pass's tokens, row after row."""
+    """Their indices among the pass's tokens, row after row."""
     width: int
-    """Queries of a row."""
+    """Queries of each row."""
     start: int
     """The furthest position at which one of the rows begins."""
     span: int
@@ -40,11 +40,11 @@ class AttentionGroup(NamedTuple):
     mask: Tensor
     """(rows, 1, width, span) additive."""
     places: Tensor | None
-    """(n,) int64: which of the rows · width queries are the pass's tokens; None for all of them."""
+    """(n,) int64: which of the rows · width queries are tokens of the pass; None for all of them."""
 
 
 class Share(NamedTuple):
-    """Rows of a group to be: they begin at ``first``, and feed ``tokens`` in all."""
+    """Candidate group of ``rows`` rows from ``first`` on, which feed ``tokens`` tokens in all."""
 
     first: int
     rows: int
@@ -54,7 +54,7 @@ class Share(NamedTuple):
     span: int
 
     def beside(self, other: Share) -> Share:
-        """Both as one."""
+        """Return the group that both make together."""
         return Share(
             self.first, self.rows + other.rows, self.tokens + other.tokens, max(self.width, other.width),
             max(self.start, other.start), max(self.span, other.span),
@@ -62,18 +62,18 @@ class Share(NamedTuple):
 
     @property
     def reads(self) -> float:
-        """Positions, as often as they are read: queries of one row share some of that."""
+        """Cost of reading the keys, in positions: queries of one row share some of it."""
         return self.rows * self.span * effort(self.width)
 
 
 def effort(width: int) -> float:
-    """What so many queries of a row cost beside one."""
+    """Return what ``width`` queries of a row cost, relative to one."""
     return 1.0 if width == 1 else 1.3 + 0.25 * width
 
 
 def share_out(starts: Sequence[int], counts: Sequence[int], size: int, layers: int) -> list[Share]:
-    """Rows that feed ``counts[i]`` tokens from ``starts[i]`` on, in groups. ``size``: numbers of one position's keys,
-    0 where everybody is to share one call."""
+    """Split rows that feed ``counts[i]`` tokens from ``starts[i]`` on into groups. ``size``: elements of one position's
+    keys, 0 where all rows are to share one call."""
     alone = [Share(i, 1, n, n, begin, begin + n) for i, (begin, n) in enumerate(zip(starts, counts, strict=True))]
     if len(alone) == 1:
         return alone
@@ -97,8 +97,8 @@ def share_out(starts: Sequence[int], counts: Sequence[int], size: int, layers: i
 def group(
     shares: Sequence[Share], counts: Sequence[int], mask: Tensor, packed: Tensor | None = None
 ) -> list[AttentionGroup]:
-    """Groups of a pass over ``counts[i]`` tokens of each row, with its mask (B, 1, T, span) and, where not all of the
-    B · T tokens are fed, which of them are."""
+    """Return the groups of a pass over ``counts[i]`` tokens of each row, with its mask (B, 1, T, span) and, where not
+    all of the B · T tokens are fed, which of them are."""
     groups, begin = [], 0
     for share in shares:
         rows, end = slice(share.first, share.first + share.rows), begin + share.tokens
@@ -119,8 +119,8 @@ def _places(counts: Sequence[int], width: int, device: torch.device) -> Tensor |
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float) -> Tensor:
-    """A group's queries (n, heads, head_dim), of its tokens, over its rows' keys and values (rows, heads, span,
-    head_dim): (n, heads · head_dim)."""
+    """Compute a group's attention: queries (n, heads, head_dim) over its rows' keys and values (rows, heads, span,
+    head_dim) → (n, heads · head_dim)."""
     rows, shape = len(keys), query.shape[1:]
     if group.places is None:
         lines = query.view(rows, group.width, *shape)
@@ -131,7 +131,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, s
 
 
 def _look(query: Tensor, keys: Tensor, values: Tensor, group: AttentionGroup, scale: float) -> Tensor:
-    """(rows, heads, width, head_dim), in blocks of queries that all stand before the keys they are spared."""
+    """Compute attention (rows, heads, width, head_dim) in blocks of queries, sparing each block the keys after it."""
     shared, blocks = query.shape[1] != keys.shape[1], []
     if group.width <= BLOCK:
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=group.mask, scale=scale, enable_gqa=shared)

@@ -1,4 +1,4 @@
-"""Whether a draft that was loaded aside runs, before it drafts for anybody.
+"""Sanity check of a draft that was loaded aside, before it drafts for any request.
 
 Files with the right digest may hold weights that give no numbers, and a pass may fail on this machine alone.
 """
@@ -17,8 +17,10 @@ TOKENS = 8
 
 @torch.inference_mode()
 def require_runs(decoder: Decoder, module: PreTrainedModel, version: str) -> None:
-    """One pass over a few tokens, by the forward pass that will draft. Raises DraftUnsound: it fails, or a position has
-    no likeliest token. The decoder's own cache is not touched."""
+    """Run one pass over a few tokens, by the forward pass that will draft, without touching the decoder's own cache.
+
+    Raises DraftUnsound when it fails or gives logits that are not finite.
+    """
     count = min(TOKENS, decoder.cache.length)
     step = max(1, vocabulary_size(module) // count)
     tokens = torch.arange(count, device=decoder.device).unsqueeze(0) * step
@@ -31,6 +33,6 @@ def require_runs(decoder: Decoder, module: PreTrainedModel, version: str) -> Non
 
 
 def require_finite(adapter: Adapter, version: str) -> None:
-    """Raises DraftUnsound for an adapter with a weight that is no number; it is not run, for its base is in use."""
+    """Check that an adapter's weights are finite, without running it, for its base is in use. Raises DraftUnsound."""
     if not all(bool(tensor.isfinite().all()) for site in adapter.sites.values() for tensor in site.tensors):
         raise DraftUnsound(version=version, reason="its adapter has weights that are no finite numbers")

@@ -1,4 +1,4 @@
-"""Positions of requests that are under way; of those that ended, samples."""
+"""Assembles samples: positions of requests under way, grouped by request once it has ended."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from storage.records import RequestSamples, TokenKind
 
 
 class SampleAssembler:
-    """Blocks in order. One thread at a time."""
+    """Collects blocks in order and makes samples of them. Used by one thread at a time."""
 
     def __init__(self) -> None:
         self._blocks: list[Block] = []
 
     def __len__(self) -> int:
-        """Positions that are held."""
+        """Count the positions that are held."""
         return sum(len(block.chances) for block in self._blocks)
 
     def add(self, block: Block | None) -> None:
-        """What came."""
+        """Add a block; None adds nothing."""
         if block is not None:
             self._blocks.append(block)
 
     def take(self, completions: Sequence[Completion]) -> list[RequestSamples]:
-        """Of requests that ended, what is to be kept: nothing of those that were cancelled. All of it is let go."""
+        """Return the samples of requests that ended and drop their positions; cancelled requests give none."""
         if not completions or not self._blocks:
             return []
         whole = _joined(self._blocks)
@@ -53,18 +53,18 @@ def _joined(blocks: Sequence[Block]) -> Block:
 
 
 def _picked(block: Block, order: Ints) -> Block:
-    """These spans of it, in this order."""
+    """Select spans of a block, in this order."""
     owners, *columns = block.spans
     spans = Spans([owners[i] for i in order.tolist()], *(column[order] for column in columns))
     begins = np.cumsum(block.spans.lengths) - block.spans.lengths
     at = runs(begins[order], spans.lengths)
-    # take, unlike [], lets others have the interpreter
+    # take, unlike [], releases the interpreter
     kept = TopKLogprobs(*(np.take(array, at, axis=0) for array in block.kept))  # type: ignore[arg-type]
     return Block(spans, kept, np.take(block.chances, at))
 
 
 def _samples(completions: Sequence[Completion], ended: Ints, block: Block) -> Iterator[RequestSamples]:
-    """Of the spans ``ended`` (n,) says whose completion, ascending."""
+    """Yield the samples of completions; ``ended`` (n,) is the index of each span's completion, ascending."""
     spans, kept = block.spans, block.kept
     positions = runs(spans.begins, spans.lengths).astype(np.int32)
     lasts = np.cumsum(spans.lengths) - 1
@@ -100,7 +100,7 @@ def _samples(completions: Sequence[Completion], ended: Ints, block: Block) -> It
 
 
 def acceptance_of(kinds: npt.NDArray[np.uint8], chances: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """(m,) min(1, p/q) of what was drafted and judged: at temperature 0, 1 where the target agreed and 0 where not.
+    """Return min(1, p/q) of what was drafted and verified: at temperature 0, 1 where the target agreed, else 0: (m,).
     NaN where nothing was drafted."""
     known = np.where(np.isnan(chances), kinds == TokenKind.ACCEPTED, chances)
     return np.where(kinds == TokenKind.UNDRAFTED, np.nan, known).astype(np.float16)

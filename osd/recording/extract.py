@@ -1,4 +1,4 @@
-"""What is kept of rounds: every verified position, or those where a draft was corrected. Many rounds in one go.
+"""Extracts what is kept of rounds: every verified position, or those where a draft was corrected. Many rounds at once.
 
 spans_of(taken, mode)            which positions, as arrays
 gather(taken, mode, reducer)     those, with what is kept of the target's distribution there
@@ -28,17 +28,17 @@ ACCEPTED, REJECTED, UNDRAFTED = (int(kind) for kind in (TokenKind.ACCEPTED, Toke
 
 
 class Taken(NamedTuple):
-    """A round of B rows, as it was."""
+    """One round of B sequences, with its logits."""
 
     progress: Sequence[RequestOutput]
-    """(B,) what it brought each row."""
+    """(B,) what the round brought each sequence."""
     verdict: VerifyResult
     scored: RaggedLogits
-    """The target's logits, which must stay as they are."""
+    """The target's logits, which must not be changed meanwhile."""
 
 
 class Spans(NamedTuple):
-    """n runs of consecutive positions, each of one request and one round; all but their last ones were accepted."""
+    """n runs of consecutive positions, each from one request and one round; all but their last ones were accepted."""
 
     owners: list[str]
     """(n,) the requests' ids."""
@@ -47,34 +47,34 @@ class Spans(NamedTuple):
     lengths: Ints
     """(n,) each at least 1."""
     lasts: Ints
-    """(n,) what became of the last one, a TokenKind."""
+    """(n,) the TokenKind of the last one."""
     refused: Ints
-    """(n,) the token that was drafted there, where it was rejected; else 0."""
+    """(n,) the drafted token there, where it was rejected; else 0."""
 
 
 class Origins(NamedTuple):
-    """Where n spans come from."""
+    """Which rounds and rows n spans come from."""
 
     rounds: Ints
-    """(n,) which of the rounds, ascending."""
+    """(n,) index of the round, ascending."""
     rows: Ints
-    """(n,) which row of it."""
+    """(n,) index of the row in it."""
     firsts: Ints
-    """(n,) which of the tokens that the round brought the row is the first one."""
+    """(n,) index of the span's first token among those that the round brought the row."""
 
 
 class Places(NamedTuple):
-    """m positions, where they were decided."""
+    """Where m positions were decided: round, row and line of logits."""
 
     rounds: Ints
-    """(m,) which of the rounds, ascending."""
+    """(m,) index of the round, ascending."""
     rows: Ints
-    """(m,) which row of it."""
+    """(m,) index of the row in it."""
     within: Ints
-    """(m,) which of the row's logits."""
+    """(m,) index among the row's logits."""
 
     def lines(self, taken: Sequence[Taken]) -> Ints:
-        """(m,) which line of its round's logits."""
+        """Return the indices of the lines in their rounds' logits: (m,)."""
         sizes = _ints(len(one.scored.begins) for one in taken)
         begins = _ints(chain.from_iterable(one.scored.begins for one in taken))
         found: Ints = begins[(np.cumsum(sizes) - sizes)[self.rounds] + self.rows] + self.within
@@ -87,25 +87,26 @@ class Block(NamedTuple):
     spans: Spans
     kept: TopKLogprobs
     chances: Floats
-    """(m,) min(1, p/q) there; NaN where it follows from the kinds: in a greedy batch."""
+    """(m,) min(1, p/q) there; NaN where it follows from the kinds, as in a greedy batch."""
 
 
 class Launched(NamedTuple):
-    """A block that a device may be at still."""
+    """A block that the device may still be working on."""
 
     spans: Spans
     kept: tuple[Tensor, Tensor, Tensor]
-    """See :func:`osd.recording.topk.launched`."""
+    """The target's top k, see :func:`osd.recording.topk.launched`."""
     chances: Tensor | None
-    """(m,); None: NaN."""
+    """(m,) min(1, p/q); None for NaN everywhere."""
 
     def block(self) -> Block:
-        """When it is there."""
+        """Wait for the device and return the block."""
         return Block(self.spans, on_host(*self.kept), _known(self.chances, int(self.spans.lengths.sum())))
 
 
 def launch(taken: Taken, mode: str, k: int) -> Launched | None:
-    """What is kept of a round, without waiting for its device. A GPU's memory is not for logits that wait."""
+    """Start extracting what is kept of a round, without waiting for its device; None where that is nothing. A GPU's
+    memory is not for logits that wait."""
     spans, origins = spans_of([taken], mode)
     if not spans.owners:
         return None
@@ -115,7 +116,7 @@ def launch(taken: Taken, mode: str, k: int) -> Launched | None:
 
 
 def gather(taken: Sequence[Taken], mode: str, reducer: Reducer) -> Block | None:
-    """What is kept of these rounds; None where that is nothing."""
+    """Extract what is kept of these rounds; None where that is nothing."""
     spans, origins = spans_of(taken, mode)
     if not spans.owners:
         return None
@@ -125,8 +126,8 @@ def gather(taken: Sequence[Taken], mode: str, reducer: Reducer) -> Block | None:
 
 
 def spans_of(taken: Sequence[Taken], mode: str) -> tuple[Spans, Origins]:
-    """All that each round brought a row that may be learned from (``verified``), or its corrected token
-    (``rejected``)."""
+    """Return the spans that may be learned from: all that each round brought a row (``verified``), or its corrected
+    token (``rejected``)."""
     steps = [step for one in taken for step in one.progress]
     ends, counts = _ints(step.length for step in steps), _ints(len(step.tokens) for step in steps)
     accepted = _ints(chain.from_iterable(one.verdict.accepted for one in taken))
@@ -157,7 +158,7 @@ def _ints(numbers: Iterable[int]) -> Ints:
 
 
 def _refused(taken: Sequence[Taken], origins: Origins, accepted: Ints, corrected: npt.NDArray[np.bool_]) -> Ints:
-    """(n,) the token that was drafted after the accepted ones, where one was refused; else 0."""
+    """Return the token that was drafted after the accepted ones, where one was refused; else 0: (n,)."""
     found = np.zeros_like(accepted)
     places = zip(*(column[corrected].tolist() for column in (origins.rounds, origins.rows, accepted)), strict=True)
     found[corrected] = [taken[number].verdict.drafted[row][place] for number, row, place in places]
@@ -165,7 +166,7 @@ def _refused(taken: Sequence[Taken], origins: Origins, accepted: Ints, corrected
 
 
 def _places(taken: Sequence[Taken], spans: Spans, origins: Origins) -> Places:
-    """Where each position was decided."""
+    """Return where each position of the spans was decided."""
     within = runs(origins.firsts, spans.lengths)
     ends = np.cumsum(spans.lengths)
     trees = np.array([one.verdict.paths is not None for one in taken])
@@ -177,7 +178,7 @@ def _places(taken: Sequence[Taken], spans: Spans, origins: Origins) -> Places:
 
 
 def runs(firsts: Ints, lengths: Ints) -> Ints:
-    """(m,) first, first + 1, … of each run, one run after another."""
+    """Return first, first + 1, … of each run, one run after another: (m,)."""
     ends = np.cumsum(lengths)
     starts: Ints = np.repeat(firsts - ends + lengths, lengths)
     return np.arange(len(starts)) + starts
@@ -191,7 +192,7 @@ def _chances(verdict: VerifyResult, rows: Ints, within: Ints) -> Tensor | None:
 
 
 def _known_of(taken: Sequence[Taken], places: Places) -> Floats:
-    """(m,) of many rounds."""
+    """Return min(1, p/q) at places of many rounds, NaN for greedy ones: (m,)."""
     numbers, rows, within = places
     known = np.full(len(numbers), np.nan, np.float32)
     sampled = [number for number, one in enumerate(taken) if one.verdict.chances is not None]

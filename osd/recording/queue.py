@@ -1,4 +1,4 @@
-"""Between the decode loop and the recorder's thread: a bounded queue that knows when waking the thread is worth it.
+"""Bounded queue between the decode loop and the recorder's thread, which wakes the thread only when that is worth it.
 
 Every time the thread runs, it takes the interpreter, and on a machine that is busy decoding a core too. So it runs
 when a batch of requests is finished, when the oldest of them has waited long enough, when logits wait to be reduced,
@@ -14,38 +14,39 @@ from typing import NamedTuple
 from osd.recording.round_batch import RoundBatch
 
 ENOUGH_ROWS, ENOUGH_BYTES = 640, 16 << 20
-"""Rows of rounds that may wait to be looked at, and how large their logits may be: fewer cost more a position."""
+"""Rows of rounds, and bytes of their logits, that may wait to be reduced: in smaller lots each position costs more."""
 
 
 class Work(NamedTuple):
-    """What the thread is to do."""
+    """What the recorder's thread is to do next."""
 
     parcels: list[RoundBatch]
     flush: bool
-    """Write what is finished."""
+    """Whether to write what is finished."""
     last: bool
-    """Nothing will follow."""
+    """Whether nothing will follow."""
 
 
 class Buffer:
-    """Parcels in order. ``put`` never waits; ``get`` and ``done`` are the thread's."""
+    """Queue of :class:`RoundBatch` objects. ``put`` never waits; ``get`` and ``done`` are for the recorder's thread."""
 
     def __init__(self, limit: int, requests: int, seconds: float) -> None:
-        """At most ``limit`` bytes; what is finished is due with so many ``requests``, or after so many ``seconds``."""
+        """Hold at most ``limit`` bytes; finished requests are due when there are ``requests`` of them, or after
+        ``seconds``."""
         self.limit = limit
         self._requests, self._seconds = requests, seconds
         self._parcels: list[RoundBatch] = []
         self._wake = threading.Condition()
         self._held = self._taken = 0
-        """Bytes: of everything here, and of it what the thread is working on."""
+        """Bytes: of everything in the queue, and of the part that the thread is working on."""
         self._rows = self._finished = 0
         self._oldest: float | None = None
-        """When the first of the finished requests came, by a clock that nobody sets."""
+        """Monotonic time at which the first of the finished requests came."""
         self._asked = self._closing = False
         self._idle = True
 
     def put(self, parcel: RoundBatch) -> bool:
-        """Add a parcel; False when only its completions found room."""
+        """Add a batch; return False when there was room for its completions alone."""
         with self._wake:
             if fits := self._held + parcel.bytes <= self.limit:
                 self._held, self._rows = self._held + parcel.bytes, self._rows + parcel.rows
@@ -58,7 +59,7 @@ class Buffer:
             return fits
 
     def get(self, until: float | None = None) -> Work:
-        """Wait for work, ``until`` that time.monotonic at most."""
+        """Wait for work, at most until ``until`` (by time.monotonic)."""
         with self._wake:
             while not (due := self._due()) and not self._crowded() and (left := self._left(until)) != 0:
                 self._wake.wait(left)
@@ -69,7 +70,7 @@ class Buffer:
             return Work(parcels, due, self._closing)
 
     def done(self) -> None:
-        """The work is done: its memory is free."""
+        """Free the memory of the work that was done."""
         with self._wake:
             self._held, self._taken = self._held - self._taken, 0
             self._idle = not self._parcels and self._oldest is None
@@ -84,7 +85,7 @@ class Buffer:
             return self._wake.wait_for(lambda: self._idle, timeout)
 
     def close(self) -> None:
-        """The next work is the last."""
+        """Make the next work the last."""
         with self._wake:
             self._closing = True
             self._wake.notify_all()
@@ -97,7 +98,7 @@ class Buffer:
             self._wake.notify_all()
 
     def _left(self, until: float | None) -> float | None:
-        """Seconds until the thread is to run by itself; None: never."""
+        """Return the seconds until the thread is due to run by itself; None for never."""
         ends = [until, None if self._oldest is None else self._oldest + self._seconds]
         return min((max(0.0, end - time.monotonic()) for end in ends if end is not None), default=None)
 

@@ -1,10 +1,10 @@
-"""Keeps what can be learned from decoding: a bounded buffer between the decode loop and the store.
+"""Records what can be learned from decoding: a bounded queue between the decode loop and the store.
 
 Rounds are noted as they were and handed, a few at a time (:mod:`osd.recording.round_batch`), to a thread of the
 recorder's own. That finds the positions worth keeping (:mod:`osd.recording.extract`), reduces the target's logits
 there to top-k log-probabilities (:mod:`osd.recording.topk`), puts them together by request
 (:mod:`osd.recording.assemble`) and writes them, with the totals of finished requests, to storage
-(:mod:`osd.recording.writer`). When the buffer is full, positions are dropped and counted; decoding never waits.
+(:mod:`osd.recording.writer`). When the queue is full, positions are dropped and counted; decoding never waits.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ from storage.settings import Settings
 from storage.store import Store
 
 SWITCH_SECONDS = 2e-5
-"""How soon a thread of this process must let another have the interpreter."""
+"""Interpreter switch interval: how soon a thread of this process must let another have the interpreter."""
 
 
 class Recorder:
     """Writes samples and outcomes to a store, from a thread of its own. Close it to flush."""
 
     def __init__(self, store: Store, settings: Settings, worker: str, tokenizer: Any = None) -> None:
-        """``worker`` names this process in the counters; ``tokenizer`` gives the redaction hook text. Raises BadSetting
-        for a hook that cannot be loaded, and for traces without their library."""
+        """Start the thread. ``worker`` names this process in the counters; ``tokenizer`` gives the redaction hook text.
+
+        Raises BadSetting for a hook that cannot be loaded, and for traces without their library.
+        """
         self.redactor = Redactor(load_hook(settings.privacy.redact), tokenizer)
         self.store, self.worker = store, worker
         self.mode = settings.serve.record
@@ -66,12 +68,12 @@ class Recorder:
 
     @property
     def dropped(self) -> int:
-        """Positions lost: the buffer was full, or neither the store nor this machine's disk took them."""
+        """Positions lost: the queue was full, or neither the store nor this machine's disk took them."""
         return self._overflowed + self.handover.lost_positions
 
     @property
     def seconds(self) -> float:
-        """What recording has taken so far of the decode loop."""
+        """Seconds that recording has taken so far of the decode loop."""
         return self._on_the_spot
 
     @property
@@ -80,7 +82,7 @@ class Recorder:
         return self._aside
 
     def take(self, progress: Sequence[RequestOutput], verdict: VerifyResult, scored: RaggedLogits) -> None:
-        """What one round brought, from the decode loop: it and its logits must stay as they are."""
+        """Take what one round brought, from the decode loop; the round and its logits must not change any more."""
         begun = time.perf_counter()
         if self.mode != "off":
             self._note(Taken(progress, verdict, scored))
@@ -96,7 +98,8 @@ class Recorder:
             self._parcel.add_launched(launched)
 
     def finish(self, completion: Completion) -> None:
-        """A request that ended outside a round: its totals count, its positions are forgotten if it was cancelled."""
+        """Record a request that ended outside a round: its totals count, its positions are dropped if it was
+        cancelled."""
         self._send([completion])
 
     def _send(self, completions: list[Completion]) -> None:
@@ -107,8 +110,8 @@ class Recorder:
             self._overflowed += parcel.kept(self.mode)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Write everything handed over so far, now, and wait until it is in the store, or on this machine's disk where
-        the store is away; False when the time ran out."""
+        """Write everything handed over so far, and wait until it is in the store, or on this machine's disk where
+        the store is away; return False when the time ran out."""
         return self.buffer.empty(timeout)
 
     def close(self) -> None:
@@ -120,13 +123,13 @@ class Recorder:
             self.tracing.close()
 
     def _work(self) -> None:
-        torch.set_num_threads(1)  # of this thread: reducing must not take cores from decoding
+        torch.set_num_threads(1)  # for this thread alone: reducing must not take cores from decoding
         import_module("pyarrow.parquet")  # a tenth of a second, which the first segment would have to wait for
         while not self._turn():
             pass
 
     def _turn(self) -> bool:
-        """Wait for work and do it, whether it was the last; nothing of it is held while the next is waited for."""
+        """Wait for work, do it, and return whether it was the last; its memory is freed before the next wait."""
         parcels, flush, last = self.buffer.get(self.handover.due)
         self._sort(parcels)
         if flush:
@@ -153,5 +156,5 @@ class Recorder:
 
 
 def stays(logits: Tensor) -> bool:
-    """Whether they may wait where they are."""
+    """Return whether logits may wait on their device."""
     return logits.device.type == "cpu"

@@ -1,7 +1,7 @@
 """The hook that sees every request before anything of it is written.
 
 A hook takes a :class:`Passage` and answers token ids, as many as there were, or None: do not keep this one. Positions
-whose token it changed are dropped with all that the target said there, for that names the token. What follows later
+whose token it changed are dropped with the target's distribution there, for that names the token. What follows later
 stays, so a hook that must be sure answers None. Where a hook raises or answers something else, nothing is written.
 """
 
@@ -38,7 +38,7 @@ class Passage:
     route: str
 
     def without(self, pattern: str, token: int) -> tuple[int, ...]:
-        """The tokens, with ``token`` in place of each that a match of the regular expression touches."""
+        """Return the tokens, with ``token`` in place of each that a match of the regular expression touches."""
         ends = np.cumsum([len(piece) for piece in self.pieces])
         tokens = np.array(self.tokens)
         for match in re.finditer(pattern, "".join(self.pieces)):
@@ -51,7 +51,7 @@ Hook = Callable[[Passage], Sequence[int] | None]
 
 
 class Redactor:
-    """Lets a hook see requests, and applies what it answers."""
+    """Runs a hook over requests, and applies what it answers."""
 
     def __init__(self, hook: Hook | None, tokenizer: Any = None) -> None:
         self._hook = hook
@@ -62,7 +62,7 @@ class Redactor:
         """Requests that were not kept because the hook failed."""
 
     def __call__(self, batch: list[RequestSamples]) -> list[RequestSamples]:
-        """What may be written."""
+        """Return the samples that may be written."""
         return batch if self._hook is None else [kept for one in batch if (kept := self._seen(one)) is not None]
 
     def _seen(self, samples: RequestSamples) -> RequestSamples | None:
@@ -85,7 +85,7 @@ class Redactor:
 
 
 def redacted(samples: RequestSamples, answer: Sequence[int]) -> RequestSamples:
-    """The request with other tokens, and without the positions where they changed. Raises ValueError."""
+    """Return the request with other tokens, and without the positions where they changed. Raises ValueError."""
     tokens = np.array(answer, np.int32)
     if tokens.shape != samples.tokens.shape:
         raise ValueError(f"a hook answers {len(samples.tokens)} tokens or None, not {tokens.shape}")
@@ -97,7 +97,7 @@ def redacted(samples: RequestSamples, answer: Sequence[int]) -> RequestSamples:
 
 
 def load_hook(name: str | None) -> Hook | None:
-    """The hook that ``privacy.redact`` names. Raises BadSetting."""
+    """Load the hook that ``privacy.redact`` names. Raises BadSetting."""
     if name is None:
         return None
     try:

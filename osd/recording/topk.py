@@ -1,7 +1,7 @@
-"""The target's logits, reduced to what is kept of them: the k likeliest tokens and the mass outside.
+"""Reduces the target's logits to what is kept of them: the k likeliest tokens and the mass outside.
 
 On a CPU the recorder's thread does it, by a compiled pass (:mod:`osd.kernels.topk`), 4 µs a position, without the
-interpreter, which decoding needs, and of logits where they lie: nothing is copied. Until that pass is compiled, by
+interpreter, which decoding needs, and reading logits where they lie: nothing is copied. Until that pass is compiled, by
 PyTorch; and by PyTorch on a GPU, where the decode loop only launches it.
 """
 
@@ -20,7 +20,7 @@ from osd.kernels.compile_subprocess import apart
 
 Index = npt.NDArray[np.int64]
 Compiled = Callable[..., None]
-"""See :func:`osd.kernels.topk.reduce_rows`."""
+"""The compiled reduction, :func:`osd.kernels.topk.reduce_rows`."""
 OTHERWISE = "positions are reduced by PyTorch, which takes four times as long"
 
 
@@ -30,30 +30,31 @@ class TopKLogprobs(NamedTuple):
     ids: npt.NDArray[np.int32]
     """(m, k) the likeliest tokens, likeliest first."""
     logprobs: npt.NDArray[np.float32]
-    """(m, k) natural logarithms."""
+    """(m, k) their natural log-probabilities."""
     outside: npt.NDArray[np.float32]
-    """(m,) probability of all other tokens."""
+    """(m,) total probability of all other tokens."""
 
 
 def reduce_plain(logits: Tensor, k: int) -> TopKLogprobs:
-    """Logits (m, V) of any type and device → what is kept of them, k at most V. A row with NaN comes out as NaN."""
+    """Reduce logits (m, V) of any dtype and device by PyTorch; k is at most V. A row with NaN comes out as NaN."""
     return on_host(*launched(logits, k))
 
 
 def launched(logits: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The same on the logits' own device, which may be at it still: ids, log-probabilities, mass outside."""
+    """Start the reduction on the logits' own device: ids, log-probabilities and mass outside, which may not be ready
+    yet."""
     # on the CPU log_softmax takes a third of logsumexp's time
     logprobs, ids = logits.log_softmax(-1, dtype=torch.float32).topk(min(k, logits.shape[1]), dim=-1)
     return ids.to(torch.int32), logprobs, (1 - logprobs.exp().sum(-1)).clamp_(min=0)
 
 
 def on_host(ids: Tensor, logprobs: Tensor, outside: Tensor) -> TopKLogprobs:
-    """What was launched, when it is there."""
+    """Wait for a launched reduction and bring it to the host."""
     return TopKLogprobs(ids.cpu().numpy(), logprobs.cpu().numpy(), outside.cpu().numpy())
 
 
 def rows_at(table: Tensor, index: Index) -> Tensor:
-    """(n, …) → (m, …): these of the n, on the table's device."""
+    """Index a table on its own device: (n, …) → (m, …)."""
     return table[torch.from_numpy(index).to(table.device)]
 
 
@@ -61,7 +62,7 @@ class Reducer:
     """Reduces logits in the fastest way there is at the moment."""
 
     def __init__(self, k: int, compiled: bool = True) -> None:
-        """``compiled``: make the compiled pass ready, in the background."""
+        """Keep ``k`` tokens. ``compiled``: make the compiled pass ready, in the background."""
         self.k = k
         self._compiler = InBackground(compile_reducing, "osd-compile", OTHERWISE) if compiled else None
         if self._compiler:
@@ -72,14 +73,14 @@ class Reducer:
         return self._compiler.ready if self._compiler else None
 
     def wait(self) -> bool:
-        """Until the compiled pass is ready; False where there is none."""
+        """Wait until the compiled pass is ready; return False where there is none."""
         return self._compiler is not None and self._compiler.wait() is not None
 
     def __call__(self, passes: Sequence[Tensor], numbers: Index, places: Index) -> TopKLogprobs:
-        """Of m positions, at least one: the logits (n, V), on a CPU, that are ``numbers`` (m,) among the passes,
-        ascending, and their row ``places`` (m,) among the n. All of one model.
+        """Reduce m positions, at least one, of one model's passes over logits (n, V) on a CPU.
 
-        Nothing is copied where the compiled pass can read logits as they are, so they must stay as they are.
+        ``numbers`` (m,) says which pass, ascending; ``places`` (m,) which of its n rows. Nothing is copied where the
+        compiled pass can read logits as they are, so they must not change meanwhile.
         """
         compiled = self._compiled
         if compiled is None:
@@ -93,7 +94,7 @@ class Reducer:
 
 
 def compile_reducing() -> Compiled:
-    """Import and compile, or read what an earlier process compiled, and try it once."""
+    """Compile the reduction, or load what an earlier process compiled, and try it once."""
     from osd.kernels.topk import reduce_rows
 
     apart(reduce_rows, "osd.recording.topk:compile_reducing")
@@ -103,7 +104,7 @@ def compile_reducing() -> Compiled:
 
 
 def _copied(passes: Sequence[Tensor], numbers: Index, places: Index) -> Tensor:
-    """(m, V) the rows at these places, one after another."""
+    """Gather the rows at these places: (m, V)."""
     some = np.split(places, np.searchsorted(numbers, np.arange(1, len(passes))))
     return torch.cat([rows_at(logits, index) for logits, index in zip(passes, some, strict=True)])
 

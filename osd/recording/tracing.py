@@ -5,9 +5,9 @@
     osd.training_run   linked to the requests that it claimed
     osd.version        what the run published; linked to the run
 
-Nothing is handed from process to process: a span's ids follow from the id that is stored anyway (of the request, the
-run, the version), so whoever knows that id can link to its span. Spans are made when all is over, on the recorder's
-thread and in the trainer; decoding makes none. They carry ids, names and counts, and no text.
+No context passes from process to process: a span's ids follow from the id that is stored anyway (of the request, the
+run, the version), so any process that knows that id can link to its span. Spans are made when all is over, on the
+recorder's thread and in the trainer; decoding makes none. They carry ids, names and counts, and no text.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from osd.sequence import Completion
 
 LINKS = 128
-"""Of a span at most: OpenTelemetry's own limit."""
+"""Most links of a span: OpenTelemetry's own limit."""
 SECONDS = 5
-"""How long an endpoint that does not answer is waited for."""
+"""Timeout for an endpoint that does not answer."""
 
 
 class Tracing:
     """Makes and sends spans. Thread-safe."""
 
     def __init__(self, service: str, exporter: SpanExporter, share: float = 1.0) -> None:
-        """``share`` of requests, chosen by their ids, are traced; runs and versions all are."""
+        """Set up the exporter. ``share`` of requests, chosen by their ids, are traced; runs and versions all are."""
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -51,7 +51,7 @@ class Tracing:
         self._lock = threading.Lock()
 
     def request(self, done: Completion) -> None:
-        """A finished request."""
+        """Trace a finished request."""
         if not self._chosen(done.request.id):
             return
         versions = sorted({each.draft_version for each in done.rounds})
@@ -64,7 +64,7 @@ class Tracing:
         self._span("osd.request", ("request", done.request.id), end - done.seconds, end, facts, links)
 
     def samples(self, batch: Iterable[RequestSamples], segment: str | None) -> None:
-        """Requests whose samples are in the store."""
+        """Trace requests whose samples are in the store."""
         for each in batch:
             if self._chosen(each.request_id):
                 facts = {"osd.request_id": each.request_id, "osd.positions": len(each), "osd.segment": segment or ""}
@@ -72,7 +72,7 @@ class Tracing:
                 self._span("osd.sample", ("sample", each.request_id), at, at, facts, under=under)
 
     def run(self, run: TrainingRun) -> None:
-        """A training run that ended, and the version that it published."""
+        """Trace a training run that ended, and the version that it published."""
         end = run.finished_at or now()
         facts: dict[str, Any] = {
             "osd.run_id": run.id, "osd.draft": run.draft, "osd.state": run.state.value, "osd.parent": run.parent,
@@ -115,7 +115,7 @@ class Tracing:
 
 
 def make_tracing(settings: TraceSettings, service: str) -> Tracing | None:
-    """What ``[trace]`` asks for; None where that is nothing. Raises BadSetting where the library is not installed."""
+    """Return the tracing that ``[trace]`` asks for, or None. Raises BadSetting where the library is not installed."""
     if settings.endpoint is None:
         return None
     try:
@@ -127,7 +127,7 @@ def make_tracing(settings: TraceSettings, service: str) -> Tracing | None:
 
 
 def context_of(kind: str, name: str) -> SpanContext:
-    """Of the span of a request, run or version, known by its id alone."""
+    """Return the context of the span of a request, run or version, known by its id alone."""
     from opentelemetry.trace import SpanContext, TraceFlags
 
     return SpanContext(_trace_id(kind, name), _span_id(kind, name), is_remote=True, trace_flags=TraceFlags(1))
@@ -141,17 +141,17 @@ def _links(kind: str, names: Sequence[str]) -> list[Link]:
 
 
 def _trace_id(kind: str, name: str) -> int:
-    """128 bits, not 0."""
+    """Return the trace's id: 128 bits, not 0."""
     return int.from_bytes(hashlib.sha256(f"osd trace {kind} {name}".encode()).digest()[:16], "big") or 1
 
 
 def _span_id(kind: str, name: str) -> int:
-    """64 bits, not 0."""
+    """Return the span's id: 64 bits, not 0."""
     return int.from_bytes(hashlib.sha256(f"osd span {kind} {name}".encode()).digest()[:8], "big") or 1
 
 
 def _given_ids() -> Any:
-    """A generator of the ids that it is told, each span's just before it is begun."""
+    """Return an id generator whose ids are set from outside, just before each span begins."""
     from opentelemetry.sdk.trace.id_generator import IdGenerator
 
     class Given(IdGenerator):

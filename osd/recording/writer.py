@@ -1,7 +1,8 @@
-"""From the recorder to the store; while the store is away, to this machine's disk, and from there once it is back.
+"""Writes what was recorded to the store; while the store is away, to this machine's disk, and from there once it is
+back.
 
 A store that does not answer is left alone for a second, then two, up to half a minute: every try may cost its time-out,
-and the recorder's memory fills meanwhile. What was spilled is taken in between flushes, each file as often as it takes
+and the recorder's memory fills meanwhile. Spilled files are taken in between flushes, each file as often as it takes
 and with effect once (:mod:`storage.replay.spill`); files that an earlier process left are taken in too.
 """
 
@@ -24,41 +25,41 @@ from storage.store import Store
 log = logging.getLogger(__name__)
 
 AWAY = (DatabaseUnreachable, PlaceUnreachable, StoreWriteFailed)
-"""Waiting may mend it."""
+"""Errors that waiting may mend."""
 SHORTEST, LONGEST = 1.0, 30.0
-"""Seconds between two tries."""
+"""Bounds of the seconds between two tries."""
 SLICE = 1.0
 """Seconds of taking in, after which the recorder looks at what came meanwhile."""
 TRIES = 5
-"""A file that the store refuses so often, for another reason than being away, is taken in no more."""
+"""Tries after which a file is given up that the store refuses for another reason than being away."""
 
 
 Kept = Callable[[Sequence[RequestSamples], str | None], None]
 
 
 class StoreWriter:
-    """Keeps what the recorder finished. One thread at a time."""
+    """Writes what the recorder finished. Used by one thread at a time."""
 
     def __init__(self, store: Store, settings: Settings, worker: str, kept: Kept = lambda batch, segment: None) -> None:
-        """``kept`` hears of samples that came into the store, and of their segment."""
+        """Prepare the spill folder. ``kept`` is called with samples that came into the store, and their segment."""
         self.store, self.worker, self._kept = store, worker, kept
         self.spill = Spill(store.directory / "spill", settings.serve.spill_mb << 20, store.samples.place.cipher)
         self.spilled = self.lost_positions = self.lost_outcomes = 0
-        """Requests with samples that went to the disk; what found no room there either."""
+        """Requests whose samples went to the disk; positions and outcomes that found no room there either."""
         self._rest, self._free_at, self._look_at = SHORTEST, 0.0, 0.0
         self._known: list[str] = []
         self._tries: dict[Path, int] = {}
         self._waits = bool(self.spill.waiting())
         with suppress(OsdError):
-            store.samples.tenants.learnable(())  # whom to ask of is known while nobody can be asked
+            store.samples.tenants.learnable(())  # so consent is known while the store is away
 
     @property
     def due(self) -> float | None:
-        """When :meth:`catch_up` should be called, by time.monotonic; None where nothing waits."""
+        """Monotonic time at which :meth:`catch_up` should be called; None where nothing waits."""
         return max(self._free_at, self._look_at) if self._waits else None
 
     def keep(self, samples: Sequence[RequestSamples], outcomes: Sequence[Outcome]) -> None:
-        """Into the store or onto the disk; what neither takes is counted."""
+        """Write to the store or onto the disk; count what neither takes."""
         if samples and not self._sent(lambda: self._add_samples(samples)):
             self._keep_samples(samples)
         totals = Totals(list(outcomes), self.worker, new_id())
@@ -68,7 +69,7 @@ class StoreWriter:
             self._known.append(totals.batch)
 
     def catch_up(self) -> None:
-        """Take in what waits, for a second at most, if it is time."""
+        """Take in spilled files, for a second at most, if it is time."""
         began = time.monotonic()
         if self.due is None or began < self.due:
             return
@@ -81,7 +82,7 @@ class StoreWriter:
         return [path for path in self.spill.waiting() if self._tries.get(path, 0) < TRIES]
 
     def _sent(self, action: Callable[[], object]) -> bool:
-        """Whether the store took it; while it rests nobody asks."""
+        """Return whether the store took it; during back-off the store is not asked."""
         if time.monotonic() < self._free_at:
             return False
         try:
@@ -98,12 +99,12 @@ class StoreWriter:
         self._kept(samples, self.store.samples.add(samples))
 
     def _add(self, totals: Totals) -> None:
-        """What was added before is not sent again: its note may go."""
+        """Add totals to the store, which may forget the batches known to be added: they are not sent again."""
         self.store.outcomes.add(totals.outcomes, totals.worker, totals.batch, self._known)
         self._known = []
 
     def _keep_samples(self, samples: Sequence[RequestSamples]) -> None:
-        """Of tenants that let their requests be kept, as far as is known; the store asks again when it takes them."""
+        """Spill samples of tenants known to allow it; the store asks again when it takes them in."""
         allowed = self.store.samples.tenants.last_known({each.tenant for each in samples})
         samples = [each for each in samples if each.tenant in allowed]
         if samples and self._spilled(lambda: self.spill.keep_samples(samples)):
@@ -127,7 +128,7 @@ class StoreWriter:
         return kept
 
     def _take(self, path: Path) -> None:
-        """Into the store and off the disk. Raises what says that the store is away."""
+        """Take a spilled file into the store and remove it. Raises the errors in AWAY."""
         with suppress(FileNotFoundError), seized(path) as free:
             if not free:
                 return
@@ -151,7 +152,7 @@ class StoreWriter:
         log.info("%s was taken in", path.name, extra={"action": "caught_up"})
 
     def _refused(self, path: Path, error: OsdError) -> None:
-        """Tried again a few times; what cannot be decrypted is left for whoever brings the key."""
+        """Count a failed try; a file that cannot be decrypted is left for whoever brings the key."""
         locked = isinstance(error, CannotDecrypt)
         self._tries[path] = TRIES if locked else self._tries.get(path, 0) + 1
         if self._tries[path] >= TRIES:

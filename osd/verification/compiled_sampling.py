@@ -1,4 +1,4 @@
-"""What logits choose, compiled: a greedy token, a draw, the verdict on drafts that were drawn.
+"""Compiled sampling: argmax, a draw from logits, and rejection sampling of drafts.
 
 PyTorch spends its time between operations here. By it a round of one row that samples took 190 µs more than a greedy
 one, and each drafted token 100 µs, as much as its pass (docs/bench-log.md). The functions are compiled in the
@@ -23,7 +23,7 @@ from osd.models.brief import WORTH_COMPILING
 from osd.verification.warping import Warp
 
 MOST_NUMBERS = 1 << 20
-"""Logits of a call: over more, PyTorch's threads gain what it loses between operations."""
+"""Most logits of a call: over more, PyTorch's threads gain what it loses between operations."""
 
 
 def compile_choosing() -> Any:
@@ -48,18 +48,18 @@ _ASKED = count(1)
 
 
 class SampledResult(NamedTuple):
-    """What became of the drafts of B rows."""
+    """Outcome of rejection sampling over the drafts of B rows."""
 
     accepted: list[int]
     follows: list[int]
     shared: list[list[float]]
-    """(B, G) :func:`osd.verification.rejection_sampling.expected_acceptance` of what was judged."""
+    """(B, G) :func:`osd.verification.rejection_sampling.expected_acceptance` at each verified token."""
     chances: Tensor | None
-    """(B, G), where they are kept."""
+    """(B, G) acceptance probabilities, where they were asked for."""
 
 
 def takes(logits: Tensor) -> bool:
-    """Whether the compiled functions are there for logits of this kind and number."""
+    """Return whether the compiled functions are ready and take logits of this device, dtype and size."""
     if logits.numel() > MOST_NUMBERS or logits.device.type != "cpu" or logits.dtype != torch.float32:
         return False
     if CHOOSING.ready is None and next(_ASKED) == WORTH_COMPILING:
@@ -68,7 +68,7 @@ def takes(logits: Tensor) -> bool:
 
 
 def likeliest(logits: Tensor) -> list[int]:
-    """Of logits (N, V), the first of the largest, (N,)."""
+    """Return the argmax of each line of logits (N, V): (N,), the first one where several are largest."""
     compiled: Any = CHOOSING.ready
     choices = np.empty(len(logits), np.int64)
     compiled.likeliest(logits.contiguous().numpy(), choices)
@@ -77,7 +77,10 @@ def likeliest(logits: Tensor) -> list[int]:
 
 
 def draw(logits: Tensor, warp: Warp, chance: Tensor, step: int) -> tuple[Tensor, Tensor]:
-    """From logits (B, V): the tokens (B,) that column ``step`` of ``chance`` (B, …) draws, and what from, (B, V)."""
+    """Draw a token from each line of logits (B, V) by the uniforms in column ``step`` of ``chance`` (B, …).
+
+    Returns the tokens (B,) and the warped distributions that they were drawn from, (B, V).
+    """
     compiled: Any = CHOOSING.ready
     q, chosen = torch.empty_like(logits), np.empty(len(logits), np.int64)
     compiled.draw(logits.contiguous().numpy(), warp.settings, chance.numpy(), step, q.numpy(), chosen)
@@ -94,9 +97,9 @@ def judge(
     *,
     keep: bool,
 ) -> SampledResult:
-    """See :func:`osd.verification.rejection_sampling.accept_sampled`, and :func:`osd.verification.result.uniforms` for
-    ``chance`` (B, 2 G + 1 or more); with ``keep`` :func:`osd.verification.rejection_sampling.acceptance_chance`, NaN
-    where nothing was drafted."""
+    """Apply rejection sampling as :func:`osd.verification.rejection_sampling.accept_sampled`, with ``chance`` (B, 2 G
+    + 1 or more) from :func:`osd.verification.result.uniforms`; ``keep`` adds
+    :func:`osd.verification.rejection_sampling.acceptance_chance`, NaN where nothing was drafted."""
     compiled: Any = CHOOSING.ready
     rows, size = drafted.shape
     accepted, follows = np.empty(rows, np.int64), np.empty(rows, np.int64)

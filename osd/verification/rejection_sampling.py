@@ -1,4 +1,4 @@
-"""The acceptance rule, as pure functions.
+"""Rejection sampling of drafted tokens, as pure functions.
 
 Leviathan et al. (2023) and Appendix A.1 of Online Speculative Decoding: a token y drafted from q is kept with
 probability min(1, p(y) / q(y)); at the first refusal the target's own token is drawn from
@@ -16,11 +16,11 @@ from osd.verification.warping import draw
 
 
 def accept_greedy(choices: Sequence[int], drafted: Sequence[int], length: int) -> tuple[int, int]:
-    """Temperature 0: keep a row's drafted tokens as long as they are the target's own first choice.
+    """Accept a row's drafted tokens as long as they are the target's own first choice (temperature 0).
 
     choices (G + 1): the target's argmax at each position; drafted (G), of which ``length`` count. Returns how many are
-    kept and the target's token that follows. On the host, where both are wanted in any case: every operation on
-    tensors takes longer than the row.
+    accepted and the target's token that follows. Runs on the host, where both are wanted in any case: every operation
+    on tensors takes longer than the row.
     """
     kept = 0
     while kept < length and choices[kept] == drafted[kept]:
@@ -31,7 +31,7 @@ def accept_greedy(choices: Sequence[int], drafted: Sequence[int], length: int) -
 def accept_sampled(
     p: Tensor, q: Tensor, drafted: Tensor, lengths: Tensor, chance: Tensor, last_chance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Rejection sampling (Eq. 5 of OSD).
+    """Accept drafted tokens by rejection sampling (Eq. 5 of OSD).
 
     p (B, G + 1, V) and q (B, G, V): probabilities after warping; drafted (B, G) ~ q; lengths (B,);
     chance (B, G) and last_chance (B,): independent uniforms in [0, 1). Returns accepted (B,) and the
@@ -46,10 +46,10 @@ def accept_sampled(
 
 
 def acceptance_chance(p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:
-    """min(1, p(y) / q(y)) of each drafted token y: the chance with which it is kept once those before it were
+    """Return min(1, p(y) / q(y)) for each drafted token y: the chance with which it is kept once those before it were
     (section 4.3 of SpecDec++).
 
-    p (B, G + 1, V), q (B, G, V), drafted (B, G) ~ q → (B, G); no number where nothing could be drafted.
+    p (B, G + 1, V), q (B, G, V), drafted (B, G) ~ q → (B, G); NaN where nothing could be drafted.
     """
     index = drafted.unsqueeze(-1)
     likely, proposed = p[:, :-1].gather(2, index).squeeze(2), q.gather(2, index).squeeze(2)
@@ -57,21 +57,21 @@ def acceptance_chance(p: Tensor, q: Tensor, drafted: Tensor) -> Tensor:
 
 
 def expected_acceptance(p: Tensor, q: Tensor) -> Tensor:
-    """Σ_v min(p(v), q(v)) over the last dimension: the chance that a token drafted from q is accepted.
+    """Return Σ_v min(p(v), q(v)) over the last dimension: the chance that a token drafted from q is accepted.
 
-    It is 1 − the total variation between p and q.
+    It is 1 − the total variation distance between p and q.
     """
     return torch.minimum(p, q).sum(-1)
 
 
 def _leading(good: Tensor, lengths: Tensor) -> Tensor:
-    """(B, G) bool → (B,): how many tokens from the first on are good, at most lengths."""
+    """Count the tokens from the first on that are good, at most ``lengths``: (B, G) bool → (B,)."""
     counts = torch.arange(good.shape[1], device=good.device) < lengths.unsqueeze(1)
     return (good & counts).long().cumprod(1).sum(1)
 
 
 def _after(p_next: Tensor, q: Tensor, kept: Tensor, lengths: Tensor, rows: Tensor) -> Tensor:
-    """The distribution of the token after the kept ones, unnormalised: (B, V)."""
+    """Return the distribution of the token after the kept ones, unnormalised: (B, V)."""
     if q.shape[1] == 0:
         return p_next
     residual = (p_next - q[rows, kept.clamp(max=q.shape[1] - 1)]).clamp_(min=0)

@@ -1,4 +1,4 @@
-"""What the target made of the drafts of a batch, brought to the host in one go."""
+"""Verification: which drafted tokens of a batch the target accepts, brought to the host in one transfer."""
 
 from __future__ import annotations
 
@@ -22,39 +22,40 @@ Doubles = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What the target made of a draft."""
+    """Result of verifying the drafts of B rows."""
 
     accepted: list[int]
-    """Drafted tokens kept, a row."""
+    """Number of drafted tokens that were accepted, by row."""
     drafted: list[list[int]]
-    """The drafted tokens, a row, at least to the first that was refused; of a tree, those along the way taken."""
+    """The drafted tokens by row, at least up to the first that was refused; in a tree, those along the path taken."""
     follows: list[int]
-    """The target's own token after them, a row."""
+    """The target's own token after them, by row."""
     depths: Sequence[int]
-    """How far each row's draft went, tokens; of a tree, how far it would have gone the way taken. More than were
-    accepted if and only if one was refused."""
+    """Length of each row's draft in tokens; in a tree, how far it would have gone along the path taken. Greater than
+    ``accepted`` if and only if a token was refused."""
     chances: Tensor | None = None
-    """(B, G) min(1, p/q) of each drafted token, at the logits that judged it; None where nobody keeps it, or where all
-    rows are greedy. See :class:`osd.verification.rejection_sampling_trees.Walk` for trees."""
+    """(B, G) min(1, p/q) of each drafted token, at the logits that verified it; None where it is not recorded, or where
+    all rows are greedy. See :class:`osd.verification.rejection_sampling_trees.Walk` for trees."""
     shared: list[list[float]] | None = None
-    """(B, G) Σ min(p, q) where each drafted token was judged: how often one drawn there is accepted. Beyond the first
-    that was refused it means nothing. None where all rows are greedy, and of trees."""
+    """(B, G) Σ min(p, q) where each drafted token was verified: how often one drawn there is accepted. Meaningless
+    beyond the first that was refused. None where all rows are greedy, and for trees."""
     paths: list[list[int]] | None = None
-    """Of trees, the nodes along the way taken, the root first; None where all drafts are chains."""
+    """The nodes along each tree's path taken, the root first; None where all drafts are chains."""
 
     def acceptance(self, row: int) -> Sequence[float]:
-        """``shared`` of what was judged of a row's draft; empty where there is none."""
+        """Return ``shared`` for the verified tokens of a row's draft; empty where there is none."""
         return self.shared[row][: min(self.accepted[row] + 1, self.depths[row])] if self.shared else ()
 
     def places(self, row: int, begin: int, end: int) -> Sequence[int]:
-        """Where, among the row's logits (G + 1, V), the round's tokens number ``begin`` to ``end`` − 1 were decided."""
+        """Return the places among the row's logits (G + 1, V) where the round's tokens ``begin`` to ``end`` − 1 were
+        decided."""
         return range(begin, end) if self.paths is None else self.paths[row][begin:end]
 
 
 def uniforms(rows: Sequence[SequenceState], gammas: Sequence[int], device: torch.device) -> Tensor:
-    """(B, 2 G + 1) uniforms, float64: to draw each drafted token, to accept it, and for the token that follows.
+    """Return (B, 2 G + 1) uniforms, float64: to draw each drafted token, to accept it, and for the token that follows.
 
-    A row uses as many as its own gamma asks for, so that its text does not hang on its neighbours'.
+    A row uses as many as its own gamma asks for, so that its text does not depend on its neighbours'.
     """
     widest = max(gammas)
     lines = [_spread(row.chances(2 * gamma + 1), gamma, widest) for row, gamma in zip(rows, gammas, strict=True)]
@@ -62,7 +63,7 @@ def uniforms(rows: Sequence[SequenceState], gammas: Sequence[int], device: torch
 
 
 def _spread(own: Doubles, gamma: int, widest: int) -> Doubles:
-    """A row's uniforms where they stand in the table of a batch of which one drafts more."""
+    """Place a row's uniforms in the wider table of a batch where another row drafts more."""
     if gamma == widest:
         return own
     unused = np.zeros(widest - gamma)
@@ -72,10 +73,10 @@ def _spread(own: Doubles, gamma: int, widest: int) -> Doubles:
 def judge(
     scored: RaggedLogits, draft: Draft, warp: Warp | None, chance: Tensor | None, *, keep_chances: bool
 ) -> VerifyResult:
-    """Accept or reject, from the target's logits after each row's last token and after each of its draft.
+    """Accept or reject drafts, from the target's logits after each row's last token and after each drafted one.
 
     A batch that samples has a ``warp`` and uniforms ``chance`` (B, 2 G + 1 or more, as :func:`uniforms` lays
-    them out), and with ``keep_chances`` the verdict holds min(1, p/q).
+    them out), and with ``keep_chances`` the result holds min(1, p/q).
     """
     if warp is None or chance is None:
         return _judge_greedily(scored, draft)

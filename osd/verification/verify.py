@@ -1,4 +1,4 @@
-"""One target pass over each row's last token and its draft, and what it keeps of them."""
+"""Verification: one target pass over each row's last token and its draft, and what it accepts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def verify(
     *,
     keep_chances: bool,
 ) -> tuple[RaggedLogits, VerifyResult]:
-    """The target's logits, after each row's last token and after each of its draft, and the verdict."""
+    """Run the target; return its logits after each row's last token and each drafted one, and the result."""
     if draft.trees is not None:
         return check_trees(target, rows, draft, warp, chance, keep_chances=keep_chances)
     last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)

@@ -1,4 +1,4 @@
-"""The one place where logits become the distribution that is sampled from.
+"""Warping: the one place where logits become the distribution that is sampled from.
 
 Target and draft pass through the same warping, in Hugging Face's order: temperature, then top-k, then
 top-p on what is left. Temperature 0 is the limit: all mass on the likeliest token.
@@ -18,52 +18,52 @@ from storage.records import Sampling
 
 
 class Warp:
-    """The sampling settings of B rows, of whom one at least samples."""
+    """The sampling settings of B rows, of which at least one samples."""
 
     def __init__(self, rows: Sequence[Sampling], vocabulary: int, device: torch.device) -> None:
         self._rows, self._vocabulary, self._device = rows, vocabulary, device
 
     @classmethod
     def of(cls, rows: Sequence[Sampling], vocabulary: int, device: torch.device) -> Warp | None:
-        """Gather the settings of a batch; None when all are greedy, for then no probability is needed."""
+        """Collect the settings of a batch; return None when all are greedy, for then no probability is needed."""
         return cls(rows, vocabulary, device) if any(r.temperature > 0 for r in rows) else None
 
     def take(self, places: Sequence[int]) -> Warp:
-        """The settings of the rows at these places."""
+        """Return the settings of the rows at these places."""
         return Warp([self._rows[i] for i in places], self._vocabulary, self._device)
 
     @cached_property
     def settings(self) -> npt.NDArray[np.float64]:
-        """(B, 3): temperature, top-k (the vocabulary's size where a row keeps all) and top-p (1 where it does)."""
+        """(B, 3) temperature, top-k (the vocabulary's size where a row keeps all) and top-p (1 where it does)."""
         most = self._vocabulary
         table = [(r.temperature, min(r.top_k or most, most), 1 if r.top_p is None else r.top_p) for r in self._rows]
         return np.array(table, np.float64)
 
     @cached_property
     def _greedy(self) -> Tensor:
-        """(B,) bool."""
+        """(B,) bool: which rows are greedy."""
         return self._column(0) == 0
 
     @cached_property
     def _temperature(self) -> Tensor:
-        """(B,) float32; 1 where the row is greedy."""
+        """(B,) float32 temperature; 1 where the row is greedy."""
         return torch.where(self._greedy, 1.0, self._column(0))
 
     @cached_property
     def _top_k(self) -> Tensor | None:
-        """(B,); None when every row keeps all."""
+        """(B,) float32 top-k; None when every row keeps all."""
         return self._column(1) if (self.settings[:, 1] < self._vocabulary).any() else None
 
     @cached_property
     def _top_p(self) -> Tensor | None:
-        """(B,) float32; None when every row keeps all."""
+        """(B,) float32 top-p; None when every row keeps all."""
         return self._column(2) if (self.settings[:, 2] < 1).any() else None
 
     def _column(self, index: int) -> Tensor:
         return torch.tensor(self.settings[:, index], dtype=torch.float32, device=self._device)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Logits (B, T, V) → probabilities (B, T, V), float32."""
+        """Return probabilities (B, T, V), float32, for logits (B, T, V)."""
         greedy = logits.argmax(-1, keepdim=True)
         scores = logits.float() / self._temperature[:, None, None]
         if self._top_k is not None or self._top_p is not None:
@@ -86,7 +86,7 @@ class Warp:
 
 
 def draw(probabilities: Tensor, chance: Tensor) -> Tensor:
-    """Inverse-CDF sampling: probabilities (…, V), not necessarily summing to 1, and chance (…) in [0, 1) → ids (…).
+    """Draw by the inverse CDF: probabilities (…, V), not necessarily summing to 1, and chance (…) in [0, 1) → ids (…).
 
     A token of probability 0 is never drawn.
     """

@@ -1,7 +1,7 @@
-"""Whether a request's text said a token in the same place before: after the same two tokens.
+"""Repeated n-grams: whether a request's text has already had a token after the same two tokens.
 
-A target's text repeats its prompt and itself, and a draft that says again what was said is right far oftener than its
-probability tells (docs/goodput.md). Only the request's own tokens are looked at.
+A target's text repeats its prompt and itself, and a draft that repeats what was there is right far oftener than its
+probability says (docs/goodput.md). Only the request's own tokens are looked at.
 """
 
 from __future__ import annotations
@@ -13,50 +13,52 @@ from weakref import WeakKeyDictionary
 from osd.gamma.goodput.contexts import NO_CONTEXT, Around, Before, Peak, before_of, peak_of
 
 REACH = 4096
-"""Last tokens of a text that are looked at when it is first asked about: of a longer prompt, the rest would take
+"""Tokens at the end of a text that are indexed when it is first asked about: to index all of a longer prompt would take
 milliseconds."""
 _BELOW_ONE = 1 - 2**-40
 
 
 def signal_of(peak: float, said: bool, around: Around = NO_CONTEXT, declined: int = -1) -> Peak:
-    """``peak_echo``: a peak below 1, and 1 more where the text said the token before; with its context."""
+    """Return the ``peak_echo`` signal with its context: a peak below 1, plus 1 where the text had the token there
+    before."""
     return peak_of(min(peak, _BELOW_ONE) + said, around, declined)
 
 
 class RepeatedNgrams:
-    """What one request's text said so far."""
+    """Index of one request's three-token sequences."""
 
     __slots__ = ("_learned", "triples")
 
     def __init__(self) -> None:
         self.triples: set[Before] = set()
-        """Each three tokens that stand in it one after another."""
+        """Each run of three tokens in the text."""
         self._learned = 0
 
     def learn(self, text: Sequence[int]) -> None:
-        """The whole text up to now; what was learned before is skipped."""
+        """Index the whole text up to now; what was indexed before is skipped."""
         new = max(self._learned, len(text) - REACH, 2)
         self.triples.update(zip(text[new - 2 :], text[new - 1 :], text[new:], strict=False))
         self._learned = len(text)
 
     def signal(self, peak: float, before: Before, token: int, greedy: bool) -> Peak:
-        """``peak_echo`` of a draft whose likeliest token after these is ``token``, by a row at temperature 0 or not."""
+        """Return ``peak_echo`` for a draft whose likeliest next token is ``token``; ``greedy``: the row is at
+        temperature 0."""
         _, second, last = before
         return signal_of(peak, self.said(second, last, token), (*before, token), token if greedy else -1)
 
     def said(self, before: int, last: int, token: int) -> bool:
-        """Whether ``token`` followed ``before`` and ``last`` somewhere in it."""
+        """Return whether ``token`` followed ``before`` and ``last`` somewhere in the text."""
         return (before, last, token) in self.triples
 
 
 class Spoken(Protocol):
-    """A request with a text."""
+    """A request with a text and its index of repeated n-grams."""
 
     tokens: list[int]
 
     @property
     def greedy(self) -> bool:
-        """Whether it is at temperature 0."""
+        """Whether it is decoded at temperature 0."""
         ...
 
 
@@ -65,8 +67,10 @@ _KEPT: WeakKeyDictionary[Spoken, RepeatedNgrams] = WeakKeyDictionary()
 
 
 class BatchRepeats:
-    """Of the B rows whose chains grow together in one round, asked about after each draft pass: nothing is done before
-    the first time, then texts are learned, and from there on it follows the chains."""
+    """Repeated n-grams of the B rows whose chains are drafted together in one round, asked for after each draft pass.
+
+    Nothing is done before the first question; then texts are indexed, and from there on it follows the chains.
+    """
 
     __slots__ = ("_before", "_greedy", "_rows", "_triples", "heard")
 
@@ -77,10 +81,10 @@ class BatchRepeats:
         self._before: list[list[int]] = []
         """The last three tokens before what is drafted next, B each."""
         self.heard = 0
-        """Tokens of the chains so far."""
+        """Tokens of each chain so far."""
 
     def hear(self, drafted: Sequence[list[int]]) -> None:
-        """The chains' next tokens, B each."""
+        """Append the chains' next tokens, B each."""
         if not self._triples:
             self._learn()
         for tokens in drafted:
@@ -89,7 +93,7 @@ class BatchRepeats:
         self.heard += len(drafted)
 
     def signals(self, peaks: Sequence[float], likeliest: list[int]) -> list[Peak]:
-        """``peak_echo`` of each row, as :meth:`RepeatedNgrams.signal`, once all that comes before was heard."""
+        """Return each row's ``peak_echo``, as :meth:`RepeatedNgrams.signal`, once all drafted tokens before it were appended."""
         thirds, seconds, lasts = self._before
         threes = zip(peaks, self._triples, zip(seconds, lasts, likeliest, strict=True), strict=True)
         values = [(_BELOW_ONE if peak > _BELOW_ONE else peak) + (three in said) for peak, said, three in threes]
