@@ -15,8 +15,10 @@ Place = tuple[int, int]
 
 
 class TreeProposal(Protocol):
-    """Tokens without chance: which ones are proposed hangs on nothing that is drawn. A proposal may also have
-    ``chances`` (N,): how likely each token is to follow its parent, as the proposer thinks."""
+    """Proposed tokens and the one that each follows. Which tokens are proposed depends on nothing that is drawn.
+
+    A proposal may also have ``chances`` (N,): the proposer's estimate of how likely each token is to follow its parent.
+    """
 
     @property
     def tokens(self) -> Iterable[SupportsInt]:
@@ -34,23 +36,23 @@ class Tree:
     """N drafted tokens of one row. Node 0 is the row's last token, node i the i-th drafted one; siblings differ."""
 
     tokens: list[int] = field(default_factory=list)
-    """(N,)"""
+    """(N,) token ids."""
     parents: list[int] = field(default_factory=list)
     """(N,) the node that each token follows, an earlier one."""
     drawn: int = 0
-    """The first so many tokens are a chain from the root that was drawn from q; the others are certain."""
+    """Number of first tokens that are a chain from the root drawn from q; the others are certain."""
     places: dict[Place, int] = field(default_factory=dict)
     """The node where a token follows a node."""
     peaks: list[float] = field(default_factory=list)
-    """Of the chain that the tree began with, the largest chance of the distribution each token was chosen from."""
+    """Probability of the argmax at each token of the chain that the tree began with."""
     likely: dict[int, float] = field(default_factory=dict)
-    """Of proposed nodes, how likely each is to follow its parent, where whoever proposed it says so."""
+    """How likely proposed nodes are to follow their parents, where the proposer gives an estimate."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def add(self, parent: int, token: int) -> int:
-        """The node where ``token`` follows ``parent``: a new one, or the one that is there."""
+        """Return the node where ``token`` follows ``parent``: a new one, or the one that is there."""
         node = self.places.setdefault((parent, token), len(self.tokens) + 1)
         if node > len(self.tokens):
             self.tokens.append(token)
@@ -63,14 +65,14 @@ class Tree:
         return self.parents == list(range(len(self.parents)))
 
     def depths(self) -> list[int]:
-        """(N + 1,) tokens from the root: 0 for itself."""
+        """Return the tokens from the root to each node, 0 for itself: (N + 1,)."""
         depths = [0]
         for parent in self.parents:
             depths.append(depths[parent] + 1)
         return depths
 
     def reach(self, node: int) -> int:
-        """The depth of the deepest node under this one; its own for a leaf."""
+        """Return the depth of the deepest node under this one; its own for a leaf."""
         depths, under = self.depths(), {node}
         for child, parent in enumerate(self.parents, 1):
             if parent in under:
@@ -78,13 +80,14 @@ class Tree:
         return max(depths[each] for each in under)
 
     def follow(self, path: Sequence[int]) -> list[int]:
-        """The tokens along a path of nodes from the root, and the one that was to be tried first after them, if any."""
+        """Return the tokens along a path of nodes from the root, and the one that was to be tried first after them, if
+        any."""
         tokens = [self.tokens[node - 1] for node in path[1:]]
         return tokens + [t for t, parent in zip(self.tokens, self.parents, strict=True) if parent == path[-1]][:1]
 
 
 def chain(tokens: Sequence[int], *, drawn: bool, peaks: Sequence[float] = ()) -> Tree:
-    """The tree of a chain: drawn from q, or certain."""
+    """Return a chain as a tree: drawn from q, or certain."""
     tree = Tree(list(tokens), list(range(len(tokens))), len(tokens) if drawn else 0, peaks=list(peaks))
     tree.places = {(i, token): i + 1 for i, token in enumerate(tokens)}
     return tree
@@ -111,7 +114,7 @@ def graft(tree: Tree, proposal: TreeProposal, depth: int, nodes: int, vocabulary
 
 
 def _chances(proposal: TreeProposal, count: int) -> Sequence[float | None]:
-    """What the proposer thinks of each token, if it says so."""
+    """Return the proposer's estimate for each token, None where it gives none. Raises BadProposal."""
     chances = getattr(proposal, "chances", None)
     if chances is None:
         return [None] * count
@@ -121,7 +124,7 @@ def _chances(proposal: TreeProposal, count: int) -> Sequence[float | None]:
 
 
 def _pairs(proposal: TreeProposal, vocabulary: int) -> list[Place]:
-    """(token, parent) of a proposal that makes sense."""
+    """Return (token, parent) pairs of a valid proposal. Raises BadProposal."""
     tokens, parents = ([int(each) for each in column] for column in (proposal.tokens, proposal.parents))
     if len(tokens) != len(parents):
         raise BadProposal(reason=f"{len(tokens)} tokens with {len(parents)} parents")
@@ -134,7 +137,7 @@ def _pairs(proposal: TreeProposal, vocabulary: int) -> list[Place]:
 
 
 def moves(path: Sequence[int]) -> list[Place]:
-    """(source, target) nodes of a path that closes up: its k-th node belongs at place k."""
+    """Return the (source, target) nodes of a path that is compacted: its k-th node belongs at place k."""
     return [(node, place) for place, node in enumerate(path) if node != place]
 
 

@@ -1,7 +1,7 @@
 """Whether it pays to ask the draft, where a proposer names tokens anyway.
 
-Of a round in which the draft was asked both sides are known: what its tree brought and took, and what the tree of the
-proposals alone would have brought, for the target has said how the text goes on. So two sums of tokens and
+After a round in which the draft was asked both sides are known: what its tree brought and took, and what the tree of
+the proposals alone would have brought, for the target has decided how the text goes on. So two sums of tokens and
 milliseconds are kept for each size of batch, and the side with more tokens a millisecond is taken. A draft that is
 found to be not worth its time is asked again now and then, the more seldom the oftener that is confirmed; and a new
 version of it, as if nothing were known.
@@ -18,17 +18,17 @@ from osd.draft import Tree
 FIRST = 8
 """Rounds in which the draft is asked before anything is concluded."""
 AGAIN, SELDOM = 32, 512
-"""After so many rounds it is asked all the same; after twice as many where that round says once more that it does not
-pay, up to the latter."""
+"""Rounds after which it is asked all the same; doubled whenever that round confirms that it does not pay, up to the
+latter."""
 MOST = 64
-"""Judged rounds after which those before count half."""
+"""Compared rounds after which those before count half."""
 
 
 class Side(NamedTuple):
-    """What a batch's trees bring."""
+    """What a batch's trees bring, and what they cost."""
 
     tokens: float
-    """Of all rows together, the target's own among them."""
+    """Tokens of all rows together, the target's own included."""
     ms: float
 
 
@@ -37,16 +37,16 @@ NOTHING = Side(0.0, 0.0)
 
 @dataclass(slots=True)
 class Account:
-    """Batches of one size."""
+    """Sums for batches of one size."""
 
     asked: float = 0.0
-    """Judged rounds, the older ones for less."""
+    """Compared rounds, the older ones for less."""
     rested: int = 0
     """Rounds since it was last asked."""
     rest: int = AGAIN
-    """After so many it is asked though it does not pay."""
+    """Rounds after which it is asked though it does not pay."""
     both: Side = NOTHING
-    """The draft and the proposals."""
+    """With the draft and the proposals."""
     alone: Side = NOTHING
 
     @property
@@ -55,7 +55,7 @@ class Account:
         return self.asked < FIRST or _at_least(self.both, self.alone)
 
     def asks(self) -> bool:
-        """Whether to ask in the round that begins."""
+        """Decide whether to ask in the round that begins."""
         self.rested += 1
         if not self.pays and self.rested < self.rest:
             return False
@@ -63,7 +63,7 @@ class Account:
         return True
 
     def saw(self, both: Side, alone: Side) -> None:
-        """A round more."""
+        """Add a round."""
         confirmed = not self.pays and not _at_least(both, alone)
         self.rest = min(2 * self.rest, SELDOM) if confirmed else AGAIN
         keep = 0.5 if self.asked >= MOST else 1.0
@@ -82,24 +82,25 @@ class Worth:
 
     accounts: dict[int, Account] = field(default_factory=dict)
     versions: frozenset[str] = frozenset()
-    """Of drafts that the accounts are about."""
+    """The draft versions that the accounts are about."""
 
     def meet(self, versions: Set[str]) -> None:
-        """Which versions are there to be asked in the round that begins."""
+        """Note the draft versions of the round that begins; a new one clears the accounts."""
         if not versions <= self.versions:
             self.versions = frozenset(versions)
             self.accounts.clear()
 
     def asks(self, rows: int) -> bool:
-        """Whether to ask the draft in the round that begins."""
+        """Decide whether to ask the draft in the round that begins."""
         return self._of(rows).asks()
 
     def pays(self, rows: int) -> bool:
-        """Whether it is asked in most rounds."""
+        """Return whether it is asked in most rounds."""
         return self._of(rows).pays
 
     def saw(self, rows: int, both: Side, alone: Side) -> bool:
-        """What a round brought in which it was asked, and what it would have brought; whether :meth:`pays` changed."""
+        """Add a round in which it was asked: what it brought, and would have brought; return whether :meth:`pays`
+        changed."""
         before = self.pays(rows)
         self._of(rows).saw(both, alone)
         return self.pays(rows) is not before
@@ -109,7 +110,8 @@ class Worth:
 
 
 def brought(tree: Tree, tokens: Sequence[int]) -> int:
-    """Tokens that a tree would have brought where the text went on like this; no more than are known of it."""
+    """Count the tokens that a tree would have brought where the text went on like this; no more than are known of
+    it."""
     node, count = 0, 0
     for token in tokens:
         count += 1

@@ -13,8 +13,8 @@ from osd.sequence import SequenceState
 from osd.verification.warping import Warp
 
 ShouldContinue = Callable[[Sequence[SequenceState], list[int], int, Read], None]
-"""Rows, the lengths of their drafts (to be shortened), the tokens drafted, a way to read the newest one's signals:
-:meth:`osd.gamma.planner.GammaPlanner.steer`."""
+"""Takes the rows, the lengths of their drafts (which it may shorten), the number of tokens drafted, and a function that
+reads the newest one's signals: :meth:`osd.gamma.planner.GammaPlanner.steer`."""
 
 
 class Drafter(Protocol):
@@ -28,28 +28,30 @@ class Drafter(Protocol):
         chance: Tensor | None,
         should_continue: ShouldContinue,
     ) -> Draft:
-        """Up to ``gammas[i]`` tokens for row i; in a batch that samples, ``chance`` (B, G or more) uniforms.
-        ``steer`` is asked after every pass which rows stop."""
+        """Draft up to ``gammas[i]`` tokens for row i; in a batch that samples, ``chance`` (B, G or more) are uniforms.
+
+        ``steer`` decides after every pass which rows stop.
+        """
         ...
 
     def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
-        """The target accepted so many of the row's drafted tokens."""
+        """Note that the target accepted ``accepted`` of the row's drafted tokens."""
         ...
 
     def move_row(self, source: int, target: int, row: SequenceState) -> None:
-        """The row takes another place in the batch."""
+        """Move a row to another place in the batch."""
         ...
 
 
 class Drafting(Protocol):
-    """What the engine asks for drafts, and tells of its rows."""
+    """What the engine drafts with: it assigns drafts to rows and proposes tokens for them."""
 
     def join(self, row: SequenceState, draft: str) -> None:
-        """The row has come: seat it with a draft, for its life."""
+        """Assign a draft to a new row, for its life."""
         ...
 
     def leave(self, row: SequenceState) -> None:
-        """The row has ended."""
+        """Drop a row that has ended."""
         ...
 
     def propose(
@@ -60,17 +62,17 @@ class Drafting(Protocol):
         chance: Tensor | None,
         should_continue: ShouldContinue,
     ) -> Draft:
-        """See :meth:`Drafter.propose`; of a tree, ``gammas[i]`` is the depth."""
+        """Draft as :meth:`Drafter.propose`; in a tree, ``gammas[i]`` is the depth."""
         ...
 
     def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
-        """See :meth:`Drafter.commit`; the row has its new tokens already."""
+        """Note what was accepted, as :meth:`Drafter.commit`; the row has its new tokens already."""
         ...
 
     def measure(self, whole_ms: float) -> None:
-        """The newest round's drafts took so many milliseconds."""
+        """Note that the newest round's drafting took ``whole_ms`` milliseconds."""
         ...
 
     def version(self, row: SequenceState) -> str:
-        """Who drafted for the row."""
+        """Return the name of what drafted for the row."""
         ...

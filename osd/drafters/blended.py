@@ -1,9 +1,9 @@
-"""The learned draft's chain, with tokens put in from a table of n-grams where the table is more often right.
+"""The draft model's chain, with tokens put in from an n-gram table where the table is more often right.
 
-A draft's weights learn over hundreds of requests; a table knows a phrase once it was said. So where traffic changes the
-table drafts first, token by token, and the draft takes over as it learns. Each is trusted by how often it was right in
-positions like this one (:mod:`osd.drafters.ngram.guess`). The chain is one chain, so every controller and both rules of
-acceptance apply unchanged: what the table puts in is drawn from the distribution that has all its mass on it.
+A draft's weights learn over hundreds of requests; a table knows a phrase once it has appeared. So where traffic changes
+the table drafts first, token by token, and the draft takes over as it learns. Each is trusted by how often it was right
+at positions like this one (:mod:`osd.drafters.ngram.guess`). The result is one chain, so every gamma rule and both
+acceptance rules apply unchanged: what the table puts in is drawn from the distribution that has all its mass on it.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ from osd.sequence import SequenceState
 from osd.verification.warping import Warp
 
 EXPLORE = 16
-"""Every so many-th round the draft is asked for every token, so that it is known how good it has become."""
+"""Period, in rounds, at which the draft is asked for every token, to learn how good it has become."""
 
 
 class Remembering(Proposer, Protocol):
     """A proposer that has a table for every row."""
 
     def place_of(self, row: SequenceState) -> tuple[DraftMaker, int] | None:
-        """The table that the row learns into, and its place there; None while it has none."""
+        """Return the table that the row learns into, and its place there; None while it has none."""
         ...
 
 
 @dataclass(slots=True)
 class Watched:
-    """What the table had to say of one request."""
+    """What the table guessed for one request, kept for measurements."""
 
     trust: Trust
-    """As it is by now."""
+    """The trust in the table, kept up to date."""
     guesses: list[tuple[int, float]] = field(default_factory=list)
-    """At each token of the output, its guess before that was said, and the trust in it."""
+    """For each output token, the table's guess before it was known, and the trust in that."""
 
 
 class BlendedDrafter:
-    """Lets the pool's drafts draft, with tables beside them."""
+    """Drafts with the pool's drafts, and tables beside them."""
 
     def __init__(self, pool: DraftPool, memory: Remembering) -> None:
         self.pool, self.memory = pool, memory
         self._trusts: WeakKeyDictionary[DraftMaker, Trust] = WeakKeyDictionary()
         self._rounds = 0
         self._drafting: dict[str, tuple[Blending, int]] = {}
-        """Of the newest round, where each request's row is."""
+        """The newest round's blending and place in it, by request."""
         self.put_in = self.put_in_right = 0
-        """Tokens of tables that the target has judged, and those that it accepted."""
+        """Tokens from tables that the target has verified, and those that it accepted."""
         self.watched: dict[str, Watched] | None = None
-        """For measurements, by the request's id; None: not kept."""
+        """Guesses for measurements, by request id; None where they are not kept."""
         pool.second = self._begin
 
     def join(self, row: SequenceState, draft: str) -> None:
-        """See :meth:`osd.drafters.base.Drafting.join`."""
+        """Assign a draft and a table to a new row; see :meth:`osd.drafters.base.Drafting.join`."""
         self.pool.join(row, draft)
         self.memory.join(row)
 
     def leave(self, row: SequenceState) -> None:
-        """See :meth:`osd.drafters.base.Drafting.leave`."""
+        """Drop a row that has ended; see :meth:`osd.drafters.base.Drafting.leave`."""
         self.pool.leave(row)
         self.memory.leave(row)
 
@@ -81,7 +81,7 @@ class BlendedDrafter:
         chance: Tensor | None,
         should_continue: ShouldContinue,
     ) -> Draft:
-        """See :meth:`osd.drafters.base.Drafting.propose`."""
+        """Draft chains; see :meth:`osd.drafters.base.Drafting.propose`."""
         self._drafting.clear()
         self._rounds += 1
         for row in rows:
@@ -89,7 +89,8 @@ class BlendedDrafter:
         return self.pool.propose(rows, gammas, warp, chance, should_continue)
 
     def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
-        """See :meth:`osd.drafters.base.Drafting.commit`. A token that the draft did not say is one that it has read."""
+        """Note what was accepted, as :meth:`osd.drafters.base.Drafting.commit`. A token that the draft did not choose
+        is one that it has read."""
         self.pool.commit(row, length_before, accepted, draft)
         drafting, newest = self._drafting.get(row.request.id), seat_of(row).body.newest
         if drafting and newest:
@@ -103,15 +104,15 @@ class BlendedDrafter:
         teach(self.memory, row, length_before)
 
     def measure(self, whole_ms: float) -> None:
-        """See :meth:`osd.drafters.base.Drafting.measure`."""
+        """Note the drafting time; see :meth:`osd.drafters.base.Drafting.measure`."""
         self.pool.measure(whole_ms)
 
     def version(self, row: SequenceState) -> str:
-        """See :meth:`osd.drafters.base.Drafting.version`."""
+        """Return the version of the row's draft."""
         return self.pool.version(row)
 
     def _begin(self, rows: Sequence[SequenceState], most: int) -> Blending:
-        """Rows of one draft are about to draft, so many tokens each at most."""
+        """Prepare the tables for rows of one draft that are about to draft at most ``most`` tokens each."""
         makers: dict[DraftMaker, tuple[list[int], list[int]]] = {}
         for i, row in enumerate(rows):
             if there := self.memory.place_of(row):
@@ -131,7 +132,8 @@ class BlendedDrafter:
         return TableGroup(maker, self.trust_in(maker), places, [row.tokens for row in rows], sampled, most)
 
     def _hear(self, row: SequenceState, start: int) -> None:
-        """Was the table right where the target spoke, whoever drafted there? Told before the table learns it."""
+        """Update the trust with whether the table was right where the target decided, whatever drafted there. Must run
+        before the table learns those tokens."""
         if there := self.memory.place_of(row):
             maker, place = there
             sampled = row.request.sampling.temperature > 0
@@ -149,5 +151,5 @@ class BlendedDrafter:
             watched.guesses += group.guesses(0)
 
     def trust_in(self, maker: DraftMaker) -> Trust:
-        """How often the draft and this table were right so far."""
+        """Return how often the draft and this table were right so far."""
         return self._trusts.setdefault(maker, Trust())

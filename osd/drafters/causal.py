@@ -1,4 +1,4 @@
-"""A second, smaller causal language model as the drafter."""
+"""A smaller causal language model as the drafter."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from osd.verification.warping import Warp, draw
 
 
 class CausalDrafter:
-    """Drafts a chain, one pass a token; all rows of the batch share the passes."""
+    """Drafts chains, one pass a token; all rows of the batch share the passes."""
 
     def __init__(self, decoder: Decoder, vocabulary: int, head: HeadPass | None = None) -> None:
-        """``vocabulary`` is the width of the target's logits: the draft's are cut or filled up to it."""
+        """Wrap a decoder. ``vocabulary``: width of the target's logits, to which the draft's are cut or padded."""
         self.decoder, self.vocabulary = decoder, vocabulary
         self.decoder.go_brief()
         self.head = head
         self.most_read: int | None = None
-        """Tokens of a row that are read in one round; None for all."""
+        """Most tokens of a row that are prefilled in one round; None for all."""
         self.prefixes: Prefixes | None = None
-        """Prompts' beginnings that were read before."""
+        """Prefix cache of prompts; None where there is none."""
         self.second: Begin | None = None
-        """Who may put other tokens in."""
+        """Returns what may put other tokens into the chains of a round; None where nothing may."""
         self._rounds = 0
-        """Since the first that drafted."""
+        """Rounds since the first that drafted."""
 
     @property
     def head(self) -> HeadPass | None:
-        """Estimates acceptance for controllers that ask; may be replaced between two rounds."""
+        """Acceptance head for gamma rules that ask; may be replaced between two rounds."""
         return self._head
 
     @head.setter
@@ -59,7 +59,7 @@ class CausalDrafter:
         chance: Tensor | None,
         should_continue: ShouldContinue,
     ) -> Draft:
-        """See :meth:`osd.drafters.base.Drafter.propose`."""
+        """Draft chains; see :meth:`osd.drafters.base.Drafter.propose`."""
         second = self.second(rows, max(gammas)) if self.second and any(gammas) else None
         chain = Chain(rows, self.vocabulary, self.decoder.device, sampled=warp is not None)
         lengths = list(gammas)
@@ -83,7 +83,7 @@ class CausalDrafter:
         self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain, warp: Warp | None,
         chance: Tensor | None, second: ChainOverride | None,
     ) -> Reads:  # fmt: skip
-        """One pass, and the tokens that it brings."""
+        """Make one pass, choose the tokens after it, and return its signals."""
         logits, read_off = self._next(rows, lengths, chain)
         if warp is None and read_off:
             chosen, q = read_off.choices, None
@@ -98,17 +98,17 @@ class CausalDrafter:
         return signals
 
     def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
-        """See :meth:`osd.drafters.base.Drafter.commit`."""
+        """Note what was accepted; see :meth:`osd.drafters.base.Drafter.commit`."""
         if row.drafter_seen == length_before:  # it has read the whole text, so the row was among those that drafted
             row.drafter_seen = length_before + min(accepted, draft.fed)
 
     def move_row(self, source: int, target: int, row: SequenceState) -> None:
-        """See :meth:`osd.drafters.base.Drafter.move_row`."""
+        """Move a row in the cache; see :meth:`osd.drafters.base.Drafter.move_row`."""
         self.decoder.move_row(source, target, row.drafter_seen)
 
     def _read(self, rows: Sequence[SequenceState], lengths: Sequence[int], size: int) -> list[int]:
-        """Read what the rows that go on drafting after ``size`` tokens have unread, ``most_read`` tokens of each at
-        most: those that then have more to read stop there."""
+        """Prefill the unread tokens of rows that go on after ``size`` tokens, at most ``most_read`` of each, and return
+        the rows' lengths: those with more left to read stop there."""
         late = [(place, row) for place, row in enumerate(rows) if lengths[place] > size and row.unread()]
         for place, row in late:
             if self.prefixes is not None and not row.drafter_seen:
@@ -130,8 +130,8 @@ class CausalDrafter:
     def _next(
         self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain
     ) -> tuple[Tensor, ReadOff | None]:
-        """Logits (B, 1, V) after the last drafted token, or after the rows' own text; and what the pass read off them,
-        if it did and none is cut off."""
+        """Return logits (B, 1, V) after the last drafted token, or after the rows' own text; and what the pass computed
+        beside them, if it did and no logit is cut off."""
         if chain.passes:
             tokens, starts = chain.unread(), [row.length + chain.fed for row in rows]
             several = tokens.shape[1] > 1
@@ -145,9 +145,11 @@ class CausalDrafter:
         return logits, self.decoder.read_off if missing >= 0 else None
 
     def _after_text(self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Tensor:
-        """One pass that feeds every row that drafts what its cache lacks, then the chains so far (the widest lag for
-        all: feeding a token again writes what is there already). The others only stand in line; what they write is
-        not counted as seen."""
+        """Make one pass that feeds every drafting row what its cache lacks, then the chains so far.
+
+        All rows feed as many tokens as the widest lag: feeding a token again writes what is there already. Rows that do
+        not draft are padding; what they write is not counted as seen.
+        """
         drafting = [row for row, length in zip(rows, lengths, strict=True) if length > chain.size]
         lag = max(row.length - row.drafter_seen for row in drafting)
         for row in drafting:

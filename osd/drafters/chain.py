@@ -13,37 +13,37 @@ from osd.sequence import SequenceState
 
 
 class Chain:
-    """Of B rows, one token after another; ``vocabulary`` is V, the width of q."""
+    """Chains of B rows, which grow one token after another; ``vocabulary`` is V, the width of q."""
 
     def __init__(self, rows: Sequence[SequenceState], vocabulary: int, device: torch.device, *, sampled: bool) -> None:
         self._rows, self._vocabulary, self._device, self._sampled = len(rows), vocabulary, device, sampled
         self.repeats = BatchRepeats(rows)
-        """What the rows' texts say of its tokens."""
+        """The rows' repeated n-grams."""
         self.tokens: list[Tensor] = []
-        """(B,) each."""
+        """The drafted tokens, (B,) for each step."""
         self._q: list[Tensor] = []
         self.passes = 0
-        """Passes of the draft."""
+        """Passes of the draft model so far."""
         self.fed = 0
-        """Leading tokens that it has read."""
+        """Leading tokens that the draft model has read."""
 
     @property
     def size(self) -> int:
-        """Tokens so far."""
+        """Number of tokens so far."""
         return len(self.tokens)
 
     def read(self) -> None:
-        """The draft has made a pass over all that was here."""
+        """Note a pass of the draft model over all tokens so far."""
         self.passes, self.fed = self.passes + 1, self.size
 
     def add(self, chosen: Tensor, q: Tensor | None) -> None:
-        """The next tokens (B,), and in a batch that samples what they were drawn from, (B, V)."""
+        """Append the next tokens (B,), and in a batch that samples the distributions they were drawn from, (B, V)."""
         self.tokens.append(chosen)
         if q is not None:
             self._q.append(q)
 
     def put_in(self, tokens: Sequence[int]) -> None:
-        """The next tokens, which are certain."""
+        """Append tokens that are certain: q has all its mass on them."""
         chosen = torch.tensor(tokens, device=self._device)
         q = None
         if self._sampled:
@@ -51,12 +51,12 @@ class Chain:
         self.add(chosen, q)
 
     def unread(self) -> Tensor:
-        """(B, n) the tokens that the draft has not read."""
+        """Return the tokens that the draft model has not read: (B, n)."""
         new = self.tokens[self.fed :]
         return new[0].unsqueeze(1) if len(new) == 1 else torch.stack(new, dim=1)
 
     def draft(self, lengths: Sequence[int]) -> Draft:
-        """So much of it."""
+        """Return the first ``lengths`` tokens of the rows as a draft."""
         size = max(lengths)
         nothing = torch.zeros(self._rows, 0, dtype=torch.long, device=self._device)
         tokens = torch.stack(self.tokens[:size], dim=1) if size else nothing

@@ -1,4 +1,4 @@
-"""What a causal drafter asks when somebody may put other tokens into its chain."""
+"""Overrides of a causal drafter's chain: another source may put its tokens in place of the draft's."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from osd.sequence import SequenceState
 
 
 class Reads(Protocol):
-    """What a draft pass can tell the controllers."""
+    """Signals of a draft pass, read by gamma rules."""
 
     def read(self, signal: Signal) -> list[Any]:
-        """One number a row, on the host; of ``peak_echo``, one :data:`~osd.gamma.goodput.contexts.Peak`."""
+        """Return one number a row, on the host; for ``peak_echo``, one :data:`~osd.gamma.goodput.contexts.Peak`."""
         ...
 
 
 class ChainOverride(Protocol):
-    """One round of one draft's rows. Each token of their chains begins with :meth:`needs_draft`."""
+    """Override of the chains of one draft's rows in one round. Each token begins with :meth:`needs_draft`."""
 
     def needs_draft(self, going: Sequence[bool]) -> bool:
-        """Whether the draft has to be asked for the next token of the rows that are going on."""
+        """Return whether the draft has to be asked for the next token of the rows that are going on."""
         ...
 
     def put_in(self) -> tuple[list[int], Reads]:
-        """The next tokens where it was not asked."""
+        """Return the next tokens where the draft was not asked, and their signals."""
         ...
 
     def overrule(self, chosen: Tensor, q: Tensor | None, signals: Reads) -> tuple[Tensor, Reads]:
-        """What is drafted in place of the tokens (B,) that the draft chose, and what controllers are told of it.
+        """Return what is drafted in place of the tokens (B,) that the draft chose, and the signals that gamma rules
+        see.
 
         Rows of ``q`` (B, V), which the draft drew from, become certain of a token that is put in; so which rows are
-        overruled, and by what, must not hang on what was drawn in this pass.
+        overruled, and by what, must not depend on what was drawn in this pass.
         """
         ...
 
 
 Begin = Callable[[Sequence[SequenceState], int], ChainOverride]
-"""Rows that are about to draft so many tokens each at most."""
+"""Takes the rows that are about to draft, and the most tokens of each; returns their override."""

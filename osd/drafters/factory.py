@@ -1,4 +1,4 @@
-"""Who drafts, by the settings."""
+"""Makes the drafter that the settings name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from osd.models.tree_check import check_model
 from storage.settings import ServeSettings
 
 SIZED = ("analytic", "goodput")
-"""Controllers that weigh costs; with them trees have the nodes that are worth their cost, with others all."""
+"""Gamma rules that weigh costs; with them trees have the nodes that are worth their cost, with others all."""
 
 
 def make_drafting(
     model: Model, serve: ServeSettings, pool: DraftPool, target: Decoder, proposer: Proposer | None = None
 ) -> Drafting:
-    """The pool, a proposer alone, or both: ``serve.drafter``. ``model`` is the target, ``target`` its decoder. Raises
-    CannotServeTrees."""
+    """Return the pool, a proposer alone, or both, as ``serve.drafter`` says. ``model`` is the target, ``target`` its
+    decoder.
+
+    Raises CannotServeTrees.
+    """
     name = proposer_name(serve)
     if name is None:
         return pool
@@ -38,12 +41,12 @@ def make_drafting(
 
 
 def proposer_name(serve: ServeSettings) -> str | None:
-    """Who proposes tokens; None where drafts are the draft's alone."""
+    """Return the name of what proposes tokens; None where drafts are the draft model's alone."""
     return {"causal": None, "blended": "trigram", "mixed": serve.branches}.get(serve.drafter, serve.drafter)
 
 
 def make_proposer(name: str, serve: ServeSettings) -> Proposer:
-    """A proposer that begins with nothing; Numba is loaded for those that ask for one."""
+    """Make a proposer that begins with nothing; Numba is loaded only for one that is asked for."""
     if name == "trigram":
         from osd.drafters.ngram.maker import DraftMaker, MakerSettings
         from osd.drafters.ngram.table import Table, TableSettings

@@ -1,4 +1,4 @@
-"""One set of draft weights in memory: its cache, the rows that it drafts for, and the drafts that stand on it."""
+"""One set of draft weights in memory: its cache, the rows that it drafts for, and the drafts that share it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from osd.sequence import SequenceState
 
 
 class DraftModel:
-    """Weights and cache. Row i of ``rows`` is row i of the cache, whatever its number in the batch.
+    """A draft's weights and cache. Row i of ``rows`` is row i of the cache, whatever its number in the batch.
 
-    The cache grows with the rows that came at one time: to 1, 2, 4 … rows of the engine's length, each of
-    2 · layers · key-value heads · head width numbers a position.
+    The cache grows with the most rows at one time: to 1, 2, 4 … rows of the engine's length, each of
+    2 · layers · key-value heads · head width elements a position.
     """
 
     def __init__(
         self, decoder: Decoder, vocabulary: int, *, name: str | None, base: str | None, weight_bytes: int, limit: int
     ) -> None:
-        """``name``: under which its costs are kept, None for the engine's first. ``base``: digest of these weights, by
-        which drafts and adapters share them; None where nobody could. ``limit``: positions it knows."""
+        """Wrap a decoder. ``name``: under which its costs are kept, None for the engine's first. ``base``: digest of
+        these weights, by which drafts and adapters share them; None where none could. ``limit``: positions it knows."""
         self.drafter = CausalDrafter(decoder, vocabulary)
         self.name, self.base, self.weight_bytes, self.limit = name, base, weight_bytes, limit
         self.rows: list[SequenceState] = []
         self.newest: Draft | None = None
-        """What it proposed in the round that is under way; None when it proposed nothing."""
+        """What it proposed in the current round; None when it proposed nothing."""
         self._bank = Bank()
 
     @property
@@ -41,26 +41,26 @@ class DraftModel:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device it computes on."""
         return self.decoder.device
 
     @property
     def cache_bytes(self) -> int:
-        """Memory of the cache, and of what passes over several adapters need."""
+        """Memory of the cache, and of what passes over several adapters need, in bytes."""
         return self.decoder.cache.bytes + self._bank.bytes
 
     def costs(self, whole: CostModel) -> CostModel:
-        """Of ``whole``, the engine's cost model, the part that is about this draft."""
+        """Return the part of ``whole``, the engine's cost model, that is about this draft."""
         return whole if self.name is None else whole.of(self.name)
 
     def join(self, row: SequenceState) -> None:
-        """A row that is new, to it."""
+        """Add a row that is new to it."""
         self.decoder.cache.grow(len(self.rows) + 1)
         self.rows.append(row)
         self.regroup()
 
     def leave(self, row: SequenceState) -> None:
-        """A row ends; the last one takes its place."""
+        """Remove a row; the last one takes its place."""
         index, moved = self.rows.index(row), self.rows.pop()
         if moved is not row:
             self.drafter.move_row(len(self.rows), index, moved)
@@ -74,14 +74,14 @@ class DraftModel:
 
 
 class LoadedDraft:
-    """A draft that is in memory: its version, and where it drafts. Rows hold on to theirs until they end."""
+    """A draft that is in memory: its version, weights and adapter. Rows keep theirs until they end."""
 
     def __init__(self, draft: str, version: str, body: DraftModel, adapter: Adapter | None = None) -> None:
         self.draft, self.version, self.body, self.adapter = draft, version, body, adapter
         self.rows = 0
-        """Rows that it serves."""
+        """Number of rows that it serves."""
         self.used = 0
-        """When it last served, in the pool's own count."""
+        """When it last served, by the pool's own count."""
 
     @property
     def limit(self) -> int:

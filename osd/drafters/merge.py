@@ -1,4 +1,4 @@
-"""One batch's drafts from the drafts of its parts."""
+"""Merges the drafts of a batch's parts into one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Part = tuple[Draft, Sequence[int]]
 
 
 def merge(parts: Sequence[Part], rows: int, vocabulary: int, device: torch.device, *, sampled: bool) -> Draft:
-    """Drafts of B_j rows, Σ B_j ≤ ``rows``, as one of (B, G). Rows of no part have drafted nothing.
+    """Merge drafts of B_j rows, Σ B_j ≤ ``rows``, into one of (B, G). Rows of no part have drafted nothing.
 
     Each row's q is what its own draft drew from; where nothing was drafted it is 0. A batch is ``sampled`` as a
     whole: then every part has a q.
@@ -34,5 +34,5 @@ def merge(parts: Sequence[Part], rows: int, vocabulary: int, device: torch.devic
 
 
 def pick(chance: Tensor | None, places: Sequence[int]) -> Tensor | None:
-    """The rows at these places: (B, …) → (B_j, …)."""
+    """Select the rows at these places: (B, …) → (B_j, …)."""
     return None if chance is None else chance[torch.tensor(places, device=chance.device)]

@@ -1,4 +1,4 @@
-"""The learned draft's chain and a proposer's branches, in one tree."""
+"""The draft model's chain and a proposer's branches, in one tree."""
 
 from __future__ import annotations
 
@@ -23,24 +23,27 @@ LATE = 16
 
 
 class MixedDrafter(TreeDrafter):
-    """Every row's chain comes from its draft in the pool. Its tokens and those that the proposer names stand for the
-    same places in the tree, and the likeliest get them. Where the batch samples, the chain is drawn from q and stays. A
-    proposer that names nothing leaves the chains alone; a draft that declines leaves the branches."""
+    """Drafts trees from the pool's chains and a proposer's branches.
+
+    Both compete for the nodes of a row's tree, and the likeliest get them. Where the batch samples, the chain is drawn
+    from q and stays. A proposer that names nothing leaves the chains alone; a draft that declines leaves the branches.
+    """
 
     reads = True
 
     def __init__(self, *parts: Any, **how: Any) -> None:
-        """See :class:`osd.drafters.tree.TreeDrafter`. ``sized``: the draft is asked only where that pays, too."""
+        """Take the arguments of :class:`osd.drafters.tree.TreeDrafter`. ``sized``: the draft is asked only where that
+        pays, too."""
         super().__init__(*parts, **how)
         self.worth = Worth()
         self._chains: dict[str, list[int]] = {}
         self._asked = False
         self._pass_ms: float | None = None
-        """A pass of the draft, of late, where it had little to read first."""
+        """Moving average of a draft pass, in milliseconds, where it had little to read first."""
         self._draft_ms = 0.0
-        """All that the draft took in the newest round; what it had to catch up with left out."""
+        """Milliseconds that the draft took in the newest round, catching up left out."""
         self._alone: dict[str, Tree] = {}
-        """By request, the tree that the newest round's proposals make without the draft."""
+        """The tree that the newest round's proposals make without the draft, by request."""
         self._tokens = self._tokens_alone = self._fed_alone = 0
 
     def propose(
@@ -51,11 +54,13 @@ class MixedDrafter(TreeDrafter):
         chance: Tensor | None,
         should_continue: ShouldContinue,
     ) -> Draft:
-        """See :meth:`osd.drafters.base.Drafting.propose`. Brings the chains to the host, which is a sync of its own.
+        """Draft trees, as :meth:`osd.drafters.base.Drafting.propose`. Brings the chains to the host, which is a sync of
+        its own.
 
         A chain ends with the first token that is less likely to be kept than what was left out of trees lately. That
-        hangs on how sure the draft was up to that token, on nothing that is drawn after it; and whether the draft is
-        asked at all, on earlier rounds."""
+        depends on how sure the draft was up to that token, on nothing that is drawn after it; and whether the draft is
+        asked at all, on earlier rounds.
+        """
         self.worth.meet({row.loaded.version for row in rows})
         self._asked = not self.sized or self.worth.asks(len(rows))
         if not self._asked:
@@ -78,7 +83,8 @@ class MixedDrafter(TreeDrafter):
         return plant(trees, draft.q, draft.passes, draft.tokens.device, sampled=warp is not None)
 
     def _time(self, ms: float, passes: int, *, late: bool) -> None:
-        """What asking took. A draft that rested has much to read first, which is no part of what it costs to go on."""
+        """Note how long drafting took. A draft that rested has much to read first, which is no part of what it costs to
+        go on."""
         if late and self._pass_ms is not None:
             ms = min(ms, passes * self._pass_ms)
         elif passes:
@@ -87,7 +93,7 @@ class MixedDrafter(TreeDrafter):
         self._draft_ms = ms
 
     def _leave_out_the_draft(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> None:
-        """What would have been in the trees without it."""
+        """Make the trees that there would have been without the draft, to compare."""
         self._alone = {row.request.id: Tree() for row in rows}
         for i, proposal in self.proposed.items():
             tree = graft(Tree(), proposal, gammas[i], self.nodes, self.pool.vocabulary)
@@ -98,14 +104,14 @@ class MixedDrafter(TreeDrafter):
         self._fed_alone = self._fed([len(tree) for tree in self._alone.values()])
 
     def hear(self, row: SequenceState, length_before: int, accepted: int) -> None:
-        """See :meth:`osd.drafters.tree.TreeDrafter.hear`."""
+        """Learn from the target's tokens, as :meth:`osd.drafters.tree.TreeDrafter.hear`."""
         if (tree := self._alone.pop(row.request.id, None)) is not None:
             self._tokens += row.length - length_before
             self._tokens_alone += brought(tree, row.tokens[length_before:])
         super().hear(row, length_before, accepted)
 
     def _steered(self, should_continue: ShouldContinue) -> ShouldContinue:
-        """The controller's steering, and the end of chains that have become unlikely."""
+        """Return a ``steer`` that also ends chains which have become unlikely."""
 
         def both(rows: Sequence[SequenceState], lengths: list[int], drafted: int, read: Read) -> None:
             should_continue(rows, lengths, drafted, read)
@@ -122,15 +128,15 @@ class MixedDrafter(TreeDrafter):
         return self._gains[request] < self.bar
 
     def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
-        """See :meth:`osd.drafters.base.Drafting.commit`. The draft has read its own chain: what was accepted beside
-        it, it reads in its next pass."""
+        """Note what was accepted, as :meth:`osd.drafters.base.Drafting.commit`. The draft has read its own chain; what
+        was accepted beside it, it reads in its next pass."""
         kept = row.tokens[length_before : length_before + accepted]
         self.pool.commit(row, length_before, _common(kept, self._chains[row.request.id]), draft)
         self.hear(row, length_before, accepted)
 
     def measure(self, whole_ms: float) -> None:
-        """See :meth:`osd.drafters.base.Drafting.measure`. A round in which the draft is asked though that does not pay
-        is no measure of what drafting costs in the others."""
+        """Note the drafting time, as :meth:`osd.drafters.base.Drafting.measure`. A round in which the draft is asked
+        though that does not pay is no measure of what drafting costs in the others."""
         rows = len(self._sizes)
         if not self._asked:
             super().measure(whole_ms)
@@ -147,11 +153,11 @@ class MixedDrafter(TreeDrafter):
         self._fed_alone = 0
 
     def version(self, row: SequenceState) -> str:
-        """The version of the row's draft."""
+        """Return the version of the row's draft."""
         return self.pool.version(row)
 
 
 def _common(some: Sequence[int], others: Sequence[int]) -> int:
-    """Tokens that both begin with."""
+    """Return the length of the common prefix."""
     pairs = enumerate(zip(some, others, strict=False))
     return next((i for i, (one, other) in pairs if one != other), min(len(some), len(others)))

@@ -1,8 +1,8 @@
-"""The drafts that are in memory, behind the one face of a drafter: rows of a batch may use different ones.
+"""The drafts that are in memory, behind the interface of one drafter: rows of a batch may use different ones.
 
-Rows are grouped by :class:`~osd.drafters.loaded_draft.DraftModel`. Full weights are a body each; adapters over one
-base, and the bare base, share a body, so their rows share its passes and its cache. Where one body serves the whole
-batch nothing is regrouped.
+Rows are grouped by :class:`DraftModel`. Full weights are a draft model each; adapters over one base, and
+the bare base, share one, so their rows share its passes and its cache. Where one draft model serves the whole batch
+nothing is regrouped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from osd.verification.warping import Warp
 from storage.settings import ServeSettings
 
 DRAFTS_READ = 2
-"""Drafts, whose passes cost a part of the target's, may read so many times its tokens in a step, of each row."""
+"""Factor of the target's token budget that drafts may prefill in a step, of each row: their passes cost a part of
+its."""
 
 
 class DraftPool:
@@ -38,26 +39,27 @@ class DraftPool:
         """Every draft that new requests may get."""
         self.vocabulary, self.costs = vocabulary, costs
         self.most_read: int | None = None
-        """Tokens of a row that a draft reads in one round; a row that has more unread drafts nothing yet. None: all."""
+        """Most tokens of a row that a draft prefills in one round; a row that has more unread drafts nothing yet. None:
+        all."""
         self.second: Begin | None = None
-        """Who may put other tokens into the drafts' chains."""
+        """Returns what may put other tokens into the drafts' chains; None where nothing may."""
         self._serve: ServeSettings | None = None
         self.busy: list[DraftModel] = []
-        """Bodies that have rows."""
+        """Draft models that have rows."""
         self._laps = Laps(default.body.device)
         self._timed: list[tuple[DraftModel, int, int]] = []
-        """Of the newest round, the bodies that proposed, with rows and passes; a token that took none counts as one."""
+        """The newest round's draft models that proposed, with rows and passes; a token that took none counts as one."""
         self._count = 0
         self.idled = 0
         """How often a draft's last row has ended."""
 
     def read_as(self, serve: ServeSettings) -> None:
-        """How drafts read prompts: in pieces, and not twice what the default draft, or an adapter over it, has read."""
+        """Have drafts prefill in pieces, with a prefix cache for the default draft, as the settings say."""
         self._serve, self.most_read = serve, DRAFTS_READ * serve.prefill_tokens
 
     @property
     def decoder(self) -> Decoder:
-        """The default draft's."""
+        """The default draft's decoder."""
         return self.default.body.decoder
 
     @property
@@ -117,7 +119,7 @@ class DraftPool:
         chance: Tensor | None,
         should_continue: ShouldContinue,
     ) -> Draft:
-        """See :meth:`osd.drafters.base.Drafter.propose`."""
+        """Draft chains; see :meth:`osd.drafters.base.Drafter.propose`."""
         self._timed.clear()
         self._laps.begin()
         if len(self.busy) == 1 and self.busy[0].rows == rows:
@@ -157,7 +159,7 @@ class DraftPool:
         return draft
 
     def measure(self, whole_ms: float) -> None:
-        """Tell each body's cost model how long it drafted; ``whole_ms`` is the round's drafting in all."""
+        """Update each draft model's costs with its time; ``whole_ms`` is the round's drafting in all."""
         if len(self._timed) == 1:
             body, rows, passes = self._timed[0]
             body.costs(self.costs).observe_draft(rows, passes, whole_ms)
@@ -166,11 +168,11 @@ class DraftPool:
             body.costs(self.costs).observe_draft(rows, passes, ms)
 
     def version(self, row: SequenceState) -> str:
-        """The version of the row's draft."""
+        """Return the version of the row's draft."""
         return row.loaded.version
 
     def _share_out(self) -> None:
-        """Tell the cost models how many rows each body drafts for."""
+        """Update the cost models with how many rows each draft model drafts for."""
         for body in self.busy:
             body.costs(self.costs).sharing = len(body.rows) if len(self.busy) > 1 else None
 

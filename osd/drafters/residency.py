@@ -1,7 +1,7 @@
 """Which drafts are in memory: they come, are exchanged for newer versions, and leave, between two steps.
 
-The default draft never leaves. Beyond the budget the one that served longest ago leaves first, and only one that no
-row uses. Rows keep the seat that they have: a draft that is unloaded serves them to their end, and its memory is
+The default draft never leaves. Beyond the budget the least recently used one leaves first, and only one that no
+row uses. Rows keep the draft that they have: one that is unloaded serves them to their end, and its memory is
 free when the last of them has ended.
 """
 
@@ -20,7 +20,7 @@ from osd.models.lora.adapter import Adapter
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedVersion:
-    """A version that was loaded aside."""
+    """A draft version that was loaded aside."""
 
     draft: str
     version: str
@@ -35,18 +35,18 @@ class LoadedVersion:
 
     @property
     def bytes(self) -> int:
-        """Memory of what was loaded."""
+        """Memory of what was loaded, in bytes."""
         return self.weight_bytes + (self.adapter.bytes if self.adapter else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftMemory:
-    """What a draft takes, in bytes."""
+    """Memory of one draft, in bytes."""
 
     kind: Literal["full", "lora"]
     version: str
     weight_bytes: int
-    """Of its own: an adapter's factors, or whole weights."""
+    """Weights of its own: an adapter's factors, or whole weights."""
     cache_bytes: int
     """Keys and values of its own; an adapter's rows use its base's."""
     shared_bytes: int
@@ -57,14 +57,15 @@ Taken = Literal["taken", "later", "never"]
 
 
 class DraftResidency:
-    """Lets drafts into a pool and out again. ``budget``: bytes for all drafts and their caches; None is no limit."""
+    """Loads drafts into a pool and unloads them. ``budget``: bytes for all drafts and their caches; None for no
+    limit."""
 
     def __init__(self, pool: DraftPool, budget: int | None = None) -> None:
         self.pool, self.budget = pool, budget
 
     def take(self, arrival: LoadedVersion) -> Taken:
-        """Let a version in. ``later``: there is no room while others serve, or its base has left; ``never``: it does
-        not fit beside the default draft."""
+        """Let a version in. Returns ``later`` where there is no room while others serve, or its base has left;
+        ``never`` where it does not fit beside the default draft."""
         loaded, there = self.pool.loaded_drafts.get(arrival.draft), self._body_over(arrival.base)
         if loaded and there is loaded.body:
             self._replace(loaded, arrival, there)
@@ -77,18 +78,18 @@ class DraftResidency:
         return "taken"
 
     def unload(self, draft: str) -> bool:
-        """No new row gets it. False for the default draft and for one that is not here."""
+        """Take a draft from new rows; return False for the default draft and for one that is not here."""
         if draft == self.pool.default.draft or draft not in self.pool.loaded_drafts:
             return False
         del self.pool.loaded_drafts[draft]
         return True
 
     def bytes(self) -> int:
-        """Memory of all drafts: those that new rows may get, and those that rows still use."""
+        """Return the memory of all drafts: those that new rows may get, and those that rows still use."""
         return self._bytes(self._kept())
 
     def memory(self) -> dict[str, DraftMemory]:
-        """What each draft takes, by its name."""
+        """Return the memory that each draft takes, by its name."""
         return {name: self._memory_of(loaded) for name, loaded in self.pool.loaded_drafts.items()}
 
     def _memory_of(self, loaded: LoadedDraft) -> DraftMemory:
@@ -99,19 +100,19 @@ class DraftResidency:
         return DraftMemory("full", loaded.version, body.weight_bytes, body.cache_bytes, 0)
 
     def _replace(self, loaded: LoadedDraft, arrival: LoadedVersion, body: DraftModel) -> None:
-        """Another adapter over the base that it has, or none."""
+        """Set another adapter over the same base, or none."""
         loaded.version, loaded.adapter = arrival.version, arrival.adapter
         body.regroup()
 
     def _exchange(self, loaded: LoadedDraft, arrival: LoadedVersion, decoder: Decoder) -> None:
-        """Other weights in its body; what is cached is only stale."""
+        """Set other weights in the same draft model; what is cached is only stale."""
         body = loaded.body
         body.decoder.forward = decoder.forward
         body.base, body.weight_bytes, body.limit = arrival.base, arrival.weight_bytes, arrival.limit
         self._replace(loaded, arrival, body)
 
     def _seat(self, arrival: LoadedVersion, body: DraftModel) -> Taken:
-        """A new seat, where there is room for one. Rows of the draft's seat before stay there."""
+        """Add a draft, where there is room for one. Rows of the version before keep theirs."""
         loaded = LoadedDraft(arrival.draft, arrival.version, body, arrival.adapter)
         if arrival.draft == self.pool.default.draft:
             head, self.pool.head = self.pool.head, None
@@ -127,14 +128,14 @@ class DraftResidency:
     def _new_body(self, arrival: LoadedVersion) -> DraftModel:
         assert arrival.decoder is not None
         taken = {loaded.body.name for loaded in self._kept()}
-        name = next(n for i in count() if (n := arrival.draft + f" {i}" * (i > 0)) not in taken)  # an old body may last
+        name = next(n for i in count() if (n := arrival.draft + f" {i}" * (i > 0)) not in taken)  # an old one may last
         return DraftModel(
             arrival.decoder, self.pool.vocabulary, name=name, base=arrival.base, weight_bytes=arrival.weight_bytes,
             limit=arrival.limit,
         )  # fmt: skip
 
     def _body_over(self, base: str | None) -> DraftModel | None:
-        """The body that has these weights."""
+        """Return the draft model that has these weights."""
         found = (
             loaded.body for loaded in self.pool.loaded_drafts.values() if base is not None and loaded.body.base == base
         )
@@ -146,7 +147,7 @@ class DraftResidency:
         return all(other is loaded for other in loaded_drafts if other.body is loaded.body)
 
     def _make_room(self, loaded: LoadedDraft) -> bool:
-        """Evict until it fits: who served longest ago first, and nobody who serves."""
+        """Evict idle drafts until it fits, the least recently used first; return whether it does."""
         known = [s for s in self.pool.loaded_drafts.values() if s.draft != loaded.draft]
         idle = sorted((s for s in known if not s.rows and s is not self.pool.default), key=lambda s: s.used)
         while self.budget is not None and self._bytes([*self._kept(), loaded]) > self.budget:

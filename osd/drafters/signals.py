@@ -1,4 +1,4 @@
-"""What a draft pass can tell the controllers; worked out for those who ask."""
+"""Signals of a draft pass for gamma rules, computed only when asked for."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ class PassInfo(NamedTuple):
     """What is known beside a pass's logits."""
 
     repeats: BatchRepeats | None = None
-    """Of the rows that share the pass; None where nothing is asked of their texts."""
+    """Repeated n-grams of the rows that share the pass; None where no signal reads their texts."""
     drafted: Sequence[Tensor] = ()
-    """(B,) each: the tokens of their chains before this pass."""
+    """The tokens of their chains before this pass, (B,) each."""
     read_off: ReadOff | None = None
-    """What is known of its logits already."""
+    """What the pass itself computed from its logits."""
     head: HeadPass | None = None
     embedding: Tensor | None = None
-    """(B, 1, D) the draft's, of the tokens before."""
+    """(B, 1, D) the draft's final hidden states for the tokens before."""
 
 
 class Signals:
-    """Of one pass."""
+    """Signals of one pass."""
 
     def __init__(self, logits: Tensor, chosen: Tensor, told: PassInfo = PassInfo()) -> None:  # noqa: B008, it is a constant
-        """``logits`` (B, V), and the tokens chosen from them (B,)."""
+        """Take ``logits`` (B, V), and the tokens chosen from them (B,)."""
         self._logits, self._chosen, self._told = logits, chosen, told
 
     def read(self, signal: Signal) -> list[Any]:
-        """See :meth:`osd.drafters.chain_override.Reads.read`. Temperature and cuts play no part: greedy and sampling
-        rows compare. ``acceptance`` is NaN where there is no head yet."""
+        """Read a signal, as :meth:`osd.drafters.chain_override.Reads.read`, before temperature and cuts, so that
+        greedy and sampling rows compare. ``acceptance`` is NaN where there is no head yet."""
         if signal == "peak_echo":
             return self._echoed()
         if signal == "acceptance":
@@ -62,7 +62,8 @@ class Signals:
         return head(embedding[:, 0]).tolist()
 
     def _echoed(self) -> list[Peak]:
-        """Of each row's likeliest token, whatever was drawn: what is drawn must not decide whether it is verified."""
+        """Return ``peak_echo`` of each row's likeliest token, whatever was drawn: what is drawn must not decide whether
+        it is verified."""
         repeats = self._told.repeats
         assert repeats is not None
         drafted, likeliest, peaks = self._on_host(self._told.drafted[repeats.heard :])
@@ -70,7 +71,7 @@ class Signals:
         return repeats.signals(peaks, likeliest)
 
     def _on_host(self, drafted: Sequence[Tensor]) -> tuple[list[list[int]], list[int], list[float]]:
-        """These tokens, the likeliest next ones and their probabilities, brought in one go."""
+        """Bring these tokens, the likeliest next ones and their probabilities to the host in one transfer."""
         known = self._told.read_off
         if known:
             return [tokens.tolist() for tokens in drafted], known.choices.tolist(), known.peaks

@@ -1,4 +1,4 @@
-"""One round of one draft with a table beside it: which tokens the table put in, and what came of them."""
+"""One round of one draft with tables beside it: which tokens a table put in, and how often it was right."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from osd.gamma.goodput.repeats import signal_of
 
 @dataclass(slots=True)
 class Trust:
-    """How often the draft, one shared table and the rows' own were right, see
+    """How often the draft, one shared table and the rows' own tables were right, see
     :func:`osd.drafters.ngram.guess.look_up`."""
 
     models: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, SURENESS, 3)))
     guesses: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, GUESSES, 2)))
 
     def hear(self, maker: DraftMaker, place: int, tokens: npt.NDArray[np.int64], start: int, *, sampled: bool) -> None:
-        """The target said ``tokens[start:]`` of a row, of which its tables do not know yet: were they right?"""
+        """Count whether the row's tables were right about ``tokens[start:]`` of the target, which they have not learned
+        yet."""
         with maker.table.lock:
             hear_text(
                 maker.table.cells, maker.overlays.arena, place, tokens, start, maker.order - 1, sampled, self.guesses
@@ -36,7 +37,7 @@ class Trust:
 
 
 class TableGroup:
-    """The rows that have their places with one table; arrays of G steps and B rows."""
+    """The rows that have their places with one table; arrays over G steps and B rows."""
 
     def __init__(
         self, maker: DraftMaker, trust: Trust, places: Sequence[int], texts: Sequence[Sequence[int]],
@@ -51,7 +52,7 @@ class TableGroup:
         self._certain = np.zeros(count, np.bool_)
 
     def look(self, step: int) -> list[bool]:
-        """Look the next tokens up: for each row, whether the draft need not be asked."""
+        """Look the next tokens up; return for each row whether the draft need not be asked."""
         maker, trust = self._maker, self._trust
         with maker.table.lock:
             look_up(
@@ -64,8 +65,8 @@ class TableGroup:
     def choose(
         self, step: int, said: Sequence[int] | None, peaks: Sequence[float] | None
     ) -> tuple[list[int], list[float]]:
-        """The tokens to draft after the draft said these, or nothing; and where they are the table's its trust in them,
-        else −1."""
+        """Choose the next tokens, given the draft's choices if it was asked. Returns them with the trust in each that
+        is the table's, else −1."""
         if said is not None:
             self._said[step], self._peaks[step] = said, peaks
         choose(
@@ -75,11 +76,12 @@ class TableGroup:
         return self._drafted[step].tolist(), self._believed[step].tolist()
 
     def guesses(self, step: int) -> list[tuple[int, float]]:
-        """What was found for each row, and the trust in it; before :meth:`choose`."""
+        """Return what was found for each row, and the trust in it; call it before :meth:`choose`."""
         return list(zip(self._found[step].tolist(), self._believed[step].tolist(), strict=True))
 
     def hear_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
-        """What the target said where the row's tokens were drafted: how many of them were the table's, and right."""
+        """Update the trust with the target's tokens where a row's were drafted; return how many were the table's, and
+        right."""
         count = len(emitted)
         said = np.array(emitted, np.int64)
         models, sampled = self._trust.models, bool(self._sampled[row])
@@ -89,16 +91,16 @@ class TableGroup:
 
 
 class Blending:
-    """One draft's rows in one round."""
+    """One draft's rows in one round, with their tables."""
 
     def __init__(self, groups: Sequence[tuple[TableGroup, Sequence[int]]], rows: int, *, ask_always: bool) -> None:
-        """Each table's rows, and which of the draft's ``rows`` they are."""
+        """Begin a round. ``groups``: each table's rows, and which of the draft's ``rows`` they are."""
         self._groups, self._rows, self._ask_always = groups, rows, ask_always
         self._where = {i: (group, at) for group, members in groups for at, i in enumerate(members)}
         self._step = 0
 
     def needs_draft(self, going: Sequence[bool]) -> bool:
-        """See :meth:`osd.drafters.chain_override.ChainOverride.needs_draft`."""
+        """Return whether to ask the draft; see :meth:`osd.drafters.chain_override.ChainOverride.needs_draft`."""
         certain = [False] * self._rows
         for group, members in self._groups:
             for i, sure in zip(members, group.look(self._step), strict=True):
@@ -106,7 +108,7 @@ class Blending:
         return self._ask_always or any(go and not sure for go, sure in zip(going, certain, strict=True))
 
     def put_in(self) -> tuple[list[int], Reads]:
-        """See :meth:`osd.drafters.chain_override.ChainOverride.put_in`."""
+        """Return the tables' tokens; see :meth:`osd.drafters.chain_override.ChainOverride.put_in`."""
         tokens, sure = [0] * self._rows, dict[int, float]()
         for group, members in self._groups:
             chosen, believed = group.choose(self._step, None, None)
@@ -116,7 +118,7 @@ class Blending:
         return tokens, Sure(None, sure, self._rows)
 
     def overrule(self, chosen: Tensor, q: Tensor | None, signals: Reads) -> tuple[Tensor, Reads]:
-        """See :meth:`osd.drafters.chain_override.ChainOverride.overrule`."""
+        """Replace the draft's tokens; see :meth:`osd.drafters.chain_override.ChainOverride.overrule`."""
         said, peaks = chosen.tolist(), signals.read("peak")
         others: dict[int, tuple[int, float]] = {}
         for group, members in self._groups:
@@ -134,22 +136,22 @@ class Blending:
         return chosen.index_put((where,), which), Sure(signals, sure_of, self._rows)
 
     def hear_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
-        """See :meth:`TableGroup.hear_drafted`; ``row`` is one of the draft's."""
+        """Update the trust as :meth:`TableGroup.hear_drafted`; ``row`` is the index among the draft's rows."""
         group, at = self._where.get(row, (None, 0))
         return group.hear_drafted(at, emitted) if group else (0, 0)
 
 
 class Sure:
-    """A pass's signals, where tokens are a table's the trust in them."""
+    """A pass's signals, with the trust in their place where tokens are a table's."""
 
     def __init__(self, signals: Reads | None, sure: dict[int, float], rows: int) -> None:
         self._signals, self._sure, self._rows = signals, sure, rows
 
     def read(self, signal: Signal) -> list[Any]:
-        """See :meth:`osd.drafters.chain_override.Reads.read`."""
+        """Read a signal; see :meth:`osd.drafters.chain_override.Reads.read`."""
         sure: dict[int, Any] = self._sure
         nothing: Any = 0.0
-        if signal == "peak_echo":  # that the text said it before is in the trust already
+        if signal == "peak_echo":  # that the text had it before is in the trust already
             sure, nothing = {i: signal_of(trust, said=False) for i, trust in sure.items()}, peak_of(0.0)
         values = self._signals.read(signal) if self._signals else [nothing] * self._rows
         return [sure.get(i, value) for i, value in enumerate(values)]

@@ -1,4 +1,4 @@
-"""Drafts without a model: a proposer names tokens for each row, in a tree, and learns from what the target said."""
+"""Drafts without a model: a proposer names tokens for each row, in a tree, and learns from what the target chose."""
 
 from __future__ import annotations
 
@@ -18,78 +18,81 @@ from osd.sequence import SequenceState
 from osd.verification.warping import Warp
 
 CALM = 0.1
-"""Weight of the newest round in how likely the last nodes of trees are."""
+"""Weight of the newest round in the moving average of the pruning threshold."""
 
 
 class Proposer(Protocol):
-    """Names tokens that may follow a text. What it names hangs on no chance."""
+    """Names tokens that may follow a text. What it names depends on no chance."""
 
     name: str
-    """Stands where the version of a draft stands, for rounds that it alone drafted."""
+    """Used in place of a draft's version, for rounds that it alone drafted."""
 
     def join(self, row: SequenceState) -> None:
-        """The row has come: its tokens are its prompt."""
+        """Add a row, whose tokens are its prompt."""
         ...
 
     def propose(
         self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
     ) -> Sequence[TreeProposal]:
-        """What may follow each row's tokens: at most so many one after another, and so many in all. What is more is
-        cut."""
+        """Propose what may follow each row's tokens: at most ``depths[i]`` one after another, and ``nodes[i]`` in all.
+        What is more is cut."""
         ...
 
     def learn(self, row: SequenceState, start: int) -> None:
-        """The target said the row's tokens from ``start`` on. Not called for requests that must not be learned from."""
+        """Learn the row's tokens from ``start`` on, which the target chose. Not called for requests that must not be
+        learned from."""
         ...
 
     def recall(self, row: SequenceState, start: int) -> None:
-        """The same for those that must not: only this row may be drafted from it, and nothing may outlive it."""
+        """Learn them for this row alone, for requests that must not be learned from: nothing of it may outlive the
+        row."""
         ...
 
     def leave(self, row: SequenceState) -> None:
-        """The row has ended."""
+        """Drop a row that has ended."""
         ...
 
 
 class TreeDrafter:
-    """Asks a proposer alone. The pool's drafts seat the rows, and rest."""
+    """Drafts trees from a proposer alone. The pool's drafts are assigned to the rows, and rest."""
 
     reads = False
-    """Whether a model reads the rows' texts for it."""
+    """Whether a draft model reads the rows' texts for it."""
 
     def __init__(
         self, pool: DraftPool, proposer: Proposer, nodes: int, target: Decoder, *, sized: bool = False
     ) -> None:
-        """``nodes``: drafted tokens of a row at most, unless a chain that was drawn has more; ``target`` has the cache
-        that they go to. ``sized``: leave out what costs more in the target's pass than it is expected to bring."""
+        """Set up. ``nodes``: drafted tokens of a row at most, unless a chain that was drawn has more; ``target`` has
+        the cache that they go to. ``sized``: leave out what costs more in the target's pass than it is expected to
+        bring."""
         self.pool, self.proposer, self.nodes, self.target, self.sized = pool, proposer, nodes, target, sized
         self.chances = Chances()
         self._planted: dict[str, tuple[Tree, list[Belief]]] = {}
-        """Of the newest round, all that could have been in each request's tree, and what was thought of it."""
+        """The newest round's trees before pruning, with the estimates for their nodes, by request."""
         self._rounds, self._first_ms = 0, 0.0
         self.proposed: dict[int, TreeProposal] = {}
-        """Of the newest round, what was named for which row."""
+        """The newest round's proposals, by row."""
         self.bar = 0.0
-        """The chance that a node had to have to stay in a tree, of late; 0 where there was room for all."""
+        """Moving average of the chance that a node needed to stay in a tree; 0 where there was room for all."""
         self._depths: list[int] = []
-        """Of the newest round, how deep each row's tree is."""
+        """Depth of each row's tree in the newest round."""
         self._sizes: list[int] = []
-        """How many tokens it has."""
+        """Number of its tokens."""
 
     def join(self, row: SequenceState, draft: str) -> None:
-        """See :meth:`osd.drafters.base.Drafting.join`."""
+        """Add a row; see :meth:`osd.drafters.base.Drafting.join`."""
         self.pool.join(row, draft)
         self.proposer.join(row)
         if not self.reads:
             row.drafter_seen = row.length
 
     def leave(self, row: SequenceState) -> None:
-        """See :meth:`osd.drafters.base.Drafting.leave`."""
+        """Drop a row that has ended; see :meth:`osd.drafters.base.Drafting.leave`."""
         self.pool.leave(row)
         self.proposer.leave(row)
 
     def version(self, row: SequenceState) -> str:
-        """The proposer's name."""
+        """Return the proposer's name."""
         return self.proposer.name
 
     def propose(
@@ -100,25 +103,29 @@ class TreeDrafter:
         chance: Tensor | None,
         should_continue: ShouldContinue,
     ) -> Draft:
-        """See :meth:`osd.drafters.base.Drafting.propose`."""
+        """Draft trees; see :meth:`osd.drafters.base.Drafting.propose`."""
         trees = [Tree() for _ in rows]
         self.grow(trees, rows, gammas)
         return plant(trees, None, max(self._depths), self.target.device, sampled=warp is not None)
 
     def commit(self, row: SequenceState, length_before: int, accepted: int, draft: Draft) -> None:
-        """See :meth:`osd.drafters.base.Drafting.commit`."""
+        """Note what was accepted; see :meth:`osd.drafters.base.Drafting.commit`."""
         row.drafter_seen = row.length  # no model has to read it
         self.hear(row, length_before, accepted)
 
     def measure(self, whole_ms: float) -> None:
-        """Proposing counts as a pass for each level of the deepest tree: controllers think in such passes."""
+        """Count proposing as a pass for each level of the deepest tree: gamma rules price such passes."""
         self._first_ms = whole_ms
         self.pool.costs.unread = 0  # what a draft had to read when it was last asked is no part of this
         self.pool.costs.observe_draft(len(self._depths), max(self._depths), whole_ms + self.breadth_ms())
 
     def breadth_ms(self) -> float:
-        """What the target's pass over the newest round's trees costs above one over chains of their depths. Controllers
-        that choose a depth price a token for each level; what a level has more is part of what drafting it costs."""
+        """Return the milliseconds that the target's pass over the newest trees costs above one over chains of their
+        depths.
+
+        Gamma rules that choose a depth price a token for each level; what a level has more is part of what drafting it
+        costs.
+        """
         costs, rows = self.pool.costs, len(self._depths)
         trees, chains = (costs.verify_ms(rows, self._fed(each)) for each in (self._sizes, self._depths))
         return 0.0 if trees is None or chains is None else max(0.0, trees - chains)
@@ -128,8 +135,8 @@ class TreeDrafter:
         return rows + (sum(lengths) if self.target.packs else rows * max(lengths))
 
     def grow(self, trees: list[Tree], rows: Sequence[SequenceState], gammas: Sequence[int]) -> None:
-        """Let the rows' proposals grow into their trees, and of what is there then keep what is likeliest, as far as
-        gammas, ``nodes`` and the cache allow and what it costs is worth it."""
+        """Graft the rows' proposals into their trees, then keep what is likeliest, as far as gammas, ``nodes`` and the
+        cache allow and what it costs is worth it."""
         nodes = min(self.nodes, self.target.cache.length - max(row.length for row in rows))
         chains = [len(tree) for tree in trees]
         who = [i for i, gamma in enumerate(gammas) if gamma and trees[i].drawn < nodes]
@@ -145,7 +152,7 @@ class TreeDrafter:
         self._depths, self._sizes = [max(tree.depths()) for tree in trees], [len(tree) for tree in trees]
 
     def _prune(self, trees: list[Tree], beliefs: Sequence[Sequence[Belief]], nodes: int) -> None:
-        """What was drawn stays; of the rest, what is above the bar."""
+        """Prune the trees: what was drawn stays; the rest must reach the threshold."""
         worth = [gains(tree, own) for tree, own in zip(trees, beliefs, strict=True)]
         stay = [likeliest(each, tree.drawn, nodes) for tree, each in zip(trees, worth, strict=True)]
         bar = self._bar(trees, worth, stay) if self.sized and self._judges_all(trees) else 0.0
@@ -159,7 +166,7 @@ class TreeDrafter:
         return bool(self._rounds % EXPLORE) or any(tree.likely for tree in trees)
 
     def _bar(self, trees: Sequence[Tree], worth: Sequence[Sequence[float]], stay: Sequence[Sequence[int]]) -> float:
-        """The chance that pays for a node in the target's pass."""
+        """Return the chance that pays for a node in the target's pass."""
         drawn = sum(tree.drawn for tree in trees)
         sure = len(trees) + sum(sum(own[: tree.drawn]) for tree, own in zip(trees, worth, strict=True))
         pairs = zip(trees, worth, stay, strict=True)
@@ -175,19 +182,20 @@ class TreeDrafter:
         return cost
 
     def hear(self, row: SequenceState, length_before: int, accepted: int) -> None:
-        """The target has spoken: of what was drafted, and the text that comes of it."""
+        """Learn from the target's tokens: about what was drafted, and the text itself."""
         if planted := self._planted.pop(row.request.id, None):
             saw(*planted, row.tokens[length_before:])
         teach(self.proposer, row, length_before)
 
 
 def teach(proposer: Proposer, row: SequenceState, length_before: int) -> None:
-    """Tell a proposer what the target said."""
+    """Have a proposer learn the target's new tokens, for all rows or for this one alone."""
     (proposer.learn if row.request.learn else proposer.recall)(row, length_before)
 
 
 def plant(trees: Sequence[Tree], q: Tensor | None, passes: int, device: torch.device, *, sampled: bool) -> Draft:
-    """The rows' trees as one draft; where all of them are chains that the rule for chains can judge, as chains."""
+    """Return the rows' trees as one draft; where all are chains that the acceptance rule for chains takes, as
+    chains."""
     size = max(len(tree) for tree in trees)
     lines = [[*tree.tokens, *[0] * (size - len(tree))] for tree in trees]
     tokens = torch.tensor(lines, dtype=torch.long, device=device).view(len(trees), size)

@@ -1,6 +1,6 @@
 """How many nodes a tree may have: what each is expected to bring (osd.drafters.tree_calibration), against what it
-costs in the target's pass. A node that is kept brings one token, so a tree brings Σ g_i beside the target's own token.
-"""
+costs in the target's pass. A node that is kept brings one token, so a tree brings Σ g_i beside the target's own
+token."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from itertools import accumulate
 from osd.draft import Tree
 
 EXPLORE = 16
-"""One round in so many takes everything where proposers say nothing of their tokens: what is deep is judged only where
-what is above it was kept."""
+"""Period, in rounds, at which everything is taken where proposers give no estimates of their tokens: what is deep is
+verified only where what is above it was kept."""
 
 Cost = Callable[[int], float | None]
-"""Milliseconds of a round in which so many tokens are drafted; None while unknown."""
+"""Returns the milliseconds of a round in which so many tokens are drafted; None while unknown."""
 
 
 def bar_of(gains: Sequence[float], sure: float, fixed: int, cost: Cost) -> float:
-    """The chance that a node must have to stay in the trees of a batch: that which makes the most tokens a millisecond.
+    """Return the chance that a node must have to stay in a batch's trees: that which makes the most tokens a
+    millisecond.
 
     ``gains`` are the chances of the nodes that may be left out, ``sure`` is what comes without them: a token a row, and
     the chances of the ``fixed`` drafted tokens that stay. 0 while costs are unknown.
@@ -38,7 +39,7 @@ def bar_of(gains: Sequence[float], sure: float, fixed: int, cost: Cost) -> float
 
 
 def steps(most: int) -> list[int]:
-    """Counts that are tried: 0, 1, 2, 3, 4, 6, 8, 12, 16, … and ``most``."""
+    """Return the counts that are tried: 0, 1, 2, 3, 4, 6, 8, 12, 16, … and ``most``."""
     found = [0, 1, 2, 3, 4]
     while found[-1] < most:
         found.append(found[-2] * 2)
@@ -46,7 +47,7 @@ def steps(most: int) -> list[int]:
 
 
 def pruned(tree: Tree, nodes: Iterable[int]) -> Tree:
-    """The tree of these nodes, each after its parent; the drawn ones are among them."""
+    """Return the tree of these nodes, each after its parent; the drawn ones are among them."""
     left, places = Tree(drawn=tree.drawn), {0: 0}
     for node in nodes:
         places[node] = left.add(places[tree.parents[node - 1]], tree.tokens[node - 1])

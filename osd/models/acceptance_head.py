@@ -1,11 +1,10 @@
-"""The acceptance head of SpecDec++: from the draft's embedding of a token to the chance that the target keeps it.
+"""The acceptance head of SpecDec++: from the draft's embedding of a token to the chance that the target accepts it.
 
     P̂(Y_i is accepted | Y_1 … Y_{i−1} are) = sigmoid(f_θ(e_i))                        Eq. 4.1
 
 f_θ is a (D + 1)-layer ResNet: D times x ← x + SiLU(W x + b), every layer with weights of its own, then one linear
-layer to a number. It is trained with weight w_rej on rejections, which lowers what it says; ``estimate`` undoes that.
-
-A folder of one, written by :func:`save_head`:
+layer to a number. It is trained with weight w_rej on rejections, which lowers its estimates; ``estimate`` undoes that.
+The folder of one, written by :func:`save_head`:
 
     acceptance_head.json     what it was trained for
     model.safetensors        its weights, float32
@@ -37,14 +36,14 @@ WEIGHTS = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class HeadConfig:
-    """What a head is and which draft it reads."""
+    """The shape of a head and the draft it reads."""
 
     hidden_size: int
     """Width of the draft's embedding."""
     depth: int
     """D: residual layers before the output."""
     reject_weight: float
-    """w_rej that it was trained with."""
+    """The weight w_rej of rejections that it was trained with."""
     draft: str
     """Digest of the draft's number 0: the lineage whose embeddings it reads."""
     trained_for: str
@@ -57,7 +56,7 @@ class HeadConfig:
 
 
 class AcceptanceHead(nn.Module):
-    """f_θ. A new one knows nothing: it says sigmoid(bias) of every token, with bias 0."""
+    """f_θ as a module. A new one gives sigmoid(bias) for every token, with bias 0."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -68,7 +67,7 @@ class AcceptanceHead(nn.Module):
         nn.init.zeros_(self.out.bias)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Embeddings (…, hidden) → f_θ (…)."""
+        """Compute f_θ: embeddings (…, hidden) → (…)."""
         hidden = embeddings
         for layer in self.residual:
             hidden = hidden + F.silu(layer(hidden))
@@ -76,7 +75,7 @@ class AcceptanceHead(nn.Module):
         return logits
 
     def estimate(self, embeddings: Tensor) -> Tensor:
-        """The chance of acceptance itself, as a logit: (…, hidden) → (…).
+        """Return the chance of acceptance itself, as a logit: (…, hidden) → (…).
 
         The weighted loss is least where P̂ / (1 − P̂) = P / (1 − P) / w_rej, so ln w_rej is added back.
         """
@@ -97,10 +96,10 @@ class HeadPass:
             weights[k], biases[k] = array_of(layer.weight), array_of(layer.bias)
         out = np.concatenate([array_of(head.out.weight)[0], array_of(head.out.bias)])
         self.arrays: Acceptance = (eight_bits(weights), biases, out)
-        """For brief passes, which run it along (:mod:`osd.models.brief`)."""
+        """Its weights for int8 passes, which run it along (:mod:`osd.models.brief`)."""
 
     def __call__(self, embeddings: Tensor) -> Tensor:
-        """Embeddings (B, hidden) → sigmoid(f_θ) (B,)."""
+        """Compute sigmoid(f_θ): embeddings (B, hidden) → (B,)."""
         hidden = embeddings.float()
         for weight, bias in self._residual:
             hidden = F.silu(torch.addmm(bias, hidden, weight), inplace=True).add_(hidden)
@@ -108,14 +107,14 @@ class HeadPass:
 
 
 def save_head(head: AcceptanceHead, folder: Path) -> None:
-    """Write the folder's files; the folder is there."""
+    """Write a head's files into an existing folder."""
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in head.state_dict().items()}
     save_file(tensors, folder / WEIGHTS)
     (folder / HEAD_CONFIG).write_text(json.dumps(asdict(head.config), indent=2) + "\n", "utf-8")
 
 
 def load_head(folder: Path) -> AcceptanceHead:
-    """A head on the CPU. Raises HeadNotLoaded."""
+    """Load a head on the CPU. Raises HeadNotLoaded."""
     try:
         config = HeadConfig(**json.loads((folder / HEAD_CONFIG).read_text("utf-8")))
         head = AcceptanceHead(config)
@@ -127,8 +126,8 @@ def load_head(folder: Path) -> AcceptanceHead:
 
 
 def require_fit(head: AcceptanceHead, name: object, draft: Model, digest: str | None) -> None:
-    """Raises HeadMismatch unless the head reads this draft's embeddings: their width, and its lineage where
-    ``digest`` (of the draft's files, or of its number 0) is known."""
+    """Check that the head reads this draft's embeddings: their width, and its lineage where ``digest`` (of the draft's
+    files, or of its number 0) is known. Raises HeadMismatch."""
     width = hidden_size(draft)
     config = head.config
     if config.hidden_size != width:
@@ -139,7 +138,8 @@ def require_fit(head: AcceptanceHead, name: object, draft: Model, digest: str | 
 
 
 def head_in_settings(serve: ServeSettings, draft: Model) -> HeadPass | None:
-    """The head that ``serve.gamma_head`` names, for an engine without a store. Raises HeadNotLoaded, HeadMismatch."""
+    """Load the head that ``serve.gamma_head`` names, for an engine without a store. Raises HeadNotLoaded,
+    HeadMismatch."""
     if serve.gamma_head is None:
         return None
     head = load_head(serve.gamma_head)
@@ -148,17 +148,17 @@ def head_in_settings(serve: ServeSettings, draft: Model) -> HeadPass | None:
 
 
 def hidden_size(draft: Model) -> int:
-    """Width of what the draft gives its output layer."""
+    """Return the width of the input of the draft's output layer."""
     head: nn.Module = draft.module.get_output_embeddings()  # type: ignore[no-untyped-call]
     assert isinstance(head.weight, Tensor)
     return int(head.weight.shape[1])
 
 
 def digest_of_model(folder: Path) -> str | None:
-    """The digest that the folder would have as number 0 of a draft; None where it is not a folder here."""
+    """Return the digest that the folder would have as number 0 of a draft; None where it is not a folder here."""
     return digest_of(folder, servable_files(folder)) if folder.is_dir() else None
 
 
 def _across(layer: nn.Linear, device: torch.device) -> Tensor:
-    """(in, out): the product of a row with it reads memory in order."""
+    """Return a layer's weight as (in, out), contiguous: the product of a row with it reads memory in order."""
     return layer.weight.detach().to(device).t().contiguous()

@@ -1,4 +1,4 @@
-"""Whether a model computes trees as it computes the texts that are in them."""
+"""Checks whether a model computes trees as it computes the texts that are in them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from storage.errors import CannotServeTrees
 TEXTS = (9, 5)
 """Lengths of the texts that the trees grow from."""
 PARENTS = ((0, 0, 1, 1, 2, 3, 6), (0, 1, 0, 3))
-"""Branches, and a second tree that is smaller."""
+"""A tree with branches, and a second one that is smaller."""
 KEPT = (0, 2, 5)
-"""A path of the first tree; it closes up to places 0, 1, 2."""
+"""A path of the first tree; it is compacted to places 0, 1, 2."""
 
 
 @torch.inference_mode()
 def check_model(model: Model, tolerance: float = 2e-3) -> None:
-    """Raises CannotServeTrees unless every node's logits are those of a plain pass over the text up to it, and also
-    those of a token that is fed after a path was kept."""
+    """Check that every node's logits are those of a plain pass over the text up to it, and also those of a token that
+    is fed after a path was kept. Raises CannotServeTrees."""
     vocabulary, limit = vocabulary_size(model.module), max(TEXTS) + 24
     generator = torch.Generator().manual_seed(0)
     texts = [torch.randint(0, vocabulary, (n,), generator=generator).tolist() for n in TEXTS]
@@ -63,7 +63,7 @@ def _feed(decoder: Decoder, texts: list[list[int]], trees: list[Tree]) -> Tensor
 def _at_nodes(
     model: Model, logits: Tensor, texts: list[list[int]], trees: list[Tree]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of every node, our logits (V,) and those of a plain pass over all that it sees."""
+    """Yield for every node our logits (V,) and those of a plain pass over all that it sees."""
     for own, text, tree in zip(logits, texts, trees, strict=True):
         ways = [text]
         for token, parent in zip(tree.tokens, tree.parents, strict=True):
@@ -72,7 +72,7 @@ def _at_nodes(
 
 
 def _go_on(decoder: Decoder, model: Model, texts: list[list[int]], tree: Tree) -> tuple[Tensor, Tensor]:
-    """The same of a token that is fed to the first row after a path was kept."""
+    """Return both logits for a token that is fed to the first row after a path was kept."""
     decoder.cache.close_up([len(text) - 1 for text in texts], [(0, *move) for move in moves(KEPT)])
     text = [*texts[0], *tree.follow(KEPT)[: len(KEPT) - 1], 0]
     return decoder.logits(torch.tensor([[0]], device=decoder.device), [len(text) - 1])[0, 0], _plain(model, text)

@@ -1,4 +1,4 @@
-"""Trees as tensors: who stands how deep, and who sees whom."""
+"""Trees as tensors: depths and the tree attention mask."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from osd.draft import Tree
 
 
 class Layout(NamedTuple):
-    """Of B trees of at most T − 1 drafted tokens, the root included."""
+    """Depths and mask of B trees of at most T − 1 drafted tokens, the root included."""
 
     depths: Tensor
     """(B, T) int64: tokens from the row's last one; 0 for padding."""
@@ -22,7 +22,10 @@ class Layout(NamedTuple):
 
 
 def lay_out(trees: Sequence[Tree], width: int, device: torch.device) -> Layout:
-    """``width`` T is one more than the largest tree has tokens. Ancestors are a set of bits while they are gathered."""
+    """Return the layout of trees; ``width`` T is one more than the largest tree has tokens.
+
+    Ancestors are a set of bits while they are gathered.
+    """
     ancestors = b"".join(_ancestors(tree, width) for tree in trees)
     packed = np.frombuffer(ancestors, np.uint8).reshape(len(trees), width, -1)
     seen = np.unpackbits(packed, axis=2, count=width, bitorder="little").view(np.bool_)
@@ -31,7 +34,7 @@ def lay_out(trees: Sequence[Tree], width: int, device: torch.device) -> Layout:
 
 
 def _ancestors(tree: Tree, width: int) -> bytes:
-    """(T, ⌈T / 8⌉) bit j of line i: whether node i sees node j."""
+    """Return bits (T, ⌈T / 8⌉): bit j of line i is whether node i sees node j."""
     lines = [1]
     for node, parent in enumerate(tree.parents, 1):
         lines.append(lines[parent] | 1 << node)
@@ -40,8 +43,8 @@ def _ancestors(tree: Tree, width: int) -> bytes:
 
 
 def tables(trees: Sequence[Tree], width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(B, N) parents, −1 for padding, and (B, N) turns: 0 for a token that was drawn, −1 for one that is certain;
-    N = ``width``."""
+    """Return parents (B, N), −1 for padding, and turns (B, N): 0 for a token that was drawn, −1 for one that is
+    certain; N = ``width``."""
     parents = [[*tree.parents, *[-1] * (width - len(tree))] for tree in trees]
     turns = [[*[0] * tree.drawn, *[-1] * (width - tree.drawn)] for tree in trees]
     both = torch.tensor([parents, turns], device=device)

@@ -1,4 +1,4 @@
-"""The acceptance rule for trees, as pure functions.
+"""Rejection sampling of token trees, as pure functions.
 
 At every node the target's distribution is p. The node's children are tried in turn, with r = p at first. One that was
 drawn from q is kept with probability min(1, r(y) / q(y)); refused, it leaves r ← norm(max(0, r − q)), and where
@@ -20,11 +20,11 @@ from osd.draft import Tree
 from osd.verification.warping import draw
 
 At = Callable[[Tensor], Tensor]
-"""Nodes (B,) → p there (B, V)."""
+"""Takes nodes (B,) and returns p there (B, V)."""
 
 
 def accept_tree_greedy(tree: Tree, choices: Sequence[int]) -> list[int]:
-    """Temperature 0: the path from the root, nodes, along the target's first choices (N + 1,); node 0 comes first."""
+    """Return the path of nodes along the target's argmax choices (N + 1,), from the root, node 0 (temperature 0)."""
     path = [0]
     while node := tree.places.get((path[-1], choices[path[-1]])):
         path.append(node)
@@ -40,31 +40,32 @@ class Forest:
     parents: Tensor
     """(B, N) int64; −1 for padding."""
     turns: Tensor
-    """(B, N) int64: the how manieth draw at its parent a token was, from 0 on; −1 for those that are certain."""
+    """(B, N) int64: a token's index among the siblings drawn at its parent, from 0 on; −1 for those that are
+    certain."""
     q: Tensor | None
     """(B, Q, V): at [b, i] what the first of node i's children was drawn from; None where none was drawn anywhere."""
     draws: int
-    """Children of one node that were drawn, at most."""
+    """Most children of one node that were drawn."""
     height: int
     """Depth of the deepest token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """How far the trees were kept, D = their height."""
+    """How far the trees were accepted; D is their height."""
 
     path: Tensor
     """(B, D + 1) the nodes that were reached, from 0 on; −1 after the last."""
     follows: Tensor
     """(B,) the target's own token after them."""
     chances: Tensor
-    """(B, D + 1) at each of those nodes, with which probability the child that was kept was to be kept when its turn
-    came; where none was, the first child. NaN where there was none, and after the last node."""
+    """(B, D + 1) at each of those nodes, the probability with which the child that was accepted was to be when its turn
+    came; where none was, the first child's. NaN where there was none, and after the last node."""
 
 
 def accept_tree_sampled(at: At, forest: Forest, tests: Tensor, draws: Tensor) -> Walk:
-    """The rule above. ``tests`` (B, D + 1, forest.draws) and ``draws`` (B, D + 1): independent uniforms in [0, 1),
-    for a node at depth d those of column d."""
+    """Accept paths of trees by the rule above. ``tests`` (B, D + 1, forest.draws) and ``draws`` (B, D + 1): independent
+    uniforms in [0, 1), for a node at depth d those of column d."""
     rows = len(forest.tokens)
     node = torch.zeros(rows, dtype=torch.long, device=forest.tokens.device)
     follows, going = torch.zeros_like(node), torch.ones_like(node, dtype=torch.bool)
@@ -85,7 +86,8 @@ def accept_tree_sampled(at: At, forest: Forest, tests: Tensor, draws: Tensor) ->
 
 
 def _step(p: Tensor, node: Tensor, forest: Forest, tests: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One node of each row: the child that is kept (B,), 0 for none; the token drawn in the end; and the chance."""
+    """Decide one node of each row: the child that is kept (B,), 0 for none; the token drawn in the end; and the
+    chance."""
     children = forest.parents == node.unsqueeze(1)
     kept, chance = torch.zeros_like(node), torch.full_like(p[:, 0], torch.nan)
     if forest.q is not None:
@@ -103,7 +105,7 @@ def _step(p: Tensor, node: Tensor, forest: Forest, tests: Tensor, draws: Tensor)
 def _try_drawn(
     r: Tensor, node: Tensor, children: Tensor, forest: Forest, tests: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The children that were drawn, one after another: what is left of r (B, V), unnormalised; the child that is kept
+    """Try the drawn children, one after another. Returns what is left of r (B, V), unnormalised; the child that is kept
     (B,), 0 for none; the chance with which it, or the first, was to be kept."""
     assert forest.q is not None
     rows = torch.arange(len(node), device=node.device)
@@ -131,6 +133,6 @@ def _norm(weights: Tensor) -> Tensor:
 
 
 def _first(which: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, N) bool → whether there is one (B,), and the place of the first (B,)."""
+    """Return whether each line of (B, N) bool has a true one (B,), and the index of the first (B,)."""
     there, place = which.max(1)
     return there, place

@@ -1,4 +1,5 @@
-"""A round of trees: one pass of the target over all of them, what it keeps, and the cache closed up behind it."""
+"""Verification of trees: one pass of the target over all of them, what it accepts, and the cache compacted behind
+it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def check_trees(
     *,
     keep_chances: bool,
 ) -> tuple[RaggedLogits, VerifyResult]:
-    """The target's logits, N + 1 a row, and what it keeps; its cache then holds the kept tokens in their order."""
+    """Return the target's logits, N + 1 a row, and the result; the cache then holds the accepted tokens in their
+    order."""
     assert draft.trees is not None
     starts = [row.length - 1 for row in rows]
     scored = _verify(target, rows, draft, starts)
@@ -84,7 +86,7 @@ def _walk(logits: Tensor, rows: Sequence[SequenceState], draft: Draft, warp: War
 def _uniforms(
     rows: Sequence[SequenceState], trees: Sequence[Tree], chance: Tensor, height: int
 ) -> tuple[Tensor, Tensor]:
-    """Tests (B, D + 1, 1) and draws (B, D + 1), D = ``height``.
+    """Return tests (B, D + 1, 1) and draws (B, D + 1), D = ``height``.
 
     A chain uses the numbers that it would use among chains (``chance``, see :func:`osd.verification.result.uniforms`):
     then a seed repeats its text whatever its neighbours have drafted. A tree may draw at every depth, and takes so
@@ -98,11 +100,11 @@ def _uniforms(
 
 
 def _draws(tree: Tree) -> int:
-    """How often it may draw before the last time: at every level; a chain that was drawn, only at its end."""
+    """Return how often a row may draw before the last time: at every level; a chain that was drawn, only at its end."""
     return 0 if tree.drawn == len(tree) else max(tree.depths())
 
 
 def _by_node(walk: Walk, size: int) -> Tensor:
-    """(B, N) the chances where their nodes stand."""
+    """Scatter the chances to their nodes: (B, N)."""
     spread = walk.chances.new_full((len(walk.path), size + 2), torch.nan)
     return spread.scatter_(1, walk.path.masked_fill(walk.path < 0, size + 1), walk.chances)[:, :size]
