@@ -1,4 +1,4 @@
-"""Gamma controllers: how many tokens to draft before the target looks. No torch here.
+"""Gamma rules: how many tokens to draft before the target verifies. No torch here.
 
 =================  ==================================================================================
 ``goodput``        the most tokens a second of the whole batch; osd's own
@@ -135,8 +135,10 @@ CONTROLLERS: Mapping[str, Callable[[ServeSettings, CostModel], GammaController]]
 
 
 def make_controller(settings: ServeSettings, costs: CostModel, name: str | None = None) -> GammaController:
-    """The controller called ``name``; by default the one that ``settings.gamma`` names. Raises BadSetting for an
-    unknown name, or when ``gamma_initial`` is more than ``gamma_max``."""
+    """Make the gamma rule called ``name``; by default the one that ``settings.gamma`` names.
+
+    Raises BadSetting for an unknown name, or when ``gamma_initial`` is more than ``gamma_max``.
+    """
     name = name or settings.gamma
     if name not in CONTROLLERS:
         reason = f"there is no controller named {name!r}; known: {', '.join(CONTROLLERS)}"
@@ -148,8 +150,10 @@ def make_controller(settings: ServeSettings, costs: CostModel, name: str | None 
 
 
 def make_planner(settings: ServeSettings, costs: CostModel) -> GammaPlanner:
-    """The engine's controllers: ``settings.gamma``, and one for each name in ``settings.gamma_routes``. Raises
-    BadSetting as :func:`make_controller`."""
+    """Make the engine's planner: the rule ``settings.gamma``, and one for each name in ``settings.gamma_routes``.
+
+    Raises BadSetting as :func:`make_controller`.
+    """
     shared = {
         name: make_controller(settings, costs, name) for name in {settings.gamma, *settings.gamma_routes.values()}
     }

@@ -1,4 +1,4 @@
-"""The controllers of one engine: the rule of each route, and one batch's rows shared out among them."""
+"""Plans the draft lengths of a batch: the gamma rule of each route, and the rows shared out among the rules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from osd.gamma.costs.model import CostModel
 from osd.gamma.rules.fixed import FixedController
 
 Read = Callable[[Signal], list[Any]]
-"""A signal of the newest draft pass, for every row that shares it."""
+"""Returns a signal of the newest draft pass, for every row that shares it."""
 Make = Callable[[str, CostModel], GammaController]
-"""A controller of this name with these costs."""
+"""Makes the gamma rule of this name with these costs."""
 _ON = Go.ON
 
 
@@ -24,27 +24,27 @@ class PlannedRow(Protocol):
     """Its state there."""
 
     def room(self) -> int:
-        """Tokens that may be drafted."""
+        """Return how many tokens may be drafted."""
         ...
 
     def unread(self) -> int:
-        """Tokens that the drafter must read before it can draft."""
+        """Return how many tokens the drafter must read before it can draft."""
         ...
 
 
 class GammaPlanner:
-    """Sizes the drafts of a batch whose rows may follow different rules."""
+    """Plans the drafts of a batch whose rows may follow different rules."""
 
     def __init__(
         self, usual: GammaController, by_route: Mapping[str, GammaController], make: Make | None = None
     ) -> None:
-        """The controllers of the engine's first draft. Others have their own, which ``make`` makes."""
+        """Take the rules of the engine's first draft; ``make`` makes those of other drafts."""
         self._usual, self._by_route, self._make = usual, by_route, make
         self._others: dict[tuple[str, int], tuple[CostModel, GammaController]] = {}
         self._fixed: dict[int, FixedController] = {}
 
     def controller(self, route: str, costs: CostModel | None = None) -> GammaController:
-        """The rule of a route, for the draft that has these costs; None is the first draft."""
+        """Return the rule of a route, for the draft that has these costs; None is the first draft."""
         usual = self._by_route.get(route, self._usual)
         if costs is None or self._make is None:
             return usual
@@ -54,11 +54,11 @@ class GammaPlanner:
         return self._others[key][1]
 
     def fixed(self, gamma: int) -> GammaController:
-        """One for all rows that ask for this gamma, so that they are planned together."""
+        """Return the rule shared by all rows that ask for this gamma, so that they are planned together."""
         return self._fixed.setdefault(gamma, FixedController(gamma))
 
     def plan(self, rows: Sequence[PlannedRow]) -> list[int]:
-        """Tokens to draft at most, a row."""
+        """Return the most tokens to draft, by row."""
         gammas = [0] * len(rows)
         for controller, members in _shared_out(rows, range(len(rows))):
             own = [rows[i] for i in members]
@@ -69,7 +69,7 @@ class GammaPlanner:
         return gammas
 
     def should_continue(self, rows: Sequence[PlannedRow], lengths: list[int], drafted: int, read: Read) -> None:
-        """After draft pass number ``drafted`` over these rows: shorten ``lengths`` of the rows that stop here."""
+        """Shorten ``lengths`` of the rows that stop after draft pass number ``drafted``."""
         going = [i for i, length in enumerate(lengths) if length >= drafted]
         for controller, members in _shared_out(rows, going):
             if controller.signal == "none":
@@ -84,7 +84,7 @@ class GammaPlanner:
 
 
 def _shared_out(rows: Sequence[PlannedRow], which: Sequence[int]) -> list[tuple[GammaController, Sequence[int]]]:
-    """The rows by controller. Nearly always there is one, and this is asked after every draft pass."""
+    """Group the rows by rule. Nearly always there is one, and this is asked after every draft pass."""
     controllers = [rows[i].controller for i in which]
     if not controllers or controllers.count(controllers[0]) == len(controllers):
         return [(controllers[0], which)] if controllers else []

@@ -15,26 +15,26 @@ from osd.gamma.costs.surface import TRUSTED, WINDOW, Surface, lower_median
 __all__ = ["TRUSTED", "WINDOW", "CostModel", "MachineLoad"]
 
 _LATE_ENOUGH = 3
-"""Drafts that began late, with none that did not, after which they are taken for what drafting costs here."""
+"""Late drafts (with text to read first), and no others, after which their times count as the cost of drafting."""
 _LOAD_WINDOW = 7
 _LOAD_ANCHOR = 0.98
 
 
 def nearly(tokens: int) -> int:
-    """Passes of nearly as many tokens share a cell: eight cells between one power of two and the next."""
+    """Round a number of tokens so that similar passes share a cell: eight cells from one power of two to the next."""
     step = 1 << max(0, tokens.bit_length() - 4)
     return (tokens + step // 2) // step * step
 
 
 def rounds_left(at: int, now: int, most: int) -> int:
-    """Rounds for which costs that were looked up in round ``at`` may still be used: ``most``, fewer while little was
+    """Return for how many rounds costs looked up in round ``at`` may still be used: ``most``, fewer while little was
     timed."""
     return at + min(most, 1 + at // 4) - now
 
 
 def _doubled(steps: int) -> int:
-    """Drafts of 3 and 4 steps share a cell, of 5 to 8, and so on: a step costs nearly the same in all of them, and a
-    change is noticed sooner."""
+    """Round steps up to a power of two: a step costs nearly the same in all that share a cell, and changes show
+    sooner."""
     return 1 << (steps - 1).bit_length()
 
 
@@ -51,7 +51,7 @@ class MachineLoad:
         self.factor = 1.0
 
     def observe(self, kind: str, ratio: float, at: int) -> None:
-        """A timing ÷ what its cell holds, in round ``at``."""
+        """Add the ratio of a timing to its cell's typical value, in round ``at``."""
         ratios, _ = self._recent.get(kind) or (deque[float](maxlen=_LOAD_WINDOW), at)
         ratios.append(ratio)
         self._recent[kind] = ratios, at
@@ -62,18 +62,18 @@ class MachineLoad:
 
 
 class _Common:
-    """What is known of verifying, and of the time spent: the same for all drafts of an engine."""
+    """Costs of verifying, and the time spent: the same for all drafts of an engine."""
 
     def __init__(self) -> None:
         self.rounds = self.plain_rounds = 0
         self.spent_ms = 0.0
         self.drafts = 0
-        """Cost models that share it."""
+        """Number of cost models that share it."""
         self.load = MachineLoad()
         self.forget_verifying()
 
     def forget_verifying(self) -> None:
-        """What target passes took is no measure of what they will."""
+        """Forget what target passes took, when it no longer predicts what they will take."""
         self.verify = Surface(lambda batch, tokens: tokens, by_rows=True)
         self.beyond = Surface(lambda batch, tokens: tokens)
         """What passes that verified drafts took more than plain ones did just then."""
@@ -81,28 +81,29 @@ class _Common:
 
 class CostModel:
     """Milliseconds of drafting and verifying. One for each set of draft weights of an engine, shared by the rows that
-    it drafts for and fed by every step; what is known of verifying is the same in all of them."""
+    it drafts for and updated by every step; the costs of verifying are common to all of them."""
 
     def __init__(self, whole: CostModel | None = None) -> None:
-        """``whole`` is the cost model of the engine's first draft; this one is then :meth:`of` another."""
+        """Start empty. ``whole``: cost model of the engine's first draft, when this one is for another; see
+        :meth:`of`."""
         self._common: _Common = _Common() if whole is None else whole._common
         self._common.drafts += 1
         self._others: dict[str, CostModel] = {}
         self.sharing: int | None = None
         """Rows of the batch that this draft drafts for, while others draft for the rest; None where it is alone."""
         self.unread = 0
-        """Tokens that the drafter reads before its next draft, whose timing is then no draft step's."""
+        """Tokens that the drafter reads before its next draft, whose timing is then not that of a draft step."""
         self.forget_drafts()
 
     def of(self, draft: str) -> CostModel:
-        """The cost model of further draft weights, which are known by this name; nothing of it is forgotten."""
+        """Return the cost model of further draft weights, known by this name; nothing of it is forgotten."""
         if draft not in self._others:
             self._others[draft] = CostModel(self)
         return self._others[draft]
 
     @property
     def rounds(self) -> int:
-        """Rounds timed."""
+        """Number of rounds timed."""
         return self._common.rounds
 
     @rounds.setter
@@ -111,18 +112,18 @@ class CostModel:
 
     @property
     def clock(self) -> tuple[int, float]:
-        """Rounds timed, and milliseconds of all drafting and verifying in them: one look, where a rule wants both."""
+        """Rounds timed, and milliseconds of all drafting and verifying in them, read together."""
         common = self._common
         return common.rounds, common.spent_ms
 
     @property
     def plain_rounds(self) -> int:
-        """Of the rounds, those without drafted tokens."""
+        """Number of rounds without drafted tokens."""
         return self._common.plain_rounds
 
     @property
     def whole_ms(self) -> float:
-        """All drafting and verifying seen, milliseconds."""
+        """Milliseconds of all drafting and verifying seen."""
         return self._common.spent_ms
 
     @property
@@ -135,11 +136,12 @@ class CostModel:
         self._common.spent_ms = ms * self._common.drafts
 
     def drafting(self, batch: int) -> int:
-        """How many of a batch's rows share this draft's passes."""
+        """Return how many of a batch's rows share this draft's passes."""
         return self.sharing or batch
 
     def observe_draft(self, batch: int, steps: int, ms: float) -> None:
-        """``steps`` draft passes over ``batch`` rows took ``ms``. A timing that is not above 0 is ignored."""
+        """Add the time ``ms`` of ``steps`` draft passes over ``batch`` rows. A timing that is not above 0 is
+        ignored."""
         if steps < 1 or batch < 1 or not 0 < ms < math.inf:
             return
         if self.unread:
@@ -149,7 +151,7 @@ class CostModel:
             self._observe("draft", self._draft, batch, _doubled(steps), ms, steps)
 
     def forget_drafts(self) -> None:
-        """From now on something else drafts, and what it costs is to be learned anew."""
+        """Forget what drafting costs, when something else drafts from now on."""
         self.timely = 0
         """Drafts that were timed and did not begin late."""
         self._draft = Surface(lambda batch, steps: batch)  # a cell holds milliseconds a step
@@ -159,7 +161,7 @@ class CostModel:
         self._a_token: deque[float] = deque([0.0], maxlen=WINDOW)
 
     def forget_verifying(self) -> None:
-        """From now on target passes take another time, and what they cost is to be learned anew."""
+        """Forget what target passes cost, when they take another time from now on."""
         self._common.forget_verifying()
 
     def _observe_late(self, batch: int, steps: int, ms: float) -> None:
@@ -172,7 +174,8 @@ class CostModel:
             self._a_token.append(self._extras[-1] / self.unread)
 
     def observe_verify(self, batch: int, tokens: int, ms: float) -> None:
-        """One target pass of ``tokens`` tokens (γ + 1 a row) over ``batch`` rows took ``ms``, accepting included."""
+        """Add the time ``ms`` of one target pass of ``tokens`` tokens (γ + 1 a row) over ``batch`` rows, accepting
+        included."""
         self._common.rounds += 1
         self._common.plain_rounds += tokens == batch
         plain = self._common.verify.cell(batch, nearly(batch))
@@ -206,30 +209,30 @@ class CostModel:
         return self._common.load.factor
 
     def draft_ms(self, batch: int, steps: int) -> float | None:
-        """Milliseconds of ``steps`` draft passes over those of a batch's rows that this draft serves; None while none
-        was timed."""
+        """Return the milliseconds of ``steps`` draft passes over the rows of a batch that this draft serves, None if
+        unknown."""
         return self.passes_ms(self.drafting(batch), steps)
 
     def passes_ms(self, rows: int, steps: int) -> float | None:
-        """The same for just so many rows, whatever the batch."""
+        """Return the same for exactly ``rows`` rows, whatever the batch."""
         step = self._draft.estimate(rows, _doubled(steps))
         if step is None and self._late_drafts >= _LATE_ENOUGH:
             step = self._late_draft.estimate(rows, steps)
         return None if step is None else step * steps * self.load
 
     def draft_step_ms(self, batch: int) -> float | None:
-        """a(B): milliseconds of one draft pass over ``batch`` rows; None while no draft was timed."""
+        """Return a(B): milliseconds of one draft pass over ``batch`` rows; None while no draft was timed."""
         return self.draft_ms(batch, 1)
 
     def verify_ms(self, batch: int, tokens: int) -> float | None:
-        """b(B, N): milliseconds of one target pass of N tokens in all; None while no pass was timed."""
+        """Return b(B, N): milliseconds of one target pass of N tokens in all; None while no pass was timed."""
         value = self._common.verify.estimate(batch, tokens)
         return None if value is None else value * self.load
 
     def verified_ms(self, batch: int) -> list[tuple[int, float, float]]:
-        """(tokens, milliseconds, weight) of the target passes over ``batch`` rows that were timed; of those that
-        verified drafts and were timed often, what a plain one takes now and what they took more than plain ones did
-        then: a machine that has become faster since must not make drafts look dear."""
+        """Return (tokens, milliseconds, weight) of the timed target passes over ``batch`` rows. Those that verified
+        drafts and were timed often count as a plain one now and what they took more than plain ones did then: a machine
+        that has become faster since must not make drafts look dear."""
         plain, timed = self.verify_ms(batch, batch), []
         for tokens, ms, weight in self._common.verify.row(batch):
             cell = self._common.beyond.cell(batch, tokens)
@@ -240,13 +243,14 @@ class CostModel:
         return timed
 
     def round_ms(self, batch: int, gamma: int) -> float | None:
-        """The denominator of Eq. 1 for B rows of γ drafted tokens, γ·a(B) + b(B, B (γ + 1)), in milliseconds; None
-        while too little is known. Where this draft serves b of the rows, their part: γ·a(b) + b/B·b(B, B (γ + 1))."""
+        """Return the denominator of Eq. 1 for B rows of γ drafted tokens, γ·a(B) + b(B, B (γ + 1)), in milliseconds;
+        None while too little is known. Where this draft serves b of the rows, their part: γ·a(b) + b/B·b(B, B (γ +
+        1))."""
         verify = self.verify_ms(batch, batch * (gamma + 1))
         draft = self.draft_ms(batch, gamma) if gamma else 0.0
         return None if verify is None or draft is None else draft + verify * (self.drafting(batch) / batch)
 
     def verified(self, batch: int, tokens: int) -> tuple[int, int]:
-        """How often a pass of this shape was timed, and in which round last (0, 0 for never)."""
+        """Return how often a pass of this shape was timed, and in which round last (0, 0 for never)."""
         cell = self._common.verify.cell(batch, nearly(tokens))
         return (cell.count, cell.seen_at) if cell else (0, 0)

@@ -1,4 +1,4 @@
-"""Measuring what the best choice leaves unmeasured, within a budget.
+"""Measures what the best choice leaves unmeasured, within a budget.
 
 While γ is 0 nothing is learned about acceptance; while it is not, nothing about b(B, B), which it must beat.
 A probe is a try of the other kind. Every millisecond of decoding in rounds that the rule sizes earns 0.01 ms of
@@ -21,41 +21,44 @@ from collections.abc import Sequence
 from osd.gamma.costs.model import TRUSTED, CostModel
 
 SHARE = 0.01
-"""Of decoding time, for probes."""
+"""Share of decoding time that probes may lose."""
 BURST = 2
 """Rounds of a probe at γ = 0, usually: the drafter reads up once, and the second round times drafting alone."""
 BANKED = 4.0
-"""Credit is kept for so many probes at most, so that a long quiet time does not end in a burst."""
+"""Most probes for which credit is kept, so that a long quiet time does not end in a burst."""
 STALE_ROUNDS = 512
 """Rounds after which b(B, B) is timed again."""
 
 
 class Prober:
-    """The credit, and what it is spent on."""
+    """The credit, and the probes that it is spent on."""
 
     def __init__(
         self, costs: CostModel, share: float = SHARE, first_ms: float = 0.0, rounds: int = BURST, free: int = 0
     ) -> None:
-        """``share`` of decoding time is for probes, of its first ``first_ms`` milliseconds twice that; a probe at γ = 0
-        has so many ``rounds``, and ``free`` of those that may be free are."""
+        """Set the budget: ``share`` of decoding time, twice that in its first ``first_ms`` milliseconds. A probe at γ =
+        0 has ``rounds`` rounds, and the first ``free`` of those that may be free cost no credit."""
         self._costs, self._share, self._first_ms, self._rounds = costs, share, first_ms, rounds
         self._free = free
         self._paid = 0.0
         self._burst = 0
         self.short_ms = 0.0
-        """Milliseconds of decoding that the last probe that was thought of still lacks; 0 where it was made."""
+        """Milliseconds of decoding that the last probe considered still lacks; 0 where it was made."""
         self._known: dict[int, int] = {}
-        """Rounds until which b(B, B) need not be timed, by batch size."""
+        """Round until which b(B, B) need not be timed, by batch size."""
         self._open: tuple[float, float] | None = None
         """The probe of this round: milliseconds of decoding before it, and what its round should take."""
         self._seen = costs.clock
-        """Of the engine, when the last round was settled."""
+        """The engine's rounds and milliseconds when the last round was settled."""
         self._others_ms = 0.0
-        """Of decoding in rounds that another rule sized alone, taken to be as long as ours: they earn nothing here."""
+        """Milliseconds of decoding in rounds that another rule sized alone, taken to be as long as ours: they earn
+        nothing here."""
 
     def settle(self, own: int = 1) -> None:
-        """So many rounds that this rule sized are over: a probe pays what it really took, where no other's round came
-        between. To be called before it sizes another one."""
+        """Charge the last probe what it really took, where no other rule's round came between.
+
+        ``own``: rounds that this rule sized since the last call. To be called before it sizes another one.
+        """
         (rounds, ms), (now, whole_ms) = self._seen, self._costs.clock
         self._seen = now, whole_ms
         if now - rounds > own:
@@ -66,7 +69,7 @@ class Prober:
         self._open = None
 
     def instead(self, gamma: int, gain: float, batch: int, table: Sequence[float], free: bool = False) -> int:
-        """The γ to use: the best one, or a probe's.
+        """Return the γ to use: the best one, or a probe's.
 
         gain: tokens a millisecond of the best γ ÷ that of γ = 0. table[0]: milliseconds of a plain round; table[1],
         at γ = 0: of a probe's. ``free``: whether one may begin that costs no credit.
@@ -81,7 +84,7 @@ class Prober:
         return 0 if self._affords((gain - 1) * table[0]) else gamma
 
     def blind(self, batch: int) -> int:
-        """1 or 0 while drafting was never timed: a draft step is taken to cost what a plain round does."""
+        """Return 1 or 0 while drafting was never timed: a draft step is taken to cost what a plain round does."""
         plain = self._costs.verify_ms(batch, batch)
         return 0 if plain is None else self._probe(plain, plain)
 

@@ -14,27 +14,27 @@ _REFRESH = 64
 
 
 class Times(NamedTuple):
-    """Milliseconds, of one batch size."""
+    """Milliseconds of rounds at one batch size."""
 
     until: int
-    """Rounds timed until which they may still be used."""
+    """Number of the round until which they may still be used."""
     rounds: Sequence[float]
-    """A round of each γ, from 0 on."""
+    """Milliseconds of a round of each γ, from 0 on."""
     probe: Sequence[float]
-    """A plain round, and a probe's."""
+    """Milliseconds of a plain round, and of a probe's."""
 
 
 class RoundTimes:
     """Times by batch size, which are used for some rounds before costs are looked up again."""
 
     def __init__(self, costs: CostModel, maximum: int) -> None:
-        """For γ from 0 to ``maximum``."""
+        """Prepare times for γ from 0 to ``maximum``."""
         self._costs, self._maximum = costs, maximum
         self._kept: dict[tuple[int, int | None], Times] = {}
-        """By batch size, and how many of its rows share the draft's passes."""
+        """Times by batch size, and by how many of its rows share the draft's passes."""
 
     def of(self, batch: int) -> Times | None:
-        """None until it is known of each γ."""
+        """Return the times of a batch size; None until every γ's is known."""
         now, key = self._costs.rounds, (batch, self._costs.sharing)
         kept = self._kept.get(key)
         if kept is not None and now < kept.until:
@@ -43,23 +43,23 @@ class RoundTimes:
         known = [ms for ms in found if ms is not None]
         if len(known) < len(found):
             return None
-        known = list(accumulate(known, max))  # more of them take no less, whatever few timings say
+        known = list(accumulate(known, max))  # more tokens take no less, whatever few timings show
         until = now + rounds_left(now, now, _REFRESH)
         self._kept[key] = fresh = Times(until, known, self._of_a_probe(known, batch))
         return fresh
 
     def _of_a_probe(self, rounds: Sequence[float], batch: int) -> Sequence[float]:
-        """Milliseconds of a round of γ = 0, and of one in which a single row has one drafted token."""
+        """Return milliseconds of a round of γ = 0, and of one in which a single row has one drafted token."""
         plain, more = self._costs.verify_ms(batch, batch), self._costs.verify_ms(batch, batch + 1)
         step = self._costs.draft_ms(batch, 1)
         return rounds if plain is None or more is None or step is None else (rounds[0], rounds[0] + step + more - plain)
 
 
 def best_gamma(betas: Sequence[float], costs: Sequence[float]) -> tuple[int, float]:
-    """argmax over γ of Eq. 1, its numerator summed over the rows; the least γ where several are equal.
+    """Return the argmax over γ of Eq. 1, its numerator summed over the rows; the least γ where several are equal.
 
     betas: one acceptance a row, below 1; costs[γ]: milliseconds of a round with γ drafted tokens, which do not fall.
-    Also gives how many times the tokens a millisecond of γ = 0 that is.
+    Also returns its tokens a millisecond ÷ those of γ = 0.
     """
     if len(betas) == 1:
         return _best_of_one(betas[0], costs)
@@ -77,7 +77,7 @@ def best_gamma(betas: Sequence[float], costs: Sequence[float]) -> tuple[int, flo
 
 
 def _best_of_one(beta: float, costs: Sequence[float]) -> tuple[int, float]:
-    """The same for one row, which is asked every round: in a third of the time."""
+    """Return the same for one row, which is asked every round: in a third of the time."""
     kept, tokens, most = 1.0, 0.0, 1 / (1 - beta)
     best, best_rate = 0, 0.0
     for gamma, cost in enumerate(costs):

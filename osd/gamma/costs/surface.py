@@ -1,4 +1,4 @@
-"""A cost that is learned point by point: medians where it was timed, a line elsewhere."""
+"""A cost that is learned point by point: medians where it was timed, a plane elsewhere."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 WINDOW = 31
-"""Timings that a cell remembers."""
+"""Most timings that a cell keeps."""
 TRUSTED = 8
-"""Timings after which a cell is known well enough to compare with. Of fewer the least counts: the first passes of a
+"""Timings after which a cell is known well enough to compare with. With fewer the least counts: the first passes of a
 shape, and an engine's first rounds, may take several times what they usually do."""
 _SMOOTHING = 4
-"""Timings that the line weighs beside a cell's own: a cell of few is pulled towards its neighbours."""
+"""Weight of the plane beside a cell's own timings: a cell with few is pulled towards its neighbours."""
 _REFIT = 16
-"""Timings after which the line is drawn anew."""
+"""Timings after which the plane is fitted anew."""
 _HALF_LIFE = 512
 """Rounds in which a cell that is not timed any more loses half of its weight."""
 _LONG_AGO = 1024
-"""Rounds after which a cell that is timed again begins anew: what was timed then is of another machine."""
+"""Rounds after which a cell that is timed again begins anew: its old timings no longer hold."""
 _APART = 0.05
-"""1 − r² of rows and sizes from which on they are told apart; else all is laid to size, which speculates less."""
+"""Least 1 − r² of rows and sizes at which their effects are told apart; else all is put down to size, which speculates
+less."""
 
 Point = tuple[float, int, int, float]
 """Weight, rows, size, cost."""
 
 
 def lower_median(values: deque[float]) -> float:
-    """The middle value, the lower of two: a stray timing is nearly always a slow one."""
+    """Return the middle value, the lower of two: a stray timing is nearly always a slow one."""
     return sorted(values)[(len(values) - 1) // 2]
 
 
@@ -43,7 +44,7 @@ class TimingCell:
         self.seen_at = 0
 
     def add(self, value: float, at: int) -> None:
-        """A timing taken in round ``at``; those from long before say nothing of now."""
+        """Add a timing taken in round ``at``, dropping those from long before."""
         if at - self.seen_at > _LONG_AGO:
             self.recent.clear()
             self.count = 0
@@ -53,7 +54,7 @@ class TimingCell:
         self.seen_at = at
 
     def timings(self, now: int) -> float:
-        """How many it was timed, less the longer that is ago."""
+        """Return its number of timings, discounted by how long ago the last was."""
         return self.count * float(0.5 ** ((now - self.seen_at) / _HALF_LIFE))
 
 
@@ -62,7 +63,7 @@ class Surface:
     elsewhere, which all batch sizes share."""
 
     def __init__(self, size: Callable[[int, int], int], by_rows: bool = False) -> None:
-        """``by_rows``: whether a row costs something beside its size."""
+        """Start empty. ``by_rows``: whether a row costs something beside its size."""
         self._size, self._by_rows = size, by_rows
         self._rows: dict[int, dict[int, TimingCell]] = {}
         self._plane: tuple[float, float, float] | None = None
@@ -70,15 +71,15 @@ class Surface:
         self._added = self._now = 0
 
     def cell(self, batch: int, tokens: int) -> TimingCell | None:
-        """The cell, or None where nothing was measured."""
+        """Return the cell, or None where nothing was measured."""
         return self._rows.get(batch, {}).get(tokens)
 
     def row(self, batch: int) -> list[tuple[int, float, float]]:
-        """(tokens, cost, weight) of each cell of a batch size."""
+        """Return (tokens, cost, weight) of each cell of a batch size."""
         return [(tokens, cell.typical, self._weight(cell)) for tokens, cell in self._rows.get(batch, {}).items()]
 
     def add(self, batch: int, tokens: int, value: float, at: int) -> None:
-        """A measured value."""
+        """Add a measured value."""
         row = self._rows.setdefault(batch, {})
         cell = row.get(tokens)
         if cell is None:
@@ -91,9 +92,9 @@ class Surface:
             self._plane = None
 
     def estimate(self, batch: int, tokens: int) -> float | None:
-        """The cost, or None while nothing at all was measured.
+        """Return the cost, or None while nothing at all was measured.
 
-        The line's value times the measured ÷ line ratio of the batch's own cells, which is interpolated
+        The plane's value times the measured ÷ plane ratio of the batch's own cells, which is interpolated
         between the two nearest and carried on beyond the outermost.
         """
         if not self._rows:
@@ -136,14 +137,16 @@ class Surface:
         ]
 
     def _weight(self, cell: TimingCell) -> float:
-        """How far it is trusted, less the longer it was not timed: what few timings got wrong is forgotten even where
-        nothing but it says that the cell is not worth timing."""
+        """Return a cell's weight, less the longer ago it was timed: what few timings got wrong is forgotten even where
+        they alone make the cell look not worth timing."""
         return cell.timings(self._now) * min(1.0, TRUSTED / cell.count)
 
 
 def plane_through(points: Sequence[Point]) -> tuple[float, float, float]:
-    """(start, a row, a size) of start + a_row · rows + a_size · size, by least squares. None of them is negative: where
-    one would be, or rows and sizes rise together, rows play no part, and then size."""
+    """Fit start + a_row · rows + a_size · size by weighted least squares; return (start, a_row, a_size).
+
+    None of them is negative: where one would be, or rows and sizes rise together, rows play no part, and then size.
+    """
     total = sum(weight for weight, _, _, _ in points)
     rows, size, cost = (sum(point[0] * point[k] for point in points) / total for k in (1, 2, 3))
     centred = [(weight, b - rows, x - size, y - cost) for weight, b, x, y in points]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from osd.gamma.goodput.goodput_row import GoodputRow
 
 ROUNDS = 8
-"""Of asking. What rests is cold: a draft pass after a long rest takes four times, the next one twice and the eighth 1.2
-times what it takes in going on, and what is timed of two decides that it never goes on."""
+"""Rounds of asking a draft that rested. What rests is cold: a draft pass after a long rest takes four times, the next
+one twice and the eighth 1.2 times what it takes in going on, and timing only two would decide that it never goes on."""
 _ASK_AGAIN = 64
 """Tokens after which a request that a probe found bad is asked again."""
 EARLY = 4

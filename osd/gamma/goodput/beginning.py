@@ -29,7 +29,7 @@ little of a draft, however many tokens it has. A batch has tried several texts, 
 
 
 class Beginning:
-    """Of one engine."""
+    """The first rounds of one engine."""
 
     def __init__(self, costs: CostModel, weigher: Weigher) -> None:
         self._costs, self._weigher = costs, weigher

@@ -16,8 +16,8 @@ EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 """Between bins of the peak."""
 PEAKS = len(EDGES) + 1
 BINS = PEAKS + 2
-"""The last two are of tokens that the request's own text said before (:mod:`osd.gamma.goodput.repeats`): little hangs
-on their peaks."""
+"""Number of bins: those of the peak, and two for tokens that the request's own text had before
+(:mod:`osd.gamma.goodput.repeats`), in which little depends on the peak."""
 SAID_ACCEPTED = 0.8  # of such tokens, until it is known
 START = BINS
 """In place of a bin: the row's own last token, before anything is drafted."""

@@ -44,7 +44,7 @@ Around = tuple[int, int, int, int]
 """The same, and the token that a draft finds likeliest next."""
 NOTHING_BEFORE: Before = (-1, -1, -1)
 NO_CONTEXT: Around = (-1, -1, -1, -1)
-"""Of what no context is known, or none counts."""
+"""The context where none is known, or none counts."""
 
 Peak = tuple[float, int, int, int, int, int]
 """What a draft pass tells of one row: a number, as the signal says; the tokens around it; and the likeliest again where
@@ -53,7 +53,7 @@ an array, after every pass."""
 
 
 def peak_of(value: float, around: Around = NO_CONTEXT, declined: int = -1) -> Peak:
-    """Of one row; see :data:`Peak`."""
+    """Return one row's peak with its context; see :data:`Peak`."""
     return value, *around, declined
 
 

@@ -13,8 +13,8 @@ from osd.gamma.goodput.goodput_row import GoodputRow
 from osd.gamma.goodput.weigher import Weigher
 
 SKIPS = 16
-"""Of so many rounds in which only its last tokens speak against drafting a row drafts in one: what is known of such
-tokens may have become wrong."""
+"""Rounds out of which a row drafts in one although its last tokens speak against drafting: what is known of such tokens
+may have become wrong."""
 
 
 class LastToken:

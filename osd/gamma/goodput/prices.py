@@ -73,9 +73,12 @@ def prices_of(costs: CostModel, batch: int, passes: float) -> Prices | None:
 
 
 def _verifying(costs: CostModel, batch: int, plain: float) -> Growth:
-    """Of the passes that verified n > 0 drafted tokens, with the cost model's own line as one more timing, n = 2 a row,
-    which decides while there is none. Where little was timed nearby, or long ago, it counts as so much cheaper than it
-    seemed: what looks too dear is never timed again, what looks too cheap is at once."""
+    """Return the price line of passes that verified n > 0 drafted tokens.
+
+    The cost model's own line counts as one more timing, n = 2 a row, which decides while there is none. Where little
+    was timed nearby, or long ago, it counts as so much cheaper than it seemed: what looks too dear is never timed
+    again, what looks too cheap is at once.
+    """
     guess = costs.verify_ms(batch, 3 * batch) or plain
     timed = [(tokens - batch, ms - plain, weight) for tokens, ms, weight in costs.verified_ms(batch) if tokens > batch]
     timed = [point for point in timed if point[2] > _ONCE] or timed

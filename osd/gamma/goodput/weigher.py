@@ -29,7 +29,7 @@ class Weigher:
         """``depth``: drafted tokens of a round, at most. ``compiler``: None stays with the interpreter."""
         self.depth = depth
         self.tally = Tally()
-        """Of the round that is being observed."""
+        """The tally of the round that is being observed."""
         self.judged = 0
         """Tokens judged so far."""
         self._compiler, self._run = compiler, PLAIN
@@ -50,7 +50,7 @@ class Weigher:
         return GoodputRow(self)
 
     def take_tally(self) -> Tally:
-        """Of the last round; another is begun."""
+        """Return the last round's tally and begin another."""
         seen, self.tally = self.tally, Tally()
         return seen
 

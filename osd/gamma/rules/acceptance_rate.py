@@ -17,19 +17,19 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 Rounds = Sequence[tuple[int, int]]
-"""(drafted, accepted), drafted ≥ 1."""
+"""Rounds as (drafted, accepted), drafted ≥ 1."""
 
 _GRID = 128
 
 
 def ratio(accepted: int, rejections: int) -> float | None:
-    """Eq. 2: ΣV ÷ (ΣV + number of rounds with V < γ). None when nothing was drafted."""
+    """Return Eq. 2: ΣV ÷ (ΣV + number of rounds with V < γ). None when nothing was drafted."""
     trials = accepted + rejections
     return accepted / trials if trials else None
 
 
 def truncated_mean(beta: float, gamma: int) -> float:
-    """E[y] under Eq. 10, which is Eq. 12: from 1 at β = 0 up to (γ + 2) / 2 at β = 1."""
+    """Return E[y] under Eq. 10, which is Eq. 12: from 1 at β = 0 up to (γ + 2) / 2 at β = 1."""
     weight = total = mean = 1.0
     for y in range(2, gamma + 2):
         weight *= beta
@@ -39,7 +39,7 @@ def truncated_mean(beta: float, gamma: int) -> float:
 
 
 def _truncated_slope(beta: float, gamma: int) -> float:
-    """dE[y]/dβ = Var[y] ÷ β (an exponential family), β > 0."""
+    """Return dE[y]/dβ = Var[y] ÷ β (an exponential family), β > 0."""
     weight = total = 1.0
     first = second = 1.0
     for y in range(2, gamma + 2):
@@ -49,7 +49,7 @@ def _truncated_slope(beta: float, gamma: int) -> float:
 
 
 def truncated_newton(rounds: Rounds, tolerance: float = 1e-12) -> float | None:
-    """The root of Eq. 11 in [0, 1] by Newton's method kept inside a bracket.
+    """Find the root of Eq. 11 in [0, 1] by Newton's method kept inside a bracket.
 
     1.0 when there is none below 1: when the mean of y exceeds (γ + 2) / 2. None without rounds.
     """
@@ -78,7 +78,8 @@ def _table(gamma: int) -> tuple[float, ...]:
 
 
 def truncated(rounds: Rounds) -> float | None:
-    """As :func:`truncated_newton`, from the tables of Eq. 12 (a search, then a straight line between entries)."""
+    """Find the root as :func:`truncated_newton`, from tables of Eq. 12 (a search, then a straight line between
+    entries)."""
     if not rounds:
         return None
     wanted = float(sum(accepted + 1 for _, accepted in rounds))

@@ -22,17 +22,17 @@ from osd.gamma.costs.round_times import RoundTimes, Times, best_gamma
 from osd.gamma.rules.acceptance_rate import truncated
 
 ACCEPTANCE_MAX = 0.98
-"""Acc_max: an estimate near 1 is never believed (section 4.1)."""
+"""Acc_max, the largest acceptance that an estimate may have (section 4.1)."""
 PRIOR_TRIALS = 6.0
-"""Drafted tokens that the engine's recent acceptance weighs beside a request's own history."""
+"""Weight of the engine's recent acceptance beside a request's own history, in drafted tokens."""
 SHARED_ROUNDS = 64
 """Rounds, of any request, that make up the engine's recent acceptance."""
 FIRST_TRIALS = 8
-"""Judged tokens, of any request, before acceptance is believed at all; until then gamma_initial."""
+"""Verified tokens, of any request, before acceptance is believed at all; until then gamma_initial."""
 _TRIED = 4
-"""Drafted tokens of such a round, about, of all rows together."""
+"""About how many tokens all rows together draft in such a round."""
 _LOST = 2
-"""Judged tokens that were all rejected, after which the first rounds draft one token instead of gamma_initial."""
+"""Verified tokens that were all rejected, after which the first rounds draft one token instead of gamma_initial."""
 
 Estimator = Literal["ratio", "truncated"]
 
@@ -49,11 +49,11 @@ class History:
 
     @property
     def trials(self) -> int:
-        """Tokens judged: accepted and rejected."""
+        """Number of verified tokens: accepted and rejected."""
         return self.accepted + self.rejections
 
     def add(self, drafted: int, accepted: int) -> None:
-        """A round; the oldest is forgotten."""
+        """Add a round and drop the oldest."""
         if len(self.rounds) == self.rounds.maxlen:
             old_drafted, old_accepted = self.rounds[0]
             self.accepted -= old_accepted
@@ -67,14 +67,14 @@ _NOTHING = History(1)
 
 
 def _of_few(rows: Sequence[object], rooms: Sequence[int], unread: Sequence[int], gamma: int, count: int) -> list[int]:
-    """γ for so many rows that have room for it, those with the least to read first; 0 for the others."""
+    """Return γ for ``count`` rows that have room for it, those with the least to read first; 0 for the others."""
     behind = unread or [0] * len(rows)
     some = sorted((i for i in range(len(rows)) if rooms[i] > 0), key=lambda i: behind[i])[:count]
     return [gamma if i in some else 0 for i in range(len(rows))]
 
 
 class AnalyticRow:
-    """One request: its last h rounds."""
+    """State of one request: its last h rounds."""
 
     __slots__ = ("_acceptance", "_controller", "_history")
 
@@ -85,12 +85,12 @@ class AnalyticRow:
 
     @property
     def acceptance(self) -> float:
-        """β: the request's acceptance, blended with the engine's; the engine's as it is now while the request has
-        none of its own."""
+        """β: the request's acceptance, blended with the engine's; the engine's current one while the request has no
+        history."""
         return self._controller.unknown if self._acceptance is None else self._acceptance
 
     def observe(self, seen: Observation) -> None:
-        """A round without drafted tokens says nothing about acceptance."""
+        """Add a round; one without drafted tokens tells nothing about acceptance."""
         if seen.drafted:
             self._history.add(seen.drafted, seen.accepted)
             self._controller.shared.add(seen.drafted, seen.accepted)
@@ -98,7 +98,7 @@ class AnalyticRow:
 
 
 class AnalyticController(Settled):
-    """See the module. ``history`` is the paper's h."""
+    """The analytic gamma rule. ``history`` is the paper's h."""
 
     name: str = "analytic"
 
@@ -123,11 +123,11 @@ class AnalyticController(Settled):
         self._prober = Prober(costs)
         self._times = RoundTimes(costs, maximum)
         self._resting: tuple[int, Sequence[AnalyticRow]] = 0, ()
-        """The batch and the rows for which γ was 0 in the last round."""
+        """The batch size and the rows for which γ was 0 in the last round."""
         self._quiet = 0
-        """Rounds to come in which it stays 0 for them: nothing is judged, no probe can be afforded, times hold."""
+        """Coming rounds in which it stays 0 for them: nothing is verified, no probe can be afforded, times hold."""
         self._rested = 0
-        """Rounds since the last that was decided."""
+        """Rounds since the last decision."""
 
     @property
     def unknown(self) -> float:
@@ -135,14 +135,14 @@ class AnalyticController(Settled):
         return self.estimate(_NOTHING)
 
     def start(self) -> AnalyticRow:
-        """A new request, which begins with the engine's recent acceptance."""
+        """Return the state of a new request, which begins with the engine's recent acceptance."""
         return AnalyticRow(self)
 
     def estimate(self, own: History) -> float:
-        """β: Eq. 2 (or 11) over the request's last h rounds, and the engine's recent acceptance as
+        """Return β: Eq. 2 (or 11) over the request's last h rounds, and the engine's recent acceptance as
         ``prior_trials`` further trials (0: the paper's own, as soon as there is history); at most Acc_max."""
         shared = self.shared
-        prior = (shared.accepted + 1) / (shared.trials + 2)  # one of each: a single round must not say 0 or 1
+        prior = (shared.accepted + 1) / (shared.trials + 2)  # one of each: a single round must not give 0 or 1
         trials = own.trials
         accepted = float(own.accepted)
         if self._estimator == "truncated" and trials:
@@ -154,7 +154,7 @@ class AnalyticController(Settled):
     def plan(
         self, rows: Sequence[AnalyticRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
-        """One γ for all rows; a few of them where it is a try, those that the drafter has least to read for."""
+        """Return one γ for all rows; a probe's for a few of them, those that the drafter has least to read for."""
         if self._quiet and self._resting == (batch, rows):
             self._quiet -= 1
             self._rested += 1
@@ -177,13 +177,13 @@ class AnalyticController(Settled):
         return [chosen] * len(rows) if gamma else _of_few(rows, rooms, unread, chosen, 1)
 
     def _rest(self, rows: Sequence[AnalyticRow], batch: int, times: Times) -> None:
-        """As long as the rows stay the same there is nothing to decide until a probe can be afforded, or times are
-        old."""
+        """Skip decisions until a probe can be afforded or times are old, as long as the rows stay the same."""
         self._resting = batch, list(rows)
         self._quiet = max(0, min(ceil(self._prober.short_ms / times.rounds[0]), times.until - self._costs.rounds) - 1)
 
     def _first(self, batch: int) -> int:
-        """gamma_initial before anything is known, less in a batch; and 1 where all that was judged was rejected."""
+        """Return gamma_initial before anything is known, less in a batch; and 1 where all that was verified was
+        rejected."""
         if self._initial == 0:
             return self._prober.blind(batch)
         hopeless = self.shared.trials >= _LOST and self.shared.accepted == 0

@@ -17,7 +17,7 @@ from osd.gamma.base import Observation, RowByRow
 
 
 class CacheFsmRow:
-    """The counter of one request, and the tokens that its text holds."""
+    """The counter of one request, and the set of tokens in its text."""
 
     __slots__ = ("_cache", "_gamma", "_maximum")
 
@@ -26,11 +26,11 @@ class CacheFsmRow:
         self._cache: set[int] | None = None
 
     def next_gamma(self, batch: int) -> int:
-        """The counter."""
+        """Return the counter."""
         return self._gamma
 
     def observe(self, seen: Observation) -> None:
-        """The three rules, and then the round's tokens join the cache; needs ``seen.text``."""
+        """Apply the three rules, then add the round's tokens to the cache; needs ``seen.text``."""
         before = len(seen.text) - seen.accepted - 1
         emitted = seen.text[max(0, before) :]
         if self._cache is None:
@@ -47,7 +47,7 @@ class CacheFsmRow:
 
 
 class CacheFsmController(RowByRow):
-    """See the module. ``maximum`` is the paper's γ_max."""
+    """The cache-aware counter rule. ``maximum`` is the paper's γ_max."""
 
     name: str = "cache_fsm"
 
@@ -55,5 +55,5 @@ class CacheFsmController(RowByRow):
         self._initial, self._maximum = initial, maximum
 
     def start(self) -> CacheFsmRow:
-        """A new request, which begins with ``initial``."""
+        """Return the state of a new request, which begins with ``initial``."""
         return CacheFsmRow(self._initial, self._maximum)

@@ -1,8 +1,7 @@
 """transformers' ``assistant_confidence_threshold``: draft until the draft is unsure (stopping_criteria.py).
 
 A draft ends after the first token to which the draft model gave less probability than τ, or at 20 tokens.
-
-transformers also moves τ after every round where scikit-learn is installed (candidate_generator.py). Each judged
+transformers also moves τ after every round where scikit-learn is installed (candidate_generator.py). Each verified
 token is a sample, its probability the score, its acceptance the label, and τ becomes the score that minimises
 
     cost(τ) = share of the refused tokens with p ≥ τ  +  3 · share of the accepted ones with p < τ
@@ -18,15 +17,15 @@ from osd.gamma.base import Go, Observation, RowByRow, Signal
 TOKENS = 20
 """transformers' ``num_assistant_tokens``."""
 MISSED = 3.0
-"""What ending before a token that would be accepted costs, beside drafting one that is refused."""
+"""Cost of ending before a token that would be accepted, relative to drafting one that is refused."""
 ENOUGH = 5
-"""Samples after which, and not before, τ moves."""
+"""Number of samples above which τ moves."""
 STEPS = 64
-"""Scores are counted in so many steps of [0, 1]."""
+"""Number of steps of [0, 1] in which scores are counted."""
 
 
 class Threshold:
-    """τ of one request, and the judged tokens that move it."""
+    """τ of one request, and the verified tokens that move it."""
 
     __slots__ = ("_accepted", "_refused", "tau")
 
@@ -36,11 +35,12 @@ class Threshold:
         self._refused = [0] * (STEPS + 1)
 
     def add(self, score: float, accepted: bool) -> None:
-        """A judged token."""
+        """Add a verified token."""
         (self._accepted if accepted else self._refused)[int(score * STEPS)] += 1
 
     def move(self) -> None:
-        """τ ← the highest score of least cost; infinite, so that a draft is one token, where no score costs less."""
+        """Set τ to the highest score of least cost; infinite, so that a draft is one token, where no score costs
+        less."""
         hits, misses = sum(self._accepted), sum(self._refused)
         if hits + misses <= ENOUGH or not hits or not misses:
             return
@@ -54,7 +54,7 @@ class Threshold:
 
 
 class ConfidenceRow:
-    """One request: its τ, and the scores of the round that runs."""
+    """State of one request: its τ, and the scores of the current round."""
 
     __slots__ = ("_adapts", "_gamma", "_scores", "_threshold")
 
@@ -64,17 +64,17 @@ class ConfidenceRow:
         self._scores: list[float] = []
 
     def next_gamma(self, batch: int) -> int:
-        """As many as may be drafted at all."""
+        """Return as many tokens as may be drafted at all."""
         self._scores.clear()
         return self._gamma
 
     def keep_drafting(self, signal: float) -> Go:
-        """No further after a token of less than τ."""
+        """Stop after a token of less than τ."""
         self._scores.append(signal)
         return Go.LAST if signal < self._threshold.tau else Go.ON
 
     def observe(self, seen: Observation) -> None:
-        """The accepted tokens and the first refused one are samples; those after it were never judged."""
+        """Take the accepted tokens and the first refused one as samples; those after it were never verified."""
         if not self._adapts:
             return
         for index, score in enumerate(self._scores[: seen.accepted + 1]):
@@ -83,7 +83,7 @@ class ConfidenceRow:
 
 
 class ConfidenceController(RowByRow):
-    """See the module. ``tau`` in (0, 1); no more than ``maximum`` tokens, nor than 20."""
+    """The confidence threshold rule: ``tau`` in (0, 1); no more than ``maximum`` tokens, nor than 20."""
 
     name: str = "confidence"
     signal: Signal = "confidence"
@@ -92,5 +92,5 @@ class ConfidenceController(RowByRow):
         self._gamma, self._tau, self._adapts = min(TOKENS, maximum), tau, adapts
 
     def start(self) -> ConfidenceRow:
-        """A new request."""
+        """Return the state of a new request."""
         return ConfidenceRow(self._gamma, self._tau, self._adapts)

@@ -6,7 +6,7 @@ from osd.gamma.base import Observation, RowByRow
 
 
 class FixedRow:
-    """One request; nothing to remember."""
+    """State of one request: its gamma."""
 
     __slots__ = ("_gamma",)
 
@@ -14,15 +14,15 @@ class FixedRow:
         self._gamma = gamma
 
     def next_gamma(self, batch: int) -> int:
-        """See :class:`~osd.gamma.base.RowGamma`."""
+        """Return the fixed gamma; see :class:`~osd.gamma.base.RowGamma`."""
         return self._gamma
 
     def observe(self, seen: Observation) -> None:
-        """Nothing is learned."""
+        """Do nothing: nothing is learned."""
 
 
 class FixedController(RowByRow):
-    """Drafts ``gamma`` tokens every round; 0 is plain decoding with the target alone."""
+    """The fixed gamma rule: ``gamma`` tokens every round; 0 is plain decoding with the target alone."""
 
     name: str = "fixed"
 
@@ -30,5 +30,5 @@ class FixedController(RowByRow):
         self._gamma = gamma
 
     def start(self) -> FixedRow:
-        """The state of a new request."""
+        """Return the state of a new request."""
         return FixedRow(self._gamma)

@@ -18,17 +18,17 @@ class FsmRow:
         self._gamma, self._maximum = initial, maximum
 
     def next_gamma(self, batch: int) -> int:
-        """The counter."""
+        """Return the counter."""
         return self._gamma
 
     def observe(self, seen: Observation) -> None:
-        """γ ← γ − 1 after a rejection, else γ + 1, within 0 and γ_max."""
+        """Set γ ← γ − 1 after a rejection, else γ + 1, within 0 and γ_max."""
         step = -1 if seen.rejected else 1
         self._gamma = min(self._maximum, max(0, self._gamma + step))
 
 
 class FsmController(RowByRow):
-    """See the module. ``maximum`` is the paper's γ_max."""
+    """The saturating counter rule. ``maximum`` is the paper's γ_max."""
 
     name: str = "fsm"
 
@@ -36,5 +36,5 @@ class FsmController(RowByRow):
         self._initial, self._maximum = initial, maximum
 
     def start(self) -> FsmRow:
-        """A new request, which begins with ``initial``."""
+        """Return the state of a new request, which begins with ``initial``."""
         return FsmRow(self._initial, self._maximum)

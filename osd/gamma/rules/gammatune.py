@@ -23,15 +23,15 @@ class GammaTuneRow:
         self._average = float(tune.initial)
 
     def next_gamma(self, batch: int) -> int:
-        """γ = ⌈γ̄⌉, Algorithm 1 line 5."""
+        """Return γ = ⌈γ̄⌉, Algorithm 1 line 5."""
         return math.ceil(self._average - _ROUNDING)
 
     def keep_drafting(self, signal: float) -> Go:
-        """GammaTune+ stops drafting after a token for which the draft's largest probability was below τ (4.2)."""
+        """Stop after a token for which the draft's largest probability was below τ (GammaTune+, 4.2)."""
         return Go.ON if self._tune.tau is None or signal >= self._tune.tau else Go.LAST
 
     def observe(self, seen: Observation) -> None:
-        """Eqs. 7 and 8, Algorithm 1 lines 1 to 4.
+        """Update the average by Eqs. 7 and 8, Algorithm 1 lines 1 to 4.
 
         The γ that A is compared with is the window that was in fact drafted, so a round cut short by a
         length limit or by low confidence, and accepted whole, also counts as one that could have been longer.
@@ -45,7 +45,7 @@ class GammaTuneRow:
 
 
 class GammaTuneController(RowByRow):
-    """GammaTune, or GammaTune+ where ``tau`` is given."""
+    """The GammaTune rule, or GammaTune+ where ``tau`` is given."""
 
     def __init__(self, initial: int, maximum: int, *, eta: float, delta: int, tau: float | None = None) -> None:
         self.name: str = "gammatune" if tau is None else "gammatune_plus"
@@ -57,5 +57,5 @@ class GammaTuneController(RowByRow):
         self.tau = tau
 
     def start(self) -> GammaTuneRow:
-        """The state of a new request."""
+        """Return the state of a new request."""
         return GammaTuneRow(self)

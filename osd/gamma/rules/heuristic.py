@@ -21,11 +21,11 @@ class HeuristicRow:
         self._gamma, self._maximum = max(GAMMA_MIN, initial), maximum
 
     def next_gamma(self, batch: int) -> int:
-        """See the module."""
+        """Return γ."""
         return self._gamma
 
     def observe(self, seen: Observation) -> None:
-        """γ ← γ + 2 when all drafted tokens were accepted, however few there was room for; else γ − 1."""
+        """Set γ ← γ + 2 when all drafted tokens were accepted, however few there was room for; else γ − 1."""
         if not seen.drafted:
             return
         step = -1 if seen.rejected else 2
@@ -33,7 +33,7 @@ class HeuristicRow:
 
 
 class HeuristicController(RowByRow):
-    """See the module."""
+    """The heuristic_transient rule of transformers."""
 
     name: str = "heuristic"
 
@@ -41,5 +41,5 @@ class HeuristicController(RowByRow):
         self._initial, self._maximum = initial, maximum
 
     def start(self) -> HeuristicRow:
-        """A new request, which begins with ``initial``."""
+        """Return the state of a new request, which begins with ``initial``."""
         return HeuristicRow(self._initial, self._maximum)

@@ -23,14 +23,14 @@ ALPHA = 0.2
 INTERVAL = 5
 """Rounds from one decision to the next."""
 WARMUP = 10
-"""Rounds before the first of them begin to count."""
+"""Rounds before the interval begins to count."""
 SLOTS: Mapping[int, tuple[tuple[int, ...], float]] = {
     1: ((1, 3, 5, 7), -0.25),
     8: ((0, 1, 3), 0.0),
     32: ((0, 1), 0.0),
     64: ((0,), 0.0),
 }
-"""From so many rows on: candidates for γ, and the hysteresis of a move down."""
+"""Candidates for γ and the hysteresis of a move down, by the least batch size."""
 
 
 class Slot:
@@ -46,7 +46,7 @@ class Slot:
         interval: int = INTERVAL,
         warmup: int = WARMUP,
     ) -> None:
-        """``candidates`` rise. γ begins at ``initial``, or at the middle one where that is none of them."""
+        """Begin with γ = ``initial``, or the middle candidate where that is none of them. ``candidates`` rise."""
         self._candidates, self._hysteresis = candidates, hysteresis
         self._alpha, self._interval, self._warmup = alpha, interval, warmup
         self._index = candidates.index(initial) if initial in candidates else len(candidates) // 2
@@ -59,7 +59,7 @@ class Slot:
         return self._candidates[self._index]
 
     def update(self, accepted: Sequence[int]) -> None:
-        """A round; ``accepted``: tokens of each row that drafted."""
+        """Add a round; ``accepted``: accepted tokens of each row that drafted."""
         if accepted:
             self.average += self._alpha * (sum(accepted) / len(accepted) - self.average)
         self._rounds += 1
@@ -93,7 +93,7 @@ class Slot:
 
 
 class MovingAverageRow:
-    """One request; it only passes on what it sees."""
+    """State of one request: it only passes on what it sees."""
 
     __slots__ = ("_accepted",)
 
@@ -101,13 +101,13 @@ class MovingAverageRow:
         self._accepted = accepted
 
     def observe(self, seen: Observation) -> None:
-        """A row that drafted nothing has no say."""
+        """Pass on the accepted tokens; a row that drafted nothing does not count."""
         if seen.drafted:
             self._accepted.append(seen.accepted)
 
 
 class MovingAverageController(Settled):
-    """See the module. All rows get the same γ."""
+    """SGLang's moving-average rule: all rows get the same γ."""
 
     name: str = "moving_average"
 
@@ -121,13 +121,13 @@ class MovingAverageController(Settled):
         self._running: Slot | None = None
 
     def start(self) -> MovingAverageRow:
-        """The state of a new request."""
+        """Return the state of a new request."""
         return MovingAverageRow(self._accepted)
 
     def plan(
         self, rows: Sequence[MovingAverageRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
-        """Counts the round before in, where there was one, and gives every row the γ of this batch size."""
+        """Add the round before, where there was one, and give every row the γ of this batch size."""
         if self._running:
             self._running.update(self._accepted)
             self._accepted.clear()

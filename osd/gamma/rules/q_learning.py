@@ -26,7 +26,7 @@ EXPLORE = 0.05
 
 
 class QLearningRow:
-    """One request: the γs of its last two rounds."""
+    """State of one request: the γs of its last two rounds."""
 
     __slots__ = ("_before", "_controller", "_gamma")
 
@@ -36,12 +36,12 @@ class QLearningRow:
         self._gamma = controller.initial
 
     def next_gamma(self, batch: int) -> int:
-        """What the agent chose after the last round, Algorithm 2 line 17."""
+        """Return the γ that the agent chose after the last round, Algorithm 2 line 17."""
         return self._gamma
 
     def observe(self, seen: Observation) -> None:
-        """Algorithm 2 lines 16 to 18. A request's first γ, or one that a length limit cut, was no choice of the
-        agent's and teaches nothing."""
+        """Learn from a round, Algorithm 2 lines 16 to 18. A request's first γ, or one that a length limit cut, was not
+        chosen by the agent and teaches nothing."""
         if self._before is not None and seen.drafted == self._gamma:
             self._controller.learn(self._before, self._gamma, seen.accepted / seen.drafted)
         self._before = self._gamma
@@ -49,7 +49,7 @@ class QLearningRow:
 
 
 class QLearningController(RowByRow):
-    """See the module. ``chance`` draws the random γs: the same one and the same rounds give the same choices."""
+    """The Q-learning rule. ``chance`` draws the random γs: the same one and the same rounds give the same choices."""
 
     name: str = "q_learning"
 
@@ -71,7 +71,7 @@ class QLearningController(RowByRow):
         self._started = 0
 
     def start(self) -> QLearningRow:
-        """A new request, which begins with ``initial``."""
+        """Return the state of a new request, which begins with ``initial``."""
         self._started += 1
         return QLearningRow(self)
 
@@ -82,13 +82,13 @@ class QLearningController(RowByRow):
         return max(self._explore, left)
 
     def choose(self, state: int) -> int:
-        """The action after a round of γ = ``state``; the least γ where several are worth the same."""
+        """Return the action after a round of γ = ``state``; the least γ where several are worth the same."""
         if self._chance.random() < self.exploring:
             return self._chance.randint(1, self._maximum)
         values = self._values[state]
         return values.index(max(values[1:]), 1)
 
     def learn(self, state: int, action: int, reward: float) -> None:
-        """The Bellman update of Q(state, action)."""
+        """Apply the Bellman update to Q(state, action)."""
         worth = reward + self._discount * max(self._values[action][1:])
         self._values[state][action] += self._alpha * (worth - self._values[state][action])

@@ -21,16 +21,16 @@ from storage.settings import ServeSettings
 log = logging.getLogger(__name__)
 
 TOKENS = 20
-"""Tokens of a round at most (section 5.1)."""
+"""Most tokens of a round (section 5.1)."""
 
 
 def needs_head(settings: ServeSettings) -> bool:
-    """Whether a rule of these settings asks an acceptance head."""
+    """Return whether a rule of these settings asks an acceptance head."""
     return "specdecpp" in {settings.gamma, *settings.gamma_routes.values()}
 
 
 class SpecDecRow:
-    """One request: P̂ that every token of the round so far is accepted."""
+    """State of one request: P̂ that every token of the round so far is accepted."""
 
     __slots__ = ("_controller", "_kept")
 
@@ -39,21 +39,21 @@ class SpecDecRow:
         self._kept = 1.0
 
     def next_gamma(self, batch: int) -> int:
-        """As many as may be; the head ends the round."""
+        """Return as many tokens as may be drafted; the head ends the round."""
         self._kept = 1.0
         return self._controller.longest
 
     def keep_drafting(self, signal: float) -> Go:
-        """After pass i > 1, with the estimate for token i − 1."""
+        """Decide after pass i > 1, with the estimate for token i − 1."""
         self._kept *= signal
         return Go.LAST if 1 - self._kept > self._controller.threshold else Go.ON
 
     def observe(self, seen: Observation) -> None:
-        """Nothing: the head is trained elsewhere, from what is recorded."""
+        """Do nothing: the head is trained elsewhere, from what is recorded."""
 
 
 class SpecDecController(RowByRow):
-    """The rule with threshold h. While there is no head, ``initial`` tokens a round, at least 1."""
+    """The SpecDec++ rule with threshold h. While there is no head, ``initial`` tokens a round, at least 1."""
 
     name: str = "specdecpp"
     signal: Signal = "acceptance"
@@ -62,20 +62,20 @@ class SpecDecController(RowByRow):
         self.threshold = threshold
         self._maximum = min(TOKENS, maximum)
         self._blind = max(1, min(initial, maximum))
-        self._has_head = False  # until a signal says so
+        self._has_head = False  # until a signal is a number
         self._told = False
 
     @property
     def longest(self) -> int:
-        """Tokens of a round at most."""
+        """Most tokens of a round."""
         return self._maximum if self._has_head else self._blind
 
     def start(self) -> SpecDecRow:
-        """The state of a new request."""
+        """Return the state of a new request."""
         return SpecDecRow(self)
 
     def should_continue(self, rows: Sequence[SteeredRow], drafted: int, signals: Sequence[float]) -> list[Go]:
-        """Algorithm 1. The first pass reads the row's own last token, which is no candidate."""
+        """Apply Algorithm 1. The first pass reads the row's own last token, which is no candidate."""
         self._has_head = not any(map(math.isnan, signals))
         if not self._has_head:
             self._tell()
