@@ -1,4 +1,4 @@
-"""A LoRA adapter as PEFT writes it, read without PEFT: what each module's output gains by it.
+"""LoRA adapters as PEFT writes them, read without PEFT: what each module's output gains.
 
     y = x Wᵀ + s · (x Aᵀ) Bᵀ         A (r, in), B (out, r), s = α / r (or α / √r)
 
@@ -26,11 +26,11 @@ from storage.errors import AdapterMismatch, WeightsDamaged
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BASE_MARK = "osd:"
-"""Before the digest of the base's files, where adapter_config.json has room for the base's name."""
+"""Prefix of the digest of the base's files, where adapter_config.json has room for the base's name."""
 _KEY = re.compile(r"base_model\.model\.(.+)\.lora_(embedding_)?([AB])(?:\.weight)?")
 
 Sizes = Mapping[str, tuple[int, int]]
-"""Module name → its input and output width (of an embedding: vocabulary and width)."""
+"""Module name → its input and output width (for an embedding: vocabulary and width)."""
 
 
 class NotPlain(Exception):
@@ -39,20 +39,22 @@ class NotPlain(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What one module's output gains: (x downᵀ) up."""
+    """The low-rank update of one module's output: (x downᵀ) up."""
 
     down: Tensor
-    """(r, in); of an embedding its transpose, a table (in, r)."""
+    """(r, in); for an embedding its transpose, a table (in, r)."""
     up: Tensor
-    """(r, out), the scale s within."""
+    """(r, out), with the scale s multiplied in."""
     is_table: bool = False
     """Whether it adapts an embedding."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraSlice:
-    """A part of a site's output: columns ``begin`` … ``begin + out − 1`` gain what the site's next r numbers times
-    ``up`` (r, out) are."""
+    """An update of some columns of a site's output.
+
+    Columns ``begin`` … ``begin + out − 1`` gain the site's next r numbers times ``up`` (r, out).
+    """
 
     begin: int
     up: Tensor
@@ -60,23 +62,23 @@ class LoraSlice:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is added at one place of a pass: one module's part, or those of several that read the same input."""
+    """The update at one place of a forward pass: one module's, or those of several that read the same input."""
 
     down: Tensor
-    """(ΣR, in), the pieces' A below one another; of an embedding a table (in, ΣR)."""
+    """(ΣR, in), the pieces' A below one another; for an embedding a table (in, ΣR)."""
     pieces: tuple[LoraSlice, ...]
     is_table: bool = False
 
     @classmethod
     def of(cls, parts: Sequence[tuple[int, LowRank]], *, is_table: bool = False) -> Site:
-        """Of parts with the columns where their outputs begin."""
+        """Join parts, given with the columns where their outputs begin."""
         downs = [part.down for _, part in parts]
         down = downs[0] if len(downs) == 1 else torch.cat(downs, dim=int(is_table))
         return cls(down, tuple(LoraSlice(begin, part.up) for begin, part in parts), is_table)
 
     @property
     def parts(self) -> list[tuple[int, LowRank]]:
-        """The opposite of :meth:`of`."""
+        """The joined parts, with the columns where their outputs begin."""
         ranks = [len(piece.up) for piece in self.pieces]
         downs = torch.split(self.down, ranks, dim=int(self.is_table))
         return [(piece.begin, LowRank(down, piece.up)) for piece, down in zip(self.pieces, downs, strict=True)]
@@ -88,13 +90,13 @@ class Site:
 
     @property
     def bytes(self) -> int:
-        """Memory of all of it."""
+        """Memory of its weights, in bytes."""
         return sum(t.numel() * t.element_size() for t in self.tensors)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Adapter:
-    """The parts of one adapter, laid out for a forward pass: site → what is added there.
+    """One adapter, laid out for a forward pass: site → update there.
 
     A site is a place in the pass: a module's name, or what :func:`osd.models.llama_forward.lay_out` made of several.
     """
@@ -103,13 +105,13 @@ class Adapter:
 
     @property
     def bytes(self) -> int:
-        """Memory of its weights; what two sites share counts once."""
+        """Memory of its weights, in bytes; what two sites share counts once."""
         tensors = {t.data_ptr(): t for site in self.sites.values() for t in site.tensors}
         return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
 def sizes_of(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """The modules that an adapter may stand over."""
+    """Return the modules that an adapter may be over, with their widths."""
     found: dict[str, tuple[int, int]] = {}
     for name, part in module.named_modules():
         weight = getattr(part, "weight", None)
@@ -123,7 +125,7 @@ def sizes_of(module: nn.Module) -> dict[str, tuple[int, int]]:
 def read_adapter(
     folder: Path, version: str, sizes: Sizes, digest: str, device: torch.device, dtype: torch.dtype
 ) -> dict[str, LowRank]:
-    """Module name → what it gains. ``sizes`` and ``digest`` are those of the base that it stands over.
+    """Read an adapter: module name → its update. ``sizes`` and ``digest`` are those of its base.
 
     Raises WeightsDamaged when the files do not load, AdapterMismatch for an adapter over other weights, NotPlain.
     """
@@ -144,13 +146,13 @@ def read_adapter(
         down, up = (part.to(device, dtype).contiguous() for part in (pair["A"], up))
         parts[name] = LowRank(down, up, is_table=name in tables)
     for table in tables:
-        for name in _tied_to(table, pairs, config):  # they look at the embeddings' memory: down = (s B)ᵀ, up = A
+        for name in _tied_to(table, pairs, config):  # views of the embeddings' memory: down = (s B)ᵀ, up = A
             parts[name] = LowRank(parts[table].up, parts[table].down.t())
     return parts
 
 
 def _tied_to(table: str, pairs: Mapping[str, Mapping[str, Tensor]], config: Mapping[str, Any]) -> list[str]:
-    """Output layers whose factors are the embeddings' own, as those of tied weights are."""
+    """Return output layers whose factors are the embeddings' own, as those of tied weights are."""
     first, second = pairs[table]["A"], pairs[table]["B"].t()
     scale = scale_of(config, table, len(second))
     return [
@@ -169,7 +171,8 @@ def _require_base(config: Mapping[str, Any], version: str, digest: str) -> None:
 
 
 def _pairs(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], set[str]]:
-    """Module name → its A (an embedding's turned into a table (in, r)) and B; which of them are embeddings."""
+    """Return module name → its A (an embedding's turned into a table (in, r)) and B; and which of them are
+    embeddings."""
     if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("bias", "none") != "none":
         raise NotPlain
     pairs: dict[str, dict[str, Tensor]] = {}
@@ -195,7 +198,8 @@ def _require_fit(name: str, down: torch.Size, up: torch.Size, sizes: Sizes, vers
 
 
 def scale_of(config: Mapping[str, Any], name: str, rank: int) -> float:
-    """s of a module. PEFT's ``alpha_pattern`` names modules by the end of their path, as a regular expression."""
+    """Return the scale s of a module. PEFT's ``alpha_pattern`` names modules by the end of their path, as a regular
+    expression."""
     alpha = float(config["lora_alpha"])
     for pattern, value in (config.get("alpha_pattern") or {}).items():
         if re.match(rf"(.*\.)?({pattern})$", name):

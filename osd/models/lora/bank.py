@@ -1,11 +1,11 @@
-"""Rows of different adapters in one pass over the weights that they share.
+"""Rows with different adapters in one pass over the weights that they share.
 
-Of the adapters that the rows of a pass use, all A stand below one another and all B beside one another; a row's
-mask puts out the columns that are not its own:
+All A of the adapters that a pass's rows use are stacked below one another and all B beside one another; a row's
+mask zeroes the columns that are not its own:
 
     y = x Wᵀ + ((x [A₁; A₂; …]ᵀ) ∘ mask) [s₁ B₁ᵀ; s₂ B₂ᵀ; …]
 
-A place takes few products, however many adapters there are, and ranks may differ. A row without an adapter has a
+A site takes few products, however many adapters there are, and ranks may differ. A row without an adapter has a
 mask of 0. Where modules that read the same input are one product of the pass (q, k and v), so are their A.
 """
 
@@ -23,17 +23,17 @@ from osd.models.lora.adapter import Adapter, LowRank, Site
 
 @dataclass(frozen=True, slots=True)
 class LoraStep:
-    """What a pass does at one site."""
+    """What a pass computes at one site."""
 
     down: Tensor
     mask: Tensor | None
     """(B, 1, ΣR); None where all rows have one adapter."""
     pieces: list[tuple[slice, slice, Tensor]]
-    """Of the ΣR numbers, of the output, and the up between them."""
+    """Slices of the ΣR numbers and of the output, and the ``up`` between them."""
 
     @classmethod
     def of(cls, site: Site, mask: Tensor | None) -> LoraStep:
-        """All rows do the same, up to the mask."""
+        """Make the step for a site; all rows compute the same, up to the mask."""
         pieces, at = [], 0
         for piece in site.pieces:
             rank, width = piece.up.shape
@@ -43,25 +43,25 @@ class LoraStep:
 
 
 class Mix:
-    """What the adapters of the rows of a pass add to it."""
+    """Adapter updates for one pass, by site."""
 
     def __init__(self, steps: Mapping[str, LoraStep]) -> None:
         self._steps = steps
 
     @property
     def sites(self) -> Sequence[str]:
-        """Where something is added."""
+        """The sites that have an update."""
         return list(self._steps)
 
     def add(self, site: str, x: Tensor, y: Tensor) -> Tensor:
-        """``y`` (B, T, out), into which the rows' parts of ``x`` (B, T, in) are added in place."""
+        """Add the rows' updates of ``x`` (B, T, in) to ``y`` (B, T, out) in place; return ``y``."""
         step = self._steps.get(site)
         if step is not None:
             _into(y, F.linear(x, step.down), step)
         return y
 
     def embed(self, site: str, tokens: Tensor, y: Tensor) -> Tensor:
-        """The same for an embedding: tokens (B, T)."""
+        """Add the rows' updates of an embedding of tokens (B, T) to ``y`` in place; return ``y``."""
         step = self._steps.get(site)
         if step is not None:
             _into(y, F.embedding(tokens, step.down), step)
@@ -80,7 +80,7 @@ def _into(y: Tensor, hidden: Tensor, step: LoraStep) -> None:
 
 
 class Bank:
-    """The adapters of the rows of one cache, row by row, and the mixes that passes over them need."""
+    """The adapters of a cache's rows, and the mixes for passes over them."""
 
     def __init__(self) -> None:
         self._rows: list[Adapter | None] = []
@@ -88,7 +88,7 @@ class Bank:
         self._stack: tuple[list[Adapter], dict[str, Site]] = ([], {})
 
     def set_rows(self, rows: Sequence[Adapter | None]) -> bool:
-        """Which adapter each row uses from now on; whether any does."""
+        """Set each row's adapter from now on; return whether any has one."""
         self._rows = list(rows)
         self._mixes.clear()
         used = list(dict.fromkeys(adapter for adapter in rows if adapter is not None))
@@ -97,7 +97,7 @@ class Bank:
         return bool(used)
 
     def mix(self, first: int, count: int) -> Mix | None:
-        """For a pass over rows ``first`` … ``first + count − 1``; None where none of them has an adapter."""
+        """Return the updates for rows ``first`` … ``first + count − 1``; None where none of them has an adapter."""
         key = first, count
         if key not in self._mixes:
             self._mixes[key] = self._make(self._rows[first : first + count])
@@ -105,7 +105,7 @@ class Bank:
 
     @property
     def bytes(self) -> int:
-        """Memory of what was put together for the passes: adapters that share one are there a second time."""
+        """Memory of stacked copies, in bytes: adapters that share a pass are there a second time."""
         return sum(site.bytes for site in self._stack[1].values())
 
     def _make(self, rows: Sequence[Adapter | None]) -> Mix | None:
@@ -120,7 +120,7 @@ class Bank:
 
 
 def stack(adapters: Sequence[Adapter]) -> dict[str, Site]:
-    """The adapters beside one another, at every site that one of them has: by output, then by adapter."""
+    """Stack adapters beside one another, at every site that one of them has: by output, then by adapter."""
     names = dict.fromkeys(name for adapter in adapters for name in adapter.sites)
     return {name: _stack([adapter.sites[name] for adapter in adapters if name in adapter.sites]) for name in names}
 
@@ -139,7 +139,7 @@ def _stack(sites: Sequence[Site]) -> Site:
 
 
 def mask_of(name: str, adapters: Sequence[Adapter], rows: Sequence[Adapter | None], like: Tensor) -> Tensor:
-    """(B, 1, ΣR): 1 in a row's own columns, which stand as :func:`stack` puts them."""
+    """Return the mask (B, 1, ΣR): 1 in a row's own columns, ordered as :func:`stack` puts them."""
     owners: dict[int, list[Adapter]] = {}
     for adapter in adapters:
         for begin, part in adapter.sites[name].parts if name in adapter.sites else ():

@@ -1,4 +1,4 @@
-"""An adapter put into its base's weights, with PEFT."""
+"""Merges an adapter into its base's weights, with PEFT."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from osd.models.lora.tied import untwine
 
 
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """The base's own weights changed by a PEFT folder's adapter. Weights that are tied stay so if its factors are."""
+    """Merge a PEFT folder's adapter into the base's own weights. Tied weights stay so if its factors are tied."""
     if not PeftConfig.from_pretrained(str(folder)).ensure_weight_tying:
         untie(base)
     with quiet_peft():
@@ -26,15 +26,15 @@ def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
 
 
 def adapted(base: PreTrainedModel, folder: Path) -> PeftModel:
-    """A PEFT folder's adapter over its base, ready to be trained."""
+    """Return a PEFT folder's adapter over its base, ready to be trained."""
     with quiet_peft():
         return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
 
 
 @contextmanager
 def quiet_peft() -> Iterator[None]:
-    """PEFT warns of merging an adapter of tied weights, which :func:`merged` sees to, and asks transformers for a name
-    that is to go; a worker would say both at every turn."""
+    """Silence two warnings of PEFT that a worker would repeat at every turn: merging an adapter of tied weights, which
+    :func:`merged` handles, and a deprecated name of transformers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*tie_word_embeddings.*", category=UserWarning)
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
@@ -42,7 +42,7 @@ def quiet_peft() -> Iterator[None]:
 
 
 def untie(module: Any) -> None:
-    """Give the output layer weights of its own, where it shares the input's. Else what an adapter adds to the one would
+    """Give the output layer weights of its own, where it shares the input's. Else what an adapter adds to one would
     be added to the other as well."""
     head, embedding = module.get_output_embeddings(), module.get_input_embeddings()
     if head.weight is embedding.weight:

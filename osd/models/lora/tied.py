@@ -2,7 +2,7 @@
 
     E' = E + s Aᵀ Bᵀ        (V, D), read by the embeddings and, as the output layer's weights, by the logits
 
-PEFT (``ensure_weight_tying``) gives the output layer parameters that look at the embeddings' memory, but gradients
+PEFT (``ensure_weight_tying``) gives the output layer parameters that view the embeddings' memory, but gradients
 and moments of their own. Here each pair is one parameter: the embeddings' leads, and learns from both uses.
 """
 
@@ -15,11 +15,11 @@ from peft import PeftModel
 from torch import nn
 
 Tie = tuple[nn.Parameter, nn.Parameter]
-"""One that leads, and one that is always its transpose."""
+"""A parameter that leads, and one that is always its transpose."""
 
 
 def ties(model: nn.Module) -> list[Tie]:
-    """The pairs of an adapter's factors that are one; none for a model without them."""
+    """Return the pairs of an adapter's factors that are one; none for a model without them."""
     whole: Any = model
     if not isinstance(model, PeftModel) or not whole.peft_config[model.active_adapter].ensure_weight_tying:
         return []
@@ -32,19 +32,19 @@ def ties(model: nn.Module) -> list[Tie]:
 
 
 def tie(model: nn.Module) -> None:
-    """Let the followers look at the leaders' memory, also after the model was moved to a device."""
+    """Make the followers views of the leaders' memory, also after the model was moved to a device."""
     for leader, follower in ties(model):
         follower.data = leader.data.t()
 
 
 def untwine(model: nn.Module) -> None:
-    """Before merging: the embeddings alone bring what both gain, for their weights are one."""
+    """Zero the followers before merging: the embeddings alone bring what both gain, for their weights are one."""
     for _, follower in ties(model):
         follower.data = torch.zeros_like(follower)
 
 
 def gather(pairs: list[Tie]) -> None:
-    """After a backward pass: what the followers were to learn, the leaders learn too."""
+    """Add the followers' gradients to the leaders' after a backward pass."""
     for leader, follower in pairs:
         if follower.grad is not None:
             leader.grad = follower.grad.t() if leader.grad is None else leader.grad.add_(follower.grad.t())
