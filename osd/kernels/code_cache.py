@@ -1,10 +1,10 @@
-"""Machine code that is kept between processes, under the name of the sources that it was made of.
+"""A cache of machine code between processes, keyed by the digest of the sources that it was compiled from.
 
-Numba looks only at the file of the function that it keeps. Here such a function calls others in other files of its
+Numba looks only at the file of the function that it caches. Here such a function calls others in other files of its
 folder, so code of an older layout of a table could be run over a newer one, past the ends of its arrays, and end the
 process without a word: after an update, or where a process that was started before the sources changed compiles after
-they did. So the digest of all sources in the folder, as this process found them, is part of the files' names: code of
-others is never looked at.
+they did. So the digest of all sources in the folder, as this process found them, is part of the files' names: code
+of other sources is never loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def digest_of(folder: Path) -> str:
-    """Of the sources in a folder; the same names with the same bytes give the same one."""
+    """Return the digest of a folder's sources: the same for the same names with the same bytes."""
     whole = hashlib.sha256()
     for path in sorted(folder.glob("*.py")):
         source = path.read_bytes()
@@ -35,12 +35,12 @@ def digest_of(folder: Path) -> str:
 
 @cache
 def sources_beside(file: str) -> str:
-    """The digest of all sources in a file's folder, as they were when this process asked first."""
+    """Return the digest of all sources in a file's folder, as they were when this process asked first."""
     return digest_of(Path(file).parent)
 
 
 MARK = ".of-"
-"""Stands before the digest in a file's name."""
+"""Separator before the digest in a file's name."""
 
 
 class _Names(CompileResultCacheImpl):  # type: ignore[misc]
@@ -57,8 +57,11 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 
 def kept(function: Function, *, nogil: bool = True, fastmath: Collection[str] = ()) -> Function:
-    """Compile and keep the code; where it cannot be kept it is compiled once a process. ``nogil``: it runs without the
-    GIL, for which it has to wait afterwards where others want it; ``fastmath``: see Numba."""
+    """Compile a function and cache its code; where it cannot be cached it is compiled once a process.
+
+    ``nogil``: it runs without the GIL, for which it has to wait afterwards where other threads want it; ``fastmath``:
+    see Numba.
+    """
     dispatcher = njit(nogil=nogil, fastmath=set(fastmath))(function)
     with suppress(RuntimeError, OSError, AttributeError):  # no folder that can be written; another Numba
         found = _Cache(function)
@@ -69,11 +72,12 @@ def kept(function: Function, *, nogil: bool = True, fastmath: Collection[str] = 
 
 
 holding = partial(kept, nogil=False, fastmath=LANES)
-"""Calls of some 50 µs keep the interpreter: without it they would wait for it afterwards."""
+"""Compiles and caches functions that hold the GIL: calls of some 50 µs would wait for it afterwards if they released
+it."""
 
 
 def forget_others(folder: Path, module: str, sources: str) -> list[str]:
-    """Remove a module's kept code that is of other sources; the names of what was removed.
+    """Remove a module's cached code of other sources; return the names of what was removed.
 
     A process of those sources that still runs has its code in memory, or compiles it again.
     """

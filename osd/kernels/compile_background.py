@@ -1,4 +1,4 @@
-"""Compiles once in a process, in the background; until it is ready, or where it cannot be, the plain way must do."""
+"""Compiles once in a process, in the background; until it is ready, or where that fails, the plain code must do."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Made = TypeVar("Made")
 
 
 class InBackground(Generic[Made]):
-    """What was compiled, when it is there."""
+    """Something compiled in the background."""
 
     def __init__(self, make: Callable[[], Made], name: str, otherwise: str) -> None:
-        """``make`` imports the compiler, compiles, and calls what it made once with each kind of argument.
-        ``otherwise``: what the log says of a machine where that fails."""
+        """Prepare only. ``make`` imports the compiler, compiles, and calls what it made once with each kind of
+        argument. ``otherwise``: what the log says where that fails on a machine."""
         self.ready: Made | None = None
-        """None until it is compiled, and where it cannot be."""
+        """What was compiled; None until it is, and where it cannot be."""
         self._make, self._name, self._otherwise = make, name, otherwise
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
@@ -32,7 +32,7 @@ class InBackground(Generic[Made]):
                 self._thread.start()
 
     def wait(self) -> Made | None:
-        """Until it is ready; None where it cannot be."""
+        """Wait until it is ready and return it; None where it cannot be compiled."""
         self.start()
         if self._thread is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""Lets another process compile first, where nothing is kept for this machine yet.
+"""Compiles in another process, where nothing is cached for this machine yet.
 
 Compiling is some ten seconds of Python, which takes the interpreter from decoding as often as it wants it. A process of
 its own, at the lowest priority, leaves its machine code where this one then finds it.
@@ -13,14 +13,17 @@ from contextlib import suppress
 from typing import Any
 
 INSIDE = "OSD_COMPILES_APART"
-"""Set in that process."""
+"""Environment variable that is set in that process."""
 PATIENCE = 300.0
-"""Seconds for it; after them this one compiles after all."""
+"""Seconds to wait for it; after them this process compiles after all."""
 
 
 def apart(function: Any, call: str) -> None:
-    """Where no machine code of ``function``, which Numba keeps, is here yet, let another process make the ``call``
-    ``module:name``, which compiles it. Where that fails, nothing is there afterwards, as before."""
+    """Have another process make the ``call`` ``module:name``, which compiles, if no code of ``function`` is cached
+    here.
+
+    Where that fails, nothing is cached afterwards, as before.
+    """
     if INSIDE in os.environ or is_kept(function):
         return
     module, name = call.split(":")
@@ -39,7 +42,8 @@ def apart(function: Any, call: str) -> None:
 
 
 def is_kept(function: Any) -> bool:
-    """Whether there is machine code of it for this processor; also where there is no place to keep any."""
+    """Return whether machine code of a function is cached for this processor; also where there is no place to cache
+    any."""
     from numba.core.registry import cpu_target
 
     here = cpu_target.target_context.codegen().magic_tuple()

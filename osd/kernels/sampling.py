@@ -1,10 +1,9 @@
-"""Choosing in one call: from logits the likeliest token, or probabilities and a draw from them, or the verdict on what
-was drafted.
+"""Sampling kernels: argmax, a draw from warped logits, and rejection sampling of drafts, each in one call.
 
-What :mod:`osd.verification.warping` and :mod:`osd.verification.rejection_sampling` do with some ten operations a draw
-and thirty a verdict, each of which costs PyTorch a few µs however little it computes. Shapes: B rows, G drafted
-tokens, V vocabulary. Which tokens are cut off is found without sorting: the bits of floats that are not negative are
-in their order, so the least that is kept is found by halving.
+:mod:`osd.verification.warping` and :mod:`osd.verification.rejection_sampling` do the same with some ten operations a
+draw and thirty a verification, each of which costs PyTorch a few µs however little it computes. Shapes: B rows, G
+drafted tokens, V vocabulary. Which tokens are cut off is found without sorting: the bits of floats that are not
+negative are in their order, so the least that is kept is found by halving.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ Index = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.int32]
 
 BLOCK = 128
-"""Tokens whose mass is added up before it is known which of them is drawn."""
+"""Tokens whose mass is summed before it is known which of them is drawn."""
 TEMPERATURE, TOP_K, TOP_P = 0, 1, 2
 """Columns of a row's settings; see :class:`osd.verification.warping.Warp`."""
 
 
 @njit(fastmath=LANES)
 def mass(p: Floats) -> float:
-    """Σ p, in lanes."""
+    """Compute Σ p, in lanes."""
     total = 0.0
     for i in range(len(p)):
         total += np.float64(p[i])
@@ -48,7 +47,7 @@ def mass(p: Floats) -> float:
 
 @njit(fastmath=LANES)
 def mass_from(p: Floats, bits: Bits, least: np.int32) -> float:
-    """Σ p over those of at least these bits."""
+    """Compute Σ p over those of at least these bits."""
     total = 0.0
     for i in range(len(p)):
         total += np.float64(p[i] if bits[i] >= least else zero)
@@ -57,13 +56,13 @@ def mass_from(p: Floats, bits: Bits, least: np.int32) -> float:
 
 @njit
 def measure(p: Floats, bits: Bits, least: np.int32, counts: bool) -> float:
-    """Number or mass of those of at least these bits."""
+    """Return the number or mass of those of at least these bits."""
     return float(reaching(bits, least)) if counts else mass_from(p, bits, least)
 
 
 @njit
 def cut(p: Floats, goal: float, counts: bool) -> None:
-    """Leaves of p (V,), none below 0, the likeliest whose number or mass reaches ``goal``, as few as that takes; of
+    """Keep of p (V,), none below 0, the likeliest whose number or mass reaches ``goal``, as few as that takes; among
     equal ones the first. The others become 0."""
     bits = p.view(np.int32)
     low, high = np.int32(1), np.int32(np.iinfo(np.int32).max)
@@ -85,14 +84,14 @@ def cut(p: Floats, goal: float, counts: bool) -> None:
 
 @njit
 def scale(p: Floats, factor: np.float32) -> None:
-    """Multiplies all of them."""
+    """Multiply all of p by a factor."""
     for i in range(len(p)):
         p[i] *= factor
 
 
 @njit(**WITHOUT_CHECKS)
 def soften(logits: Floats, temperature: np.float32, p: Floats) -> None:
-    """p (V,) ← softmax(logits ÷ temperature); below e⁻⁸⁷ of the largest it is 0."""
+    """Set p (V,) ← softmax(logits ÷ temperature); below e⁻⁸⁷ of the largest it is 0."""
     peak, over, total = largest(logits), one / temperature, zero
     for i in range(len(logits)):
         x = (logits[i] - peak) * over
@@ -103,14 +102,14 @@ def soften(logits: Floats, temperature: np.float32, p: Floats) -> None:
 
 @njit
 def harden(logits: Floats, p: Floats) -> None:
-    """p (V,) ← 1 for the first of the largest, 0 for the others."""
+    """Set p (V,) ← 1 for the first of the largest, 0 for the others."""
     p[:] = zero
     p[first_at(logits, largest(logits))] = one
 
 
 @njit(error_model="numpy")
 def warp(logits: Floats, settings: Doubles, p: Floats) -> None:
-    """p (V,) ← what is sampled from: :class:`osd.verification.warping.Warp`, one row's ``settings``."""
+    """Set p (V,) ← the warped distribution of :class:`osd.verification.warping.Warp`, by one row's ``settings``."""
     if settings[TEMPERATURE] == 0.0:
         harden(logits, p)
         return
@@ -126,8 +125,8 @@ def warp(logits: Floats, settings: Doubles, p: Floats) -> None:
 
 @njit
 def pick(p: Floats, chance: float) -> int:
-    """The token that ``chance``, in [0, 1), draws from masses p (V,): :func:`osd.verification.warping.draw`. None of
-    mass 0, unless all are."""
+    """Return the token that ``chance``, in [0, 1), draws from masses p (V,), as :func:`osd.verification.warping.draw`;
+    none of mass 0, unless all are."""
     masses = np.empty((len(p) + BLOCK - 1) // BLOCK)
     for b in range(len(masses)):
         masses[b] = mass(p[b * BLOCK : (b + 1) * BLOCK])
@@ -150,7 +149,7 @@ def pick(p: Floats, chance: float) -> int:
 
 @njit(fastmath=LANES)
 def common(p: Floats, q: Floats) -> np.float32:
-    """Σ min(p, q), in lanes."""
+    """Compute Σ min(p, q), in lanes."""
     total = zero
     for i in range(len(p)):
         total += min(p[i], q[i])
@@ -159,14 +158,14 @@ def common(p: Floats, q: Floats) -> np.float32:
 
 @njit(error_model="numpy")
 def ratio(p: np.float32, q: np.float32) -> np.float32:
-    """min(1, p ÷ q)."""
+    """Compute min(1, p ÷ q)."""
     return min(one, p / q)
 
 
 @njit
 def refused(p: Floats, q: Floats, chance: float, rest: Floats) -> int:
-    """What follows instead of a refused token, drawn from max(0, p − q); from p where rounding leaves nothing of that.
-    ``rest`` (V,) is written over."""
+    """Draw what follows instead of a refused token from max(0, p − q), or from p where rounding leaves nothing of that.
+    ``rest`` (V,) is overwritten."""
     for i in range(len(p)):
         rest[i] = max(p[i] - q[i], zero)
     return pick(rest if mass(rest) > 0.0 else p, chance)
@@ -174,15 +173,15 @@ def refused(p: Floats, q: Floats, chance: float, rest: Floats) -> int:
 
 @holding
 def likeliest(logits: Floats, choices: Index) -> None:
-    """choices (N,) ← the first of the largest of logits (N, V)."""
+    """Set choices (N,) ← the argmax of logits (N, V), the first one where several are largest."""
     for n in range(len(logits)):
         choices[n] = first_at(logits[n], largest(logits[n]))
 
 
 @holding
 def draw(logits: Floats, settings: Doubles, chances: Doubles, step: int, q: Floats, chosen: Index) -> None:
-    """q (B, V) ← what rows with these logits (B, V) and settings (B, 3) sample from; chosen (B,) ← what column ``step``
-    of ``chances`` draws from it."""
+    """Set q (B, V) ← the warped distributions of logits (B, V) by settings (B, 3); chosen (B,) ← what column ``step``
+    of ``chances`` draws from them."""
     for row in range(len(logits)):
         warp(logits[row], settings[row], q[row])
         chosen[row] = pick(q[row], chances[row, step])
@@ -193,11 +192,13 @@ def judge(
     logits: Floats, begins: Index, q: Floats, drafted: Index, lengths: Index, settings: Doubles, chances: Doubles,
     keep: bool, kept: Floats, shared: Floats, accepted: Index, follows: Index,
 ) -> None:  # fmt: skip
-    """Rejection sampling: :func:`osd.verification.rejection_sampling.accept_sampled` of the target's logits (N, V), a
-    row's from ``begins`` (B,) on, q (B, G, V) and drafted (B, G), of which ``lengths`` (B,) count, with ``chances``
-    (B, 2 H + 1) for H ≥ G: as many tests from H on, and the last for what follows. accepted (B,), follows (B,); shared
-    (B, G) ← :func:`osd.verification.rejection_sampling.expected_acceptance` of what was judged; with ``keep``, kept
-    (B, G) ← :func:`osd.verification.rejection_sampling.acceptance_chance` of what was drafted."""
+    """Apply rejection sampling, as :func:`osd.verification.rejection_sampling.accept_sampled`.
+
+    Takes the target's logits (N, V), a row's from ``begins`` (B,) on, q (B, G, V) and drafted (B, G), of which
+    ``lengths`` (B,) count, with ``chances`` (B, 2 H + 1) for H ≥ G: as many tests from H on, and the last for what
+    follows. Sets accepted (B,), follows (B,); shared (B, G) ←
+    :func:`osd.verification.rejection_sampling.expected_acceptance` at verified tokens; with ``keep``, kept (B, G) ←
+    :func:`osd.verification.rejection_sampling.acceptance_chance` of drafted ones."""
     p, rest = np.empty(logits.shape[1], np.float32), np.empty(logits.shape[1], np.float32)
     for row in range(len(begins)):
         own = logits[begins[row] :]

@@ -1,4 +1,4 @@
-"""The likeliest tokens of rows of logits, compiled by Numba: one call, one thread, without the interpreter.
+"""Top-k kernel: the likeliest tokens of rows of logits, in one call, one thread, without the interpreter.
 
     class maxima → a threshold that at least k of them reach → the logits that reach it → their order → log Σ exp
 
@@ -34,7 +34,7 @@ LOWEST = np.float32(np.finfo(np.float32).min)
 
 @njit
 def class_maxima(row: Floats, best: Floats) -> None:
-    """best[j] ← the largest of row[j], row[j + W], …; −inf where there is none."""
+    """Set best[j] ← the largest of row[j], row[j + W], …; −inf where there is none."""
     whole = len(row) // CLASSES * CLASSES
     for j in range(CLASSES):
         best[j] = -np.inf
@@ -48,7 +48,7 @@ def class_maxima(row: Floats, best: Floats) -> None:
 
 @njit
 def threshold_of(best: Floats, k: int) -> np.float32:
-    """A number that at least k of the class maxima reach, and few more, by halving an interval; a number below all
+    """Find a number that at least k of the class maxima reach, and few more, by halving an interval; a number below all
     finite logits where fewer than k classes have one."""
     low, high = np.float32(np.inf), np.float32(-np.inf)
     for i in range(len(best)):
@@ -72,7 +72,7 @@ def threshold_of(best: Floats, k: int) -> np.float32:
 
 @njit
 def candidates(row: Floats, best: Floats, threshold: np.float32, values: Floats, ids: Ints) -> int:
-    """The logits that reach the threshold and their tokens; returns how many they are."""
+    """Collect the logits that reach the threshold and their tokens; return how many there are."""
     count = 0
     for j in range(min(CLASSES, len(row))):
         if best[j] >= threshold:
@@ -86,7 +86,8 @@ def candidates(row: Floats, best: Floats, threshold: np.float32, values: Floats,
 
 @njit
 def narrow(values: Floats, tokens: Ints, count: int, k: int) -> int:
-    """Keeps about k of many candidates: those above the k-th largest, and of those equal to it the first."""
+    """Keep about k of many candidates: those above the k-th largest, and of those equal to it the first; return how
+    many."""
     least = threshold_of(values[:count], k)
     spare = k
     for a in range(count):
@@ -103,7 +104,7 @@ def narrow(values: Floats, tokens: Ints, count: int, k: int) -> int:
 
 @njit
 def rank(values: Floats, count: int, ranks: Ints) -> None:
-    """ranks[a] ← how many of the values are larger than values[a]. Room for 16 more than ``count`` is needed."""
+    """Set ranks[a] ← how many of the values are larger than values[a]. Room for 16 more than ``count`` is needed."""
     blocks = (count + 15) // 16
     for a in range(count, blocks * 16):
         values[a] = -np.inf
@@ -116,7 +117,7 @@ def rank(values: Floats, count: int, ranks: Ints) -> None:
 
 @njit
 def place(values: Floats, tokens: Ints, ranks: Ints, count: int, ids: Ints, kept: Floats) -> None:
-    """Candidates to their places, likeliest first; equal ones, which share a rank, one after another."""
+    """Move candidates to their places, likeliest first; equal ones, which share a rank, one after another."""
     for j in range(len(ids)):
         ids[j] = -1
     for a in range(count):
@@ -129,7 +130,7 @@ def place(values: Floats, tokens: Ints, ranks: Ints, count: int, ids: Ints, kept
 
 @njit
 def fill(row: Floats, found: int, ids: Ints, kept: Floats) -> None:
-    """Where fewer logits than there are places are finite: the first tokens of the others."""
+    """Fill places left over where too few logits are finite with the first tokens of the others."""
     token = 0
     for j in range(found, len(ids)):
         while row[token] > -np.inf:
@@ -140,7 +141,7 @@ def fill(row: Floats, found: int, ids: Ints, kept: Floats) -> None:
 
 @njit
 def settle(kept: Floats, peak: np.float32, log_total: np.float32) -> np.float32:
-    """Logits less log Σ exp = ``peak`` + ``log_total`` are log-probabilities; returns the mass outside them."""
+    """Turn logits into log-probabilities, less log Σ exp = ``peak`` + ``log_total``; return the mass outside them."""
     for j in range(len(kept)):
         kept[j] = kept[j] - peak - log_total  # in this order: a large peak would swallow the other
     mass = np.float32(0)
@@ -151,16 +152,19 @@ def settle(kept: Floats, peak: np.float32, log_total: np.float32) -> np.float32:
 
 @njit
 def spoil(ids: Ints, kept: Floats) -> None:
-    """What is kept of a row that is no distribution."""
+    """Mark a row that is no distribution: log-probabilities of NaN."""
     for j in range(len(ids)):
         ids[j], kept[j] = j, np.nan
 
 
 @kept
 def reduce_rows(addresses: Index, width: int, ids: Ints, logprobs: Floats, outside: Floats) -> None:
-    """The rows of V = ``width`` logits that begin at these addresses (m,): their k likeliest tokens (m, k), likeliest
-    first, natural log-probabilities (m, k) and the mass outside (m,). k ≤ V. A row that holds NaN or +inf, or nothing
-    finite, comes out as NaN. Addresses, because rows of several passes are reduced in one call."""
+    """Reduce rows of V = ``width`` logits that begin at these addresses (m,).
+
+    Sets their k likeliest tokens (m, k), likeliest first, natural log-probabilities (m, k) and the mass outside (m,).
+    k ≤ V. A row that holds NaN or +inf, or nothing finite, comes out as NaN. Addresses, because rows of several passes
+    are reduced in one call.
+    """
     room, k = width + 16, ids.shape[1]
     best, values = np.empty(CLASSES, np.float32), np.empty(room, np.float32)
     tokens, ranks = np.empty(room, np.int32), np.empty(room, np.int32)
