@@ -1,4 +1,4 @@
-"""What an n-gram table consists of, compiled: buckets of contexts, each with its successors, most frequent first.
+"""The arrays of an n-gram table, compiled: buckets of contexts, each with its successors, most frequent first.
 
     key     the last 0 to 3 tokens, 21 bits each; one table holds the contexts of every length
     bucket  8 slots; a context lies in the bucket that its key hashes to, or nowhere
@@ -27,14 +27,14 @@ MOST = (1 << (32 - TOKEN_BITS)) - 1
 """The largest count."""
 BUCKET = 8
 WIDEST = 6
-"""Blocks have up to 2^WIDEST entries: successors of one context that are kept."""
+"""Binary logarithm of the largest block: a context keeps at most 2^WIDEST successors."""
 SLOT_BYTES, WORD_BYTES = 13, 4
 KEY_BITS = np.uint64(21)
 EMPTY, NO_TOKENS = np.uint64(0), np.uint64(1 << 63)
-"""Keys of a slot that is free, and of the context without tokens."""
+"""Keys of a free slot, and of the context without tokens."""
 NOWHERE = np.uint32(0xFFFFFFFF)
 TOP, USED, CONTEXTS, EVICTED, STARVED, HAND = range(6)
-"""Places in ``state``: words of the pool ever given out, words in use, contexts, contexts evicted, lists that found no
+"""Indices in ``state``: words of the pool ever given out, words in use, contexts, contexts evicted, lists that found no
 larger block, the slot that ages next."""
 
 TOKEN_MASK = np.uint32(LARGEST_TOKEN)
@@ -46,21 +46,21 @@ class Cells(NamedTuple):
     """The arrays of one table of B buckets and P words; with a first axis more, of many tables (an arena)."""
 
     keys: npt.NDArray[np.uint64]
-    """(8B,)"""
+    """(8B,) keys of slots."""
     values: npt.NDArray[np.uint32]
-    """(8B,)"""
+    """(8B,) values of slots."""
     kinds: npt.NDArray[np.uint8]
-    """(8B,)"""
+    """(8B,) kinds of slots."""
     pool: npt.NDArray[np.uint32]
-    """(P,)"""
+    """(P,) words of the blocks."""
     free: npt.NDArray[np.uint32]
-    """(WIDEST + 1,) of each size the first block that was given back; a free block's first word names the next."""
+    """(WIDEST + 1,) first free block of each size; a free block's first word names the next."""
     state: npt.NDArray[np.int64]
-    """(6,) see TOP, USED, CONTEXTS, EVICTED, STARVED, HAND."""
+    """(6,) counters, see TOP, USED, CONTEXTS, EVICTED, STARVED, HAND."""
 
 
 def new_cells(buckets: int, words: int, tables: tuple[int, ...] = ()) -> Cells:
-    """Empty ones. The system hands out their pages as they are first written."""
+    """Allocate empty cells. The system hands out their pages as they are first written."""
     slots = buckets * BUCKET
     return Cells(
         np.zeros((*tables, slots), np.uint64), np.zeros((*tables, slots), np.uint32),
@@ -71,13 +71,13 @@ def new_cells(buckets: int, words: int, tables: tuple[int, ...] = ()) -> Cells:
 
 @njit(inline="always")
 def table_of(arena: Cells, i: int) -> Cells:
-    """One table of an arena."""
+    """Return one table of an arena."""
     return Cells(arena.keys[i], arena.values[i], arena.kinds[i], arena.pool[i], arena.free[i], arena.state[i])
 
 
 @njit
 def clear(cells: Cells) -> None:
-    """Make it empty."""
+    """Empty a table."""
     cells.keys[:] = EMPTY
     cells.free[:] = NOWHERE
     cells.state[:] = 0
@@ -85,7 +85,7 @@ def clear(cells: Cells) -> None:
 
 @njit
 def key_of(tokens: npt.NDArray[np.int64], end: int, length: int) -> np.uint64:
-    """The key of ``tokens[end − length:end]``."""
+    """Return the key of ``tokens[end − length:end]``."""
     if length == 0:
         return NO_TOKENS
     key = np.uint64(0)
@@ -96,7 +96,8 @@ def key_of(tokens: npt.NDArray[np.int64], end: int, length: int) -> np.uint64:
 
 @njit
 def bucket_of(keys: npt.NDArray[np.uint64], key: np.uint64) -> int:
-    """The first slot of the key's bucket: a multiplicative hash, its upper half scaled to the number of buckets."""
+    """Return the first slot of the key's bucket: a multiplicative hash, its upper half scaled to the number of
+    buckets."""
     mixed = (key ^ (key >> np.uint64(29))) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
     return int(((mixed >> np.uint64(32)) * np.uint64(len(keys) // BUCKET)) >> np.uint64(32)) * BUCKET
@@ -104,7 +105,7 @@ def bucket_of(keys: npt.NDArray[np.uint64], key: np.uint64) -> int:
 
 @njit
 def find(cells: Cells, key: np.uint64) -> int:
-    """The slot of a context, or −1."""
+    """Return the slot of a context, or −1."""
     first = bucket_of(cells.keys, key)
     for slot in range(first, first + BUCKET):
         if cells.keys[slot] == key:
@@ -114,7 +115,7 @@ def find(cells: Cells, key: np.uint64) -> int:
 
 @njit
 def length_of(block: npt.NDArray[np.uint32]) -> int:
-    """Entries of a block before the first that is 0."""
+    """Count the entries of a block before the first that is 0."""
     low, high = 0, len(block)
     while low < high:
         middle = (low + high) // 2
@@ -127,7 +128,7 @@ def length_of(block: npt.NDArray[np.uint32]) -> int:
 
 @njit
 def entries_of(cells: Cells, slot: int) -> npt.NDArray[np.uint32]:
-    """A context's entries, most frequent first and of equal ones the newest first."""
+    """Return a context's entries, most frequent first and among equal ones the newest first."""
     kind = cells.kinds[slot]
     if kind == 0:
         return cells.values[slot : slot + 1]

@@ -1,4 +1,4 @@
-"""Changing a table, compiled: counting, room for lists that grow, what goes where there is none, and ageing."""
+"""Updates of an n-gram table, compiled: counting, room for lists that grow, eviction, and ageing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from osd.drafters.ngram.cells import (
 
 @njit
 def take_block(cells: Cells, kind: int) -> np.uint32:
-    """A block of 2^kind words, all 0; NOWHERE when the pool is used up."""
+    """Allocate a block of 2^kind words, all 0; NOWHERE when the pool is used up."""
     size = 1 << kind
     block = cells.free[kind]
     if block != NOWHERE:
@@ -48,7 +48,7 @@ def take_block(cells: Cells, kind: int) -> np.uint32:
 
 @njit
 def give_block(cells: Cells, block: np.uint32, kind: int) -> None:
-    """Give a block back."""
+    """Free a block."""
     cells.pool[block] = cells.free[kind]
     cells.free[kind] = block
     cells.state[USED] -= 1 << kind
@@ -56,7 +56,7 @@ def give_block(cells: Cells, block: np.uint32, kind: int) -> None:
 
 @njit
 def drop(cells: Cells, slot: int) -> None:
-    """Forget a context."""
+    """Remove a context."""
     if cells.kinds[slot] > 0:
         give_block(cells, cells.values[slot], cells.kinds[slot])
     cells.keys[slot] = EMPTY
@@ -65,7 +65,8 @@ def drop(cells: Cells, slot: int) -> None:
 
 @njit
 def strength(cells: Cells, slot: int) -> int:
-    """What a context is worth keeping: the room that its list takes, then the count of its first successor."""
+    """Return how much a context is worth keeping: the room that its list takes, then the count of its first
+    successor."""
     kind = cells.kinds[slot]
     entry = cells.values[slot] if kind == 0 else cells.pool[cells.values[slot]]
     return (int(kind) << 12) + int(entry >> SHIFT)
@@ -73,7 +74,7 @@ def strength(cells: Cells, slot: int) -> int:
 
 @njit
 def claim(cells: Cells, key: np.uint64) -> int:
-    """A slot for a new context: a free one of its bucket, or that of the bucket's weakest, which is forgotten."""
+    """Return a slot for a new context: a free one of its bucket, or that of the bucket's weakest, which is evicted."""
     first = bucket_of(cells.keys, key)
     weakest, least = first, np.int64(1 << 62)
     for slot in range(first, first + BUCKET):
@@ -94,7 +95,7 @@ def claim(cells: Cells, key: np.uint64) -> int:
 
 @njit
 def halve(entries: npt.NDArray[np.uint32]) -> int:
-    """Halve the counts; those of 1 end. Returns how many are left."""
+    """Halve the counts, dropping those of 1. Returns how many are left."""
     left = 0
     for i in range(len(entries)):
         count = entries[i] >> np.uint32(SHIFT + ONE)
@@ -107,7 +108,7 @@ def halve(entries: npt.NDArray[np.uint32]) -> int:
 
 @njit
 def raise_entry(entries: npt.NDArray[np.uint32], at: int) -> None:
-    """Count one more; it goes before those that are not larger."""
+    """Count one more; the entry moves before those that are not larger."""
     entry = entries[at] + ONE_COUNT
     while at > 0 and entries[at - 1] >> SHIFT <= entry >> SHIFT:
         entries[at] = entries[at - 1]
@@ -117,7 +118,7 @@ def raise_entry(entries: npt.NDArray[np.uint32], at: int) -> None:
 
 @njit
 def grow(cells: Cells, slot: int) -> bool:
-    """Move a full list to a block twice as large; False where there is none."""
+    """Move a full list to a block twice as large; return False where there is none."""
     kind = np.int64(cells.kinds[slot])
     block = take_block(cells, kind + 1) if kind < WIDEST else NOWHERE
     if block == NOWHERE:
@@ -137,8 +138,8 @@ def grow(cells: Cells, slot: int) -> bool:
 
 @njit
 def append(cells: Cells, slot: int, token: np.uint32) -> None:
-    """A successor that a context did not have. In a full list it takes the last one's place when that was seen once;
-    otherwise the last one loses a count."""
+    """Add a successor that a context did not have. In a full list it takes the last one's place when that was seen
+    once; otherwise the last one loses a count."""
     entries = entries_of(cells, slot)
     count = len(entries)
     kind = cells.kinds[slot]
@@ -179,7 +180,7 @@ def bump(cells: Cells, key: np.uint64, token: np.uint32) -> None:
 
 @njit
 def age(cells: Cells, slots: int) -> None:
-    """Halve the counts of the next slots, in turn; contexts without successors end."""
+    """Halve the counts of the next slots, in turn; contexts without successors are removed."""
     hand = cells.state[HAND]
     for _ in range(slots):
         slot = hand

@@ -32,7 +32,7 @@ from storage.versions.weights import sync_tree
 TOKENS, ENDS, FACTS, PROGRESS = "tokens.bin", "documents.bin", "corpus.json", "progress.json"
 TOKENIZER = "tokenizer.json"
 STRETCH = 1 << 18
-"""Tokens that are counted in one go."""
+"""Tokens that are counted at once."""
 
 Told = Callable[["BuildProgress"], None]
 
@@ -45,9 +45,9 @@ class BuildProgress:
     fields: tuple[str, ...]
     tokenizer: str
     source: int = 0
-    """Sources that are done."""
+    """Number of sources that are done."""
     line: int = 0
-    """Lines (of the replay store: requests) of the next one that are done."""
+    """Number of lines (of the replay store: requests) of the next source that are done."""
     documents: int = 0
     tokens: int = 0
     bytes: int = 0
@@ -56,14 +56,14 @@ class BuildProgress:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """A finished one."""
+    """A finished corpus."""
 
     folder: Path
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def tokens(self) -> npt.NDArray[np.uint32]:
-        """(T,) all of them, mapped from the disk."""
+        """(T,) all tokens, mapped from the disk."""
         found: npt.NDArray[np.uint32] = _mapped(self.folder / TOKENS, np.uint32, self.facts["tokens"])
         return found
 
@@ -74,7 +74,7 @@ class Corpus:
         return found
 
     def documents(self) -> Iterator[npt.NDArray[np.uint32]]:
-        """Each one's tokens."""
+        """Yield each document's tokens."""
         tokens, begin = self.tokens, 0
         for end in self.ends.tolist():
             yield tokens[begin:end]
@@ -92,7 +92,7 @@ def _mapped(path: Path, kind: type[Any], length: int) -> Any:
 
 
 def open_corpus(folder: Path) -> Corpus:
-    """A finished corpus. Raises BadCorpus."""
+    """Open a finished corpus. Raises BadCorpus."""
     path = Path(folder) / FACTS
     try:
         facts = json.loads(path.read_text("utf-8"))
@@ -112,7 +112,7 @@ class Builder:
             raise BadCorpus(path=folder, reason="it exists; give the name of a new folder.")
         self.aside = self.folder.parent / f".{self.folder.name}.building"
         with writing(self.aside):
-            make_folder(self.aside, 0o700)  # it holds what people wrote
+            make_folder(self.aside, 0o700)  # it holds private texts
         self.progress = self._resumed(wanted)
         self._cut()
 
@@ -132,7 +132,7 @@ class Builder:
         return found
 
     def _cut(self) -> None:
-        """Token files as long as the progress says."""
+        """Cut the token files to the length that the progress states."""
         with writing(self.aside):
             for name, size in ((TOKENS, 4 * self.progress.tokens), (ENDS, 8 * self.progress.documents)):
                 with (self.aside / name).open("ab") as file:
@@ -141,7 +141,7 @@ class Builder:
                     file.truncate(size)
 
     def add(self, texts: Sequence[Sequence[int]], *, line: int, size: int) -> None:
-        """Append documents, then write down that they are there."""
+        """Append documents, then record that they are there."""
         texts = [text for text in texts if len(text)]
         lengths = np.array([len(text) for text in texts], np.uint64)
         ends = np.cumsum(lengths) + np.uint64(self.progress.tokens)
@@ -159,7 +159,7 @@ class Builder:
         )  # fmt: skip
 
     def next_source(self) -> None:
-        """A source is done."""
+        """Record that a source is done."""
         self._note(replace(self.progress, source=self.progress.source + 1, line=0))
 
     def _note(self, progress: BuildProgress) -> None:
@@ -172,8 +172,10 @@ class Builder:
     def finish(
         self, settings: TableSettings, tokenizer: Path, told: Callable[[int], None] = lambda _: None
     ) -> tuple[Corpus, Table]:
-        """Count the n-grams, write the table with a copy of the tokenizer.json, give the folder its name. ``told``
-        hears of tokens counted. Raises BadCorpus when there are none."""
+        """Count the n-grams, write the table with a copy of the tokenizer.json, and give the folder its name.
+
+        ``told`` is called with the number of tokens counted. Raises BadCorpus when there are none.
+        """
         if not self.progress.tokens:
             remove(self.aside)
             raise BadCorpus(path=self.folder, reason="the sources hold no text, so there is nothing to count.")
@@ -190,7 +192,7 @@ class Builder:
 
 
 def count(corpus: Corpus, settings: TableSettings, told: Callable[[int], None] = lambda _: None) -> Table:
-    """The table of a corpus' n-grams."""
+    """Count a corpus' n-grams in a new table."""
     table = Table(settings, first_room(settings))
     tokens, ends, begin, at = corpus.tokens, corpus.ends.astype(np.int64), 0, 0
     while at < len(ends):
@@ -207,7 +209,7 @@ Batch = tuple[Sequence[Sequence[int]], int, int]
 
 
 def build(builder: Builder, batches_of: Callable[[str, int], Iterable[Batch]], told: Told) -> None:
-    """Append what is left of every source. ``batches_of`` gives a source's documents after so many lines."""
+    """Append what is left of every source. ``batches_of`` yields a source's documents after that many lines."""
     while builder.progress.source < len(builder.progress.sources):
         source = builder.progress.sources[builder.progress.source]
         for texts, line, size in batches_of(source, builder.progress.line):

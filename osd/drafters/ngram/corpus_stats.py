@@ -1,4 +1,4 @@
-"""What a corpus' table knows: how many contexts, how dear they are, how much of the text it foresees."""
+"""Statistics of a corpus' table: number of contexts, bytes, and how much of the text it predicts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from osd.drafters.ngram.lists import Lists
 from osd.drafters.ngram.table import Table, bytes_for
 
 SAMPLE = 200_000
-"""Positions of the text that coverage is taken from."""
+"""Positions of the text that coverage is measured on."""
 FIRST = (1, 4, 16)
 
 
@@ -24,24 +24,24 @@ class TopContext:
 
     context: tuple[int, ...]
     successors: tuple[int, ...]
-    """The most frequent ones, first ones first."""
+    """The most frequent successors, most frequent first."""
     count: int
 
 
 def order_of_keys(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """(C,) the n of the n-grams that a context's list counts: its tokens and one more."""
+    """Return the n of the n-grams that a context's list counts, its tokens and one more: (C,)."""
     tokens = sum((keys >> np.uint64(i * int(KEY_BITS)) > 0).astype(np.int64) for i in range(3))
     return np.where(keys == NO_TOKENS, 1, 1 + tokens)
 
 
 def tokens_of_key(key: int) -> tuple[int, ...]:
-    """A context's tokens."""
+    """Return a context's tokens."""
     parts = [(key >> shift) & ((1 << int(KEY_BITS)) - 1) for shift in (2 * int(KEY_BITS), int(KEY_BITS), 0)]
     return tuple(part - 1 for part in parts if part) if key != int(NO_TOKENS) else ()
 
 
 def table_stats(table: Table) -> dict[str, Any]:
-    """Contexts and n-grams by n, and bytes an n-gram of the longest kind."""
+    """Return contexts and n-grams by n, and bytes an n-gram of the longest kind."""
     lists, order = table.snapshot(), table.settings.order
     orders = order_of_keys(lists.keys)
     grams = {n: int(lists.lengths[orders == n].sum(dtype=np.int64)) for n in range(1, order + 1)}
@@ -52,8 +52,10 @@ def table_stats(table: Table) -> dict[str, Any]:
 
 
 def coverage(table: Table, corpus: Corpus) -> dict[int, float]:
-    """Share of the corpus' own tokens that are among the first k successors of their longest context, by k; of an even
-    sample of documents. A text that the table has not counted is covered less."""
+    """Return the share of the corpus' own tokens that are among the first k successors of their longest context, by k.
+
+    Measured on an even sample of documents. A text that the table has not counted is covered less.
+    """
     lists = table.snapshot()
     order = np.argsort(lists.keys)
     begins = np.cumsum(lists.lengths, dtype=np.int64) - lists.lengths
@@ -69,7 +71,7 @@ def coverage(table: Table, corpus: Corpus) -> dict[int, float]:
 def _ranks(
     lists: Lists, order: npt.NDArray[np.intp], begins: npt.NDArray[np.int64], text: npt.NDArray[np.uint64], n: int
 ) -> npt.NDArray[np.int64]:
-    """The place of each token among its context's successors; beyond all where it is none."""
+    """Return the index of each token among its context's successors; beyond all where it is none."""
     keys = np.zeros(max(0, len(text) - n + 1), np.uint64)
     for i in range(n - 1):
         keys = (keys << KEY_BITS) | (text[i : len(keys) + i] + np.uint64(1))
@@ -84,7 +86,7 @@ def _ranks(
 
 
 def top_contexts(table: Table, most: int) -> list[TopContext]:
-    """The longest contexts that were seen most."""
+    """Return the longest contexts that were seen most."""
     lists = table.snapshot()
     begins = np.cumsum(lists.lengths, dtype=np.int64) - lists.lengths
     counts = np.add.reduceat(lists.entries >> np.uint32(TOKEN_BITS), begins)

@@ -5,7 +5,7 @@ P(w | context) of Eq. 1 of Adaptix over two tables, with back-off: c = shared + 
     P_n(w) = (c(w_{i−n+1} … w_{i−1}, w) + κ P_{n−1}(w)) / (Σ_v c(…, v) + κ)
 
 κ = 0 is Eq. 1 itself: the longest context that was seen decides alone. With κ > 0 a context that was seen once does
-not claim that it knows. Only the first ``reach`` successors of each list are looked at; the sum is over all of them.
+not claim certainty. Only the first ``reach`` successors of each list are looked at; the sum is over all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HASTE = 64
 """Slots that age for a list that finds no room to grow."""
 
 ENOUGH = 0.01
-"""Shorter contexts are not asked for less than this chance."""
+"""Probability left to shorter contexts below which they are not looked up."""
 
 
 @kept
@@ -50,7 +50,7 @@ def learn_documents(cells: Cells, tokens: Index, starts: Index, order: int) -> N
 
 @njit
 def total_of(entries: npt.NDArray[np.uint32]) -> int:
-    """Σ of the counts."""
+    """Sum the counts."""
     total = 0
     for i in range(len(entries)):
         total += int(entries[i] >> SHIFT)
@@ -61,7 +61,7 @@ def total_of(entries: npt.NDArray[np.uint32]) -> int:
 def add_entries(
     entries: npt.NDArray[np.uint32], scale: float, reach: int, tokens: Index, chances: Floats, known: int
 ) -> int:
-    """Add scale · count to the chance of each successor; new ones go behind those known. Returns how many are."""
+    """Add scale · count to the chance of each successor; new ones go behind those known. Returns how many are known."""
     before = known
     for i in range(min(reach, len(entries))):
         token, chance = np.int64(entries[i] & TOKEN_MASK), scale * np.int64(entries[i] >> SHIFT)
@@ -78,7 +78,7 @@ def add_entries(
 
 @njit
 def put_in_order(tokens: Index, chances: Floats, known: int, most: int) -> int:
-    """The likeliest ``most`` first, likeliest first; of equal ones those that came first. Returns how many."""
+    """Order the likeliest ``most`` first, likeliest first; among equal ones those that came first. Returns how many."""
     for i in range(min(most, known)):
         best = i
         for j in range(i + 1, known):
@@ -96,9 +96,11 @@ def successors(
     shared: Cells, own: Cells, context: Index, order: int, shortest: int, weight: float, kappa: float, reach: int,
     tokens: Index, chances: Floats,
 ) -> int:  # fmt: skip
-    """What follows the context: ``tokens`` and ``chances`` (room for all that is looked at) are filled, the ``reach``
-    likeliest first; returns how many. ``weight`` counts what the request itself said; contexts of fewer than
-    ``shortest`` tokens are not asked."""
+    """Find what follows the context; return how many successors there are.
+
+    Fills ``tokens`` and ``chances`` (room for all that is looked at), the ``reach`` likeliest first. ``weight`` is that
+    of the request's own counts; contexts of fewer than ``shortest`` tokens are not looked up.
+    """
     known, left = 0, 1.0
     for length in range(min(order - 1, len(context)), shortest - 1, -1):
         key = key_of(context, len(context), length)

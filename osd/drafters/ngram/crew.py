@@ -1,4 +1,4 @@
-"""Rows of one batch shared out among the cores: compiled work that lets other threads run."""
+"""Shares the rows of one batch out among the cores: compiled work that lets other threads run."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from functools import cache
 from osd.kernels.host import usable_cores
 
 MOST = 8
-"""Threads at most: a batch's trees are a matter of a millisecond."""
+"""Most threads: a batch's trees are a matter of a millisecond."""
 
 CALM, OTHER = 0.2, 32
-"""The weight of a new timing; of so many batches one is done the way that was slower."""
+"""Weight of a new timing; period, in batches, at which the slower way is tried again."""
 
 Part = Callable[[int, slice], None]
-"""Does the rows of a slice, as the worker of a number."""
+"""Computes the rows of a slice, with the worker of this number."""
 
 
 def cores() -> int:
-    """Cores that this process may use, as far as they help."""
+    """Return the cores that this process may use, as far as they help."""
     return min(MOST, usable_cores())
 
 
 class Crew:
-    """As many threads as rows are done soonest with: all, or, where other work has the cores, this one alone. Which it
-    is was timed on earlier batches, and every so often the other is tried."""
+    """Chooses the number of threads with which rows are done soonest: all, or, where other work has the cores, one.
+
+    Which it is was timed on earlier batches, and every so often the other is tried.
+    """
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._us: list[float | None] = [None, None]
-        """Microseconds a row of late, alone and together."""
+        """Moving average of the microseconds a row, alone and together."""
         self._batches = 0
 
     def run(self, rows: int, part: Part) -> None:
-        """See :func:`share_out`."""
+        """Compute every row, see :func:`share_out`."""
         if rows < 2 or self.threads < 2:
             part(0, slice(0, rows))
             return
@@ -55,8 +57,8 @@ class Crew:
 
 
 def share_out(rows: int, workers: int, part: Part) -> None:
-    """Every row once: ``part`` is called for slices that differ by one row at most, one of them by this thread, and all
-    are done when this returns. What a part raises is raised here."""
+    """Compute every row once: ``part`` is called for slices that differ by one row at most, one of them by this thread,
+    and all are done when this returns. What a part raises is raised here."""
     workers = min(workers, rows)
     if workers <= 1:
         part(0, slice(0, rows))
@@ -74,5 +76,5 @@ def share_out(rows: int, workers: int, part: Part) -> None:
 
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
-    """One for all of a process; a fork has none of its parent's threads."""
+    """Return the thread pool of a process; a fork has none of its parent's threads."""
     return ThreadPoolExecutor(MOST - 1, thread_name_prefix="osd-drafts")

@@ -1,4 +1,4 @@
-"""A tokenizer.json as corpora use it: many texts at once, on every core, without special tokens."""
+"""Tokenizing for corpora: many texts at once, on every core, without special tokens."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from osd.drafters.ngram.sources import documents
 from storage.store import Store
 
 FEW, SOME = 512, 256
-"""Documents that are encoded in one go; requests that are read in one go."""
+"""Documents that are encoded at once; requests that are read at once."""
 REPLAY = "replay"
 """The name of the replay store among a corpus' sources."""
 
 
 class Encoder:
-    """Texts to tokens and back."""
+    """A tokenizer.json: texts to tokens and back."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / TOKENIZER if path.is_dir() else path
@@ -36,20 +36,20 @@ class Encoder:
         self.digest = vocabulary_digest(self.vocabulary)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """The tokens of each text."""
+        """Return the tokens of each text."""
         return [found.ids for found in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
     def decode(self, texts: Sequence[Sequence[int]]) -> list[str]:
-        """The text of each, special tokens left out."""
+        """Return the text of each, special tokens left out."""
         return list(self._tokenizer.decode_batch([list(text) for text in texts], skip_special_tokens=True))
 
     def show(self, tokens: Sequence[int]) -> str:
-        """A few tokens for people: quoted, so that spaces and line ends can be seen."""
+        """Return a few tokens as people read them: quoted, so that spaces and line ends can be seen."""
         return repr(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
 
 
 def text_batches(encoder: Encoder, path: Path, fields: Sequence[str], skip: int) -> Iterator[Batch]:
-    """The documents of a file after its first ``skip`` lines. Raises BadCorpus."""
+    """Yield the documents of a file after its first ``skip`` lines. Raises BadCorpus."""
     found = documents(path, fields, skip)
     while few := list(islice(found, FEW)):
         texts = encoder.encode([document.text for document in few])
@@ -57,7 +57,7 @@ def text_batches(encoder: Encoder, path: Path, fields: Sequence[str], skip: int)
 
 
 def replay_batches(encoder: Encoder, store: Store, skip: int) -> Iterator[Batch]:
-    """The tokens of the kept requests, oldest first, after the first ``skip``; bytes are those of the tokens.
+    """Yield the tokens of recorded requests, oldest first, after the first ``skip``; bytes are those of the tokens.
 
     Raises BadCorpus for tokens that the tokenizer does not have.
     """

@@ -1,4 +1,4 @@
-"""What can be wrong with tables and corpora; the tree is in :mod:`storage.errors`.
+"""Errors of tables and corpora; the tree is in :mod:`storage.errors`.
 
 BadInput         BadCorpus, BadTable
 PairError        OtherTokenizer

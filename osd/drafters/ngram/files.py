@@ -1,9 +1,9 @@
-"""A table on the disk: model.safetensors with its lists, ngram.json with what it is. A folder of a draft like any.
+"""A table on the disk: model.safetensors with its lists, ngram.json with its settings. A folder like any draft's.
 
     model.safetensors   keys (C,) uint64, lengths (C,) uint8, entries (N,) uint32: see osd.drafters.ngram.lists
     ngram.json          {"format": "osd-ngram", "version": 1, "order", "memory", "half_life", "learned", "tokenizer"}
 
-``tokenizer`` is the digest of the vocabulary whose numbers the table counts.
+``tokenizer`` is the digest of the vocabulary whose token ids the table counts.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from storage.versions.weights import NGRAM_CONFIG, sync_tree
 FORMAT, VERSION, ARRAYS = "osd-ngram", 1, "model.safetensors"
 TYPES = {"keys": np.uint64, "lengths": np.uint8, "entries": np.uint32}
 ROOM_TO_GROW = 7
-"""Times its contexts that a table has room for which is to count longer n-grams than it has."""
+"""Room, as a multiple of its contexts, for a table that is to count longer n-grams than it has."""
 
 
 def vocabulary_digest(vocabulary: Mapping[str, int]) -> str:
-    """SHA-256 over the tokens in the order of their numbers: the same for every way of writing a tokenizer down."""
+    """Return the SHA-256 over the tokens in the order of their ids: the same for every way of writing a tokenizer
+    down."""
     whole = hashlib.sha256()
     for token, number in sorted(vocabulary.items(), key=lambda item: (item[1], item[0])):
         whole.update(f"{number}\0{token}\0".encode())
@@ -45,7 +46,7 @@ def vocabulary_digest(vocabulary: Mapping[str, int]) -> str:
 
 
 def write_table(folder: Path, table: Table, tokenizer: str) -> None:
-    """Write the two files into a folder that is there. The table may go on learning meanwhile."""
+    """Write the two files into an existing folder. The table may go on learning meanwhile."""
     settings = table.settings
     facts = {
         "format": FORMAT, "version": VERSION, "order": settings.order, "memory": settings.memory,
@@ -70,7 +71,7 @@ def save_table(folder: Path, table: Table, tokenizer: str) -> None:
 def keep_table(versions: VersionLedger, draft: str, table: Table, tokenizer: str) -> DraftVersion:
     """Enter a table as the current version of a draft; the first becomes its number 0.
 
-    No gate judges it: a table that counted more of the same traffic is the same draft, later. Raises ForgottenSince
+    No gate evaluates it: a table that counted more of the same traffic is the same draft, later. Raises ForgottenSince
     where something was forgotten after it had begun, StoreError, BadInput for a name that cannot be a folder's.
     """
     facts = {"kind": KIND, "learned": table.learned}
@@ -88,7 +89,7 @@ def keep_table(versions: VersionLedger, draft: str, table: Table, tokenizer: str
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """What ngram.json says. Raises ModelFileDamaged."""
+    """Read ngram.json. Raises ModelFileDamaged."""
     path = Path(folder) / NGRAM_CONFIG
     try:
         facts = json.loads(path.read_text("utf-8"))
@@ -100,7 +101,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def load_table(folder: Path, tokenizer: str | None = None, memory: int | None = None, order: int = 0) -> Table:
-    """A table from its folder, with room to go on learning.
+    """Load a table from its folder, with room to go on learning.
 
     ``tokenizer`` is the digest of the vocabulary that it will be used with, ``memory`` another bound, ``order`` the
     least n: longer n-grams than it has counted come as it learns. Raises ModelFileDamaged, and OtherTokenizer for a
@@ -119,7 +120,7 @@ def load_table(folder: Path, tokenizer: str | None = None, memory: int | None = 
 
 
 def require_tokenizer(what: str, found: Any, wanted: str | None) -> None:
-    """Raises OtherTokenizer when two digests are not one."""
+    """Check that two digests are one. Raises OtherTokenizer."""
     if wanted is not None and found != wanted:
         raise OtherTokenizer(what=what, found=str(found), tokenizer="the one it is to be used with", wanted=wanted)
 

@@ -6,7 +6,7 @@ context was, how often it was seen, and what share of that the token had. How of
 sure it was. The most trusted of the three is drafted; where the model could hardly be trusted more, it is not even
 asked.
 
-What the tables would have guessed is known at every token that the target says, drafted or not, and is counted there:
+What the tables would have guessed is known at every token that the target chose, drafted or not, and is counted there:
 where drafting does not pay for a while, trust does not stand still. Of the model only what it drafted is known.
 """
 
@@ -21,33 +21,34 @@ from osd.drafters.ngram.counts import Floats, Index, total_of
 from osd.kernels.code_cache import kept
 
 COUNTS, SHARES = 10, 5
-"""Kinds of guess by how often a context was seen (1, 2-3, 4-7, …) and by its token's share, in quarters."""
+"""Numbers of kinds of guess by how often a context was seen (1, 2-3, 4-7, …), and by its token's share, in quarters."""
 ALONE, AGREE, DIFFER = 0, 1, 2
 """What the other table says: nothing, the same, another token."""
 KINDS = 3 * COUNTS * SHARES
-"""Kinds of guess by what one table knows."""
+"""Number of kinds of guess by what one table knows."""
 GUESSES = 2 * 3 * KINDS
-"""Kinds of guess: the shared table's and the request's own, by what the other says."""
+"""Number of kinds of guess in all: the shared table's and the request's own, by what the other says."""
 SURENESS = 13
-"""Kinds of model tokens: the likeliest token's probability p in tenths up to a half, then 1 − p in halvings."""
+"""Number of kinds of model tokens: the likeliest token's probability p in tenths up to a half, then 1 − p in
+halvings."""
 NO_GUESS = -1
 RIGHT, SEEN, OFTEN = 0, 1, 2
-"""Places in a kind's counts; how often a kind comes is kept of the model's kinds."""
+"""Indices in a kind's counts; how often a kind comes is kept for the model's kinds only."""
 MEMORY, SLOWLY = 0.995, 0.999
-"""What an older observation weighs beside the next newer one: of the same kind, and in how often kinds come."""
+"""Decay of an observation with each newer one: of the same kind, and in how often kinds come."""
 LEAST = 32.0
 """Observations of the model before it may go unasked."""
 CLAIM, CLAIMED = 0.8, 4.0
-"""Share of the probability that a model gives its token which is believed before it was judged, and how many
-observations that belief weighs. It is too sure of itself where traffic is new."""
+"""Share of a model's own probability that is believed before any observation, and how many observations that belief
+weighs. A model is too sure of itself where traffic is new."""
 MARGIN = 0.03
-"""Chance to be right for which the model is not asked."""
+"""Gain in the chance to be right below which the model is not asked."""
 Flags = npt.NDArray[np.bool_]
 
 
 @njit
 def kind_of(length: int, count: int, total: int) -> int:
-    """The kind of a guess after ``length`` tokens of context, by what one table knows."""
+    """Return the kind of a guess after ``length`` tokens of context, by what one table knows."""
     often = min(COUNTS - 1, int(np.log2(total)))
     share = (SHARES - 1) * count // total
     return ((length - 1) * COUNTS + often) * SHARES + share
@@ -55,8 +56,8 @@ def kind_of(length: int, count: int, total: int) -> int:
 
 @njit
 def guess(cells: Cells, tokens: Index, end: int, longest: int) -> tuple[int, int]:
-    """The token that one table expects after ``tokens[:end]``, and the kind of that guess; NO_GUESS where it knows
-    none of the contexts."""
+    """Return the token that one table expects after ``tokens[:end]``, and the kind of that guess; NO_GUESS where it
+    knows none of the contexts."""
     for length in range(min(longest, end), 0, -1):
         if tokens[end - length] < 0:
             continue
@@ -69,7 +70,7 @@ def guess(cells: Cells, tokens: Index, end: int, longest: int) -> tuple[int, int
 
 @njit
 def both_guesses(shared: Cells, own: Cells, tokens: Index, end: int, longest: int) -> tuple[int, int, int, int]:
-    """The shared table's token and its kind, then the request's own."""
+    """Return the shared table's token and its kind, then the request's own."""
     token, kind = guess(shared, tokens, end, longest)
     mine, my_kind = guess(own, tokens, end, longest)
     others = ALONE if token == NO_GUESS or mine == NO_GUESS else AGREE if token == mine else DIFFER
@@ -78,7 +79,7 @@ def both_guesses(shared: Cells, own: Cells, tokens: Index, end: int, longest: in
 
 @njit
 def sureness_of(peak: float) -> int:
-    """The kind of a model's token of this probability."""
+    """Return the kind of a model's token of this probability."""
     if peak < 0.5:
         return int(10 * peak)
     return 4 + min(SURENESS - 5, int(-np.log2(max(1e-9, 1.0 - peak))))
@@ -86,27 +87,28 @@ def sureness_of(peak: float) -> int:
 
 @njit
 def trust(counts: Floats) -> np.float64:
-    """Share of a kind that was right, with one right and one wrong before the first."""
+    """Return the share of a kind that was right, with one right and one wrong before the first."""
     return np.float64((counts[RIGHT] + 1.0) / (counts[SEEN] + 2.0))
 
 
 @njit
 def trust_in_model(counts: Floats, kind: int) -> np.float64:
-    """The same of a kind of the model's tokens, beginning with a share of what their probability claims."""
+    """Return the share of a kind of the model's tokens that was right, beginning with a share of what their probability
+    claims."""
     claim = 0.1 * kind + 0.05 if kind < 5 else 1.0 - 0.75 * 0.5 ** (kind - 4)
     return np.float64((counts[RIGHT] + CLAIMED * CLAIM * claim) / (counts[SEEN] + CLAIMED))
 
 
 @njit
 def note(counts: Floats, right: bool) -> None:
-    """One more was right, or was not."""
+    """Count one observation: right or wrong."""
     counts[RIGHT] = MEMORY * counts[RIGHT] + right
     counts[SEEN] = MEMORY * counts[SEEN] + 1.0
 
 
 @njit
 def gain_of_asking(models: Floats, believed: float) -> float:
-    """What the chance to be right would rise by, in the mean, if the model were asked too: Σ_b f_b max(0, t_b − t)
+    """Return by how much the mean chance to be right would rise if the model were asked too: Σ_b f_b max(0, t_b − t)
     over its kinds b, which come with frequency f_b and are trusted t_b. 1 while too little is known of the model."""
     often, gain = 0.0, 0.0
     for kind in range(SURENESS):
@@ -120,10 +122,10 @@ def look_up(
     shared: Cells, arena: Cells, places: Index, tails: Index, sampled: Flags, models: Floats, guesses: Floats,
     found: Index, believed: Floats, certain: Flags,
 ) -> None:  # fmt: skip
-    """What the tables guess for each of B rows, without asking the model.
+    """Look up what the tables guess for each of B rows, without asking the model.
 
     ``tails`` (B, order − 1) end the rows' texts, filled up in front with −1. ``models`` (2, SURENESS, 3) and
-    ``guesses`` (2, GUESSES, 2) say what was right so far, of greedy and of sampled rows. Fills (B,): ``found`` the
+    ``guesses`` (2, GUESSES, 2) count what was right so far, for greedy and for sampled rows. Fills (B,): ``found`` the
     more trusted table's token or NO_GUESS, ``believed`` the trust in it, and ``certain`` where asking the model would
     gain less than MARGIN.
     """
@@ -146,8 +148,7 @@ def look_up(
 def hear_text(
     shared: Cells, arena: Cells, place: int, tokens: Index, start: int, longest: int, sampled: bool, guesses: Floats
 ) -> None:
-    """The target said ``tokens[start:]`` of a row's text, of which the tables do not know yet: what would their guesses
-    have been?"""
+    """Count what the tables would have guessed of ``tokens[start:]``, the target's, before they learn them."""
     own, one = table_of(arena, place), np.int64(sampled)
     for end in range(start, len(tokens)):
         token, kind, mine, my_kind = both_guesses(shared, own, tokens, end, longest)
@@ -163,8 +164,11 @@ def choose(
     drafted: Index,
 ) -> None:  # fmt: skip
     """Draft the model's tokens ``said`` (B,), whose likeliest has the probability ``peaks``, or the table's; where
-    nobody asked the model (NO_GUESS) the table's. Fills ``drafted`` (B,), appends it to the tails, and sets
-    ``believed`` to −1 where the model's stand. Whether a row is overruled does not hang on the token that was drawn."""
+    the model was not asked (NO_GUESS) the table's.
+
+    Fills ``drafted`` (B,), appends it to the tails, and sets ``believed`` to −1 where the model's stand. Whether a row
+    is overruled does not depend on the token that was drawn.
+    """
     for r in range(len(tails)):
         asked = said[r] != NO_GUESS
         kind = sureness_of(peaks[r])
@@ -179,9 +183,9 @@ def choose(
 def hear_row(
     emitted: Index, row: int, said: Index, peaks: Floats, sampled: bool, models: Floats, believed: Floats
 ) -> None:
-    """What the target said at n drafted positions of one row, after n steps of :func:`choose`, whose arrays are
-    (G, B), G ≥ n: was the model right? Of a sampled row a token of it that was not drafted says nothing: it was not
-    judged."""
+    """Count whether the model was right at n drafted positions of one row, after n steps of :func:`choose`, whose
+    arrays are (G, B), G ≥ n. For a sampled row a token of it that was not drafted tells nothing: it was not
+    verified."""
     one = np.int64(sampled)
     for i in range(len(emitted)):
         if said[i, row] != NO_GUESS and (not sampled or believed[i, row] < 0):

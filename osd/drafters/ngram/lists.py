@@ -1,4 +1,4 @@
-"""A table's contexts as three flat arrays: how it is saved, moved and looked at."""
+"""A table's contexts as three flat arrays: how it is saved, moved and examined."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Lists(NamedTuple):
     """C contexts with N entries together."""
 
     keys: Keys
-    """(C,)"""
+    """(C,) key of each context."""
     lengths: Lengths
     """(C,) entries of each, 1 to 64."""
     entries: Entries
-    """(N,) one context's after another's, most frequent first; count << 20 | token."""
+    """(N,) entries of one context after another, most frequent first; count << 20 | token."""
 
 
 @kept
 def count_lists(cells: Cells, first: int, last: int) -> tuple[int, int]:
-    """Contexts and entries of some slots."""
+    """Count the contexts and entries in some slots."""
     contexts, entries = 0, 0
     for slot in range(first, last):
         if cells.keys[slot] != EMPTY:
@@ -40,7 +40,7 @@ def count_lists(cells: Cells, first: int, last: int) -> tuple[int, int]:
 
 @kept
 def take_lists(cells: Cells, first: int, last: int, keys: Keys, lengths: Lengths, entries: Entries) -> None:
-    """Copy them out."""
+    """Copy the contexts of some slots out."""
     at, end = 0, 0
     for slot in range(first, last):
         if cells.keys[slot] != EMPTY:
@@ -52,7 +52,7 @@ def take_lists(cells: Cells, first: int, last: int, keys: Keys, lengths: Lengths
 
 @kept
 def put_lists(cells: Cells, keys: Keys, lengths: Lengths, entries: Entries) -> None:
-    """Copy them into cells that have none of these contexts. A list whose block does not fit keeps its first entry."""
+    """Copy contexts into cells that have none of them. A list whose block does not fit keeps its first entry."""
     end = 0
     for at in range(len(keys)):
         slot = claim(cells, keys[at])

@@ -1,6 +1,6 @@
-"""Prompt lookup: where the text's last tokens stood before, and what followed there.
+"""Prompt look-up: where the text's last tokens occurred before, and what followed there.
 
-The longest match counts first, of equally long ones the latest. Several matches make a tree.
+The longest match counts first, among equally long ones the latest. Several matches make a tree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULTS = MatchSettings(shortest=1)
 
 @njit
 def match_length(text: Index, end: int, longest: int) -> int:
-    """How many tokens before ``end`` are the text's last ones, up to ``longest``."""
+    """Count how many tokens before ``end`` equal the text's last ones, up to ``longest``."""
     length = 0
     while length < min(longest, end) and text[end - 1 - length] == text[len(text) - 1 - length]:
         length += 1
@@ -30,7 +30,7 @@ def match_length(text: Index, end: int, longest: int) -> int:
 
 @njit
 def best_ends(text: Index, shortest: int, longest: int, ends: Index) -> int:
-    """The ends of the best matches, best first, into ``ends``; returns how many."""
+    """Write the ends of the best matches, best first, into ``ends``; return how many."""
     found = 0
     lengths = np.zeros(len(ends), np.int64)
     for end in range(len(text) - 1, shortest - 1, -1):
@@ -52,7 +52,7 @@ def best_ends(text: Index, shortest: int, longest: int, ends: Index) -> int:
 
 @kept
 def look_up(text: Index, shortest: int, longest: int, length: int, ends: Index, tokens: Index, parents: Index) -> int:
-    """Fill a tree; returns its size."""
+    """Fill a tree with the matches' continuations; return its size."""
     size = 0
     for i in range(best_ends(text, shortest, longest, ends)):
         size = add_sequence(tokens, parents, size, text[ends[i] : ends[i] + length])
@@ -60,13 +60,13 @@ def look_up(text: Index, shortest: int, longest: int, length: int, ends: Index, 
 
 
 class PromptLookup:
-    """Proposes what followed the text's end elsewhere in the text itself."""
+    """Proposes what followed the text's last tokens elsewhere in the text itself."""
 
     def __init__(self, settings: MatchSettings = DEFAULTS) -> None:
         self.settings = settings
 
     def propose(self, texts: Sequence[Index], most: Sequence[int] | None = None) -> list[NgramProposal]:
-        """A tree for each row's whole text (int64), of ``most[r]`` tokens at most."""
+        """Propose a tree for each row's whole text (int64), of ``most[r]`` tokens at most."""
         return [
             self._tree(np.ascontiguousarray(text, np.int64), self.settings.nodes if most is None else most[r])
             for r, text in enumerate(texts)

@@ -1,4 +1,4 @@
-"""Drafts from a table: for every row of a batch one tree, in a compiled call for each core that there are rows for."""
+"""Drafts from a table: one tree for every row of a batch, in a compiled call for each core that there are rows for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from osd.drafters.ngram.tree import NgramProposal
 
 MOST_SEARCHES = 4096
 SLOWEST, CALM = 20.0, 0.1
-"""Microseconds that a search is taken for before one was timed; the weight of a new timing."""
+"""Microseconds that a search is assumed to take before one was timed; weight of a new timing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +29,30 @@ class MakerSettings:
     searches: int = 150
     """Searches a row, the paper's number."""
     budget_us: float | None = None
-    """Microseconds for a whole batch instead: as many searches as fit by what they took of late."""
+    """Microseconds for a whole batch instead: as many searches as fit by recent timings."""
     nodes: int = 32
-    """Tokens of a tree at most: the sequences that are merged bring one each."""
+    """Most tokens of a tree: the sequences that are merged bring one each."""
     depth: int = 16
-    """Tokens of a sequence at most."""
+    """Most tokens of a sequence."""
     breadth: int = 16
-    """Successors that are looked at after each token."""
+    """Successors that are considered after each token."""
     c1: float = 1.25
     """C1 of Eq. 3."""
     c2: float = 19652.0
     """C2 of Eq. 3."""
     weight: float = 128.0
-    """What an n-gram of the request itself counts, one of the shared table counting 1."""
+    """Weight of an n-gram of the request itself, relative to one of the shared table."""
     kappa: float = 10.0
-    """Back-off: counts that the shorter contexts have in the longer one's place. 0 is Eq. 1: the longest decides."""
+    """Back-off: weight of the shorter contexts beside the longer one, in counts. 0 is Eq. 1: the longest decides."""
     shortest: int = 0
-    """Tokens of the shortest context that is asked. ``order`` − 1 is the paper's matrix alone."""
+    """Tokens of the shortest context that is looked up. ``order`` − 1 is the paper's matrix alone."""
     method: Literal["mcts", "greedy"] = "mcts"
-    """``greedy`` follows the likeliest token only."""
+    """Search method; ``greedy`` follows the likeliest token only."""
     own_slots: int = 4096
-    """Contexts kept of each request."""
+    """Contexts kept for each request."""
     threads: int | None = None
-    """Among which the rows of a batch are shared out where that is faster; None: one for each core that the process may
-    use, at most 8."""
+    """Threads among which the rows of a batch are shared out where that is faster; None: one for each core that the
+    process may use, at most 8."""
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -73,7 +73,7 @@ class MakerSettings:
 
 
 class DraftMaker:
-    """Drafts for the rows of one engine. One thread uses it; the table may be others' too."""
+    """Makes drafts for the rows of one engine. One thread uses it; the table may be shared."""
 
     def __init__(self, table: Table, settings: MakerSettings = MakerSettings()) -> None:
         self.table, self.settings = table, settings
@@ -94,12 +94,13 @@ class DraftMaker:
         self._lengths, self._sizes, self._places, self._depths = (np.zeros(rows, np.int64) for _ in range(4))
 
     def open(self, prompt: Index) -> int:
-        """A row begins with these tokens; returns its place. Raises BadTable for tokens beyond the table's range."""
+        """Open a place for a row that begins with these tokens, and return it. Raises BadTable for tokens beyond the
+        table's range."""
         require_tokens(prompt)
         return self.overlays.open(np.ascontiguousarray(prompt, np.int64))
 
     def learn(self, place: int, tokens: Index, start: int, *, shared: bool = True) -> None:
-        """The target said ``tokens[start:]`` of a row's text: its own table counts them, and the ``shared`` one.
+        """Count ``tokens[start:]`` of a row's text, which the target chose, in its own table and the ``shared`` one.
 
         Tokens before ``start`` are context; the last ``order`` − 1 of them are enough.
         """
@@ -110,7 +111,7 @@ class DraftMaker:
             self.table.learn(tokens, start)
 
     def close(self, place: int) -> None:
-        """A row is over."""
+        """Close the place of a row that has ended."""
         self.overlays.close(place)
 
     def propose(
@@ -120,8 +121,8 @@ class DraftMaker:
         most: Sequence[int] | None = None,
         depths: Sequence[int] | None = None,
     ) -> list[NgramProposal]:
-        """A tree for each row. ``tails`` are the rows' texts, of which the end is enough; ``most`` their trees' sizes,
-        none above ``nodes``; ``depths`` how deep they may be, none deeper than ``depth``."""
+        """Propose a tree for each row. ``tails`` are the rows' texts, of which the end is enough; ``most`` their trees'
+        sizes, none above ``nodes``; ``depths`` how deep they may be, none deeper than ``depth``."""
         rows = len(places)
         if rows > len(self._sizes):
             self._room(2 * rows)
@@ -138,7 +139,7 @@ class DraftMaker:
         return [self._proposal(r, size) for r, size in enumerate(sizes)]
 
     def _seat(self, workers: int) -> None:
-        """Arrays for each worker to search in."""
+        """Allocate arrays for each worker to search in."""
         while len(self._benches) < workers:
             self._benches.append((new_bench(*self._room_for_search), np.zeros(self.order - 1, np.int64)))
 
@@ -172,7 +173,7 @@ class DraftMaker:
         )  # fmt: skip
 
     def searches_for(self, rows: int) -> int:
-        """Searches a row for a batch of so many."""
+        """Return the searches a row for a batch of ``rows`` rows."""
         budget = self.settings.budget_us
         if budget is None:
             return self.settings.searches

@@ -1,4 +1,4 @@
-"""What prompt lookup and suffix matching are told."""
+"""Settings of prompt look-up and suffix matching."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from osd.drafters.ngram.errors import BadTable
 
 @dataclass(frozen=True, slots=True)
 class MatchSettings:
-    """How a text's end is looked for, in the text itself or in a stream of others."""
+    """How a text's end is matched, in the text itself or in a stream of others."""
 
     longest: int = 8
-    """Tokens of a match beyond which a longer one is no better."""
+    """Length of a match, in tokens, beyond which a longer one is no better."""
     shortest: int = 2
-    """Tokens that have to match."""
+    """Fewest tokens that have to match."""
     matches: int = 4
     """Matches whose continuations are proposed."""
     length: int = 10
     """Tokens of a continuation."""
     nodes: int = 32
-    """Tokens of the tree at most."""
+    """Most tokens of the tree."""
 
     def __post_init__(self) -> None:
         for name in ("shortest", "matches", "length", "nodes"):

@@ -1,4 +1,4 @@
-"""Sequences into one tree, in which what they have in common at their beginnings stands once; compiled."""
+"""Merges sequences into one tree that shares their common prefixes; compiled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from osd.drafters.ngram.counts import Index
 
 @njit
 def child_of(tokens: Index, parents: Index, size: int, parent: int, token: int) -> int:
-    """The node that follows ``parent`` with this token, or −1."""
+    """Return the node that follows ``parent`` with this token, or −1."""
     for node in range(parent + 1, size):
         if parents[node] == parent and tokens[node] == token:
             return node
@@ -18,7 +18,7 @@ def child_of(tokens: Index, parents: Index, size: int, parent: int, token: int) 
 
 @njit
 def add_sequence(tokens: Index, parents: Index, size: int, sequence: Index) -> int:
-    """Add a sequence to a tree of ``size`` nodes as far as there is room; returns its new size."""
+    """Add a sequence to a tree of ``size`` nodes as far as there is room; return its new size."""
     node = -1
     for i in range(len(sequence)):
         found = child_of(tokens, parents, size, node, sequence[i])

@@ -1,4 +1,4 @@
-"""What each running request itself said: a small table a request, all in one arena."""
+"""N-grams of each running request's own text: a small table a request, all in one arena."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Overlays:
         self._free = list(range(rows - 1, -1, -1))
 
     def open(self, tokens: Index) -> int:
-        """A place for a request that begins with these tokens."""
+        """Open a place for a request that begins with these tokens, and return it."""
         if not self._free:
             self._extend()
         place = self._free.pop()
@@ -30,11 +30,11 @@ class Overlays:
         learn(self.table(place), tokens, start, self.order, 0.0)
 
     def close(self, place: int) -> None:
-        """The request is over; its place is the next one's."""
+        """Free the place of a request that has ended."""
         self._free.append(place)
 
     def table(self, place: int) -> Cells:
-        """One request's table."""
+        """Return one request's table."""
         return Cells(*(array[place] for array in self.arena))
 
     def _extend(self) -> None:

@@ -28,7 +28,7 @@ UNASKED = -1
 
 
 class SearchBuffers(NamedTuple):
-    """Room for one search tree of M nodes; node 0 is the row's last token."""
+    """Arrays of one search tree of M nodes; node 0 is the row's last token."""
 
     tokens: Index
     parents: Index
@@ -36,22 +36,22 @@ class SearchBuffers(NamedTuple):
     first: Index
     """(M,) a node's first child; children lie side by side. UNASKED before the table was asked."""
     children: Index
-    """(M,) how many."""
+    """(M,) number of children."""
     priors: Floats
-    """(M,) P(s, a)"""
+    """(M,) P(s, a)."""
     likelihoods: Floats
     """(M,) Π P of the sequence that ends here: e to the power of Eq. 8."""
     visits: Index
-    """(M,) N(s, a)"""
+    """(M,) N(s, a)."""
     values: Floats
-    """(M,) the sum over the visits that Q(s, a) is the mean of."""
+    """(M,) sum over the visits whose mean is Q(s, a)."""
     found: Index
     chances: Floats
-    """What the table answers."""
+    """Chances of the tokens ``found``, as the table answers."""
     order: Index
-    """(M,) nodes as they are ranked."""
+    """(M,) nodes in the order of their rank."""
     places: Index
-    """(M,) where a node stands in the merged tree."""
+    """(M,) a node's index in the merged tree."""
 
 
 class SearchRules(NamedTuple):
@@ -69,7 +69,7 @@ class SearchRules(NamedTuple):
 
 
 def new_bench(searches: int, breadth: int) -> SearchBuffers:
-    """Room for a number of searches."""
+    """Allocate arrays for a number of searches."""
     most = 1 + (searches + 1) * breadth
 
     def whole(size: int) -> Index:
@@ -83,7 +83,7 @@ def new_bench(searches: int, breadth: int) -> SearchBuffers:
 
 @njit
 def context_of(bench: SearchBuffers, node: int, tail: Index, context: Index) -> int:
-    """The last tokens of the text that ends at a node, to the end of ``context``; returns how many there are."""
+    """Write the last tokens of the text that ends at a node to the end of ``context``; return how many there are."""
     room = len(context)
     at = room
     while node > 0 and at > 0:
@@ -107,7 +107,7 @@ def expand(
     context: Index,
     rules: SearchRules,
 ) -> int:
-    """Ask the table what follows a node; returns the number of nodes there are now."""
+    """Ask the table what follows a node; return the new number of nodes."""
     length = context_of(bench, node, tail, context)
     count = successors(
         shared,
@@ -133,7 +133,7 @@ def expand(
 
 @njit
 def best_child(bench: SearchBuffers, node: int, c1: float, c2: float) -> int:
-    """The child with the largest PUCT; of equal ones the likelier."""
+    """Return the child with the largest PUCT; among equal ones the likelier."""
     first, count = bench.first[node], bench.children[node]
     total = 0
     for child in range(first, first + count):
@@ -163,7 +163,7 @@ def back_up(bench: SearchBuffers, node: int) -> None:
 def search_row(
     bench: SearchBuffers, shared: Cells, own: Cells, tail: Index, context: Index, rules: SearchRules, depth: int
 ) -> int:
-    """Every search of one row, ``depth`` tokens deep at most; returns how many nodes there are."""
+    """Run every search of one row, ``depth`` tokens deep at most; return the number of nodes."""
     bench.first[0], bench.children[0], bench.depths[0], bench.likelihoods[0] = UNASKED, 0, 0, 1.0
     size = expand(bench, 0, 1, shared, own, tail, context, rules)
     if size == 1:
@@ -180,7 +180,7 @@ def search_row(
 
 @njit
 def is_better(bench: SearchBuffers, a: int, b: int) -> bool:
-    """Whether sequence a is ranked before b: by visits, then by likelihood, then by age."""
+    """Return whether sequence a is ranked before b: by visits, then by likelihood, then by age."""
     if bench.visits[a] != bench.visits[b]:
         return bench.visits[a] > bench.visits[b]
     if bench.likelihoods[a] != bench.likelihoods[b]:
@@ -190,7 +190,7 @@ def is_better(bench: SearchBuffers, a: int, b: int) -> bool:
 
 @njit
 def merge(bench: SearchBuffers, size: int, tokens: Index, parents: Index, chances: Floats, nodes: int) -> int:
-    """The best sequences as one tree of up to ``nodes`` tokens, each with its P(s, a); returns how many it has.
+    """Write the best sequences as one tree of up to ``nodes`` tokens, each with its P(s, a); return how many it has.
 
     Every visited node ends a sequence. A prefix has at least the visits and the likelihood of what continues it, so
     the sequences come in an order in which each adds one token to one before.
@@ -217,7 +217,8 @@ def merge(bench: SearchBuffers, size: int, tokens: Index, parents: Index, chance
 def follow(
     bench: SearchBuffers, shared: Cells, own: Cells, tail: Index, context: Index, rules: SearchRules, depth: int
 ) -> int:
-    """Greedy search, for comparison: the likeliest successor, its likeliest successor, …; returns the nodes."""
+    """Search greedily, for comparison: the likeliest successor, its likeliest successor, …; return the number of
+    nodes."""
     bench.depths[0], bench.likelihoods[0] = 0, 1.0
     node, size = 0, 1
     while bench.depths[node] < depth:
@@ -234,10 +235,12 @@ def draft_rows(
     bench: SearchBuffers, shared: Cells, arena: Cells, places: Index, tails: Index, lengths: Index, context: Index,
     rules: SearchRules, tokens: Index, parents: Index, chances: Floats, sizes: Index, depths: Index,
 ) -> None:  # fmt: skip
-    """Trees for R rows. Row r's own table is ``arena``'s ``places[r]``, its last tokens are the last ``lengths[r]`` of
-    ``tails[r]``; ``tokens``, ``parents`` and ``chances`` (R, N) are filled, ``sizes`` (R,) says how many may be, then
-    how many.
-    ``depths`` (R,): how deep each may be; none is deeper than the rules say."""
+    """Draft trees for R rows.
+
+    Row r's own table is ``arena``'s ``places[r]``, its last tokens are the last ``lengths[r]`` of ``tails[r]``. Fills
+    ``tokens``, ``parents`` and ``chances`` (R, N); ``sizes`` (R,) says how many may be, then how many. ``depths`` (R,):
+    how deep each may be; none is deeper than the rules say.
+    """
     for r in range(len(places)):
         own = table_of(arena, places[r])
         tail = tails[r, tails.shape[1] - lengths[r] :]

@@ -1,4 +1,4 @@
-"""Served texts, out of the replay store, as an index of suffixes."""
+"""An index of suffixes over served texts, out of the replay store."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from osd.drafters.ngram.suffix import DEFAULTS, SuffixIndex
 from storage.replay.samples import SampleStore
 
 SOME = 256
-"""Requests that are read in one go."""
+"""Requests that are read at once."""
 
 
 def index_of_requests(
     samples: SampleStore, most: int, settings: MatchSettings = DEFAULTS, routes: list[str] | None = None
 ) -> SuffixIndex:
-    """The newest ``most`` kept requests, of all routes or of some. Raises SegmentDamaged."""
+    """Build an index of the newest ``most`` recorded requests, of all routes or of some. Raises SegmentDamaged."""
     return SuffixIndex.build(_texts(samples, samples.recent(limit=most, routes=routes)), settings)
 
 

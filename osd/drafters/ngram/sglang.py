@@ -15,7 +15,7 @@ FEW = 512
 
 
 def export_sglang(corpus: Corpus, encoder: Encoder, destination: Path, corpus_id: str) -> int:
-    """Write ``{"corpus_id", "documents"}``, whole or not at all; returns the number of documents.
+    """Write ``{"corpus_id", "documents"}``, whole or not at all; return the number of documents.
 
     Raises BadCorpus when the file exists, StoreWriteFailed.
     """

@@ -1,4 +1,4 @@
-"""What a corpus is made from: texts out of files, line by line, so that a broken-off build goes on where it was."""
+"""Sources of a corpus: texts out of files, line by line, so that an interrupted build can go on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from osd.drafters.ngram.errors import BadCorpus
 from osd.prompts import open_bytes
 
 DOCUMENT = 4096
-"""Characters from which a plain text's document ends with its line."""
+"""Characters from which on a plain text's document ends with its line."""
 JSONL = (".jsonl", ".jsonl.gz")
 
 
@@ -23,14 +23,14 @@ class Document:
 
     text: str
     after: int
-    """Lines of the file up to its end."""
+    """Number of lines of the file up to its end."""
     bytes: int
-    """Bytes of those lines that are its own."""
+    """Bytes of its own lines."""
 
 
 def documents(path: Path, fields: Sequence[str], skip: int = 0) -> Iterator[Document]:
-    """The documents of a file after its first ``skip`` lines: of JSON lines the fields named, joined by a line's end;
-    of other text stretches of whole lines. Raises BadCorpus."""
+    """Yield the documents of a file after its first ``skip`` lines: from JSON lines the fields named, joined by
+    newlines; from other text stretches of whole lines. Raises BadCorpus."""
     number = 0
     try:
         with open_bytes(path) as lines:

@@ -1,4 +1,4 @@
-"""Suffix matching: where the text's last tokens stand in what was served, and what mostly followed (REST's idea).
+"""Suffix matching: where the text's last tokens occur in served texts, and what mostly followed (REST's idea).
 
     stream   texts one after another, −1 behind each: no match reaches over it
     order    the stream's positions, sorted by the DEPTH tokens that begin there
@@ -28,11 +28,11 @@ DEPTH = 16
 Stream = npt.NDArray[np.int32]
 
 DEFAULTS = MatchSettings(longest=12, matches=64)
-"""Of the occurrences ``matches`` are looked at, evenly over all."""
+"""Default settings: ``matches`` of the occurrences are looked at, evenly over all."""
 
 
 def sort_positions(stream: Stream) -> Stream:
-    """Positions, sorted by the DEPTH tokens that begin there. Ranks of 2k tokens are pairs of ranks of k."""
+    """Return positions, sorted by the DEPTH tokens that begin there. Ranks of 2k tokens are pairs of ranks of k."""
     ranks = np.unique(stream, return_inverse=True)[1].astype(np.int64) + 1
     order = np.argsort(ranks, kind="stable")
     span = 1
@@ -51,7 +51,7 @@ def sort_positions(stream: Stream) -> Stream:
 
 @njit
 def compare(stream: Stream, position: int, wanted: Index) -> int:
-    """−1, 0 or 1: what begins at a position against the tokens wanted."""
+    """Compare what begins at a position with the tokens wanted: −1, 0 or 1."""
     for i in range(len(wanted)):
         token = stream[position + i] if position + i < len(stream) else -2
         if token != wanted[i]:
@@ -61,7 +61,7 @@ def compare(stream: Stream, position: int, wanted: Index) -> int:
 
 @njit
 def edge(stream: Stream, order: Stream, wanted: Index, after: int) -> int:
-    """The first place of ``order`` whose text is not below the one wanted (``after`` 0), or is above it (1)."""
+    """Return the first index of ``order`` whose text is not below the one wanted (``after`` 0), or is above it (1)."""
     low, high = 0, len(order)
     while low < high:
         middle = (low + high) // 2
@@ -76,7 +76,7 @@ def edge(stream: Stream, order: Stream, wanted: Index, after: int) -> int:
 def count_paths(
     stream: Stream, places: Stream, skip: int, matches: int, length: int, tokens: Index, parents: Index, counts: Index
 ) -> int:
-    """All continuations as one tree with counts; returns its size."""
+    """Write all continuations as one tree with counts; return its size."""
     size = 0
     seen = min(matches, len(places))
     for m in range(seen):
@@ -97,7 +97,7 @@ def count_paths(
 
 @njit
 def keep_frequent(tokens: Index, parents: Index, counts: Index, size: int, chosen: Index, most: int) -> int:
-    """The nodes with the largest counts, parents before children, into ``chosen``; returns how many."""
+    """Write the nodes with the largest counts, parents before children, into ``chosen``; return how many."""
     picked = 0
     while picked < min(most, size):
         best = -1
@@ -115,7 +115,7 @@ def match_suffix(
     stream: Stream, order: Stream, text: Index, shortest: int, longest: int, matches: int, length: int,
     tokens: Index, parents: Index,
 ) -> int:  # fmt: skip
-    """Fill a tree; returns its size."""
+    """Fill a tree with the most frequent continuations of the longest suffix that occurs; return its size."""
     for n in range(min(longest, len(text)), shortest - 1, -1):
         wanted = text[len(text) - n :]
         first, last = edge(stream, order, wanted, 0), edge(stream, order, wanted, 1)
@@ -139,14 +139,15 @@ class SuffixIndex:
     """A stream of served texts in which continuations are looked up. It does not change once it is built."""
 
     def __init__(self, stream: Stream, order: Stream, settings: MatchSettings = DEFAULTS) -> None:
-        """Raises BadTable for a longest suffix above DEPTH."""
+        """Wrap a sorted stream. Raises BadTable for a longest suffix above DEPTH."""
         if settings.longest > DEPTH:
             raise BadTable(name="longest", reason=f"{settings.longest} is above {DEPTH}, what the stream is sorted by.")
         self.stream, self.order, self.settings = stream, order, settings
 
     @classmethod
     def build(cls, texts: Iterable[npt.NDArray[np.integer]], settings: MatchSettings = DEFAULTS) -> SuffixIndex:
-        """From the tokens of texts, such as the replay store's. Sorting takes some 60 bytes a token for the while."""
+        """Build an index from the tokens of texts, such as the replay store's. Sorting takes some 60 bytes a token
+        meanwhile."""
         parts: list[npt.NDArray[np.integer]] = []
         for text in texts:
             require_tokens(text)
@@ -156,11 +157,11 @@ class SuffixIndex:
 
     @property
     def bytes(self) -> int:
-        """Memory of its arrays."""
+        """Memory of its arrays, in bytes."""
         return self.stream.nbytes + self.order.nbytes
 
     def propose(self, texts: Sequence[Index], most: Sequence[int] | None = None) -> list[NgramProposal]:
-        """A tree for each row's text (int64), of which the end is enough, of ``most[r]`` tokens at most."""
+        """Propose a tree for each row's text (int64), of which the end is enough, of ``most[r]`` tokens at most."""
         nodes = self.settings.nodes
         return [self._tree(text, nodes if most is None else min(nodes, most[r])) for r, text in enumerate(texts)]
 

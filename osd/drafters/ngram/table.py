@@ -1,7 +1,7 @@
 """The table of n-grams that all requests share: it learns while it drafts, within a memory bound.
 
 The paper's tri-gram matrix (Adaptix, Eq. 1) with its shorter contexts beside it. A :class:`Table` may be used by
-several threads: whoever reads or counts holds its lock, for microseconds, and the compiled calls let other threads
+several threads: whichever reads or counts holds its lock, for microseconds, and the compiled calls let other threads
 run. A snapshot holds it for one stretch of buckets at a time, so a list in it is whole and the decoding thread waits
 for no more than a stretch.
 """
@@ -33,21 +33,22 @@ from osd.drafters.ngram.lists import Lists, count_lists, put_lists, take_lists
 
 DEFAULT_MEMORY = 64 << 20
 WORDS_A_SLOT = 2
-"""Of the pool, to begin with. Text has about three successors to a context, and most contexts one."""
+"""Words of the pool for each slot, to begin with. Text has about three successors to a context, and most contexts
+one."""
 STRETCH = 4096
-"""Slots that a snapshot copies in one go."""
+"""Slots that a snapshot copies at once."""
 FULL = 0.5
-"""Share of its room from which a growing table takes more."""
+"""Share of its room from which on a growing table takes more."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """What a table is."""
+    """Settings of a table."""
 
     order: int = 4
     """n: 2, 3 or 4 tokens, the last of which is guessed from those before."""
     memory: int = DEFAULT_MEMORY
-    """Bytes at most. Where they are used up the weakest contexts make room."""
+    """Most bytes. Where they are used up the weakest contexts make room."""
     half_life: int = 0
     """Tokens learned after which every count has been halved once, and n-grams seen once have gone; 0: never."""
 
@@ -71,24 +72,24 @@ class Table:
         self.cells = cells or room_of(settings.memory)
         self.lock = Lock()
         self.learned = learned
-        """Tokens counted."""
+        """Number of tokens counted."""
         self.born = 0
-        """The newest line of the trail about forgetting when it began; see :mod:`storage.versions.forgotten_tables`."""
+        """The newest entry about forgetting when it began; see :mod:`storage.versions.forgotten_tables`."""
         self._moved = 0
 
     @property
     def bytes(self) -> int:
-        """Memory of its arrays."""
+        """Memory of its arrays, in bytes."""
         return sum(int(array.nbytes) for array in self.cells)
 
     @property
     def contexts(self) -> int:
-        """Contexts kept, of every length."""
+        """Number of contexts kept, of every length."""
         return int(self.cells.state[CONTEXTS])
 
     @property
     def evicted(self) -> int:
-        """Contexts that had to make room."""
+        """Number of contexts that had to make room."""
         return int(self.cells.state[EVICTED])
 
     def learn(self, tokens: Index, start: int = 0) -> None:
@@ -103,8 +104,11 @@ class Table:
             self.learned += len(tokens) - start
 
     def learn_documents(self, tokens: Index, starts: Index) -> None:
-        """Count whole texts, text d being ``tokens[starts[d]:starts[d + 1]]``, and take more room, up to the bound,
-        when what there is fills up. For building; a table that serves keeps its size. Raises BadTable."""
+        """Count whole texts, text d being ``tokens[starts[d]:starts[d + 1]]``, growing within the bound as room fills
+        up.
+
+        For building; a table that serves keeps its size. Raises BadTable.
+        """
         require_tokens(tokens)
         self._make_room(len(tokens))
         with self.lock:
@@ -119,7 +123,7 @@ class Table:
             self.resize(int(factor * slots), int(factor * words))
 
     def resize(self, slots: int, words: int) -> None:
-        """Move into other room; no more than the bound."""
+        """Move into another amount of room, within the bound."""
         share = min(1.0, self.settings.memory / (slots * SLOT_BYTES + words * WORD_BYTES))
         cells = new_cells(max(1, int(share * slots) // BUCKET), max(1, int(share * words)))
         if len(cells.keys) <= len(self.cells.keys) and len(cells.pool) <= len(self.cells.pool):
@@ -132,7 +136,7 @@ class Table:
             self._moved += 1
 
     def snapshot(self) -> Lists:
-        """Every context with its list, each as it stood at one moment, while others go on reading and learning."""
+        """Copy every context with its list, each as it stood at one moment, while others go on reading and learning."""
         while True:
             moved, parts = self._moved, []
             for first in range(0, len(self.cells.keys), STRETCH):
@@ -145,18 +149,18 @@ class Table:
 
 
 def room_of(memory: int) -> Cells:
-    """Empty cells of so many bytes."""
+    """Allocate empty cells of ``memory`` bytes."""
     buckets = memory // (BUCKET * (SLOT_BYTES + WORDS_A_SLOT * WORD_BYTES))
     return new_cells(buckets, buckets * BUCKET * WORDS_A_SLOT)
 
 
 def first_room(settings: TableSettings) -> Cells:
-    """Little room, for a table that will grow."""
+    """Allocate little room, for a table that will grow."""
     return room_of(min(settings.memory, 1 << 20))
 
 
 def take_part(cells: Cells, first: int, last: int) -> Lists:
-    """The contexts of some slots."""
+    """Copy the contexts of some slots out."""
     last = min(last, len(cells.keys))
     contexts, entries = count_lists(cells, first, last)
     lists = Lists(np.empty(contexts, np.uint64), np.empty(contexts, np.uint8), np.empty(entries, np.uint32))
@@ -165,25 +169,26 @@ def take_part(cells: Cells, first: int, last: int) -> Lists:
 
 
 def take_all(cells: Cells) -> Lists:
-    """The contexts of all slots."""
+    """Copy the contexts of all slots out."""
     return take_part(cells, 0, len(cells.keys))
 
 
 def room_for(lists: Lists, spare: int) -> tuple[int, int]:
-    """Buckets and words for these contexts and ``spare`` times as many more. At half-full buckets few overflow."""
+    """Return buckets and words for these contexts and ``spare`` times as many more. At half-full buckets few
+    overflow."""
     words = int(np.exp2(np.ceil(np.log2(lists.lengths[lists.lengths > 1].astype(float)))).sum())
     return (2 * (1 + spare) * len(lists.keys)) // BUCKET + 16, (1 + spare) * words + (1 << WIDEST)
 
 
 def bytes_for(lists: Lists) -> int:
-    """Memory that these contexts take, without room for more."""
+    """Return the memory that these contexts take, in bytes, without room for more."""
     buckets, words = room_for(lists, 0)
     return buckets * BUCKET * SLOT_BYTES + words * WORD_BYTES
 
 
 def table_from(lists: Lists, settings: TableSettings, learned: int, spare: int = 1) -> Table:
-    """A table with these contexts, and room for ``spare`` times as many more within its bound. Where that is too small,
-    the weakest are left out."""
+    """Make a table of these contexts, with room for ``spare`` times as many more within its bound. Where that is too
+    small, the weakest are left out."""
     buckets, words = room_for(lists, spare)
     share = min(1.0, settings.memory / (buckets * BUCKET * SLOT_BYTES + words * WORD_BYTES))
     cells = new_cells(max(1, int(share * buckets)), max(1, int(share * words)))
@@ -192,7 +197,7 @@ def table_from(lists: Lists, settings: TableSettings, learned: int, spare: int =
 
 
 def require_tokens(tokens: npt.NDArray[np.integer]) -> None:
-    """Raises BadTable for a token that an entry has no room for."""
+    """Check that an entry has room for every token. Raises BadTable."""
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) <= LARGEST_TOKEN:
         wrong = int(tokens.min()) if tokens.min() < 0 else int(tokens.max())
         raise BadTable(name="token", reason=f"{wrong} is not between 0 and {LARGEST_TOKEN}.")

@@ -1,4 +1,4 @@
-"""A draft without a model: a tree of tokens, each certain of itself."""
+"""A draft without a model: a tree of tokens, each certain."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Index = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NgramProposal:
-    """N tokens for one row. q is 1 for every token: which tokens are proposed involves no chance."""
+    """N proposed tokens for one row. q is 1 for every token: which tokens are proposed involves no chance."""
 
     tokens: Index
     """(N,) token ids; siblings are distinct."""
     parents: Index
     """(N,) the token that each follows, an earlier index; −1 is the row's last token."""
     chances: npt.NDArray[np.float64] | None = None
-    """(N,) how likely each is to follow its parent, as whoever proposes it thinks; None where nobody does."""
+    """(N,) the proposer's estimate of how likely each is to follow its parent; None where it gives none."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -35,11 +35,11 @@ class NgramProposal:
 
 
 NOTHING = NgramProposal(np.zeros(0, np.int64), np.zeros(0, np.int64))
-"""What is proposed where nothing is known."""
+"""The empty proposal, where nothing is known."""
 
 
 def accepted(proposal: NgramProposal, text: Index) -> int:
-    """How many of the text's first tokens stand in the tree, one below the other: what greedy verification accepts."""
+    """Count the text's first tokens that are in the tree, one below the other: what greedy verification accepts."""
     node = -1
     for count, token in enumerate(text.tolist()):
         found = np.flatnonzero((proposal.parents == node) & (proposal.tokens == token))
