@@ -1,4 +1,4 @@
-"""A thread for what must not be done between two steps: compiling, reading, building, keeping."""
+"""A thread for what must not be done between two steps: compiling, reading, building, saving."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ log = logging.getLogger(__name__)
 
 
 class Chores:
-    """Does some work when it is woken, and every so often. What fails is logged and tried again."""
+    """Runs some work when it is woken, and periodically. What fails is logged and tried again."""
 
     def __init__(self, name: str, work: Callable[[], None], every: float) -> None:
-        """``every``: seconds."""
+        """Start the thread. ``every``: period in seconds."""
         self._work, self._every, self._closing = work, every, False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Run the work soon."""
         self._wake.set()
 
     def close(self) -> None:
-        """End after the work at hand."""
+        """End after the current work."""
         self._closing = True
         self._wake.set()
         self._thread.join()

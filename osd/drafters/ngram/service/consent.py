@@ -7,11 +7,11 @@ import time
 from storage.access.tenants import Tenant, TenantLedger
 
 AGAIN = 10.0
-"""Seconds after which tenants that are known are asked for again."""
+"""Seconds after which known tenants are looked up again."""
 
 
 class Consent:
-    """What is known of tenants. One thread asks the store, another looks."""
+    """Cache of tenants' settings. One thread refreshes it from the store, another reads."""
 
     def __init__(self, ledger: TenantLedger) -> None:
         self._ledger = ledger
@@ -20,14 +20,14 @@ class Consent:
         self._due = 0.0
 
     def of(self, tenant: str) -> Tenant | None:
-        """What it allows; None where that is not known yet."""
+        """Return a tenant's settings; None where they are not known yet."""
         found = self._known.get(tenant)
         if found is None:
             self._asked.add(tenant)
         return found
 
     def refresh(self) -> None:
-        """Ask the store of tenants that were looked for, and now and then of all. Raises StoreError."""
+        """Load tenants that were asked for, and now and then all. Raises StoreError."""
         asked = list(self._asked)
         if time.monotonic() >= self._due:
             asked, self._due = [*self._known, *asked], time.monotonic() + AGAIN

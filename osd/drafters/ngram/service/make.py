@@ -1,4 +1,4 @@
-"""The proposer that a server's settings name, over its store."""
+"""Makes the proposer that a server's settings name, over its store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.store import Store
 
 @contextmanager
 def proposer_of(pair: Pair, serve: ServeSettings, store: Store) -> Iterator[Proposer | None]:
-    """None where drafts are the draft's alone; at the end what was learned is kept.
+    """Yield the proposer, None where drafts are the draft model's alone; at the end what was learned is saved.
 
     Raises ModelFileDamaged, OtherTokenizer and BadTable for the corpus of ``serve.corpus``.
     """

@@ -1,4 +1,4 @@
-"""Tables that began anew because something was forgotten: they learn from the requests that are kept.
+"""Refills tables that began anew because something was forgotten: they learn from recorded requests.
 
 A table learns while it serves, a piece of a text at a time, so that the decoding thread waits for its lock no longer
 than it does anyway.
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 MOST = 20_000
 """Newest requests of a route that a table learns from."""
 LOST = 0.01
-"""A table is full when so large a part of its contexts has had to make room."""
+"""Share of a table's contexts that have been evicted when it counts as full."""
 PIECE = 64
-"""Tokens that are counted in one go, while the decoding thread may have to wait."""
+"""Tokens that are counted at once, while the decoding thread may have to wait."""
 
 
 @dataclass(slots=True)
@@ -35,28 +35,28 @@ class Left:
 
     route: str
     full: float
-    """Contexts that have made room when it is full."""
+    """Number of evicted contexts at which it counts as full."""
     ids: list[str] | None = None
-    """Newest first; None while the store was not asked."""
+    """Requests, newest first; None until the store was asked."""
 
 
 class Refill:
-    """Tables that have not learned from the kept requests yet. One thread uses it."""
+    """Tables that have not learned from the recorded requests yet. One thread uses it."""
 
     def __init__(self, samples: SampleStore, vocabulary: int) -> None:
         self._samples, self._vocabulary = samples, vocabulary
         self._todo: dict[Table, Left] = {}
 
     def begin(self, table: Table, route: str) -> None:
-        """A table is to learn from a route's requests."""
+        """Have a table learn from a route's requests."""
         self._todo[table] = Left(route, table.evicted + LOST * len(table.cells.keys))
 
     def __contains__(self, table: Table) -> bool:
-        """Whether it has still to learn."""
+        """Return whether a table has still to learn."""
         return table in self._todo
 
     def forget(self, table: Table) -> None:
-        """It is not needed any more."""
+        """Drop a table that is not needed any more."""
         self._todo.pop(table, None)
 
     def run(self, stop: Callable[[], bool]) -> None:
@@ -81,7 +81,7 @@ class Refill:
 
 
 def learn(table: Table, request: RequestSamples) -> None:
-    """What a table would have counted while it served the request: its output."""
+    """Learn a request's output, as a table would have while it served the request."""
     tokens = request.tokens.astype(np.int64)
     for first in range(request.prompt_len, len(tokens), PIECE):
         begin = max(0, first - TAIL)

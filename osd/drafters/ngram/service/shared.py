@@ -1,4 +1,4 @@
-"""Kept requests that a server may draft from for everybody."""
+"""Recorded requests that a server may draft from for every tenant."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from storage.replay.samples import SampleStore
 
 
 def shared_requests(samples: SampleStore, ids: Sequence[str], vocabulary: int) -> list[RequestSamples]:
-    """Of these, in their order, those of tenants that share; without forgotten ones and those of another tokenizer.
-    Raises SegmentDamaged, StoreError."""
+    """Return those of tenants that share, in their order; without forgotten ones and those of another tokenizer.
+
+    Raises SegmentDamaged, StoreError.
+    """
     found = samples.without_forgotten(samples.read(ids))
     shares = {tenant: samples.tenants.get(tenant).share for tenant in {request.tenant for request in found}}
     return [request for request in found if shares[request.tenant] and request.tokens.max(initial=0) < vocabulary]

@@ -1,7 +1,7 @@
-"""Where tables of n-grams come from, and where what they have learned is kept.
+"""Loads tables of n-grams for routes, and saves what they have learned.
 
-What was forgotten is in none of them: a table that was born before the newest line about forgetting is neither loaded
-nor kept. In its place comes one that begins with the corpus, or with nothing, and learns from requests that are kept.
+What was forgotten is in none of them: a table that was born before the newest entry about forgetting is neither loaded
+nor saved. In its place comes one that begins with the corpus, or with nothing, and learns from recorded requests.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from storage.versions.forgotten_tables import KIND, born_after
 
 log = logging.getLogger(__name__)
 GROWN = 1.1
-"""A table that learned so many times what its newest version had is worth another version."""
+"""Growth in learned tokens, relative to its newest version, at which a table is worth another version."""
 
 
 class Shelf:
     """The versions of one engine's tables."""
 
     def __init__(self, pair: Pair, serve: ServeSettings, store: Store) -> None:
-        """Raises ModelFileDamaged and OtherTokenizer for ``serve.corpus``, BadTable for a vocabulary that is too
-        large."""
+        """Check the corpus and the vocabulary.
+
+        Raises ModelFileDamaged and OtherTokenizer for ``serve.corpus``, BadTable for a vocabulary that is too large.
+        """
         if pair.vocab_size - 1 > LARGEST_TOKEN:
             raise BadTable(name="vocabulary", reason=f"{pair.vocab_size} tokens are more than {LARGEST_TOKEN + 1}.")
         self.name, self.corpus, self.versions = serve.table, serve.corpus, store.versions
@@ -43,18 +45,21 @@ class Shelf:
         self.digest = digest_of(pair.tokenizer, pair.vocab_size)
         self.trail, self.refill = Trail(store.forgetter), Refill(store.samples, pair.vocab_size)
         self._kept: dict[str, int] = {}
-        """By draft, the tokens that its newest version has learned."""
+        """Tokens that the newest version has learned, by draft."""
         if self.corpus is not None:
             require_tokenizer(f"The corpus {self.corpus}", read_facts(self.corpus).get("tokenizer"), self.digest)
 
     def draft(self, route: str) -> str:
-        """The name that a route's table has in the store."""
+        """Return the name of a route's table in the store."""
         return self.name if route == DEFAULT_ROUTE else f"{self.name}.{route}"
 
     def load(self, route: str) -> Table:
-        """The newest sound version of the route's table, else of the default route's, else the corpus, else an empty
-        one. What is unsound, or of other tokens, is passed over and logged. Where a version is older than what was
-        forgotten: see :meth:`anew`. Raises StoreError."""
+        """Load the newest sound version of the route's table, else of the default route's, else the corpus, else an
+        empty one.
+
+        What is unsound, or of other tokens, is passed over and logged. Where a version is older than what was
+        forgotten, see :meth:`anew`. Raises StoreError.
+        """
         for draft in dict.fromkeys((self.draft(route), self.name)):
             if (version := self._current(draft)) is None:
                 continue
@@ -69,7 +74,7 @@ class Shelf:
         return table
 
     def anew(self, route: str, instead_of: Table | None = None) -> Table:
-        """A table that has learned from no request yet, and is to, by ``refill``."""
+        """Make a table that has learned from no request yet, and is to, by ``refill``."""
         table = self.fresh(self.corpus)
         self.refill.begin(table, route)
         if instead_of is not None:
@@ -78,20 +83,23 @@ class Shelf:
         return table
 
     def fresh(self, corpus: Path | None = None) -> Table:
-        """A table of the corpus, or an empty one."""
+        """Make a table of the corpus, or an empty one."""
         table = (corpus and self._sound(corpus, None)) or Table(self.settings)
         table.born = self.trail.line
         return table
 
     def keep(self, route: str, table: Table, *, least: float = GROWN) -> bool:
-        """Enter a version, if the table has learned enough since the last; whether it did. One that was born before
-        something was forgotten, or has still to learn from kept requests, is not entered. Raises StoreError."""
+        """Enter a version, if the table has learned enough since the last; return whether it did.
+
+        One that was born before something was forgotten, or has still to learn from recorded requests, is not entered.
+        Raises StoreError.
+        """
         draft, learned = self.draft(route), table.learned
         if learned <= least * self._kept.get(draft, 0) or table.born < self.trail.line or table in self.refill:
             return False
         try:
             keep_table(self.versions, draft, table, self.digest)
-        except ForgottenSince as error:  # since the last look at the trail
+        except ForgottenSince as error:  # forgotten since the last look
             log.info("%s", error, extra={"action": "table_not_kept"})
             return False
         self._kept[draft] = learned
@@ -123,5 +131,5 @@ class Shelf:
 
 
 def digest_of(tokenizer: Any, vocabulary: int) -> str:
-    """Of the target's tokens; without a tokenizer, of how many there are."""
+    """Return the digest of the target's tokens; without a tokenizer, of their number."""
     return vocabulary_digest(tokenizer.get_vocab() if tokenizer is not None else {"": vocabulary})

@@ -1,4 +1,4 @@
-"""The proposer of a server that drafts from kept requests: an index over the newest ones, made anew now and then, and
+"""The proposer of a server that drafts from recorded requests: an index over the newest ones, rebuilt now and then, and
 within seconds when something was forgotten."""
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from storage.store import Store
 
 
 class Suffixes:
-    """Proposes nothing until the first index is there. Requests of tenants that do not share are in none."""
+    """Proposes from the index; nothing until the first one is there. Requests of tenants that do not share are in
+    none."""
 
     name = "suffix"
 
@@ -33,24 +34,24 @@ class Suffixes:
         self._chores = Chores("osd-suffixes", self._work, min(LOOK, self._every))
 
     def join(self, row: SequenceState) -> None:
-        """See :class:`osd.drafters.tree.Proposer`."""
+        """Do nothing; see :class:`osd.drafters.tree.Proposer`."""
 
     def propose(
         self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
     ) -> Sequence[NgramProposal]:
-        """See :class:`osd.drafters.tree.Proposer`."""
+        """Propose trees from the index; see :class:`osd.drafters.tree.Proposer`."""
         if (index := self.index) is None:
             return [NOTHING] * len(rows)
         return index.propose([np.array(row.tokens[-DEFAULTS.longest :], np.int64) for row in rows], nodes)
 
     def learn(self, row: SequenceState, start: int) -> None:
-        """See :class:`osd.drafters.tree.Proposer`. What is kept comes with the next index."""
+        """Do nothing: what is recorded comes with the next index. See :class:`osd.drafters.tree.Proposer`."""
 
     def recall(self, row: SequenceState, start: int) -> None:
-        """See :class:`osd.drafters.tree.Proposer`."""
+        """Do nothing; see :class:`osd.drafters.tree.Proposer`."""
 
     def leave(self, row: SequenceState) -> None:
-        """See :class:`osd.drafters.tree.Proposer`."""
+        """Do nothing; see :class:`osd.drafters.tree.Proposer`."""
 
     def close(self) -> None:
         """End the thread."""

@@ -22,17 +22,17 @@ from storage.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 Key = tuple[str, str]
-"""A route, and the tenant where its requests are not to be mixed with others'."""
+"""A route, and the tenant where its requests must not be mixed with others'."""
 LOOK = 1.0
-"""Seconds after which the thread looks what is to do."""
+"""Period in seconds at which the thread looks for work."""
 NEVER = -1
-"""Of a table that is older than everything that was forgotten."""
+"""Birth of a table that counts as older than everything that was forgotten."""
 REFILL = 1.0
-"""Seconds of a look that go to tables which learn from kept requests, about: the rest must not wait for them."""
+"""Seconds of a period, about, for tables that learn from recorded requests: the rest must not wait for them."""
 
 
 class Tables:
-    """See the module. Until a row's table is there, nothing is drafted for it."""
+    """Proposes from tables. Until a row's table is there, nothing is drafted for it."""
 
     name = "trigram"
 
@@ -41,7 +41,7 @@ class Tables:
         depth = min(64, max(1, serve.gamma_max))
         self._settings = MakerSettings(nodes=serve.tree_nodes, depth=depth, threads=serve.threads)
         self._makers: dict[Key, DraftMaker] = {}
-        """By use, the one used longest ago first. The engine's thread changes it."""
+        """Makers of the tables in use, the least recently used first. Changed by the engine's thread."""
         self._rows: dict[Key, int] = {}
         self._arrived: dict[Key, DraftMaker] = {}
         self._wanted: dict[Key, None] = {}
@@ -53,13 +53,13 @@ class Tables:
     # the engine's thread
 
     def join(self, row: SequenceState) -> None:
-        """See :class:`osd.drafters.tree.Proposer`."""
+        """Give the row a place in its table; see :class:`osd.drafters.tree.Proposer`."""
         self._seat(row)
 
     def propose(
         self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]
     ) -> Sequence[NgramProposal]:
-        """See :class:`osd.drafters.tree.Proposer`."""
+        """Propose trees from the rows' tables; see :class:`osd.drafters.tree.Proposer`."""
         found, groups = [NOTHING] * len(rows), dict[Key, list[int]]()
         for i, row in enumerate(rows):
             if seat := self._seat(row):
@@ -76,13 +76,13 @@ class Tables:
         return found
 
     def place_of(self, row: SequenceState) -> tuple[DraftMaker, int] | None:
-        """See :class:`osd.drafters.blended.Remembering`."""
+        """Return the row's table and its place there; see :class:`osd.drafters.blended.Remembering`."""
         seat = self._seat(row)
         return None if seat is None else seat[1:3]
 
     def learn(self, row: SequenceState, start: int) -> None:
-        """See :class:`osd.drafters.tree.Proposer`. What a tenant does not let be kept, the table does not count, nor
-        what was forgotten while it runs, or before."""
+        """Learn the row's new tokens; see :class:`osd.drafters.tree.Proposer`. The shared table does not count what a
+        tenant does not allow to be recorded, nor what was or is being forgotten."""
         if seat := self._seats.get(row.request.id):
             allowed = seat[3] and row.request.id not in self._shelf.trail.request_ids
             teach(seat[1], seat[2], row, start, shared=allowed)
@@ -90,12 +90,12 @@ class Tables:
                 seat[1].table.born = NEVER  # forgotten in between: this may have been the new table already
 
     def recall(self, row: SequenceState, start: int) -> None:
-        """See :class:`osd.drafters.tree.Proposer`."""
+        """Learn them for the row alone; see :class:`osd.drafters.tree.Proposer`."""
         if seat := self._seats.get(row.request.id):
             teach(seat[1], seat[2], row, start, shared=False)
 
     def leave(self, row: SequenceState) -> None:
-        """See :class:`osd.drafters.tree.Proposer`."""
+        """Free the row's place; see :class:`osd.drafters.tree.Proposer`."""
         if seat := self._seats.pop(row.request.id, None):
             seat[1].close(seat[2])
             self._rows[seat[0]] -= 1
@@ -115,7 +115,7 @@ class Tables:
         return seat
 
     def _maker(self, key: Key) -> DraftMaker | None:
-        """The table of a key, now the one used last; None while it is not there."""
+        """Return the table of a key and mark it as used last; None while it is not there."""
         maker = self._makers.pop(key, None)
         if maker is None and key in self._arrived and self._make_room():
             maker = self._arrived.pop(key)
@@ -127,7 +127,7 @@ class Tables:
         return maker
 
     def _make_room(self) -> bool:
-        """Let the tables used longest ago go until there is room for one more; rows keep theirs."""
+        """Evict the least recently used tables until there is room for one more; rows keep theirs."""
         idle = [key for key in self._makers if not self._rows.get(key)]
         while len(self._makers) >= self._most and idle:
             self._gone.append((idle[0], self._makers.pop(idle[0]).table))
@@ -159,20 +159,23 @@ class Tables:
         self._shelf.refill.run(lambda: self._closing or time.monotonic() > until)
 
     def _renew(self) -> None:
-        """Other tables for those that were born before something was forgotten. Rows keep their places, what their own
-        texts said, and the trust in the table; the engine's thread sees either table, both are whole."""
+        """Replace tables that were born before something was forgotten.
+
+        Rows keep their places, their own tables, and the trust in the shared one; the engine's thread sees either
+        table, both are whole.
+        """
         for key, maker in [*list(self._makers.items()), *list(self._arrived.items())]:
             old = maker.table
             if old.born < self._shelf.trail.line:
                 maker.table = self._shelf.fresh() if key[1] else self._shelf.anew(key[0], old)
 
     def _keep(self, key: Key, table: Table, **how: float) -> None:
-        """Keep what a route's table has learned. A tenant's own is never written."""
+        """Save what a route's table has learned. A tenant's own is never written."""
         if not key[1]:
             self._shelf.keep(key[0], table, **how)
 
     def close(self) -> None:
-        """End the thread, and keep every table that has learned."""
+        """End the thread, and save every table that has learned."""
         self._closing = True
         self._chores.close()
         for key, table in [*self._gone, *((key, maker.table) for key, maker in self._makers.items())]:
@@ -183,7 +186,7 @@ class Tables:
 
 
 def warm_up() -> None:
-    """Compile what decoding will call, or read what an earlier process compiled."""
+    """Compile what decoding will call, or load what an earlier process compiled."""
     maker = DraftMaker(Table(TableSettings(memory=1 << 16)), MakerSettings(searches=1, own_slots=64))
     place = maker.open(np.arange(4))
     maker.learn(place, np.arange(6), 4)

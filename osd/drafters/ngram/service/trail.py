@@ -1,4 +1,4 @@
-"""What was forgotten, known to a server within seconds: one look at the trail now and then, in the thread of chores."""
+"""What was forgotten, known to a server within seconds: the store is polled in the thread of chores."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ LOOK, AGAIN = 2.0, 10.0
 
 
 class Trail:
-    """How far a server has read. One thread looks, others may read what it found."""
+    """How far a server has read about forgetting. One thread polls, others may read what it found."""
 
     def __init__(self, forgetter: Forgetter) -> None:
         self._forgetter, self._due, self._dropped = forgetter, 0.0, 0
         self.line = 0
-        """The newest line about forgetting that was seen."""
+        """The newest entry about forgetting that was seen."""
         self.request_ids: frozenset[str] = frozenset()
-        """Requests forgotten by their ids, up to that line. Some may run, or be still to come."""
+        """Ids of requests forgotten, up to that entry. Some may run, or be still to come."""
 
     def look(self) -> None:
-        """Ask the store, if it is time. Raises StoreError."""
+        """Poll the store, if it is time. Raises StoreError."""
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + AGAIN
@@ -32,7 +32,8 @@ class Trail:
         self._due = time.monotonic() + LOOK
 
     def drop_tables(self) -> None:
-        """Once for each line that was seen: see :meth:`storage.forget.Forgetter.drop_tables`. Raises StoreError."""
+        """Drop stored tables once for each entry seen, as :meth:`storage.forget.Forgetter.drop_tables`. Raises
+        StoreError."""
         if self._dropped < (line := self.line):
             self._forgetter.drop_tables()
             self._dropped = line
