@@ -17,7 +17,7 @@ class RaggedLogits(NamedTuple):
     """Logits of B rows that fed different numbers of tokens."""
 
     lines: Tensor
-    """(N, V), row after row."""
+    """(N, V) logits, row after row."""
     begins: Sequence[int]
     """(B,) the first line of each row."""
 

@@ -63,7 +63,7 @@ class Account:
         return True
 
     def saw(self, both: Side, alone: Side) -> None:
-        """Add a round."""
+        """Add a round in which the draft was asked: what both brought, and what the proposals alone would have."""
         confirmed = not self.pays and not _at_least(both, alone)
         self.rest = min(2 * self.rest, SELDOM) if confirmed else AGAIN
         keep = 0.5 if self.asked >= MOST else 1.0

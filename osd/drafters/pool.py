@@ -26,8 +26,8 @@ from osd.verification.warping import Warp
 from storage.settings import ServeSettings
 
 DRAFTS_READ = 2
-"""Factor of the target's token budget that drafts may prefill in a step, of each row: their passes cost a part of
-its."""
+"""Most tokens of each row that drafts prefill in a step, in multiples of the target's budget: their passes are
+cheaper."""
 
 
 class DraftPool:

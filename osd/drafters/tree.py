@@ -63,8 +63,8 @@ class TreeDrafter:
         self, pool: DraftPool, proposer: Proposer, nodes: int, target: Decoder, *, sized: bool = False
     ) -> None:
         """Set up. ``nodes``: drafted tokens of a row at most, unless a chain that was drawn has more; ``target`` has
-        the cache that they go to. ``sized``: leave out what costs more in the target's pass than it is expected to
-        bring."""
+        the cache that they go to. ``sized``: leave out nodes that cost more in the target's pass than they are expected
+        to bring."""
         self.pool, self.proposer, self.nodes, self.target, self.sized = pool, proposer, nodes, target, sized
         self.chances = Chances()
         self._planted: dict[str, tuple[Tree, list[Belief]]] = {}
@@ -77,7 +77,7 @@ class TreeDrafter:
         self._depths: list[int] = []
         """Depth of each row's tree in the newest round."""
         self._sizes: list[int] = []
-        """Number of its tokens."""
+        """Number of tokens in each row's tree in the newest round."""
 
     def join(self, row: SequenceState, draft: str) -> None:
         """Add a row; see :meth:`osd.drafters.base.Drafting.join`."""

@@ -16,8 +16,8 @@ class InBackground(Generic[Made]):
     """Something compiled in the background."""
 
     def __init__(self, make: Callable[[], Made], name: str, otherwise: str) -> None:
-        """Prepare only. ``make`` imports the compiler, compiles, and calls what it made once with each kind of
-        argument. ``otherwise``: what the log says where that fails on a machine."""
+        """Prepare without compiling. ``make`` imports the compiler, compiles, and calls what it made once with each
+        kind of argument. ``otherwise``: the log message where that fails on a machine."""
         self.ready: Made | None = None
         """What was compiled; None until it is, and where it cannot be."""
         self._make, self._name, self._otherwise = make, name, otherwise

@@ -96,7 +96,7 @@ class HeadPass:
             weights[k], biases[k] = array_of(layer.weight), array_of(layer.bias)
         out = np.concatenate([array_of(head.out.weight)[0], array_of(head.out.bias)])
         self.arrays: Acceptance = (eight_bits(weights), biases, out)
-        """Its weights for int8 passes, which run it along (:mod:`osd.models.brief`)."""
+        """The head's weights for int8 passes, which run it along (:mod:`osd.models.brief`)."""
 
     def __call__(self, embeddings: Tensor) -> Tensor:
         """Compute sigmoid(f_θ): embeddings (B, hidden) → (B,)."""

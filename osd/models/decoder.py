@@ -35,8 +35,7 @@ class Decoder:
     """One model with its KV cache. Rows are numbered from 0; the caller knows their lengths."""
 
     def __init__(self, module: PreTrainedModel, forward: Forward, rows: int, length: int, limit: int) -> None:
-        """Allocate a cache of ``length`` positions a row; the model knows the first ``limit`` (only padding goes
-        beyond)."""
+        """Allocate ``length`` positions a row; the model knows the first ``limit`` (only padding goes beyond)."""
         weight = next(module.parameters())
         layers = module.config.get_text_config().num_hidden_layers
         self.cache = RaggedCache(layers, rows, length, weight.device, weight.dtype, limit)
@@ -54,8 +53,7 @@ class Decoder:
         self.read_off: ReadOff | None = None
         """What the last pass computed beside its logits; None unless it was an int8 pass."""
         self.forward = forward
-        """The forward pass. May be replaced by that of other weights between two calls; cached keys are then only
-        stale."""
+        """The forward pass. Other weights' may replace it between two calls; cached keys are then only stale."""
 
     @property
     def packs(self) -> bool:

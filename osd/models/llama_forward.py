@@ -76,11 +76,11 @@ class LeanDecoder:
         self._module: PreTrainedModel | None = module
         plain = self.embedding.device.type == "cpu" and self.embedding.dtype == torch.float32
         self.few = FewTokens(self, self._extend_rotary) if plain else None
-        """The same pass for few tokens: these products, and compiled code between them."""
+        """The pass for few tokens: these products, and compiled code between them."""
 
     @cached_property
     def brief(self) -> BriefPass | None:
-        """The same pass over few tokens, compiled; None where it would not be faster. Made when a draft first asks for
+        """The compiled int8 pass over few tokens; None where it would not be faster. Made when a draft first asks for
         it: no target does, and it holds all products' weights in eight bits."""
         module, self._module = self._module, None  # its weights are not kept beside those that were packed
         return BriefPass.over(module, self._extend_rotary)

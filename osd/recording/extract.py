@@ -41,11 +41,11 @@ class Spans(NamedTuple):
     """n runs of consecutive positions, each from one request and one round; all but their last ones were accepted."""
 
     owners: list[str]
-    """(n,) the requests' ids."""
+    """(n,) ids of the requests."""
     begins: Ints
     """(n,) the first position; see storage.records.Sample.position."""
     lengths: Ints
-    """(n,) each at least 1."""
+    """(n,) number of positions in each run, at least 1."""
     lasts: Ints
     """(n,) the TokenKind of the last one."""
     refused: Ints

@@ -30,7 +30,7 @@ class Passage:
     """A finished request as a hook sees it."""
 
     tokens: tuple[int, ...]
-    """Prompt and output."""
+    """Token ids of prompt and output."""
     pieces: tuple[str, ...]
     """The text of each token by itself; empty where the target has no tokenizer."""
     prompt_len: int

@@ -27,14 +27,13 @@ def nearly(tokens: int) -> int:
 
 
 def rounds_left(at: int, now: int, most: int) -> int:
-    """Return for how many rounds costs looked up in round ``at`` may still be used: ``most``, fewer while little was
+    """Return the rounds for which costs looked up in round ``at`` still hold: ``most``, fewer while little was
     timed."""
     return at + min(most, 1 + at // 4) - now
 
 
 def _doubled(steps: int) -> int:
-    """Round steps up to a power of two: a step costs nearly the same in all that share a cell, and changes show
-    sooner."""
+    """Round steps up to a power of two: drafts that share a cell cost nearly the same a step."""
     return 1 << (steps - 1).bit_length()
 
 
@@ -84,8 +83,7 @@ class CostModel:
     it drafts for and updated by every step; the costs of verifying are common to all of them."""
 
     def __init__(self, whole: CostModel | None = None) -> None:
-        """Start empty. ``whole``: cost model of the engine's first draft, when this one is for another; see
-        :meth:`of`."""
+        """Start empty. ``whole``: cost model of the engine's first draft, when this one is :meth:`of` another."""
         self._common: _Common = _Common() if whole is None else whole._common
         self._common.drafts += 1
         self._others: dict[str, CostModel] = {}
@@ -128,7 +126,7 @@ class CostModel:
 
     @property
     def spent_ms(self) -> float:
-        """The same; where several drafts serve, an equal part of it."""
+        """This draft's equal part of ``whole_ms`` where several drafts serve."""
         return self._common.spent_ms / self._common.drafts
 
     @spent_ms.setter
@@ -200,7 +198,7 @@ class CostModel:
 
     @property
     def reading_ms(self) -> float:
-        """The same for each token that had to be read."""
+        """Milliseconds of ``catch_up_ms`` for each token that had to be read."""
         return lower_median(self._a_token) * self.load
 
     @property
@@ -214,7 +212,7 @@ class CostModel:
         return self.passes_ms(self.drafting(batch), steps)
 
     def passes_ms(self, rows: int, steps: int) -> float | None:
-        """Return the same for exactly ``rows`` rows, whatever the batch."""
+        """Return the milliseconds of ``steps`` draft passes over exactly ``rows`` rows, whatever the batch."""
         step = self._draft.estimate(rows, _doubled(steps))
         if step is None and self._late_drafts >= _LATE_ENOUGH:
             step = self._late_draft.estimate(rows, steps)

@@ -77,7 +77,7 @@ def best_gamma(betas: Sequence[float], costs: Sequence[float]) -> tuple[int, flo
 
 
 def _best_of_one(beta: float, costs: Sequence[float]) -> tuple[int, float]:
-    """Return the same for one row, which is asked every round: in a third of the time."""
+    """Return :func:`best_gamma` for one row, which is asked every round: in a third of the time."""
     kept, tokens, most = 1.0, 0.0, 1 / (1 - beta)
     best, best_rate = 0, 0.0
     for gamma, cost in enumerate(costs):

@@ -24,7 +24,7 @@ _APART = 0.05
 less."""
 
 Point = tuple[float, int, int, float]
-"""Weight, rows, size, cost."""
+"""A measured cost: weight, rows, size, cost."""
 
 
 def lower_median(values: deque[float]) -> float:

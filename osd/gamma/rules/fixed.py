@@ -1,4 +1,4 @@
-"""The same gamma every round."""
+"""The fixed gamma rule: the same gamma every round."""
 
 from __future__ import annotations
 

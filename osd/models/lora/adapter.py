@@ -85,7 +85,7 @@ class Site:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Its weights."""
+        """All weights of the site."""
         return [self.down, *(piece.up for piece in self.pieces)]
 
     @property
