@@ -1,4 +1,4 @@
-"""Acceptance before and after a version of a draft began to serve."""
+"""Acceptance before and after a draft version began to serve."""
 
 from __future__ import annotations
 
@@ -17,36 +17,37 @@ from storage.sql.tables import CounterRow, VersionRow
 
 SUMS = ("requests", "accepted", "rejections")
 EVERY_ROUTE = "*"
-"""The name of the row that has all routes together; no route may be called so."""
+"""The name of the row that sums all routes; no route may be called so."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeRow:
-    """What a version changed on one route, or on all of them."""
+    """The change in acceptance that a version brought on one route, or on all of them."""
 
     route: str
     version: str
     began: int
-    """Unix seconds of the minute in which the version first served."""
+    """Unix seconds of the first minute in which the version served."""
     before: float | None
-    """α of the draft's other versions in the window before."""
+    """α of the draft's other versions in the window before ``began``."""
     after: float | None
-    """α of this version in the window from then on."""
+    """α of this version in the window after ``began``."""
     difference: float | None
     low: float | None
-    """Lower end of the difference's interval; None with fewer than two buckets on a side."""
+    """Lower end of the difference's confidence interval; None with fewer than two buckets on a side."""
     high: float | None
     requests_before: int
     requests_after: int
     confidence: float
     verdict: str
-    """``better``, ``worse``, or ``unclear`` where the interval holds 0 or is not known."""
+    """``better``, ``worse``, or ``unclear`` where the interval contains 0 or is unknown."""
 
 
 def change(db: Database, version: str, window: float, confidence: float) -> list[ChangeRow]:
-    """All routes together, then each. Empty when the version never served. ``window`` (seconds) reaches as far back.
+    """Return the change over all routes together, then on each; empty when the version never served.
 
-    Raises UnknownVersion; BadInput for a window shorter than two minutes or a confidence outside (0, 1).
+    ``window`` is the length in seconds of the stretch on either side. Raises UnknownVersion, and BadInput for a window
+    shorter than two minutes or a confidence outside (0, 1).
     """
     if window < 2 * MINUTE:
         raise BadInput(reason=f"A window of {window:g} s is too short: give two minutes or more.")
@@ -71,7 +72,7 @@ def _began(session: Session, version: str) -> int | None:
 
 
 class _Side:
-    """One route in one window: a bucket of accepted and judged for each stretch of time."""
+    """The outcomes of one route in one window, as (accepted, judged) a bucket of time."""
 
     def __init__(self) -> None:
         self.buckets: dict[int, Bucket] = {}
@@ -84,7 +85,7 @@ class _Side:
 
 
 def _side(session: Session, version: VersionRow, since: float, until: float, itself: bool) -> dict[str, _Side]:
-    """By route, and all of them under ``*``."""
+    """Return each route's outcomes in a window, and those of all routes under ``*``."""
     window = Window(since, until, draft=version.draft)
     columns = {"route": CounterRow.route, "version": CounterRow.draft_version, _bucket(until - since): None}
     sides: dict[str, _Side] = defaultdict(_Side)
@@ -96,7 +97,7 @@ def _side(session: Session, version: VersionRow, since: float, until: float, its
 
 
 def _bucket(window: float) -> str:
-    """How long buckets are: so that there are dozens of them in a window, if it is long enough."""
+    """Return the bucket length that divides the window into dozens of buckets, if it is long enough."""
     return "minute" if window <= 6 * HOUR else "hour" if window <= 4 * DAY else "day"
 
 

@@ -1,4 +1,4 @@
-"""Some of a segment's columns: the log-probabilities are nine tenths of it, and seldom what a question is about."""
+"""Reading of some columns of a segment: the log-probabilities take nine tenths of it and are seldom asked for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Rows = list[npt.NDArray[Any]]
 
 
 def read_columns(place: SegmentPlace, segment_id: str, path: str, names: Sequence[str]) -> list[Rows] | None:
-    """For each column one array a row; None when the segment is gone. Raises SegmentDamaged, CannotDecrypt."""
+    """Read some columns, each as one array a row; None when the segment is gone. Raises SegmentDamaged,
+    CannotDecrypt."""
     try:
         with reading(place, segment_id, path) as source, opened(source, place.cipher) as file:
             table = file.read(columns=list(names), use_threads=False).combine_chunks()

@@ -1,9 +1,9 @@
-"""What speculation and learning spend and save: arithmetic, memory traffic, seconds.
+"""Cost and savings of speculation and training: FLOPs, memory traffic, seconds.
 
-Arithmetic as in appendix A.4 of online speculative decoding: 2 FLOPs a parameter and token, 6 where it is trained on;
-every round the target reads what was drafted and one token more. Memory as in A.5: a model is read once a pass by a
-request alone in its batch; requests that share a batch share the reading, so there it is an upper bound of what is
-saved. Updating against serving as in A.9.2. Prompts cost the same with and without a draft and are left out.
+FLOPs as in appendix A.4 of online speculative decoding: 2 a parameter and token, 6 for a token that is trained on; in
+every round the target reads the drafted tokens and one more. Memory traffic as in A.5: a model is read once a pass by a
+request that is alone in its batch; requests in one batch share the read, so there the saving is an upper bound.
+Training against serving as in A.9.2. Prompts cost the same with and without a draft and are left out.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ from storage.outcomes.outcomes import AcceptanceRow
 from storage.records import ratio
 
 FORWARD, TRAINED = 2, 6
-"""FLOPs a parameter and token (Kaplan et al., 2020)."""
+"""FLOPs a parameter and token, for a forward pass and for training (Kaplan et al., 2020)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """FLOPs, or bytes that were read."""
+    """FLOPs, or bytes read from memory, by part."""
 
     draft: float
     target: float
     training: float
     without: float
-    """What the target alone would have taken for the same tokens."""
+    """Amount that the target alone would have taken for the same tokens."""
 
     @property
     def saved(self) -> float:
-        """Without speculation, less all that was spent. FLOPs are seldom saved; bytes are."""
+        """``without`` minus everything spent. FLOPs are seldom saved; bytes are."""
         return self.without - self.draft - self.target - self.training
 
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """One draft's account."""
+    """The costs and savings of one draft."""
 
     draft: str
     rounds: int
     drafted: int
     emitted: int
     flops: Arithmetic | None
-    """None where a model's size is not known; so are bytes."""
+    """None where a model's size is unknown; the same holds for ``bytes``."""
     bytes: Arithmetic | None
     decode_seconds: float
-    """Drafting and verifying, each request's own share of its batch's time."""
+    """Seconds of drafting and verifying, counting each request's share of its batch's time."""
     without_seconds: float | None
-    """emitted × b(0); None where b(0) is not known."""
+    """emitted × b(0); None where b(0) is unknown."""
     training_seconds: float
-    """Of training runs, gates included."""
+    """Seconds of training runs, gates included."""
     training_runs: int
 
     @property
     def saved_seconds(self) -> float | None:
-        """Decode seconds that speculation saved; below 0 where it cost."""
+        """Decode seconds that speculation saved; negative where it cost time."""
         return None if self.without_seconds is None else self.without_seconds - self.decode_seconds
 
     @property
@@ -68,11 +68,11 @@ class CostRow:
 
     @property
     def update_share(self) -> float | None:
-        """Training seconds ÷ decode seconds (A.9.2 has its inverse: 208 and 82 times)."""
+        """Training seconds ÷ decode seconds (A.9.2 gives the inverse: 208 and 82)."""
         return ratio(self.training_seconds, self.decode_seconds)
 
     def as_dict(self) -> dict[str, Any]:
-        """One flat dictionary."""
+        """Return the row as one flat dictionary."""
         facts = asdict(self)
         for name in ("flops", "bytes"):
             account: Arithmetic | None = getattr(self, name)
@@ -91,7 +91,7 @@ def cost_row(
     small: ModelSize | None,
     plain: PlainRound | None,
 ) -> CostRow:
-    """One draft's account from its sums, its runs, the sizes of both models and b(0)."""
+    """Compute a draft's costs from its summed outcomes, its training runs, both models' sizes and b(0)."""
     known = target is not None and small is not None
     return CostRow(
         draft=draft,
@@ -108,7 +108,7 @@ def cost_row(
 
 
 def _flops(served: AcceptanceRow, trained: RunTotals | None, target: ModelSize, small: ModelSize) -> Arithmetic:
-    """Equation 6: drafted · F_q + (drafted + rounds) · F_p + trained · 3 F_q."""
+    """Compute Equation 6: drafted · F_q + (drafted + rounds) · F_p + trained · 3 F_q."""
     return Arithmetic(
         draft=FORWARD * float(small.parameters) * served.drafted,
         target=FORWARD * float(target.parameters) * (served.drafted + served.rounds),
@@ -118,7 +118,7 @@ def _flops(served: AcceptanceRow, trained: RunTotals | None, target: ModelSize, 
 
 
 def _bytes(served: AcceptanceRow, trained: RunTotals | None, target: ModelSize, small: ModelSize) -> Arithmetic:
-    """Table 5: rounds · M + drafted · m + steps · m, against emitted · M."""
+    """Compute Table 5: rounds · M + drafted · m + steps · m, against emitted · M."""
     return Arithmetic(
         draft=float(small.bytes) * served.drafted,
         target=float(target.bytes) * served.rounds,

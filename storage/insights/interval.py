@@ -1,4 +1,4 @@
-"""How sure a difference of two acceptance rates is, from sums in buckets of time."""
+"""The confidence interval of a difference between two acceptance rates, from sums in buckets of time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 Bucket = tuple[int, int]
-"""Accepted, and judged (accepted and rejections)."""
+"""(accepted, judged) tokens of one bucket, judged = accepted + rejections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +19,22 @@ class Rate:
     variance: float | None
     """None with fewer than two buckets."""
     freedom: int
-    """Degrees of freedom: buckets less one."""
+    """Degrees of freedom: number of buckets − 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Where a difference lies, with some confidence."""
+    """A difference and the two ends of its confidence interval."""
 
     low: float
     high: float
 
 
 def rate(buckets: Sequence[Bucket]) -> Rate:
-    """Σ accepted ÷ Σ judged; its variance is that of a ratio of means, linearised (Cochran, Sampling Techniques, 6.3).
+    """Return Σ accepted ÷ Σ judged, with the linearised variance of a ratio of means (Cochran, Sampling Techniques,
+    6.3).
 
-    Tokens of one bucket depend on each other; buckets are taken as independent, which is what the interval rests on.
+    Tokens within a bucket may be dependent; the interval assumes that buckets are independent.
     """
     judged = [bucket for bucket in buckets if bucket[1]]
     total, n = sum(below for _, below in judged), len(judged)
@@ -47,7 +48,7 @@ def rate(buckets: Sequence[Bucket]) -> Rate:
 
 
 def difference(before: Rate, after: Rate, confidence: float) -> Interval | None:
-    """Welch's two-sided interval of after − before; None where a side says nothing of its spread."""
+    """Return Welch's two-sided interval of after − before; None where a side has no variance estimate."""
     if before.value is None or after.value is None or before.variance is None or after.variance is None:
         return None
     gain, variance = after.value - before.value, before.variance + after.variance
@@ -59,8 +60,11 @@ def difference(before: Rate, after: Rate, confidence: float) -> Interval | None:
 
 
 def student(probability: float, freedom: float) -> float:
-    """The quantile of Student's t, p ≥ 1/2: its expansion around the normal one (Abramowitz and Stegun 26.7.5); exact
-    at 1 and 2 degrees, where that is off. Within 2 % from 3 degrees on for p ≤ 0.995: storage has no SciPy."""
+    """Return the quantile of Student's t distribution for p ≥ 1/2 (storage does not depend on SciPy).
+
+    Expands it around the normal quantile (Abramowitz and Stegun 26.7.5); exact at 1 and 2 degrees of freedom, where the
+    expansion is poor. Within 2 % from 3 degrees on for p ≤ 0.995.
+    """
     if freedom < 1.5:
         return math.tan(math.pi * (probability - 0.5))
     if freedom < 2.5:

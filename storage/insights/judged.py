@@ -1,6 +1,6 @@
-"""The tokens that were drafted and emitted in the newest kept requests; of segments only these columns are read.
+"""Drafted and emitted tokens of the newest stored requests; only these columns of the segments are read.
 
-What was drafted behind a refused token is not kept: *proposed* here means judged by the target.
+Tokens drafted after a rejected one are not stored: *proposed* here means judged by the target.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class JudgedPositions:
-    """Positions of ``requests`` requests, one after another: (n,) arrays."""
+    """The token positions of ``requests`` requests, concatenated: (n,) arrays."""
 
     requests: int
     kinds: Ints
-    """TokenKind."""
+    """(n,) values of TokenKind."""
     drafted: Ints
-    """The token that the draft proposed; the emitted one where it proposed none."""
+    """(n,) tokens that the draft proposed; the emitted token where it proposed none."""
     emitted: Ints
 
     def __len__(self) -> int:
@@ -42,12 +42,12 @@ class JudgedPositions:
 
     @property
     def whole(self) -> bool:
-        """Whether accepted tokens are among them: not where only refusals were recorded."""
+        """Whether accepted tokens are included; False where only rejections were recorded."""
         return not len(self) or bool((self.kinds == TokenKind.ACCEPTED).any())
 
 
 def judged(db: Database, place: SegmentPlace, window: Window, limit: int) -> JudgedPositions:
-    """Of the newest ``limit`` requests in the window. ``place`` has the segments. Raises SegmentDamaged."""
+    """Read the positions of the newest ``limit`` requests in the window from their segments. Raises SegmentDamaged."""
     with db.session(read_only=True) as session:
         places = sorted(_places(session, window, limit))
     parts = [part for path, group in groupby(places, key=lambda row: row[:2]) for part in _parts(place, path, group)]
@@ -58,7 +58,7 @@ def judged(db: Database, place: SegmentPlace, window: Window, limit: int) -> Jud
 
 
 def _places(session: Session, window: Window, limit: int) -> list[tuple[str, str, int]]:
-    """(segment id, path, row) of the newest requests."""
+    """Return (segment id, path, row) of the newest requests in the window."""
     columns = (SegmentRow.id, SegmentRow.path, SampleRow.row)
     query = select(*columns).join_from(SampleRow, SegmentRow, SampleRow.segment_id == SegmentRow.id)
     newest = SampleRow.created_at.desc(), SampleRow.request_id
@@ -80,7 +80,7 @@ def _wanted(window: Window) -> Iterator[Any]:
 
 
 def _parts(place: SegmentPlace, segment: tuple[str, ...], places: Iterator[Any]) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """(kinds, drafted, emitted) of each request; none when a purge has replaced the segment in the meantime."""
+    """Yield (kinds, drafted, emitted) of each request; nothing when a purge has replaced the segment meanwhile."""
     segment_id, path = segment
     columns = read_columns(place, segment_id, path, ("tokens", "positions", "kinds", "drafted"))
     for row in [] if columns is None else [each[2] for each in places]:
@@ -89,5 +89,5 @@ def _parts(place: SegmentPlace, segment: tuple[str, ...], places: Iterator[Any])
 
 
 def count(tokens: Ints, which: Sequence[bool] | npt.NDArray[np.bool_], size: int) -> Ints:
-    """(size,) how often each token is among those chosen."""
+    """Return how often each token id occurs among the selected positions, shape (size,)."""
     return np.bincount(tokens[which], minlength=size)

@@ -1,4 +1,4 @@
-"""b(0): what a round without a draft would take, from the outcomes that are kept one by one."""
+"""b(0), the time of a round without a draft, estimated from the log of single outcomes."""
 
 from __future__ import annotations
 
@@ -12,34 +12,39 @@ from storage.sql.database import Database
 from storage.sql.tables import OutcomeRow
 
 ENOUGH = 200
-"""Rounds without a draft from which their own mean is taken."""
+"""Undrafted rounds from which their own mean is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainRound:
-    """Milliseconds of a request's share of a round that verifies nothing, and how they were found; not above what
-    verifying takes in the mean round."""
+    """One request's share of a round without drafted tokens, in milliseconds, and how it was estimated.
+
+    Never more than verification takes in the mean round.
+    """
 
     ms: float
     how: str
-    """``measured``: rounds without a draft; ``fitted``: verify_ms = b(0) rounds + slope drafted, by least squares."""
+    """``measured`` from rounds without a draft, or ``fitted`` as verify_ms = b(0) rounds + slope drafted by least
+    squares."""
     rounds: int
-    """Rounds that say so."""
+    """Number of rounds that the estimate rests on."""
 
 
 def plain_round(db: Database) -> PlainRound | None:
-    """None where the log is empty, or all drafts were of one length, from which no line follows."""
+    """Estimate b(0); None where the log is empty, or all drafts had one length, which determines no line."""
     with db.session(read_only=True) as session:
         hurry(session)
         n, d, dd, v, dv, rounds, spent = (float(value or 0) for value in session.execute(select(*_sums())).one())
     if rounds < ENOUGH:
         return fit(n, d, dd, v, dv)
-    return PlainRound(min(spent / rounds, v / n), "measured", int(rounds))  # a cold minute must not praise drafts
+    return PlainRound(min(spent / rounds, v / n), "measured", int(rounds))  # a cold minute must not flatter drafts
 
 
 def _sums() -> list[Any]:
-    """Σ n, Σ d, Σ d²/n, Σ v, Σ d v/n: the normal equations where an outcome's variance goes with its rounds n; then
-    Σ n and Σ v of those that drafted nothing."""
+    """Return the sums for :func:`fit`, then Σ n and Σ v of the outcomes that drafted nothing.
+
+    The first are Σ n, Σ d, Σ d²/n, Σ v and Σ d v/n: the normal equations for a variance proportional to the rounds n.
+    """
     n, d, v = (cast(column, Float) for column in (OutcomeRow.rounds, OutcomeRow.drafted, OutcomeRow.verify_ms))
     per_round = d / func.nullif(n, 0)
     plain = [func.sum(case((OutcomeRow.drafted == 0, column), else_=0.0)) for column in (n, v)]
@@ -47,7 +52,7 @@ def _sums() -> list[Any]:
 
 
 def fit(n: float, d: float, dd: float, v: float, dv: float) -> PlainRound | None:
-    """The line's value at no draft, from the sums; not above the mean round, which has drafts in it."""
+    """Return the fitted line's value at no draft, at most the mean round, which includes drafts."""
     determinant = n * dd - d * d
     if n <= 0 or determinant <= 1e-6 * n * max(dd, 1.0):
         return None

@@ -1,4 +1,4 @@
-"""Acceptance by place in the draft."""
+"""Acceptance by position in the draft."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from storage.sql.spans import SPANS
 from storage.sql.tables import PositionRow
 
 GROUPS: dict[str, Any] = {"route": PositionRow.route, "version": PositionRow.draft_version} | dict.fromkeys(SPANS)
-"""What places can be told apart by besides; a time is the Unix second at which it starts."""
+"""Columns to group by besides the position; a time is the Unix second at which its span starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceRow:
-    """One place in the draft, counted from 0, within one group."""
+    """The counts of one position in the draft, from 0, within one group."""
 
     by: Mapping[str, Any]
     position: int
     drafted: int
     accepted: int
     refused: int
-    """Rounds that this place ended."""
+    """Rounds that ended with a rejection at this position."""
 
     @property
     def alpha(self) -> float | None:
-        """The chance that a token is accepted here, given that all before it were: accepted ÷ (accepted + refused)."""
+        """Conditional acceptance rate at this position, given that all before were accepted: accepted ÷ (accepted +
+        refused)."""
         return ratio(self.accepted, self.accepted + self.refused)
 
     @property
     def draft_acceptance_rate(self) -> float | None:
-        """Accepted ÷ drafted here; vLLM's counters by position say the same."""
+        """Accepted ÷ drafted at this position, as in vLLM's per-position counters."""
         return ratio(self.accepted, self.drafted)
 
     @property
     def wasted(self) -> int:
-        """Drafted behind a token that was refused, and so never judged."""
+        """Tokens drafted here after a rejected token, and so never judged."""
         return self.drafted - self.accepted - self.refused
 
     def as_dict(self) -> dict[str, Any]:
-        """One flat dictionary: the group, the place, the measures, the counts."""
+        """Return the group, the position, the measures and the counts as one flat dictionary."""
         facts = asdict(self)
         by, position = facts.pop("by"), facts.pop("position")
         rates = {"alpha": self.alpha, "draft_acceptance_rate": self.draft_acceptance_rate}
@@ -53,7 +54,8 @@ class PlaceRow:
 
 
 def positions(db: Database, window: Window, by: Sequence[str] = ()) -> list[PlaceRow]:
-    """Places in the draft, by any of route, version, and one of minute, hour, day. Raises BadInput for another."""
+    """Return acceptance by position, grouped by route, version, and one of minute, hour, day. Raises BadInput for
+    another."""
     if unknown := [name for name in by if name not in GROUPS]:
         raise BadInput(reason=f"Places in a draft cannot be told apart by {unknown[0]!r}; known: {', '.join(GROUPS)}.")
     columns = {name: GROUPS[name] for name in by} | {"position": PositionRow.position}

@@ -1,4 +1,4 @@
-"""Why acceptance is low: where rejections concentrate, and what the target wanted instead."""
+"""Where rejections concentrate, and which tokens the target wanted instead."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ KINDS = ("position", "route", "token")
 
 @dataclass(frozen=True, slots=True)
 class RejectionRow:
-    """Rejections that have something in common."""
+    """The rejections of one position, one route, or one pair of tokens."""
 
     by: dict[str, Any]
-    """``position``; or ``route``; or ``drafted`` and ``wanted``, two token ids."""
+    """The group's key: ``position``; or ``route``; or ``drafted`` and ``wanted``, two token ids."""
     rejections: int
     share: float
-    """Of all rejections that were looked at."""
+    """Share of all rejections examined."""
     alpha: float | None
-    """Acceptance rate there; of a pair of tokens, how often the drafted one is accepted."""
+    """Acceptance rate of the group; for a pair of tokens, that of the drafted token."""
 
     def as_dict(self) -> dict[str, Any]:
-        """One flat dictionary."""
+        """Return the row as one flat dictionary."""
         return {**self.by, "rejections": self.rejections, "share": self.share, "alpha": self.alpha}
 
 
 def by_position(places: Sequence[PlaceRow]) -> list[RejectionRow]:
-    """Place after place."""
+    """Return rejections by position, in order of position."""
     total = sum(place.refused for place in places)
     return [
         RejectionRow({"position": place.position}, place.refused, ratio(place.refused, total) or 0.0, place.alpha)
@@ -43,7 +43,7 @@ def by_position(places: Sequence[PlaceRow]) -> list[RejectionRow]:
 
 
 def by_route(routes: Sequence[AcceptanceRow]) -> list[RejectionRow]:
-    """The route with most rejections first."""
+    """Return rejections by route, most rejections first."""
     total = sum(row.rejections for row in routes)
     ranked = sorted(routes, key=lambda row: -row.rejections)
     return [
@@ -53,7 +53,7 @@ def by_route(routes: Sequence[AcceptanceRow]) -> list[RejectionRow]:
 
 
 def by_token(judged: JudgedPositions, top: int) -> list[RejectionRow]:
-    """The ``top`` most frequent pairs of a drafted token and the one that the target wanted, most frequent first."""
+    """Return the ``top`` most frequent (drafted, wanted) pairs of rejected and target token, most frequent first."""
     refused = judged.kinds == TokenKind.REJECTED
     pairs, counts = np.unique(np.stack([judged.drafted[refused], judged.emitted[refused]]), axis=1, return_counts=True)
     proposed, accepted = judged.drafted[judged.kinds != TokenKind.UNDRAFTED], judged.kinds == TokenKind.ACCEPTED

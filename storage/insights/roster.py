@@ -1,4 +1,4 @@
-"""The serving processes as people ask for them: what each drafts with, and whether that is what it should."""
+"""The serving processes for display: which version each drafts with, and whether it is the intended one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from storage.versions.canaries import Canary, CanaryState
 
 
 def roster(store: Store) -> list[dict[str, Any]]:
-    """A row a process, oldest first, in JSON's own types: the record's fields, ``age`` (seconds since its heartbeat)
-    and ``drafts``, a list: draft, the routes that it serves, version, digest, whether it is the one that this process
-    should serve (``matches``), and whether it tries it before the others (``canary``)."""
+    """Return a dictionary for each process, oldest first, in JSON types.
+
+    Each holds the record's fields, ``age`` (seconds since its heartbeat), and ``drafts``: a list with draft, the routes
+    served, version, digest, whether that is the version this process should serve (``matches``), and whether the
+    process tries it before the others (``canary``).
+    """
     routes: dict[str, list[str]] = {}
     for route in store.routes.list():
         for name in route.drafts:

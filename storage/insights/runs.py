@@ -1,4 +1,4 @@
-"""Training runs: how long they took, what they trained on, what came of them."""
+"""Training runs: their duration, data and results."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class RunAnswer:
-    """One run."""
+    """One training run."""
 
     run: str
     draft: str
     state: str
     started_at: float
     seconds: float | None
-    """From claim to end, gate included; None while it runs."""
+    """Seconds from claim to end, gate included; None while it runs."""
     training_seconds: float | None
-    """Of those, spent in training."""
+    """The part of ``seconds`` spent in training."""
     requests: int
-    """Claimed."""
+    """Number of requests claimed."""
     positions: int | None
-    """Trained on, once an epoch, replayed ones included."""
+    """Positions trained on, counted once an epoch, replayed ones included."""
     steps: int | None
     gain: float | None
-    """What the gate measured: the candidate's acceptance less the current version's."""
+    """Acceptance gain measured by the gate: the candidate's rate minus the current version's."""
     version: str | None
     reason: str | None
-    """Why it failed, or was rejected without a gate."""
+    """Reason for a failure, or for a rejection without a gate."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """All runs of one draft in a window."""
+    """Totals over one draft's runs in a window."""
 
     draft: str
     runs: int
     published: int
     rejected: int
     failed: int
-    """Failed or lost."""
+    """Runs that failed or were lost."""
     seconds: float
-    """From claim to end, gates included, of those that ended."""
+    """Seconds from claim to end, gates included, of the runs that ended."""
     positions: int
     steps: int
     last_start: float
@@ -62,7 +62,7 @@ class RunTotals:
 
 
 def runs(db: Database, window: Window, limit: int) -> list[RunAnswer]:
-    """The newest runs that started in the window, newest first."""
+    """Return the newest runs that started in the window, newest first."""
     query = select(*COLUMNS).where(*_wanted(window)).order_by(RunRow.started_at.desc(), RunRow.id).limit(limit)
     with db.session(read_only=True) as session:
         hurry(session)
@@ -70,7 +70,7 @@ def runs(db: Database, window: Window, limit: int) -> list[RunAnswer]:
 
 
 def totals(db: Database, window: Window) -> list[RunTotals]:
-    """One row a draft."""
+    """Return the totals, one row a draft."""
     ended = case((RunRow.finished_at.is_not(None), RunRow.finished_at - RunRow.started_at), else_=0.0)
     query = select(
         RunRow.draft, func.count(), _in(RunState.PUBLISHED), _in(RunState.REJECTED),
@@ -93,7 +93,7 @@ def _in(*states: RunState) -> Any:
 
 
 def _number(key: str) -> Any:
-    """A number in the results, summed; runs that have none count 0."""
+    """Return SQL that sums a number in the runs' results; a run without it counts 0."""
     return func.coalesce(func.sum(cast(RunRow.result[key].as_string(), Float)), 0)
 
 

@@ -1,4 +1,4 @@
-"""How single requests went under one draft version: what two versions are compared by while both serve."""
+"""Acceptance of single requests under one draft version: what a canary comparison works on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from storage.sql.tables import OutcomeRow
 
 @dataclass(frozen=True, slots=True)
 class ServedPart:
-    """One request's part under one version."""
+    """The part of one request that was decoded under one version."""
 
     route: str
     requests: int
-    """1; 0 for the earlier parts of a request that lived through a swap."""
+    """1, or 0 for the earlier parts of a request that lived through a swap."""
     accepted: int
     rejections: int
     emitted: int
@@ -29,7 +29,7 @@ class ServedPart:
 
 
 def served(db: Database, version: str, since: float, limit: int) -> list[ServedPart]:
-    """The newest ones that ended from ``since`` (Unix seconds) on, newest first."""
+    """Return the newest parts that ended at ``since`` (Unix seconds) or later, newest first."""
     columns = (getattr(OutcomeRow, name) for name in ServedPart.__dataclass_fields__)
     query = select(*columns).where(OutcomeRow.draft_version == version, OutcomeRow.finished_at >= since)
     with db.session(read_only=True) as session:

@@ -1,6 +1,6 @@
-"""The one read-only service behind ``osd stats``, ``osd metrics``, and whatever shows the same things elsewhere.
+"""The read-only query service behind ``osd stats``, ``osd metrics`` and the dashboard.
 
-It answers with records and formats nothing. Every method takes one or two transactions that hold no lock.
+It returns records and formats nothing. Every method takes one or two transactions that hold no lock.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from storage.sql.spans import DAY
 from storage.store import Store
 
 REQUESTS = 400
-"""Newest kept requests that questions about tokens look at, on each side."""
+"""Newest stored requests that queries about tokens read, on each side."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostAnswer:
-    """The drafts' accounts, and what they rest on."""
+    """The cost rows of all drafts, and the model size and b(0) that they rest on."""
 
     rows: list[CostRow]
     target: ModelSize | None
@@ -37,49 +37,52 @@ class CostAnswer:
 
 
 class Answers:
-    """Questions to a store. Raises StoreError where it cannot be reached or trusted, BadInput for a bad question."""
+    """Queries to a store. Raises StoreError where it cannot be reached or trusted, BadInput for a bad query."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def acceptance(self, window: Window = EVERYTHING, by: Sequence[str] = ()) -> list[AcceptanceRow]:
-        """Acceptance by any of route, version, controller, tenant, worker, and one of minute, hour, day."""
+        """Return acceptance grouped by route, version, controller, tenant, worker, and one of minute, hour, day."""
         found = self.store.outcomes
         return found.acceptance(
             by, window.since, window.until, route=window.route, draft=window.draft, version=window.version
         )
 
     def positions(self, window: Window = EVERYTHING, by: Sequence[str] = ()) -> list[PlaceRow]:
-        """Acceptance by place in the draft, and by any of route, version, and one of minute, hour, day."""
+        """Return acceptance by position in the draft, grouped by route, version, and one of minute, hour, day."""
         return positions(self.store.db, window, by)
 
     def change(self, version: str, *, window: float = DAY, confidence: float = 0.95) -> list[ChangeRow]:
-        """Before and after a version began to serve; ``window`` seconds on either side. Raises UnknownVersion."""
+        """Return acceptance before and after a version began to serve, ``window`` seconds on either side.
+
+        Raises UnknownVersion.
+        """
         return change(self.store.db, version, window, confidence)
 
     def tokens(self, before: Window, after: Window, *, requests: int = REQUESTS, top: int = TOP) -> list[TokenRow]:
-        """Precision and recall of the most frequent tokens in two sets of kept requests."""
+        """Return precision and recall of the most frequent tokens in two sets of stored requests."""
         return tokens(self.judged(before, requests), self.judged(after, requests), top)
 
     def rejections(self, window: Window = EVERYTHING, *, top: int = 20, requests: int = REQUESTS) -> list[RejectionRow]:
-        """By place, by route, and by token, in this order."""
+        """Return rejections by position, by route, and by token, in this order."""
         places, routes = self.positions(window), self.acceptance(window, ["route"])
         return [*by_position(places), *by_route(routes), *by_token(self.judged(window, requests), top)]
 
     def judged(self, window: Window, requests: int = REQUESTS) -> JudgedPositions:
-        """Drafted and emitted tokens of the newest kept requests."""
+        """Return drafted and emitted tokens of the newest stored requests."""
         return judged(self.store.db, self.store.samples.place, window, requests)
 
     def runs(self, window: Window = EVERYTHING, *, limit: int = 50) -> list[RunAnswer]:
-        """The newest training runs, newest first."""
+        """Return the newest training runs, newest first."""
         return runs(self.store.db, window, limit)
 
     def run_totals(self, window: Window = EVERYTHING) -> list[RunTotals]:
-        """Training runs summed, a row a draft; acceptance heads have rows of their own."""
+        """Return totals of the training runs, one row a draft; acceptance heads have rows of their own."""
         return totals(self.store.db, window)
 
     def cost(self, window: Window = EVERYTHING, *, target: ModelSize | None = None) -> CostAnswer:
-        """What was spent and saved, a row a draft, its acceptance head's training included."""
+        """Return costs and savings, one row a draft, the training of its acceptance head included."""
         served, trained = self._served(window), {row.draft: row for row in self.run_totals(replace(window, draft=None))}
         plain = plain_round(self.store.db)
         rows = [
@@ -89,19 +92,19 @@ class Answers:
         return CostAnswer(rows, target, plain)
 
     def _served(self, window: Window) -> dict[str, AcceptanceRow]:
-        """By draft."""
+        """Return acceptance by draft."""
         drafts = [window.draft] if window.draft else sorted({version.draft for version in self.store.versions.list()})
         found = {name: self.acceptance(replace(window, draft=name)) for name in drafts}
         return {name: rows[0] for name, rows in found.items() if rows}
 
     def _size(self, draft: str) -> ModelSize | None:
-        """Of the weights that the draft started with: an adapter is read beside them, and is small."""
+        """Return the size of a draft's root version: an adapter is read beside it and is small."""
         first = min(self.store.versions.list(draft), key=lambda version: version.number, default=None)
         return None if first is None else model_size(self.store.versions.folder(first))
 
 
 def _together(draft: str, trained: dict[str, RunTotals]) -> RunTotals | None:
-    """A draft's runs, and the seconds of its head's."""
+    """Return the totals of a draft's runs, with the seconds of its acceptance head's runs added."""
     own, head = trained.get(draft), trained.get(head_of(draft))
     if own is None or head is None:
         return own

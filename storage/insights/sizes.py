@@ -1,4 +1,4 @@
-"""How large a model is, by the headers of its safetensors files: exact, and no weight is read."""
+"""Model sizes, read exactly from the headers of safetensors files without loading weights."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from storage.errors import ModelFileDamaged
 BITS = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "F16": 16, "BF16": 16, "I16": 16, "I8": 8, "U8": 8, "BOOL": 8}
 BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "U16": 16, "U32": 32, "U64": 64}
 LONGEST_HEADER = 100_000_000
-"""Bytes; the format allows no more."""
+"""Bytes of the longest header that the format allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """A model's numbers."""
+    """A model's number of parameters and bytes."""
 
     parameters: int
     bytes: int
-    """As stored: a server that loads it in another type moves other amounts."""
+    """Bytes as stored; a server that loads another type moves other amounts."""
 
 
 def model_size(folder: Path) -> ModelSize | None:
-    """Of the safetensors files in a folder; None where there are none. Raises ModelFileDamaged."""
+    """Return the size of the safetensors files in a folder; None where there are none. Raises ModelFileDamaged."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         return None
@@ -35,7 +35,7 @@ def model_size(folder: Path) -> ModelSize | None:
 
 
 def _tensors(file: Path) -> list[tuple[int, int]]:
-    """(numbers, bits of each) of every tensor."""
+    """Return (number of elements, bits of each) of every tensor in a file."""
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))

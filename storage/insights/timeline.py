@@ -1,4 +1,4 @@
-"""Acceptance over the last minutes to months, by route, with what happened in between: for those who watch it live."""
+"""Acceptance over the last minutes to months, by route, with the events in between, for the dashboard."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from storage.sql.tables import OutcomeRow, RouteProposalRow, VersionRow
 
 COUNTS = ("requests", "rounds", "drafted", "accepted", "rejections", "emitted", "draft_ms", "verify_ms")
 LIVE_SECONDS = 900.0
-"""Up to so far back the single outcomes are asked, and buckets may be shorter than a minute."""
+"""Longest stretch in seconds answered from single outcomes, where buckets may be shorter than a minute."""
 LIVE_BUCKETS = 90
 WIDTHS = (5, 10)
-"""Seconds of a live bucket: the least with which there are not more than LIVE_BUCKETS."""
+"""Bucket lengths in seconds of a live timeline: the smallest that makes at most LIVE_BUCKETS buckets is used."""
 NEWEST = 200
-"""Marks of a kind at most."""
+"""Maximum number of marks of each kind."""
 JUDGED_NO = (VersionState.CANDIDATE.value, VersionState.REJECTED.value)
 LEFT = (VersionState.ROLLED_BACK.value, VersionState.QUARANTINED.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One route in one bucket of time."""
+    """The outcomes of one route in one bucket of time."""
 
     route: str
     at: float
-    """Unix seconds; the bucket's start."""
+    """Start of the bucket, Unix seconds."""
     requests: int
     accepted: int
     judged: int
-    """Accepted tokens and rejections."""
+    """Accepted tokens plus rejections."""
     alpha: float | None
     length: float | None
-    """τ: tokens a round."""
+    """τ: tokens emitted a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened, with what it happened to."""
+    """An event on the timeline, with its subject."""
 
     at: float
     kind: str
@@ -58,7 +58,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Points by time, marks by time, and the width of a bucket."""
+    """Points and marks in order of time, and the width of a bucket in seconds."""
 
     since: float
     until: float
@@ -68,7 +68,7 @@ class Timeline:
 
 
 def timeline(db: Database, since: float, until: float) -> Timeline:
-    """Of all routes; buckets get longer with the time that is asked for, so that there are at most a few hundred."""
+    """Return the timeline of all routes, in buckets wide enough that there are at most a few hundred."""
     seconds = until - since
     if seconds <= LIVE_SECONDS:
         bucket, points = _live(db, since, until)
@@ -116,7 +116,8 @@ def _point(route: str, at: float, sums: Sequence[Any]) -> Point:
 
 
 def marks(db: Database, since: float, until: float) -> list[Mark]:
-    """Versions that were given out, promotions, returns (an admin's and the watch's), and routes that drifted."""
+    """Return the newest events: versions published, promotions, rollbacks (an admin's and the watch's), drifted
+    routes."""
     with db.session(read_only=True) as session:
         found = [*_versions(session), *_promotions(session), *_drifts(session)]
     return sorted((mark for mark in found if since <= mark.at <= until), key=lambda mark: mark.at)
@@ -146,25 +147,25 @@ def _drifts(session: Session) -> Iterator[Mark]:
 
 @dataclass(frozen=True, slots=True)
 class Lately:
-    """The newest outcomes, summed, a rate a second where it says so."""
+    """The newest outcomes, summed; rates are per second."""
 
     seconds: float
-    """How much time the sums are of."""
+    """Length of the window in seconds."""
     requests: int
     requests_per_second: float
     tokens_per_second: float
     alpha: float | None
     length: float | None
-    """τ"""
+    """Mean acceptance length τ."""
     gamma: float | None
     """Tokens drafted a round."""
     emitted: int
     decode_ms: float
-    """Drafting and verifying, each request's own share."""
+    """Drafting and verifying, counting each request's own share of its batch's time."""
 
 
 def lately(db: Database, since: float, until: float) -> Lately:
-    """All servers of the store together."""
+    """Return the newest outcomes summed over all servers of the store."""
     query = select(*(func.coalesce(func.sum(getattr(OutcomeRow, name)), 0) for name in COUNTS))
     with db.session(read_only=True) as session:
         hurry(session)

@@ -1,7 +1,8 @@
 """Which tokens a draft learned: precision and recall of the target's most frequent ones, before and after.
 
-Section 5.5 of online speculative decoding (Figure 7, Table 6): precision of token i is how often it was accepted by
-how often it was proposed; recall is how often it was accepted by how often it is in the answers.
+Section 5.5 of online speculative decoding (Figure 7, Table 6): a token's precision is how often it was accepted
+divided by how often it was proposed; its recall is how often it was accepted divided by how often it appears in the
+answers.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from storage.insights.judged import Ints, JudgedPositions, count
 from storage.records import TokenKind, ratio
 
 TOP = 100
-"""Tokens that are looked at: the most frequent ones of the answers, as in the paper."""
+"""Number of most frequent tokens examined, as in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """One token in one set of requests."""
+    """Counts of one token in one set of requests."""
 
     proposed: int
     accepted: int
@@ -40,7 +41,7 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """What became of one token."""
+    """One token's counts before and after."""
 
     rank: int
     """1 for the token that appears most often in both sets together."""
@@ -50,16 +51,16 @@ class TokenRow:
 
     @property
     def precision_gain(self) -> float | None:
-        """After − before; None where it was not proposed on a side."""
+        """After − before; None where one side never proposed it."""
         return _gain(self.before.precision, self.after.precision)
 
     @property
     def recall_gain(self) -> float | None:
-        """After − before; None where it did not appear on a side."""
+        """After − before; None where it never appeared on one side."""
         return _gain(self.before.recall, self.after.recall)
 
     def as_dict(self) -> dict[str, Any]:
-        """One flat dictionary."""
+        """Return the row as one flat dictionary."""
         facts: dict[str, Any] = {"rank": self.rank, "token": self.token}
         for measure in ("precision", "recall"):
             for side in ("before", "after"):
@@ -71,9 +72,9 @@ class TokenRow:
 
 
 def tokens(before: JudgedPositions, after: JudgedPositions, top: int = TOP) -> list[TokenRow]:
-    """The ``top`` most frequent tokens of both sets together, most frequent first.
+    """Return the ``top`` most frequent tokens of both sets together, most frequent first.
 
-    Raises BadInput where a set has no requests, or refusals alone, which say nothing of what was accepted.
+    Raises BadInput where a set has no requests, or rejections alone, which do not show what was accepted.
     """
     for name, side in (("before", before), ("after", after)):
         _require(name, side)
@@ -98,7 +99,7 @@ def _require(name: str, side: JudgedPositions) -> None:
 
 
 def _counted(side: JudgedPositions, size: int) -> Ints:
-    """(3, size) proposed, accepted, appeared."""
+    """Return how often each token was proposed, accepted and emitted, shape (3, size)."""
     accepted = side.kinds == TokenKind.ACCEPTED
     proposed = side.kinds != TokenKind.UNDRAFTED
     everything = np.ones(len(side), bool)
