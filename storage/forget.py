@@ -1,10 +1,10 @@
-"""Forgetting requests or a tenant: nothing of what was said stays, and the versions that learned from it are named.
+"""Forgetting of requests or of a tenant: their text is deleted, and the versions that learned from it are named.
 
-What goes: the samples (segments are written anew without them), the lines in the log of recent outcomes. What stays:
-sums by minute, which name no request; the ids of requests in the runs that claimed them, by which the versions are
-found; a line in the trail of admins' changes, by which what still comes is refused (:mod:`storage.replay.forgotten`).
-Weights cannot be made to forget: they are named. Stored tables of n-grams are deleted
-(:mod:`storage.versions.forgotten_tables`)."""
+Deleted are the samples (segments are rewritten without them), their lines in the log of recent outcomes, and stored
+tables of n-grams (:mod:`storage.versions.forgotten_tables`). Kept are sums by minute, which name no request; request
+ids in the runs that claimed them, from which the versions are found; and a line in the audit trail, by which late
+arrivals are refused (:mod:`storage.replay.forgotten`). Weights cannot forget, so their versions are named.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from storage.versions.weight_place import WeightPlace
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was forgotten, and who has learned from it."""
+    """What was forgotten, and which versions had learned from it."""
 
     purged: Purged
     outcomes: int
-    """Lines of the log of recent outcomes."""
+    """Lines deleted from the log of recent outcomes."""
     learned: Learned
     tables: int
-    """Versions of n-gram tables that were deleted, because they had begun to learn before."""
+    """Versions of n-gram tables that were deleted because they began to learn before."""
 
 
 class Forgetter:
-    """Forgets what is kept in segments of ``place`` and its index, and in tables among ``weights``."""
+    """Forgets requests in segments of ``place`` and their index, and n-gram tables among ``weights``."""
 
     def __init__(self, db: Database, place: SegmentPlace, weights: WeightPlace) -> None:
         self._db, self._weights = db, weights
@@ -49,10 +49,10 @@ class Forgetter:
     def forget(
         self, request_ids: Sequence[str] = (), *, tenant: str | None = None, who: str | None = None
     ) -> Forgotten:
-        """Forget requests, or all of a tenant's. ``who`` is written into the trail; None is the login's name.
+        """Forget requests, or all of a tenant's. ``who`` is written into the audit trail; None is the login's name.
 
-        Raises BadInput unless it is one of the two, ForgottenAhead when nothing is known of any of the requests,
-        SegmentDamaged after all that can be read was forgotten.
+        Raises BadInput unless exactly one of the two is given, ForgottenAhead when none of the requests is known, and
+        SegmentDamaged after everything readable was forgotten.
         """
         if bool(request_ids) == (tenant is not None):
             raise BadInput(reason="Say what to forget: requests by their ids, or a tenant.")
@@ -72,12 +72,12 @@ class Forgetter:
         return Forgotten(purged, outcomes, learned, tables)
 
     def news(self, line: int) -> News:
-        """What was forgotten after a line of the trail; 0 is before all of them."""
+        """Return what was forgotten after a line of the audit trail; 0 comes before all of them."""
         with self._db.session(read_only=True) as session:
             return news_after(session, line)
 
     def drop_tables(self) -> list[str]:
-        """See :func:`storage.versions.forgotten_tables.drop_tables`."""
+        """Delete tables of n-grams, see :func:`storage.versions.forgotten_tables.drop_tables`."""
         return drop_tables(self._db, self._weights)
 
     def _ids_of(self, tenant: str) -> list[str]:
@@ -94,7 +94,7 @@ class Forgetter:
             )
 
     def _note(self, ids: Sequence[str], tenant: str | None, who: str | None) -> int:
-        """The line of the trail, before anything is looked for: what comes from now on is refused."""
+        """Write the line of the audit trail before searching, so that late arrivals are refused; return its id."""
         subject = tenant if tenant is not None else ids[0] if len(ids) == 1 else None
         facts: dict[str, Any] = {"what": REQUEST if tenant is None else TENANT}
         if subject is None:
@@ -104,7 +104,7 @@ class Forgetter:
             return admin_log.note(session, who, ACTION, subject, facts)
 
     def _leave_no_trace(self) -> None:
-        """Freed pages are overwritten as they are freed (``secure_delete``); the log of writes holds older copies."""
+        """Truncate SQLite's WAL, which holds older copies; freed pages are overwritten already (``secure_delete``)."""
         if self._db.dialect == "sqlite":
             with self._db.engine.connect() as connection:
                 connection.rollback()

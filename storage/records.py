@@ -1,6 +1,6 @@
-"""The nouns of osd: what travels between decoding, keeping and learning.
+"""The records of osd: the data that travels between decoding, storing and training.
 
-Records are frozen, carry no tensors, and remember the draft version that made them. Times are Unix
+Records are frozen, contain no tensors, and name the draft version that made them. Times are Unix
 seconds, durations milliseconds, token ids those of the target's tokenizer.
 """
 
@@ -20,16 +20,16 @@ DEFAULT_ROUTE = "default"
 DEFAULT_DRAFT = "default"
 DEFAULT_TENANT = "default"
 EVERYBODY = "*"
-"""The tenant of a pin that holds for all who have none of their own."""
+"""The tenant of a pin that applies to all tenants without one of their own."""
 
 
 def head_of(draft: str) -> str:
-    """The name under which a draft's acceptance heads are kept: they have versions, runs and a lease of their own."""
+    """Return the name under which a draft's acceptance heads have their versions, runs and lease."""
     return f"{draft}.head"
 
 
 def new_id() -> str:
-    """A fresh id for a request or a run: 32 hexadecimal digits."""
+    """Return a fresh id for a request or a run: 32 hexadecimal digits."""
     return uuid.uuid4().hex
 
 
@@ -44,8 +44,10 @@ class Sampling:
     top_p: float | None = None
     """Keep the smallest set of likeliest tokens whose mass reaches p, in (0, 1]; None keeps all."""
     seed: int | None = None
-    """Repeats this request's text, whoever shares its batch, as long as the drafts have the same lengths: under
-    ``fixed`` gamma, not under controllers that look at the clock. None draws a fresh one."""
+    """Makes this request's text repeatable, whatever shares its batch, as long as the drafts have the same lengths.
+
+    That holds under ``fixed`` gamma, not under controllers that look at the clock. None draws a fresh seed.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +56,23 @@ class Request:
 
     prompt_tokens: tuple[int, ...]
     max_new_tokens: int = 128
-    """At most so many tokens come back, the end token included."""
+    """Maximum number of new tokens, the end token included."""
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
     """Generation ends when the text contains one of these; the text returned ends before it."""
     ignore_eos: bool = False
-    """Go on past the end token (for benchmarks of fixed length)."""
+    """Continue past the end token (for benchmarks of fixed length)."""
     route: str | None = None
-    """A route asked for by name; None lets the router choose."""
+    """Route requested by name; None lets the router choose."""
     tenant: str = DEFAULT_TENANT
     learn: bool = True
     """Whether this request may be kept for learning."""
     text: str | None = None
     """The prompt as text, for the router; None lets the engine decode it where a router reads text."""
     language: str | None = None
-    """The prompt's language, ISO 639-1 (else 639-3), where the caller knows it: it wins over guessing."""
+    """The prompt's language if the caller knows it, ISO 639-1 (else 639-3); it overrides detection."""
     gamma: int | None = None
-    """Draft so many tokens every round, at most ``serve.gamma_max``; None leaves it to the controller."""
+    """Draft length for every round, at most ``serve.gamma_max``; None leaves it to the controller."""
     id: str = field(default_factory=new_id)
 
 
@@ -79,34 +81,36 @@ class Round:
     """One draft-then-verify round of one request."""
 
     gamma: int
-    """Tokens that the controller asked for; 0 means no speculation."""
+    """Draft length that the controller asked for; 0 means no speculation."""
     drafted: int
-    """Tokens that were in fact drafted (less than gamma near a length limit or after an early stop); of a tree, all."""
+    """Tokens actually drafted (fewer than gamma near a length limit or after an early stop); for a tree, all its
+    tokens."""
     accepted: int
     """Drafted tokens that the target accepted."""
     emitted: int
-    """Tokens that came out, the target's own included."""
+    """Tokens emitted, the target's own included."""
     draft_ms: float
     """Milliseconds that the batch spent drafting."""
     verify_ms: float
     """Milliseconds that the batch spent in the target's pass and in accepting."""
     draft_version: str
     depth: int | None = None
-    """Tokens one after another; of a tree, how far it went along the way that the target took. None: ``drafted``."""
+    """Length of the drafted chain; for a tree, its depth along the path that the target took. None means
+    ``drafted``."""
 
     @property
     def places(self) -> int:
-        """Places in the text for which tokens were drafted, along the way that the target took."""
+        """Positions of the text for which tokens were drafted, along the path that the target took."""
         return self.drafted if self.depth is None else self.depth
 
     @property
     def rejected(self) -> bool:
-        """Whether the round ended because the target refused a drafted token."""
+        """Whether the round ended with a rejected draft token."""
         return self.accepted < self.places
 
 
 class TokenKind(IntEnum):
-    """How a token of the output came about."""
+    """The origin of an output token."""
 
     ACCEPTED = 0  # the draft proposed it and the target agreed
     REJECTED = 1  # the draft proposed another token, the target corrected it
@@ -115,7 +119,7 @@ class TokenKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One position kept for learning."""
+    """One position stored for learning."""
 
     request_id: str
     position: int
@@ -124,7 +128,7 @@ class Sample:
     drafted: int
     """The token that the draft proposed here; the emitted token where kind is UNDRAFTED."""
     topk_ids: npt.NDArray[np.int32]
-    """(k,) the target's likeliest tokens, likeliest first."""
+    """(k,) the target's likeliest token ids, likeliest first."""
     topk_logprobs: npt.NDArray[np.float16]
     """(k,) their natural log-probabilities at temperature 1, before any warping."""
     outside: float
@@ -136,7 +140,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSamples:
-    """Everything that one finished request leaves for learning: its tokens and m sampled positions."""
+    """Everything that one finished request stores for learning: its tokens and m sampled positions."""
 
     request_id: str
     route: str
@@ -196,10 +200,10 @@ class Outcome:
     """1, or 0 for the earlier parts of a request that lived through a swap."""
     rounds: int
     drafted: int
-    """Tokens that were verified; of trees, all."""
+    """Drafted tokens that were verified; for trees, all their tokens."""
     accepted: int
     rejections: int
-    """Rounds that ended with a drafted token refused."""
+    """Rounds that ended with a rejected draft token."""
     emitted: int
     prompt_tokens: int
     draft_ms: float
@@ -207,9 +211,12 @@ class Outcome:
     verify_ms: float
     """This request's share of the batch's verifying time."""
     positions: tuple[tuple[int, int, int], ...] = ()
-    """For each place in a draft, from the first on: rounds that drafted a token there, rounds in which it was accepted,
-    and rounds that it ended, refused. Their sums are ``drafted`` (of trees less: several tokens may be for one place),
-    ``accepted`` and ``rejections``; empty where they were not counted. Not among the outcomes kept one by one."""
+    """For each position in a draft: rounds that drafted it, rounds that accepted it, rounds that ended with its
+    rejection.
+
+    Their sums are ``drafted`` (for trees less: several tokens may be for one position), ``accepted`` and
+    ``rejections``; empty where they were not counted. Not stored in the log of single outcomes.
+    """
 
     @property
     def alpha(self) -> float | None:
@@ -228,7 +235,7 @@ class Outcome:
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """part ÷ whole, or None where there is nothing to divide by."""
+    """Return part ÷ whole, or None where whole is 0."""
     return part / whole if whole else None
 
 
@@ -239,10 +246,14 @@ class Route:
     name: str = DEFAULT_ROUTE
     draft: str = DEFAULT_DRAFT
     matches: Mapping[str, Any] = field(default_factory=dict)
-    """What sends a request here: ``language``, ``topic``, ``tenant`` (lists), ``pattern`` (a regular expression).
-    All that are given must hold; empty sends nothing here but requests that name the route, and the default's rest."""
+    """Conditions that send a request here: ``language``, ``topic``, ``tenant`` (lists), ``pattern`` (a regular
+    expression).
+
+    All given conditions must hold; a route without any serves just the requests that name it (``default`` serves the
+    rest).
+    """
     candidates: tuple[str, ...] = ()
-    """Further drafts that may serve it: the router chooses among them and ``draft`` by what it expects of each."""
+    """Further drafts that may serve it: the router chooses among them and ``draft`` by expected throughput."""
 
     @property
     def drafts(self) -> tuple[str, ...]:
@@ -251,7 +262,7 @@ class Route:
 
 
 class VersionState(str, Enum):
-    """The life of a draft version.
+    """The life cycle of a draft version.
 
     CANDIDATE ──> READY ──> SERVING ──> RETIRED
         │           │          │
@@ -264,7 +275,7 @@ class VersionState(str, Enum):
     RETIRED = "retired"  # a newer version took its place
     REJECTED = "rejected"  # the gate found it no better; never served
     ROLLED_BACK = "rolled_back"  # served, then taken back because live acceptance fell or an admin said so
-    QUARANTINED = "quarantined"  # its files are not what was published; refused
+    QUARANTINED = "quarantined"  # its files differ from what was published; refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,29 +296,29 @@ class DraftVersion:
     state: VersionState
     created_at: float
     path: str
-    """Folder below the weights directory."""
+    """Folder relative to the weights directory."""
     run_id: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What the gate measured; see trainer.distil.gate."""
 
     def evolve(self, **changes: Any) -> DraftVersion:
-        """A changed copy."""
+        """Return a changed copy."""
         return replace(self, **changes)
 
 
 class RunState(str, Enum):
-    """The life of a training run."""
+    """The life cycle of a training run."""
 
     CLAIMED = "claimed"  # a worker holds the lease and trains
     PUBLISHED = "published"  # its candidate passed the gate
-    REJECTED = "rejected"  # its candidate did not
+    REJECTED = "rejected"  # its candidate failed the gate
     FAILED = "failed"  # it ended with an error; what it claimed is free again
     LOST = "lost"  # its lease ran out; what it claimed is free again
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What one run claimed, with which settings, and what came of it."""
+    """What one training run claimed, its settings, and its result."""
 
     id: str
     draft: str
@@ -320,15 +331,15 @@ class TrainingRun:
     parent: str
     """The draft version trained from."""
     request_ids: tuple[str, ...]
-    """Requests claimed (held-out ones are never claimed)."""
+    """Requests claimed (never held-out ones)."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     finished_at: float | None = None
     version: str | None = None
-    """The draft version that came of it."""
+    """The draft version that it produced."""
     result: Mapping[str, Any] = field(default_factory=dict)
-    """Losses, evidence, durations, or the reason of a failure."""
+    """Losses, evidence, durations, or the reason for a failure."""
 
 
 def now() -> float:
-    """Unix seconds."""
+    """Return the current time in Unix seconds."""
     return time.time()

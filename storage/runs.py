@@ -1,4 +1,4 @@
-"""The ledger of training runs: claims on waiting requests, leases on drafts, and what came of them."""
+"""The ledger of training runs: claims on waiting requests, leases on drafts, and results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ Runs = list[TrainingRun]
 Wanted = Sequence[ColumnElement[bool]]
 
 TAKEN_UNTIL = "taken_until"
-"""Among the settings of a run that claims nothing: when the newest request that it took was made."""
+"""Key in the settings of a run that claims nothing: creation time of the newest request that it took."""
 
 
 class RunLedger:
-    """One worker trains a draft at a time; a dead worker's claim returns when its lease has run out."""
+    """The training runs. One worker trains a draft at a time; a dead worker's claim is freed when its lease has run
+    out."""
 
     def __init__(self, db: Database, privacy: PrivacySettings = EVERYTHING) -> None:
         self._db = db
@@ -47,7 +48,7 @@ class RunLedger:
         max_requests: int | None = None,
         retry: bool = True,
     ) -> TrainingRun | None:
-        """Claim what waits for a draft, oldest first, and the lease on it, in one transaction.
+        """Claim the requests waiting for a draft, oldest first, and its lease, in one transaction.
 
         None when nothing is due: fewer than ``min_requests`` wait and the oldest is younger than
         ``max_age_seconds``. ``max_requests`` leaves the rest to the next run. Where nothing new is due, ``retry`` takes
@@ -84,10 +85,11 @@ class RunLedger:
         settings: Mapping[str, Any] | None = None,
         max_requests: int | None = None,
     ) -> TrainingRun | None:
-        """As :meth:`claim`, for ``name``, which learns from the same requests as ``draft`` (its acceptance head).
+        """Claim as :meth:`claim` does, for ``name``, which learns from the same requests as ``draft`` (its acceptance
+        head).
 
-        What is taken stays free for the draft's own runs. New are requests that came after all that the last judged
-        run of ``name`` took; those of a run that failed or was lost are taken again. Raises LeaseHeld, UnknownDraft.
+        What is taken stays free for the draft's own runs. Taken are requests newer than all that the last judged run of
+        ``name`` took; those of a run that failed or was lost are taken again. Raises LeaseHeld, UnknownDraft.
         """
         with self._db.session() as session:
             current = _lock_current(session, name)
@@ -107,7 +109,7 @@ class RunLedger:
             return to_record(run)
 
     def note_replayed(self, run: TrainingRun, request_ids: Sequence[str]) -> None:
-        """Write down what a run learns from beside what it claimed, before it does: `osd replay forget` asks for it.
+        """Record the replayed requests of a run before it trains on them; `osd replay forget` looks them up.
 
         Raises LeaseLost when another run has the draft.
         """
@@ -133,10 +135,10 @@ class RunLedger:
         *,
         blame: bool = False,
     ) -> TrainingRun:
-        """End a run and its lease; a FAILED run's requests are free again, and suspects where ``blame`` says that they
-        may be why it failed. Doing it twice is fine.
+        """End a run and its lease; twice is fine.
 
-        A run that published is PUBLISHED already; finishing it adds the result and lets go of the lease. Raises
+        A FAILED run's requests are free again; ``blame`` makes them suspects, as possible causes of the failure.
+        A run that published is PUBLISHED already; finishing it adds the result and releases the lease. Raises
         LeaseLost when another run has the draft, WrongState for a run that ended otherwise.
         """
         with self._db.session() as session:
@@ -152,12 +154,12 @@ class RunLedger:
             return to_record(row)
 
     def get(self, run_id: str) -> TrainingRun:
-        """Raises NotFound."""
+        """Return a run. Raises NotFound."""
         with self._db.session(read_only=True) as session:
             return to_record(_get(session, run_id))
 
     def list(self, draft: str | None = None, limit: int = 50) -> Runs:
-        """The newest runs, newest first."""
+        """Return the newest runs, newest first."""
         query = select(RunRow).order_by(RunRow.started_at.desc(), RunRow.id).limit(limit)
         if draft is not None:
             query = query.where(RunRow.draft == draft)
@@ -166,8 +168,10 @@ class RunLedger:
 
 
 def _lock_current(session: Session, draft: str) -> str:
-    """The version that a run of the draft starts from, with the draft locked and runs that expired ended. Raises
-    UnknownDraft for a draft without weights."""
+    """Return the version that a run starts from, with the draft locked and expired runs ended.
+
+    Raises UnknownDraft for a draft without weights.
+    """
     current = lock_draft(session, draft).current_version
     if current is None:
         raise UnknownDraft(draft=draft, known=known_drafts(session))
@@ -181,7 +185,7 @@ def _is_due(session: Session, draft: str, wanted: Wanted, min_requests: int, max
 
 
 def _taken_until(session: Session, name: str) -> float:
-    """When the newest request was made that a judged run took; 0 before the first."""
+    """Return the creation time of the newest request that a judged run took; 0 before the first run."""
     judged = RunRow.state.in_([RunState.PUBLISHED.value, RunState.REJECTED.value])
     last = select(RunRow).where(RunRow.draft == name, judged).order_by(RunRow.started_at.desc()).limit(1)
     run = session.scalar(last)
@@ -224,7 +228,7 @@ def _end(session: Session, row: RunRow, state: RunState, version: str | None) ->
 
 
 def to_record(row: RunRow) -> TrainingRun:
-    """The row as what travels."""
+    """Convert a row to a record."""
     return TrainingRun(
         id=row.id, draft=row.draft, holder=row.holder, state=RunState(row.state), started_at=row.started_at,
         heartbeat_at=row.heartbeat_at, lease_until=row.lease_until, parent=row.parent,

@@ -1,4 +1,4 @@
-"""What every part of the configuration is."""
+"""The base of the configuration's sections."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """A part of the configuration: frozen, and closed to keys that it does not know."""
+    """A section of the configuration: frozen, and closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

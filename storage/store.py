@@ -1,20 +1,20 @@
-"""Everything that osd keeps, behind one door.
+"""The store: everything that osd keeps, as one object.
 
     store.samples    what requests leave for learning         storage.replay.samples
     store.forgetter  forgetting requests and tenants          storage.forget
     store.keeper     retention and compaction                 storage.replay.keeper
     store.tenants    what tenants allow                       storage.access.tenants
     store.keys       who may call the server                  storage.access.keys
-    store.versions   drafts' weights and their lives          storage.versions.versions
+    store.versions   drafts' weights and their states         storage.versions.versions
     store.runs       who trains what                          storage.runs
     store.suspects   requests on which training fails         storage.sql.suspects
     store.outcomes   how drafting went                        storage.outcomes.outcomes
     store.routes     which draft serves which traffic         storage.routes.routes
     store.examples   taught examples of topics                storage.routes.examples
-    store.proposals  changes of routes worth while            storage.routes.proposals
+    store.proposals  proposed changes of routes               storage.routes.proposals
     store.workers    serving processes that live              storage.access.workers
-    store.canaries   versions that one of them tries first    storage.versions.canaries
-    store.announcer  word of new versions                     storage.sql.announce
+    store.canaries   versions that one of them serves first   storage.versions.canaries
+    store.announcer  notifications of new versions            storage.sql.announce
     store.db         the metadata database                    storage.sql.database
 
 A data directory holds ``segments/``, ``weights/`` and ``osd.db``, unless the settings name other places for them. A
@@ -53,7 +53,7 @@ from storage.versions.weight_place import WeightPlace
 
 
 class Store:
-    """The parts over one database and one data directory."""
+    """The store's parts over one database and one data directory."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class Store:
         self.proposals = ProposalLedger(db)
 
     def sweep(self) -> list[Swept]:
-        """Delete what killed processes left half-done; safe while others write. Returns what was removed."""
+        """Delete what killed processes left half-done and return it; safe while others write."""
         return self.samples.sweep() + self.versions.sweep()
 
     def close(self) -> None:
-        """Return the database's connections; doing it twice is fine."""
+        """Close the database's connections; doing it twice is fine."""
         self.db.close()
 
     def __enter__(self) -> Store:
@@ -107,7 +107,7 @@ def open_store(settings: Settings) -> Store:
     """
     store = lay_out(settings)
     with writing(store.directory):
-        make_folder(store.directory, 0o700)  # it will hold what people asked
+        make_folder(store.directory, 0o700)  # it will hold users' prompts
     try:
         store.db.create_if_fresh()
         store.db.require_current_schema()
@@ -118,7 +118,7 @@ def open_store(settings: Settings) -> Store:
 
 
 def lay_out(settings: Settings) -> Store:
-    """The store that the settings name, with nothing made and nobody asked. Raises BadSetting."""
+    """Construct the store that the settings name without creating or connecting to anything. Raises BadSetting."""
     kept = settings.storage
     directory = kept.data_directory().absolute()
     segments = segment_place(kept.samples, directory, open_cipher(kept.encryption))

@@ -1,7 +1,7 @@
 """API keys: who may call the server, for which tenant, how much, and until when.
 
-A key is 256 random bits, and only its SHA-256 is kept. A slow hash guards secrets that can be guessed; nobody guesses
-this one, and every request would pay for the slowness.
+A key is 256 random bits, of which only the SHA-256 is stored. A slow hash protects guessable secrets; this one cannot
+be guessed, and every request would pay for the slowness.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ from storage.sql.tables import ApiKeyRow
 
 PREFIX = "osd-"
 SHOWN = 8
-"""Characters of a key that lists show, its prefix included."""
+"""Characters of a key shown in lists, its prefix included."""
 SCOPES = ("infer", "metrics", "admin")
 DEFAULT_SCOPES = ("infer",)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """What is kept of a key."""
+    """The stored facts of a key."""
 
     id: str
     hash: str
     """SHA-256 of the key, hexadecimal."""
     shown: str
-    """The key's first characters, to tell it from others."""
+    """The key's first characters, by which people tell keys apart."""
     name: str
     tenant: str
     scopes: tuple[str, ...]
     requests_per_minute: int | None
-    """None: no limit."""
+    """Limit of requests a minute; None is no limit."""
     tokens_per_minute: int | None
-    """Prompt and output; None: no limit."""
+    """Limit of prompt and output tokens a minute; None is no limit."""
     created_at: float
     expires_at: float | None
     revoked_at: float | None
 
     def valid(self, at: float) -> bool:
-        """Whether it opens anything at this time."""
+        """Return whether the key is valid at a time."""
         return self.revoked_at is None and (self.expires_at is None or at < self.expires_at)
 
     def facts(self) -> dict[str, Any]:
-        """It without the hash, for lists and the trail."""
+        """Return the fields without the hash, for lists and the audit trail."""
         return {name: value for name, value in asdict(self).items() if name != "hash"}
 
 
 def digest(secret: str) -> str:
-    """What is kept of a key."""
+    """Return the SHA-256 of a key, hexadecimal."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class KeyLedger:
-    """The keys of a store; every change is in the admins' trail."""
+    """The store's API keys; every change is recorded in the audit trail."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -78,7 +78,7 @@ class KeyLedger:
         expires_at: float | None = None,
         who: str | None = None,
     ) -> tuple[str, ApiKey]:
-        """A new key, which nothing can show again, and what is kept of it. Raises BadInput."""
+        """Create a key; return its secret, which cannot be shown again, and its record. Raises BadInput."""
         check(tenant, scopes, (requests_per_minute, tokens_per_minute), expires_at)
         secret = PREFIX + secrets.token_urlsafe(32)
         key = ApiKey(
@@ -91,12 +91,12 @@ class KeyLedger:
         return secret, key
 
     def list(self) -> list[ApiKey]:
-        """Every key there ever was, oldest first."""
+        """Return every key ever created, oldest first."""
         with self._db.session(read_only=True) as session:
             return [to_record(row) for row in session.scalars(select(ApiKeyRow).order_by(ApiKeyRow.created_at))]
 
     def revoke(self, key_id: str, who: str | None = None) -> ApiKey:
-        """End a key; one that has ended stays as it is. Raises UnknownKey."""
+        """Revoke a key; one that has ended stays as it is. Raises UnknownKey."""
         with self._db.session() as session:
             row = session.get(ApiKeyRow, key_id, with_for_update=True)
             if row is None:
@@ -108,7 +108,7 @@ class KeyLedger:
 
 
 def check(tenant: str, scopes: Sequence[str], limits: Sequence[int | None], expires_at: float | None) -> None:
-    """Raises BadInput that names what is wrong with a key to be made."""
+    """Raise BadInput for a key that cannot be created, naming the reason."""
     if not tenant.strip() or tenant == EVERYBODY:
         raise BadInput(reason=f"{tenant!r} names no tenant; give the one whose requests come with this key.")
     if not scopes or (unknown := sorted(set(scopes) - set(SCOPES))):
@@ -121,6 +121,6 @@ def check(tenant: str, scopes: Sequence[str], limits: Sequence[int | None], expi
 
 
 def to_record(row: ApiKeyRow) -> ApiKey:
-    """The row as a record."""
+    """Convert a row to a record."""
     values = {name: getattr(row, name) for name in ApiKey.__dataclass_fields__}
     return ApiKey(**{**values, "scopes": tuple(row.scopes)})

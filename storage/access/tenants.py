@@ -1,4 +1,4 @@
-"""What tenants allow: that their requests are kept, and that they train drafts which others use."""
+"""Tenants' permissions: whether their requests are stored, and whether they train drafts that others use."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SAID = select(_TENANTS.name, _TENANTS.learn)
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """What one tenant allows."""
+    """The permissions of one tenant."""
 
     name: str
     learn: bool
-    """Whether its requests may be kept."""
+    """Whether its requests may be stored."""
     share: bool
     """Whether they may train drafts that other tenants use."""
 
 
 class TenantLedger:
-    """Tenants of whom something was said; the others allow what the settings say."""
+    """The tenants with permissions of their own; the others have those of the settings."""
 
     def __init__(self, db: Database, privacy: PrivacySettings) -> None:
         self._db = db
@@ -39,12 +39,12 @@ class TenantLedger:
         self._said: dict[str, bool] | None = None
 
     def list(self) -> list[Tenant]:
-        """By name."""
+        """Return the tenants, in order of name."""
         with self._db.session(read_only=True) as session:
             return [_to_record(row) for row in session.scalars(select(TenantRow).order_by(TenantRow.name))]
 
     def get(self, name: str) -> Tenant:
-        """What a tenant allows, said or not."""
+        """Return a tenant's permissions, its own or those of the settings."""
         with self._db.session(read_only=True) as session:
             row = session.get(TenantRow, name)
             return Tenant(name, self._privacy.learn, self._privacy.share) if row is None else _to_record(row)
@@ -52,9 +52,9 @@ class TenantLedger:
     def allow(
         self, name: str, *, learn: bool | None = None, share: bool | None = None, who: str | None = None
     ) -> Tenant:
-        """Say what a tenant allows; None leaves it. What is kept already stays: `osd replay forget` takes it.
+        """Set a tenant's permissions; None leaves one as it is. Stored data stays: `osd replay forget` deletes it.
 
-        Raises BadInput for a name that is none.
+        Raises BadInput for an invalid name.
         """
         if not name.strip() or name == EVERYBODY:
             raise BadInput(reason=f"{name!r} names no tenant; [privacy] says what those allow of whom nothing is said.")
@@ -66,21 +66,22 @@ class TenantLedger:
         return after
 
     def learnable(self, tenants: Iterable[str]) -> set[str]:
-        """Those whose requests may be kept."""
+        """Return the tenants whose requests may be stored."""
         asked = set(tenants)
         with self._db.session(read_only=True) as session:
             self._said = {row.name: row.learn for row in session.execute(SAID)}
         return {tenant for tenant in asked if self._said.get(tenant, self._privacy.learn)}
 
     def last_known(self, tenants: Iterable[str]) -> set[str]:
-        """As :meth:`learnable` was told when it last asked, without asking; nobody where it never did."""
+        """Return what :meth:`learnable` last found for these tenants, without a query; empty before its first call."""
         if self._said is None:
             return set()
         return {tenant for tenant in tenants if self._said.get(tenant, self._privacy.learn)}
 
 
 def usable_for(session: Session, draft: str, privacy: PrivacySettings) -> ColumnElement[bool]:
-    """Samples that may train the draft: of tenants that share, and those of the one tenant whose own the draft is."""
+    """Return the SQL condition for samples that may train the draft: of sharing tenants, and of the draft's own
+    tenant."""
     said = {row.name: row.share for row in session.scalars(select(TenantRow))}
     other = [name for name, share in said.items() if share != privacy.share]
     if privacy.share and not other:
@@ -92,7 +93,7 @@ def usable_for(session: Session, draft: str, privacy: PrivacySettings) -> Column
 
 
 def _owner(session: Session, draft: str) -> tuple[str, str] | None:
-    """The tenant that alone is pinned to the one route to which the draft belongs, and that route."""
+    """Return the one tenant pinned to the one route of the draft, and that route; None where there is none."""
     routes = [row.name for row in session.scalars(select(RouteRow)) if draft in (row.draft, *row.candidates)]
     pinned = list(session.scalars(select(RoutePinRow.tenant).where(RoutePinRow.route.in_(routes))))
     return (pinned[0], routes[0]) if len(routes) == len(pinned) == 1 and pinned[0] != EVERYBODY else None

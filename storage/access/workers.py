@@ -1,8 +1,8 @@
-"""The serving processes of a store, on whatever machine: each tells that it lives, and what it drafts with.
+"""The serving processes of a store, on any machine: whether each lives, and what it drafts with.
 
-A worker writes a row of its own again and again, with the time until which it is to be believed. One that is killed
+A worker writes a row of its own again and again, with the time until which it is presumed alive. One that is killed
 stops writing and is *gone* from that time on; nobody has to notice. A worker that was asleep, or whose database was
-away, writes again and is back. One that stops in order takes its row away.
+away, writes again and is back. One that stops in order deletes its row.
 """
 
 from __future__ import annotations
@@ -22,60 +22,60 @@ from storage.sql.database import Database
 from storage.sql.tables import ServingRow, WorkerRow
 
 FORGET_SECONDS = 3600.0
-"""How long one that is gone is still shown."""
+"""Seconds for which a gone worker is still listed."""
 HEAD = " head"
-"""What the name ends with under which a worker's acceptance heads are noted."""
+"""Suffix of the name under which a worker's acceptance heads are noted."""
 
 
 class WorkerState(str, Enum):
-    """The life of a serving process."""
+    """The life cycle of a serving process."""
 
     SERVING = "serving"  # it takes requests
-    DRAINING = "draining"  # it finishes what it has, and stops
-    GONE = "gone"  # it was not heard of in time; killed, or cut off from the database
+    DRAINING = "draining"  # it finishes its requests, and stops
+    GONE = "gone"  # no heartbeat in time: killed, or cut off from the database
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A serving process as it last said."""
+    """A serving process as it last reported."""
 
     id: str
-    """Host and process id: its name in counters, too."""
+    """Host and process id; also its name in counters."""
     host: str
     pid: int
     url: str
-    """Where it serves the API; processes behind one port have it in common."""
+    """URL of its API; processes behind one port have it in common."""
     started_at: float
     heartbeat_at: float
     gone_at: float
-    """Until then it is believed to live; Unix seconds of its own clock."""
+    """Time until which it is presumed alive, Unix seconds of its own clock."""
     state: WorkerState = WorkerState.SERVING
     drains: bool = False
-    """Whether somebody wants it to drain."""
+    """Whether a drain was requested."""
     running: int = 0
-    """Requests that it decodes."""
+    """Number of requests that it decodes."""
     waiting: int = 0
     rate: float = 0.0
-    """Requests a second that it finished between its newest two heartbeats."""
+    """Requests a second finished between its newest two heartbeats."""
     drafts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Draft -> {"version", "digest"} that it drafts with."""
     trouble: str | None = None
-    """Why it does not draft with what it should."""
+    """Reason why it does not draft with the intended version."""
 
     @property
     def alive(self) -> bool:
-        """Whether it can be given something to do."""
+        """Whether it has not gone."""
         return self.state is WorkerState.SERVING and not self.drains
 
 
 class WorkerRegistry:
-    """Serving processes, by name."""
+    """The registry of serving processes."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def beat(self, worker: Worker, replaces: str | None = None) -> bool:
-        """Say that it lives; whether somebody wants it to drain. ``replaces`` is one that ended and left its row."""
+        """Record a heartbeat; return whether a drain was requested. ``replaces`` is one that ended and left its row."""
         with self._db.session() as session:
             row = session.get(WorkerRow, worker.id, with_for_update=True)
             drains = row is not None and row.drains and row.started_at == worker.started_at
@@ -84,17 +84,17 @@ class WorkerRegistry:
             return drains
 
     def end(self, worker: str) -> None:
-        """It stops, or was seen to have ended: its row goes. Doing it twice is fine."""
+        """Delete the row of a worker that stops or was seen to have ended. Doing it twice is fine."""
         with self._db.session() as session:
             _forget(session, [worker])
 
     def list(self) -> list[Worker]:
-        """Every one, those that are gone included, oldest first."""
+        """Return every worker, gone ones included, oldest first."""
         with self._db.session(read_only=True) as session:
             return listed(session)
 
     def ask_drain(self, worker: str, *, undo: bool = False, who: str | None = None) -> Worker:
-        """Want one to drain, or no longer; it hears of it with its next heartbeat. Raises UnknownWorker."""
+        """Request a drain, or withdraw it; the worker hears of it with its next heartbeat. Raises UnknownWorker."""
         with self._db.session() as session:
             row = session.get(WorkerRow, worker, with_for_update=True)
             if row is None or to_record(row).state is WorkerState.GONE:
@@ -107,18 +107,18 @@ class WorkerRegistry:
 
 
 def listed(session: Session) -> list[Worker]:
-    """Every one, oldest first."""
+    """Return every worker, oldest first."""
     return [to_record(row) for row in session.scalars(select(WorkerRow).order_by(WorkerRow.started_at, WorkerRow.id))]
 
 
 def gone(session: Session) -> set[str]:
-    """Names of those that are, as serving rows have them."""
+    """Return the names of gone workers, as serving rows have them."""
     names = set(session.scalars(select(WorkerRow.id).where(WorkerRow.gone_at < records.now())))
     return names | {name + HEAD for name in names}
 
 
 def to_record(row: WorkerRow) -> Worker:
-    """The row as a record: gone where its time has run out."""
+    """Convert a row to a record, in state GONE where its time has run out."""
     values = {name: getattr(row, name) for name in Worker.__dataclass_fields__}
     state = WorkerState.GONE if row.gone_at < records.now() else WorkerState(row.state)
     return Worker(**{**values, "state": state})
@@ -129,7 +129,7 @@ def _long_gone(session: Session) -> Sequence[str]:
 
 
 def _forget(session: Session, names: Sequence[str]) -> None:
-    """Their rows, and what they said that they serve."""
+    """Delete the workers' rows and their serving rows."""
     if names:
         serving = or_(ServingRow.worker.in_(names), ServingRow.worker.in_([name + HEAD for name in names]))
         session.execute(delete(ServingRow).where(serving))

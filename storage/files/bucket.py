@@ -1,7 +1,7 @@
-"""A folder of an object store, by an fsspec URL: ``s3://bucket/folder``, ``gs://…``, ``memory://…``.
+"""Objects in a folder of an object store, given by an fsspec URL: ``s3://bucket/folder``, ``gs://…``, ``memory://…``.
 
-Object stores have no rename and need none: a put is seen whole or not at all. Who may enter is said by the store's own
-environment variables (``AWS_…``) or by fsspec's configuration, never by the URL, which is shown in messages.
+A put becomes visible whole or not at all, so no rename is needed. Credentials come from the store's own environment
+variables (``AWS_…``) or from fsspec's configuration, never from the URL, which is shown in messages.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ REFUSED = ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Expir
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An object."""
+    """An object that a listing found."""
 
     path: str
-    """Below the folder, parts divided by /."""
+    """Path below the folder, parts separated by /."""
     bytes: int
     modified: datetime
-    """By the store's clock, with a zone."""
+    """Time of modification by the store's clock, with a time zone."""
 
 
 def local_folder(text: str, key: str) -> Path | None:
-    """The folder that a plain path or a ``file:`` URL names; None for another URL. Raises BadSetting."""
+    """Return the folder that a plain path or a ``file:`` URL names; None for another URL. Raises BadSetting."""
     match = SCHEME.fullmatch(text)
     if match is None:
         return Path(text).expanduser()
@@ -58,13 +58,13 @@ def _bad(key: str, reason: str) -> BadSetting:
 
 
 class ObjectStore:
-    """The objects below a URL. Raises BadSetting for a URL that names no object store; connects at the first use.
+    """A folder of an object store, connected to at the first use. Raises BadSetting for a URL of no object store.
 
     Its other methods raise PlaceUnreachable when the store does not answer or refuses.
     """
 
     def __init__(self, url: str, key: str) -> None:
-        """``key`` is the setting that named the URL, for messages."""
+        """Open nothing yet; ``key`` is the setting that named the URL, for messages."""
         self.url, self.key = url.rstrip("/"), key
         self._require_plain()
         self._opened: tuple[int, Any, str] | None = None
@@ -79,7 +79,7 @@ class ObjectStore:
             raise _bad(self.key, "give one object store and a bucket, as in s3://bucket/folder")
 
     def _open(self) -> tuple[Any, str]:
-        """(file system, root); anew in a forked child, which must not speak on its parent's connections."""
+        """Return (file system, root), opened anew in a forked child, which must not use its parent's connections."""
         if self._opened is None or self._opened[0] != os.getpid():
             import fsspec
 
@@ -92,11 +92,11 @@ class ObjectStore:
         return self._opened[1:]
 
     def show(self, path: str = "") -> str:
-        """The URL of an object."""
+        """Return the URL of an object."""
         return f"{self.url}/{path}" if path else self.url
 
     def put(self, path: str, data: bytes | memoryview) -> None:
-        """Write an object whole, in place of one of that name."""
+        """Write an object whole, replacing any of that name."""
         with self._using("written") as (system, root):
             system.pipe_file(f"{root}/{path}", bytes(data))
 
@@ -106,22 +106,22 @@ class ObjectStore:
             system.put_file(str(source), f"{root}/{path}")
 
     def get(self, path: str) -> bytes:
-        """Raises FileNotFoundError when it is not there."""
+        """Return an object's bytes. Raises FileNotFoundError when it is not there."""
         with self._using("read") as (system, root):
             return bytes(system.cat_file(f"{root}/{path}"))
 
     def get_file(self, path: str, target: Path) -> None:
-        """Raises FileNotFoundError when it is not there."""
+        """Download an object to ``target``. Raises FileNotFoundError when it is not there."""
         with self._using("read") as (system, root):
             system.get_file(f"{root}/{path}", str(target))
 
     def remove(self, path: str) -> None:
-        """Nothing there is fine."""
+        """Delete an object; does nothing when it is not there."""
         with suppress(FileNotFoundError), self._using("deleted") as (system, root):
             system.rm_file(f"{root}/{path}")
 
     def exists(self, path: str) -> bool:
-        """Whether there is such an object."""
+        """Return whether the object exists."""
         try:
             with self._using("read") as (system, root):
                 system.info(f"{root}/{path}")
@@ -130,7 +130,7 @@ class ObjectStore:
         return True
 
     def list(self, folder: str = "") -> list[Found]:
-        """Every object below a folder, in the order of their names."""
+        """Return every object below a folder, in order of name."""
         with self._using("listed") as (system, root):
             top = f"{root}/{folder}".rstrip("/")
             system.invalidate_cache()
@@ -138,7 +138,7 @@ class ObjectStore:
         return [_found(name, facts, root) for name, facts in sorted(found.items())]
 
     def probe(self) -> None:
-        """Write an object, list it, read it, and delete it again. Raises PlaceUnreachable."""
+        """Check access by writing, listing, reading and deleting an object. Raises PlaceUnreachable."""
         name = f".osd-probe-{os.urandom(8).hex()}"
         self.put(name, b"osd")
         try:
@@ -150,7 +150,10 @@ class ObjectStore:
 
     @contextmanager
     def _using(self, what: str) -> Iterator[tuple[Any, str]]:
-        """Every library behind fsspec has errors of its own; FileNotFoundError means that one object is not there."""
+        """Yield (file system, root) and turn the errors of fsspec's libraries into PlaceUnreachable.
+
+        FileNotFoundError passes, since it means that one object is missing.
+        """
         try:
             yield self._open()
         except OsdError:
@@ -163,7 +166,8 @@ class ObjectStore:
 
 
 def _options(scheme: str) -> dict[str, Any]:
-    """A store that is away is said to be away within seconds, unless fsspec's configuration says otherwise."""
+    """Return short timeouts for a scheme, so that an unreachable store fails in seconds; fsspec's configuration
+    wins."""
     if scheme not in ("s3", "s3a"):
         return {}
     from fsspec.config import conf
@@ -181,7 +185,7 @@ def _unusable(scheme: str, error: Exception) -> str:
 
 
 def _code(error: BaseException) -> str:
-    """The code that the store answered with, where the error or its cause has one."""
+    """Return the error code that the store answered with, where the error or its cause has one."""
     for each in (error, error.__cause__):
         response = getattr(each, "response", None)
         if isinstance(response, dict):
@@ -190,7 +194,7 @@ def _code(error: BaseException) -> str:
 
 
 def _reason(error: Exception, code: str) -> str:
-    """What was wrong and what would be right, without what the library repeats of a request."""
+    """Return what went wrong and what to do, without the request details that the library repeats."""
     name = type(error).__name__
     if code in MISSING_BUCKET:
         return "there is no such bucket; make it, or correct the name"

@@ -1,11 +1,10 @@
-"""Encryption of segments and exports at rest: Parquet's own (modular encryption, AES-GCM), keys from a key ring.
+"""Encryption at rest of segments and exports: Parquet's modular encryption (AES-GCM), keys from a key ring.
 
-Each file has a random key of its own, wrapped (RFC 3394) by a key of the ring, whose name stands in the file's footer.
-So a new first key in the ring encrypts what is written from then on, and old files stay readable as long as their
-keys are in the ring.
+Each file has a random key of its own, wrapped (RFC 3394) by a key of the ring whose name stands in the file's footer.
+A new first key in the ring therefore encrypts new files, and old files stay readable while their keys are in the ring.
 
-A ring is lines of ``NAME KEY``; the first writes, all read. KEY is base64 of 16, 24 or 32 random bytes. It comes from
-an environment variable or a file (``storage.encryption``), never from osd.toml.
+A ring is lines of ``NAME KEY``; the first key writes, all read. KEY is base64 of 16, 24 or 32 random bytes. The ring
+comes from an environment variable or a file (``storage.encryption``), never from osd.toml.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ KEY = "storage.encryption"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 KEY_BYTES = (16, 24, 32)
 ENCRYPTED = b"PARE"
-"""First bytes of a file whose footer is encrypted; others begin with PAR1."""
+"""First bytes of a file with an encrypted footer; others begin with PAR1."""
 
 
 class KeyProblem(Exception):
-    """A file's key cannot be had; the message says why."""
+    """A file's key is unavailable; the message says why."""
 
 
 class Cipher:
-    """A key ring that encrypts with its first key. Raises BadSetting for a library that is not there."""
+    """A key ring that encrypts with its first key. Raises BadSetting when a library is missing."""
 
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         self._keys = dict(keys)
@@ -44,7 +43,7 @@ class Cipher:
         return f"Cipher({', '.join(self._keys)})"
 
     def for_writing(self) -> dict[str, Any]:
-        """Options of a Parquet writer; of one file, since it gets a key of its own."""
+        """Return the options of a Parquet writer for one file, with a key of its own."""
         import pyarrow.parquet.encryption as pe
 
         length = 8 * len(self._keys[self.writes_with])
@@ -54,7 +53,7 @@ class Cipher:
         return {"encryption_properties": self._crypto().file_encryption_properties(pe.KmsConnectionConfig(), how)}
 
     def for_reading(self) -> dict[str, Any]:
-        """Options of a Parquet reader; files that are not encrypted are read too."""
+        """Return the options of a Parquet reader, which also reads unencrypted files."""
         import pyarrow.parquet.encryption as pe
 
         properties = self._crypto().file_decryption_properties(pe.KmsConnectionConfig(), pe.DecryptionConfiguration())
@@ -70,7 +69,7 @@ class Cipher:
 
 
 def _key_client(keys: Mapping[str, bytes]) -> type[Any]:
-    """What Parquet calls a key management service: here it only wraps."""
+    """Return the class of Parquet's key management client, which here only wraps keys."""
     import pyarrow.parquet.encryption as pe
     from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
@@ -103,7 +102,7 @@ def _require_libraries() -> None:
 
 
 def open_cipher(named: str | None) -> Cipher | None:
-    """The cipher that ``storage.encryption`` names: ``env:VARIABLE`` or ``file:PATH``; None encrypts nothing.
+    """Return the cipher that ``storage.encryption`` names: ``env:VARIABLE`` or ``file:PATH``; None encrypts nothing.
 
     Raises BadSetting, which never repeats what may be a key.
     """
@@ -125,7 +124,8 @@ def _read(named: str) -> str:
 
 
 def parse_ring(text: str) -> dict[str, bytes]:
-    """Name -> key, in order. Lines that begin with # are passed over. Raises BadSetting, naming the line."""
+    """Parse a key ring into name -> key, in order, skipping lines that begin with #. Raises BadSetting, naming the
+    line."""
     keys: dict[str, bytes] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split()
@@ -152,7 +152,7 @@ def _key(text: str, number: int) -> bytes:
 
 
 def is_encrypted(source: Any) -> bool:
-    """Whether a file (a path, or a buffer's reader) is one that needs a key."""
+    """Return whether a file (a path, or a buffer's reader) needs a key to be read."""
     if isinstance(source, Path):
         with source.open("rb") as file:
             return file.read(len(ENCRYPTED)) == ENCRYPTED

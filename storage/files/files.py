@@ -1,8 +1,8 @@
-"""Files that appear whole or not at all.
+"""Files and folders that appear whole or not at all.
 
-What is written grows aside under a dotted name, is synced, and only then renamed. From its first byte until its
-owner lets go it is held by a lock that dies with the process, so that a sweep can tell the work of a live process
-from what a killed one left behind, without guessing from its age. POSIX only (``flock``, directory ``fsync``).
+Contents are written aside under a dotted name, synced, and only then renamed. From its first byte until its owner
+releases it, the file is held by a lock that dies with the process, so that a sweep can tell a live process's work from
+what a killed one left behind, without guessing from its age. POSIX only (``flock``, directory ``fsync``).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from types import TracebackType
 from storage.errors import DatabaseUnreachable, OsdError, StoreWriteFailed
 
 ASIDE = ".aside"
-"""Ends the name of what is not yet whole."""
+"""Suffix of the name of an unfinished file."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong while writing ``path`` into StoreWriteFailed."""
+    """Turn any error while writing ``path`` into StoreWriteFailed."""
     try:
         yield
     except OsdError:
@@ -36,9 +36,9 @@ def writing(path: Path) -> Iterator[None]:
 
 
 class Aside:
-    """A file or a folder that is being written beside where it will be.
+    """A file or folder that is written beside its final place.
 
-    Leaving the context lets go of it; leaving before :meth:`rename` removes it.
+    Leaving the context releases its lock; leaving before :meth:`rename` deletes it.
     """
 
     def __init__(self, final_folder: Path, name: str, *, folder: bool = False) -> None:
@@ -55,8 +55,11 @@ class Aside:
         return self
 
     def _create(self) -> bool:
-        """False when it has to be tried again: a sweep took it in the instant before it was locked, or an export of
-        the same name was killed and its beginnings had to be cleared."""
+        """Create and lock it; False when that has to be tried again.
+
+        A sweep may have taken it in the instant before it was locked, or the leftovers of a killed export of the same
+        name had to be cleared.
+        """
         try:
             self._handle = self._open()
         except FileExistsError:
@@ -85,7 +88,7 @@ class Aside:
             sync(self._handle)
 
     def rename(self, target: Path) -> None:
-        """Give it its name, durably. Replaces a folder that nothing refers to."""
+        """Rename it to its final name, durably. Replaces a folder that nothing refers to."""
         with writing(target):
             if self.folder and target.exists():
                 shutil.rmtree(target)
@@ -93,7 +96,7 @@ class Aside:
             self.path, self.renamed = target, True
 
     def remove(self) -> None:
-        """Take it back, after its rename too."""
+        """Delete it, even after its rename."""
         with suppress(OSError):
             remove(self.path)
 
@@ -107,9 +110,9 @@ class Aside:
 
 @contextmanager
 def taken_back_on_error(aside: Aside) -> Iterator[None]:
-    """Remove what was renamed when the transaction that would have entered it failed.
+    """Delete a renamed file when the transaction that would have entered it fails.
 
-    Not when the database went away: the commit may have arrived, and only a sweep can tell later.
+    It stays when the database went away: the commit may have arrived, and only a sweep can tell later.
     """
     try:
         yield
@@ -121,12 +124,12 @@ def taken_back_on_error(aside: Aside) -> Iterator[None]:
 
 
 def sync(handle: int) -> None:
-    """Wait until the disk has it."""
+    """Wait until the file's bytes are on the disk."""
     os.fsync(handle)
 
 
 def sync_path(path: Path) -> None:
-    """Wait until the disk has a file's bytes, or a folder's names."""
+    """Wait until a file's bytes, or a folder's names, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         sync(handle)
@@ -150,7 +153,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder, durably; nothing there is fine."""
+    """Delete a file or a folder, durably; does nothing when it is not there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=False)
     else:
@@ -160,7 +163,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def seized(path: Path) -> Iterator[bool]:
-    """Hold a file or folder that may be abandoned; False when it is gone or a live process holds it."""
+    """Lock a possibly abandoned file or folder; yields False when it is gone or a live process holds it."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -173,7 +176,7 @@ def seized(path: Path) -> Iterator[bool]:
 
 
 def _is_still(path: Path, handle: int) -> bool:
-    """Whether the name still means what was opened: another may have renamed or removed it before it was locked."""
+    """Return whether the path still names the opened file: it may have been renamed or removed before it was locked."""
     try:
         return os.fstat(handle).st_ino == path.stat().st_ino
     except FileNotFoundError:
@@ -189,6 +192,6 @@ def _lock_at_once(handle: int) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of everything in a folder."""
+    """Return the size in bytes of a file, or of everything in a folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     return sum(each.lstat().st_size for each in files if not each.is_dir())

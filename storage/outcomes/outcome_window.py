@@ -19,17 +19,17 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which outcomes a question is about; None asks for all."""
+    """The outcomes that a query covers; a None field does not restrict."""
 
     since: float | None = None
-    """Unix seconds, like ``until``; widened to whole minutes."""
+    """Unix seconds, as ``until`` is; widened to whole minutes."""
     until: float | None = None
     route: str | None = None
     draft: str | None = None
     version: str | None = None
 
     def conditions(self, table: Table) -> list[ColumnElement[bool]]:
-        """What is asked of a row beside its time."""
+        """Return SQL conditions for everything but the time."""
         wanted: list[ColumnElement[bool]] = []
         if self.route is not None:
             wanted.append(table.route == self.route)
@@ -46,10 +46,10 @@ EVERYTHING = Window()
 def grouped(
     session: Session, table: Table, window: Window, columns: Mapping[str, Any], counts: Sequence[str]
 ) -> dict[Key, Sequence[Any]]:
-    """The sums of ``counts`` for each group, by the groups' values in the order of ``columns``, and sorted by them.
+    """Return the sums of ``counts`` for each group, keyed and sorted by the groups' values in the order of ``columns``.
 
-    ``columns``: a name and the table's column for each; None for minute, hour and day, which are Unix seconds. One
-    statement a piece of time: so each runs along the primary key, where one for all would sort a year's rows.
+    ``columns`` maps a name to the table's column; None for minute, hour and day, which are Unix seconds. One statement
+    for each piece of time, so that each runs along the primary key; one for all pieces would sort a year's rows.
     """
     finest, split = min((SPANS[name] for name in columns if name in SPANS), default=WEEK), len(columns)
     found: dict[Key, Sequence[Any]] = {}
@@ -58,7 +58,7 @@ def grouped(
     for piece in cover(window.since, window.until, finest):
         for row in connection.execute(_sums(table, window, piece, columns, counts, connection.dialect.name)).all():
             key, sums = row[:split], row[split:]
-            if sums[0] is None:  # without groups SQL answers with a row of nothing
+            if sums[0] is None:  # without groups SQL returns one row of nulls
                 continue
             if (so_far := found.get(key)) is not None:
                 sums = tuple(map(add, so_far, sums))
@@ -72,7 +72,7 @@ def _sums(
     groups = {
         name: column if name not in SPANS else _start(table, SPANS[name], piece) for name, column in columns.items()
     }
-    order = sorted(groups, key=lambda name: name not in SPANS)  # as the primary key has it: time first
+    order = sorted(groups, key=lambda name: name not in SPANS)  # time first, as in the primary key
     sums = [_sum(getattr(table, name), dialect) for name in counts]
     query = select(*groups.values(), *sums).where(*_within(table, piece), *window.conditions(table))
     ordered = (_by_bytes(column) if dialect == "postgresql" else column for column in groups.values())
@@ -80,19 +80,22 @@ def _sums(
 
 
 def _by_bytes(column: Any) -> Any:
-    """As Python sorts: PostgreSQL would sort words by the rules of a language."""
+    """Return the column in byte order, as Python sorts: PostgreSQL would sort by a language's rules."""
     return column.collate("C") if isinstance(column.type, String) else column
 
 
 def hurry(session: Session) -> None:
-    """For this transaction: PostgreSQL would compile each statement for 30 ms, and sort a year's days on the disk."""
+    """Tune PostgreSQL for this transaction: it would compile each statement for 30 ms, and sort a year's days on the
+    disk."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("SELECT set_config('jit', 'off', true), set_config('work_mem', '64MB', true)"))
 
 
 def _sum(column: Any, dialect: str) -> Any:
-    """A sum of whole numbers as one. PostgreSQL makes decimals of them, which cost more than the question; in doubles,
-    which it adds in half the time, counts are exact to 2⁵³."""
+    """Return an exact sum of whole numbers, up to 2⁵³ on PostgreSQL.
+
+    PostgreSQL sums integers to decimals, which is slow; doubles take half the time.
+    """
     if isinstance(column.type, Float) or dialect != "postgresql":
         return func.sum(column)
     return cast(func.sum(cast(column, Double)), BigInteger)

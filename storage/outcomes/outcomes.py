@@ -1,6 +1,6 @@
-"""How drafting went: sums by minute, hour, day and week, and the newest requests one by one.
+"""Outcomes of drafting: sums by minute, hour, day and week, and the newest requests one by one.
 
-Sums are kept at four spans as they are written, so that a year is answered from its 53 weeks.
+Sums are stored at all four spans when they are written, so that a year is answered from its 53 weeks.
 Servers write rows of their own (``worker`` is part of the key), so they seldom wait for each other.
 """
 
@@ -27,7 +27,7 @@ from storage.sql.spans import SPANS, by_span
 from storage.sql.tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow, VersionRow, table_of
 
 LOG_ROWS = 20_000
-"""Outcomes kept one by one."""
+"""Number of single outcomes kept."""
 
 KEYS = ("route", "draft_version", "controller", "tenant")
 _key, _counts = attrgetter(*KEYS), attrgetter(*COUNTS)
@@ -40,14 +40,14 @@ COLUMNS: dict[str, Any] = {
     "tenant": CounterRow.tenant,
     "worker": CounterRow.worker,
 } | dict.fromkeys(SPANS)
-"""What acceptance can be told apart by; a time is the Unix second at which it starts."""
+"""Columns to group acceptance by; a time is the Unix second at which its span starts."""
 
 
 class AcceptanceRow(NamedTuple):
-    """Sums of one group of outcomes, in the order of COUNTS, and the measures that follow from them."""
+    """Sums over one group of outcomes, in the order of COUNTS, and the measures that follow from them."""
 
     by: Mapping[str, Any]
-    """What the group has in common: route, version, controller, tenant, worker, or minute, hour, day (Unix seconds)."""
+    """The group's key: route, version, controller, tenant, worker, or minute, hour, day (Unix seconds)."""
     requests: int
     rounds: int
     drafted: int
@@ -84,7 +84,7 @@ class AcceptanceRow(NamedTuple):
         return ratio(self.rounds, self.emitted)
 
     def as_dict(self) -> dict[str, Any]:
-        """One flat dictionary: the group, the measures, the sums."""
+        """Return the group, the measures and the sums as one flat dictionary."""
         sums = self._asdict()
         return {**sums.pop("by"), **{name: getattr(self, name) for name in MEASURES}, **sums}
 
@@ -93,7 +93,7 @@ MEASURES = ("alpha", "draft_acceptance_rate", "mean_acceptance_length", "discard
 
 
 class OutcomeStore:
-    """Outcomes of finished requests."""
+    """The store of finished requests' outcomes."""
 
     def __init__(self, db: Database, log_rows: int = LOG_ROWS) -> None:
         self._db = db
@@ -102,11 +102,11 @@ class OutcomeStore:
     def add(
         self, outcomes: Sequence[Outcome], worker: str, batch: str | None = None, known: Sequence[str] = ()
     ) -> None:
-        """Add to the sums and to the log, in one transaction; what comes late for a renamed route has its new name, and
-        for a forgotten request no line in the log.
+        """Add outcomes to the sums and to the log, in one transaction.
 
-        ``batch`` names them: a batch that was added already is not added again, however often it is sent after an
-        error. ``known`` are batches of which the sender will never send another: they are forgotten.
+        An outcome that arrives late for a renamed route gets its new name; one of a forgotten request gets no line in
+        the log. ``batch`` identifies the call: a batch is added once, however often it is sent after an error.
+        ``known`` are batches that the sender will never send again: their ids are deleted.
         """
         if not outcomes:
             return
@@ -134,7 +134,7 @@ class OutcomeStore:
         draft: str | None = None,
         version: str | None = None,
     ) -> list[AcceptanceRow]:
-        """Sums by any of route, version, controller, tenant, worker, and one of minute, hour, day.
+        """Return sums grouped by route, version, controller, tenant, worker, and one of minute, hour, day.
 
         ``since`` and ``until`` are Unix seconds, widened to whole minutes. Raises BadInput for another name.
         """
@@ -154,7 +154,7 @@ class OutcomeStore:
         since: float | None = None,
         limit: int = 100,
     ) -> list[Outcome]:
-        """The newest outcomes, newest first; there are as many as the log holds."""
+        """Return the newest outcomes, newest first, of those that the log holds."""
         query = select(OutcomeRow).order_by(OutcomeRow.id.desc()).limit(limit)
         if version is not None:
             query = query.where(OutcomeRow.draft_version == version)
@@ -166,7 +166,7 @@ class OutcomeStore:
             return [_to_outcome(row) for row in session.scalars(query)]
 
     def recent_by_version(self, draft: str, limit: int) -> dict[str, list[Outcome]]:
-        """For each version of a draft that the log knows, its newest outcomes, newest first, ``limit`` at most."""
+        """Return, for each of a draft's versions in the log, its newest outcomes, newest first, at most ``limit``."""
         with self._db.session(read_only=True) as session:
             logged = VersionRow.id.in_(select(OutcomeRow.draft_version).distinct())
             query = select(VersionRow.id).where(VersionRow.draft == draft, logged).order_by(VersionRow.number)
@@ -174,7 +174,7 @@ class OutcomeStore:
 
 
 def _is_new(session: Session, dialect: str, batch: str) -> bool:
-    """Note the batch; False when it was noted before. Two that send it at once wait for each other here."""
+    """Record the batch; False when it was recorded before. Two that send it at once wait for each other here."""
     note = insert_for(dialect)(OutcomeBatchRow).values(id=batch, at=records.now()).on_conflict_do_nothing()
     return bool(session.execute(note.returning(OutcomeBatchRow.id)).scalar())
 
@@ -185,7 +185,7 @@ def _newest(session: Session, version: str, limit: int) -> list[Outcome]:
 
 
 def _sums(outcomes: Sequence[Outcome], worker: str) -> list[dict[str, Any]]:
-    """Rows to add, one a key, always in the same order so that two writers cannot wait for each other in a circle."""
+    """Return the rows to add, one a key, always in the same order so that two writers cannot deadlock."""
     added = (((outcome.finished_at, *_key(outcome)), _counts(outcome)) for outcome in outcomes)
     names = ("span", "start", *KEYS, *COUNTS)
     return [{**dict(zip(names, (*key, *sums), strict=True)), "worker": worker} for key, sums in by_span(added)]

@@ -1,8 +1,9 @@
-"""How far a draft was from the target on one request, from what was kept of it.
+"""The distance of a draft from the target on one request, computed from the request's stored samples.
 
 A drafted token x ~ q is accepted with min(1, p(x)/q(x)), whose mean under q is Σ_v min(p(v), q(v)); so 1 minus the mean
 acceptance of the drafted tokens is an unbiased estimate of the total variation distance between the two, under the
-sampling that the request itself asked for. A greedy request's is the share of its drafted tokens that were refused.
+sampling that the request itself asked for. For a greedy request it is the share of its drafted tokens that were
+rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from storage.records import RequestSamples, TokenKind
 
 
 def of_requests(batch: Sequence[RequestSamples]) -> list[float | None]:
-    """Each in [0, 1]; None where nothing was drafted and judged."""
+    """Return the estimated total variation distance of each request, in [0, 1]; None where no drafted token was
+    judged."""
     kinds = np.concatenate([samples.kinds for samples in batch])
     chances = np.concatenate([_chances(samples) for samples in batch])
     distances = np.where(np.isnan(chances), kinds == TokenKind.REJECTED, 1 - chances)

@@ -1,4 +1,4 @@
-"""Samples as one file that anything which reads Parquet can open."""
+"""Export of samples to a single Parquet file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from storage.replay import segments
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export wrote."""
+    """The totals of an export."""
 
     path: Path
     requests: int

@@ -1,11 +1,12 @@
-"""What was forgotten stays so: requests that were on their way meanwhile, in a server's memory or on its disk, are
-refused when they come. The memory is the trail of admins, which is written before anything is deleted.
+"""Refusal of forgotten requests that arrive late from a server's memory or disk.
 
-Whoever keeps something asks in the transaction that keeps it, and the line of the trail waits for such transactions.
-So either the line is seen, or what was kept is seen by the forgetting that follows the line.
+Requests are looked up in the audit trail of admins' changes, which is written before anything is deleted.
 
-Lines are written one after another, so their numbers say what came later. A table of n-grams learned from many requests
-and names none: it is born after a line, and is not kept once there is a newer one
+Every transaction that stores requests looks there, and writing the line waits for such transactions. So either the line
+is seen, or the forgetting that follows it finds what was stored.
+
+Lines are written one after another, so their ids give their order. A table of n-grams learns from many requests
+and names none: it is born after a line, and is refused once there is a newer one
 (:mod:`storage.versions.forgotten_tables`)."""
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from storage.replay.sample_index import chunks
 from storage.sql.tables import AdminChangeRow, table_of
 
 ACTION, REQUEST, TENANT = "forget", "request", "tenant"
-"""Of a line of the trail, and what it is about."""
+"""The action of a line of the audit trail, and its kinds of subject."""
 LOCK = 0x6F73645F666F7267
-"""PostgreSQL's lock for both sides; SQLite has one writer at a time in any case."""
+"""PostgreSQL's advisory lock for both sides; SQLite has just one writer anyway."""
 
 
 TRAIL = table_of(AdminChangeRow).c
@@ -33,32 +34,33 @@ ABOUT = select(TRAIL.at, TRAIL.subject, TRAIL.facts).where(
 
 
 class Finished(NamedTuple):
-    """A request that comes to be kept."""
+    """A finished request that is about to be stored."""
 
     request_id: str
     tenant: str
     at: float
-    """When it was finished, Unix seconds."""
+    """Time at which it finished, Unix seconds."""
 
 
 class News(NamedTuple):
-    """What was forgotten after a line of the trail."""
+    """What was forgotten after a line of the audit trail."""
 
     line: int
-    """The newest line about forgetting; the one that was asked about, if there is none after it."""
+    """Id of the newest line about forgetting; the line asked about if none follows it."""
     request_ids: frozenset[str]
     """Requests forgotten by their ids."""
 
 
 def take_turns(session: Session, *, alone: bool = False) -> None:
-    """Until the transaction ends: one that forgets (``alone``) has none beside it that keeps."""
+    """Take the lock until the transaction ends: shared by those that store, exclusive (``alone``) for one that
+    forgets."""
     if session.get_bind().dialect.name == "postgresql":
         function = "pg_advisory_xact_lock" if alone else "pg_advisory_xact_lock_shared"
         session.execute(text(f"SELECT {function}(:key)"), {"key": LOCK})
 
 
 def forgotten(session: Session, requests: Iterable[Finished]) -> set[str]:
-    """The ids of those that were forgotten: by their ids, or with their tenant after they were finished."""
+    """Return the ids of requests forgotten by id, or with their tenant after they had finished."""
     asked = list(requests)
     ids = {each.request_id for each in asked}
     gone, tenants = _lines(session, ids | {each.tenant for each in asked})
@@ -66,7 +68,8 @@ def forgotten(session: Session, requests: Iterable[Finished]) -> set[str]:
 
 
 def _lines(session: Session, subjects: set[str]) -> tuple[set[str], dict[str, float]]:
-    """What the trail says of them: requests, and tenants with the newest time."""
+    """Return the trail's entries on these subjects: request ids, and tenants with the newest time each was
+    forgotten."""
     gone: set[str] = set()
     tenants: dict[str, float] = {}
     for some in chunks(sorted(subjects)):
@@ -79,7 +82,7 @@ def _lines(session: Session, subjects: set[str]) -> tuple[set[str], dict[str, fl
 
 
 def news_after(session: Session, line: int) -> News:
-    """What was forgotten after a line; 0 is before all of them."""
+    """Return what was forgotten after a line of the audit trail; 0 comes before all of them."""
     columns = AdminChangeRow.id, AdminChangeRow.subject, AdminChangeRow.facts
     query = select(*columns).where(AdminChangeRow.id > line, AdminChangeRow.action == ACTION)
     gone: set[str] = set()
@@ -91,7 +94,10 @@ def news_after(session: Session, line: int) -> News:
 
 
 def require_born_after_all(session: Session, what: str, born: int | None) -> int:
-    """The line after which it was born; None is now. For the transaction that keeps it. Raises ForgottenSince."""
+    """Return the line after which a table was born (None means now), within the transaction that stores it.
+
+    Raises ForgottenSince when something was forgotten after that line.
+    """
     take_turns(session)
     newest = news_after(session, born or 0).line
     if born is not None and newest > born:

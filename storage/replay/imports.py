@@ -1,4 +1,4 @@
-"""Taking in what `osd replay export` wrote, here or elsewhere."""
+"""Import of files that `osd replay export` wrote, here or elsewhere."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from storage.replay.samples import SampleStore
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import found and kept."""
+    """What an import found and stored."""
 
     requests: int
     positions: int
     known: int
-    """Requests that were kept already, were forgotten, or whose tenant does not let them be kept."""
+    """Requests not stored: known already, forgotten, or of a tenant that does not allow it."""
 
 
 def import_file(samples: SampleStore, path: Path) -> Imported:
-    """Keep every request of an exported file under its own id, route and tenant; what is kept already stays as it is.
+    """Store every request of an exported file under its own id, route and tenant; known ones stay as they are.
 
-    The file is read to its end before the first request is kept. Raises BadExport for a file that is missing, damaged,
-    not an export, or of a newer format; StoreError.
+    The file is read to its end before the first request is stored. Raises BadExport for a file that is missing,
+    damaged, not an export, or of a newer format; StoreError.
     """
     cipher = samples.place.cipher
     for _ in read_export(path, cipher):
@@ -43,7 +43,7 @@ def import_file(samples: SampleStore, path: Path) -> Imported:
 
 
 def read_export(path: Path, cipher: Cipher | None = None) -> Iterator[list[RequestSamples]]:
-    """The requests of an exported file, some at a time. Raises BadExport, CannotDecrypt."""
+    """Yield the requests of an exported file in batches. Raises BadExport, CannotDecrypt."""
     try:
         for batch in segments.decode_groups(path, cipher):
             for each in batch:

@@ -1,4 +1,4 @@
-"""Applying retention, and putting small segments together."""
+"""Retention and compaction of segments."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What retention ended."""
+    """What retention deleted."""
 
     purged: Purged
     by_rule: dict[str, int]
-    """Policy -> requests that it ended."""
+    """Policy -> number of requests that it ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What compaction put together."""
+    """What compaction merged."""
 
     before: int
-    """Segments that were put together."""
+    """Segments before the merge."""
     after: int
-    """Segments that they became."""
+    """Segments after the merge."""
     bytes: int
-    """Freed on the disk; less than 0 where the new ones are larger."""
+    """Disk space freed in bytes; negative where the new segments are larger."""
 
 
 class RetentionKeeper:
-    """Keeps the samples in segments of ``place`` within their limits."""
+    """Applies retention and compaction to the segments of ``place``."""
 
     def __init__(self, db: Database, place: SegmentPlace) -> None:
         self._db = db
@@ -56,9 +56,9 @@ class RetentionKeeper:
         self._purger = Purger(db, place)
 
     def retain(self, settings: RetentionSettings, *, dry: bool = False) -> Retained:
-        """End what the policies say; ``dry`` only counts it. What a run under way has stays until it has ended.
+        """Delete what the policies say; ``dry`` only counts. Requests of a run under way stay until it has ended.
 
-        Raises SegmentDamaged after all that can be read was dealt with.
+        Raises SegmentDamaged after everything readable was dealt with.
         """
         if settings.keeps_all:
             return Retained(NOTHING, {})
@@ -68,14 +68,16 @@ class RetentionKeeper:
         return Retained(purged, dict(Counter(doomed.values())))
 
     def compact(self, most: int) -> Compacted:
-        """Put segments of at most half of ``most`` requests together, neighbours in time, into ones of at most that
-        many. Readers find either the old ones or the new. Raises SegmentDamaged."""
+        """Merge segments of at most ``most`` / 2 requests, neighbours in time, into ones of at most ``most``.
+
+        Readers find either the old segments or the new. Raises SegmentDamaged.
+        """
         total = Compacted(0, 0, 0)
         for group in self._groups(most):
             try:
                 freed = self._merge(group)
             except (Moved, FileNotFoundError):
-                continue  # a purge was faster; the next compaction sees what is there now
+                continue  # a purge was faster; the next compaction sees the present state
             total = Compacted(total.before + len(group), total.after + 1, total.bytes + freed)
         return total
 
@@ -90,7 +92,7 @@ class RetentionKeeper:
         return [group for group in groups if len(group) > 1]
 
     def _merge(self, group: list[SegmentRow]) -> int:
-        """Bytes freed."""
+        """Merge a group of segments; return the bytes freed."""
         batch = [one for row in group for one in read_segment(self._place, row.id, row.path)]
         sizes = []
 
@@ -110,7 +112,7 @@ class RetentionKeeper:
 
 
 def _index(session: Session) -> list[IndexedRequest]:
-    """Every request that is kept, as the policies see it."""
+    """Return every stored request, as the policies see it."""
     busy: set[str] = set()
     live = select(RunRow.request_ids, RunRow.replayed).where(RunRow.state == RunState.CLAIMED.value)
     for claimed, replayed in session.execute(live):

@@ -1,6 +1,6 @@
-"""Deleting samples for good: the bytes of the tokens go, not only their index.
+"""Purging: deletion of samples for good, both their bytes and their index.
 
-A segment of which everything is purged is dropped; of which a part is purged, the rest is written into a new one.
+A segment all of whose requests are purged is dropped; otherwise the rest is written into a new segment.
 Either happens in one transaction a segment, and the old file is deleted after it; should the process die between
 the two, the file is an orphan that the next purge or sweep deletes.
 """
@@ -26,15 +26,15 @@ from storage.sql.tables import OutcomeRow, RunRow, SampleRow, SegmentRow
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What a purge deleted."""
+    """The totals of a purge."""
 
     requests: int
     segments: int
-    """Dropped or rewritten."""
+    """Segments dropped or rewritten."""
     bytes: int
-    """Freed on the disk."""
+    """Disk space freed in bytes."""
     rewritten: int = 0
-    """Bytes of the segments that hold the rest."""
+    """Size in bytes of the new segments that hold the rest."""
 
     def __add__(self, other: Purged) -> Purged:
         return Purged(
@@ -50,11 +50,11 @@ UNCLAIMED = or_(
     SampleRow.claimed_by.is_(None),
     SampleRow.claimed_by.not_in(select(RunRow.id).where(RunRow.state == RunState.CLAIMED.value)),
 )
-"""By no run that is under way."""
+"""SQL condition: claimed by no unfinished run."""
 
 
 class Purger:
-    """Purges segments in ``place``."""
+    """Purges the segments in ``place``."""
 
     def __init__(self, db: Database, place: SegmentPlace) -> None:
         self._db = db
@@ -72,9 +72,9 @@ class Purger:
     ) -> Purged:
         """Delete the requests that meet every condition given; ``everything`` needs no condition.
 
-        A request's or a tenant's lines in the log of recent outcomes go too; sums by minute stay. A damaged segment
-        can be dropped whole only: the others are purged, then SegmentDamaged says so. Raises BadInput when no
-        condition is given, UnknownRequest, NotFound for a segment that is not there.
+        A request's or a tenant's lines in the log of recent outcomes are deleted too; sums by minute stay. A damaged
+        segment can only be dropped whole: the others are purged, then SegmentDamaged is raised. Raises BadInput when no
+        condition is given, UnknownRequest, NotFound for a missing segment.
         """
         wanted = _conditions(request_id, tenant, route, before, segment)
         if bool(wanted) == everything:
@@ -90,9 +90,9 @@ class Purger:
         return purged
 
     def purge_requests(self, request_ids: Sequence[str], *, spare_claimed: bool = False) -> Purged:
-        """Delete these, each segment written anew once; unknown ones are passed over.
+        """Delete these requests, rewriting each segment once; unknown ones are skipped.
 
-        ``spare_claimed`` leaves what a run under way has claimed. Damaged segments as in :meth:`purge`.
+        ``spare_claimed`` keeps what an unfinished run has claimed. Damaged segments as in :meth:`purge`.
         """
         purged = NOTHING
         for some in chunks(request_ids):
@@ -134,7 +134,7 @@ class Purger:
         return Purged(len(doomed), 1, old.bytes - kept_bytes, kept_bytes)
 
     def _rewrite(self, old: SegmentRow, doomed: set[str]) -> int:
-        """Move the rest into a new segment; returns its bytes."""
+        """Write a segment's remaining requests into a new one; return its bytes."""
         try:
             everybody = read_segment(self._place, old.id, old.path)
         except FileNotFoundError:
@@ -186,8 +186,8 @@ def _conditions(
 
 
 def lock_segment(session: Session, segment_id: str) -> SegmentRow:
-    """A segment's row, with every draft locked first. Raises Moved when it is gone."""
-    lock_all_drafts(session)  # a claim that changes the same rows in another order would wait in a circle
+    """Return a segment's row, locked after every draft. Raises Moved when it is gone."""
+    lock_all_drafts(session)  # a claim locks the same rows in another order, which would deadlock
     row = session.get(SegmentRow, segment_id, with_for_update=True)
     if row is None:
         raise Moved(reason="another purge was faster")
@@ -195,6 +195,6 @@ def lock_segment(session: Session, segment_id: str) -> SegmentRow:
 
 
 def drop_segment(session: Session, segment: SegmentRow) -> None:
-    """Forget a segment and what is still indexed in it."""
+    """Delete a segment's row and whatever is still indexed in it."""
     session.execute(delete(SampleRow).where(SampleRow.segment_id == segment.id))
     session.execute(delete(SegmentRow).where(SegmentRow.id == segment.id))

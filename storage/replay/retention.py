@@ -1,7 +1,9 @@
-"""Which requests stay and which go, decided from their index alone. Nothing is read or deleted here.
+"""Retention policies: which requests stay and which go, decided from their index alone. Nothing is read or deleted
+here.
 
-A request that a run under way has is never named, and counts towards its route's limits. Held-out requests have a part
-of every limit of their own, as large as their share of the route: what judges is not pushed out by what trains.
+A request that an unfinished run has claimed is never named, and counts towards its route's limits. Held-out requests
+have a part of every limit of their own, as large as their share of the route, so that training data does not push out
+evaluation data.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ Doomed = dict[str, Rule]
 
 @dataclass(frozen=True, slots=True)
 class IndexedRequest:
-    """What the index says of a request."""
+    """One request as the index describes it."""
 
     request_id: str
     route: str
@@ -32,9 +34,9 @@ class IndexedRequest:
     divergence: float | None
     holdout: bool
     under_way: bool = False
-    """Whether a run that has not ended learns from it."""
+    """Whether an unfinished run learns from it."""
     learned: bool = False
-    """Whether a run that was judged has claimed it."""
+    """Whether a judged run has claimed it."""
 
 
 Rows = list[IndexedRequest]
@@ -42,7 +44,7 @@ Size = Callable[[IndexedRequest], int]
 
 
 def decide(kept: Iterable[IndexedRequest], settings: RetentionSettings, now: float) -> Doomed:
-    """What goes, and why: each route by its limits, then all routes by ``total_bytes``."""
+    """Return the requests to delete, with the reason: each route by its limits, then all routes by ``total_bytes``."""
     routes: dict[str, Rows] = defaultdict(list)
     for one in kept:
         routes[one.route].append(one)
@@ -58,7 +60,7 @@ def decide(kept: Iterable[IndexedRequest], settings: RetentionSettings, now: flo
 
 
 def of_route(rows: Rows, limits: Limits, now: float) -> Doomed:
-    """What goes of one route."""
+    """Return the requests to delete on one route."""
     doomed: Doomed = {}
 
     def end(those: Iterable[IndexedRequest], rule: Rule) -> None:
@@ -81,7 +83,7 @@ def of_route(rows: Rows, limits: Limits, now: float) -> Doomed:
 
 
 def repeated(rows: Rows, most: int) -> Rows:
-    """Beyond the newest ``most`` of each tenant's requests with one prompt; prompts that are not known repeat none."""
+    """Return repeats beyond each tenant's newest ``most`` of one prompt; unknown prompts count as distinct."""
     seen: dict[tuple[str, int], int] = defaultdict(int)
     over = []
     for one in sorted(rows, key=_newest):
@@ -93,7 +95,8 @@ def repeated(rows: Rows, most: int) -> Rows:
 
 
 def allot(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Share out a limit: who wants less than an equal share has it whole, and what that leaves is the others'."""
+    """Share out a limit: whoever wants less than an equal share gets it whole, and the rest is divided among the
+    others."""
     left, shares = limit, {}
     for done, (name, size) in enumerate(sorted(wanted.items(), key=lambda item: (item[1], item[0]))):
         shares[name] = min(size, left // (len(wanted) - done))
@@ -102,7 +105,7 @@ def allot(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
 
 
 def _fit(rows: Rows, limits: Limits, limit: int, size: Size, rule: Rule) -> Doomed:
-    """What goes so that the rest is within the limit; held-out ones and the others each have their part."""
+    """Return the requests beyond a limit; held-out ones and the others each have their part of it."""
     if (total := _sum(rows, size)) <= limit:
         return {}
     doomed: Doomed = {}
@@ -115,7 +118,7 @@ def _fit(rows: Rows, limits: Limits, limit: int, size: Size, rule: Rule) -> Doom
 
 
 def _beyond(rows: Rows, limits: Limits, limit: int, size: Size) -> Rows:
-    """What does not fit, each tenant by its share of the limit."""
+    """Return the requests beyond a limit, each tenant having its share of the limit."""
     tenants: dict[str, Rows] = defaultdict(list)
     for one in rows:
         tenants[one.tenant if limits.fair else ""].append(one)
@@ -124,7 +127,7 @@ def _beyond(rows: Rows, limits: Limits, limit: int, size: Size) -> Rows:
 
 
 def _last(rows: Rows, limits: Limits, limit: int, size: Size) -> Rows:
-    """The least preferred, from the first on that does not fit."""
+    """Return the least preferred requests, from the first that does not fit."""
     room = limit - _sum([one for one in rows if one.under_way], size)
     free = sorted((one for one in rows if not one.under_way), key=RANKS[limits.prefer])
     for number, one in enumerate(free):
@@ -139,12 +142,12 @@ def _newest(one: IndexedRequest) -> tuple[float, str]:
 
 
 def _at_random(one: IndexedRequest) -> tuple[float, str]:
-    """By a hash of the id: the smallest n hashes of a stream are a uniform sample of it, however often it is cut."""
+    """Return a hash of the id as rank: the n smallest hashes are a uniform sample, however often it is cut."""
     return float(int.from_bytes(hashlib.blake2b(one.request_id.encode(), digest_size=6).digest())), one.request_id
 
 
 def _divergent(one: IndexedRequest) -> tuple[float, float, str]:
-    """Farthest first, the newest of equals; unknown ones last."""
+    """Return a rank that puts the most divergent first, the newest of equals first, and unknown ones last."""
     return (1.0 if one.divergence is None else -one.divergence, *_newest(one))
 
 
@@ -153,7 +156,7 @@ RANKS: dict[str, Callable[[IndexedRequest], tuple[float | str, ...]]] = {
     "reservoir": _at_random,
     "divergent": _divergent,
 }
-"""The most preferred first."""
+"""Order of retention -> the rank that it sorts by, the most preferred first."""
 
 
 def _bytes(one: IndexedRequest) -> int:

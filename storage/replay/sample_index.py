@@ -1,4 +1,4 @@
-"""The index of kept samples: what waits, how much there is, and what belongs to a draft."""
+"""The index of stored samples: counts, waiting requests, and the requests of a draft."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from storage import records
 from storage.sql.tables import RouteRow, SampleRow
 
 CHUNK = 5_000
-"""Ids in one statement; SQLite takes 32,766 parameters at most."""
+"""Ids in one statement; SQLite takes at most 32,766 parameters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Requests that no training run has claimed, held-out ones aside."""
+    """Requests that no training run has claimed, without held-out ones."""
 
     requests: int
     oldest_age_seconds: float | None
@@ -28,33 +28,33 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class ReplayStats:
-    """What is kept of one route."""
+    """The totals of one route's stored requests."""
 
     route: str
     requests: int
     positions: int
     bytes: int
-    """On disk; of a segment that routes share, each request has its part."""
+    """Bytes on disk; a segment that routes share is divided among its requests."""
     segments: int
     oldest: float
     newest: float
     waiting: int
-    """Claimed by no training run yet."""
+    """Requests not yet claimed by a training run."""
     holdout: int
-    """Never trained on."""
+    """Requests never trained on."""
     set_aside: int
-    """Taken by no run any more; see :mod:`storage.sql.suspects`."""
+    """Requests that runs no longer take, see :mod:`storage.sql.suspects`."""
 
 
 def waiting(session: Session, draft: str, usable: ColumnElement[bool]) -> Waiting:
-    """See :meth:`storage.replay.samples.SampleStore.waiting`."""
+    """Return what waits for a draft, see :meth:`storage.replay.samples.SampleStore.waiting`."""
     query = select(func.count(), func.min(SampleRow.created_at)).where(of_draft(draft), usable, *IS_WAITING)
     count, oldest = session.execute(query).one()
     return Waiting(count, None if oldest is None else max(0.0, records.now() - oldest))
 
 
 def stats(session: Session) -> list[ReplayStats]:
-    """See :meth:`storage.replay.samples.SampleStore.stats`."""
+    """Return totals by route, see :meth:`storage.replay.samples.SampleStore.stats`."""
     free = SampleRow.holdout.is_(False) & SampleRow.claimed_by.is_(None) & SampleRow.set_aside.is_(None)
     query = select(
         SampleRow.route,
@@ -73,24 +73,27 @@ def stats(session: Session) -> list[ReplayStats]:
 
 
 def whole(column: Any) -> ColumnElement[int]:
-    """A sum as an integer; PostgreSQL sums integers to decimals."""
+    """Cast a sum to an integer: PostgreSQL sums integers to decimals."""
     return cast(func.sum(column), BigInteger)
 
 
 def of_draft(draft: str) -> ColumnElement[bool]:
-    """Requests whose route is served by the draft."""
+    """Return the SQL condition for requests whose route is served by the draft."""
     return SampleRow.route.in_(select(RouteRow.name).where(RouteRow.draft == draft))
 
 
 IS_WAITING = (SampleRow.holdout.is_(False), SampleRow.claimed_by.is_(None), SampleRow.set_aside.is_(None))
-"""Neither held out nor claimed nor set aside."""
+"""SQL conditions: neither held out, claimed, nor set aside."""
 
 
 def oldest(
     session: Session, routes: Sequence[str], wanted: Sequence[ColumnElement[bool]], limit: int | None
 ) -> list[tuple[str, float]]:
-    """Ids and times of creation of these routes' requests, oldest first. A route at a time, because the index has them
-    in order then: among millions, the first few hundred are found without sorting the rest."""
+    """Return (id, creation time) of these routes' requests, oldest first.
+
+    Queries a route at a time, because the index has them in order then: among millions, the first few hundred are found
+    without sorting the rest.
+    """
     first = SampleRow.created_at, SampleRow.request_id
     query = select(SampleRow.request_id, SampleRow.created_at).where(*wanted).order_by(*first).limit(limit)
     found = [(row[0], row[1]) for name in routes for row in session.execute(query.where(SampleRow.route == name))]
@@ -98,12 +101,12 @@ def oldest(
 
 
 def routes_of(session: Session, draft: str) -> list[str]:
-    """Names of the routes that the draft serves."""
+    """Return the names of the routes that the draft serves."""
     return list(session.scalars(select(RouteRow.name).where(RouteRow.draft == draft).order_by(RouteRow.name)))
 
 
 def chunks(items: Sequence[str], size: int = CHUNK) -> Iterator[list[str]]:
-    """The items, some at a time."""
+    """Yield the items in chunks of at most ``size``."""
     iterator = iter(items)
     while some := list(islice(iterator, size)):
         yield some

@@ -1,9 +1,9 @@
-"""The replay store: what finished requests leave for learning.
+"""The replay store: what finished requests store for learning.
 
-A batch is acknowledged once its segment is on the disk and its index is committed; a crash before that leaves
-files that nothing refers to, which :meth:`SampleStore.sweep` deletes. Kept samples never change; only their index
-does (:mod:`storage.replay.sample_index`): the claim of a training run on them, and their route's name when it is
-renamed."""
+A batch is acknowledged once its segment is on the disk and its index is committed; a crash before that leaves files
+that nothing refers to, which :meth:`SampleStore.sweep` deletes. Stored samples never change; only their index
+does (:mod:`storage.replay.sample_index`): training runs claim them, and their route may be renamed.
+"""
 
 from __future__ import annotations
 
@@ -56,18 +56,17 @@ class SampleStore:
 
     @property
     def folder(self) -> Path:
-        """Where segments lie on this machine. Raises StoreError when they do not."""
+        """The local folder of the segments. Raises StoreError when they are in an object store."""
         if not isinstance(self.place, LocalSegments):
             raise StoreError(reason=f"Samples are kept at {self.place.show()}, in no folder of this machine.")
         return self.place.folder
 
     def add(self, batch: Sequence[RequestSamples]) -> str | None:
-        """Keep a batch in one segment; returns the segment's id. Tenants that do not let their requests be kept are
-        passed over; None when nothing is left.
+        """Store a batch in one segment and return the segment's id; None when nothing was to be stored.
 
-        A request that is kept already is left as it is, so a batch may be added again after an error; when all of
-        it is, the id is that of the segment with the first. What was forgotten stays so. Raises BadInput, StoreError,
-        StoreWriteFailed.
+        Requests of tenants that do not allow storing, and forgotten ones, are skipped. A request that is stored already
+        is left as it is, so a batch may be added again after an error; when all of it is, the id is that of the segment
+        with the first. Raises BadInput, StoreError, StoreWriteFailed.
         """
         if not batch:
             raise BadInput(reason="An empty batch makes no segment.")
@@ -87,7 +86,7 @@ class SampleStore:
         return None
 
     def without_forgotten(self, batch: Sequence[RequestSamples]) -> list[RequestSamples]:
-        """Those of which the trail does not say that they were forgotten: it is written before they are deleted."""
+        """Return the requests not named as forgotten in the audit trail, which is written before they are deleted."""
         with self._db.session(read_only=True) as session:
             gone = forgotten(session, map(_finished, batch))
         return [samples for samples in batch if samples.request_id not in gone]
@@ -117,10 +116,10 @@ class SampleStore:
         }
 
     def read(self, request_ids: Sequence[str]) -> list[RequestSamples]:
-        """The samples of these requests, in the order asked; purged and unknown ones are skipped. The route is that of
-        the index, which a renaming changes.
+        """Return the samples of these requests in the order asked, skipping purged and unknown ones.
 
-        Raises SegmentDamaged for a segment that is not what was written.
+        The route is that of the index, which a renaming changes. Raises SegmentDamaged for a segment that is not what
+        was written.
         """
         found: dict[str, RequestSamples] = {}
         gone = self._read_into(found, request_ids)
@@ -132,7 +131,7 @@ class SampleStore:
         return [found[request_id] for request_id in request_ids if request_id in found]
 
     def _read_into(self, found: dict[str, RequestSamples], request_ids: Sequence[str]) -> dict[str, str]:
-        """Adds what can be read; returns request -> segment for files that a purge replaced in the meantime."""
+        """Add readable requests to ``found``; return request -> segment for files that a purge replaced meanwhile."""
         gone: dict[str, str] = {}
         for (segment_id, path), group in groupby(self._places(request_ids), key=lambda place: place[:2]):
             places = list(group)
@@ -144,7 +143,7 @@ class SampleStore:
         return gone
 
     def _places(self, request_ids: Sequence[str]) -> Iterator[tuple[str, str, int, str, str]]:
-        """(segment id, path, row, request id, route), a segment's rows together."""
+        """Yield (segment id, path, row, request id, route), a segment's rows together."""
         columns = (SegmentRow.id, SegmentRow.path, SampleRow.row, SampleRow.request_id, SampleRow.route)
         query = select(*columns).join_from(SampleRow, SegmentRow, SampleRow.segment_id == SegmentRow.id)
         places: list[Any] = []
@@ -161,7 +160,7 @@ class SampleStore:
         )
 
     def kept(self, request_ids: Sequence[str]) -> set[str]:
-        """Those of the requests that are kept."""
+        """Return which of the requests are stored."""
         return set(self._segments_of(request_ids))
 
     def _segments_of(self, request_ids: Sequence[str]) -> dict[str, str]:
@@ -181,11 +180,11 @@ class SampleStore:
         claimed: bool | None = None,
         before: float | None = None,
     ) -> list[str]:
-        """Ids of the newest requests, newest first.
+        """Return ids of the newest requests, newest first.
 
-        ``draft`` takes those of its routes that may train it and were not set aside, ``routes`` those named;
-        ``holdout`` and ``claimed`` take one side when they are not None (claimed: a training run has taken it);
-        ``before`` takes what was created earlier.
+        ``draft`` selects those of its routes that may train it and were not set aside, ``routes`` those named;
+        ``holdout`` and ``claimed`` select one side unless None (claimed: a training run has taken it);
+        ``before`` selects what was created earlier.
         """
         wanted: list[ColumnElement[bool]] = []
         if routes is not None:
@@ -203,12 +202,12 @@ class SampleStore:
             return list(session.scalars(select(SampleRow.request_id).where(*wanted).order_by(*newest).limit(limit)))
 
     def waiting(self, draft: str) -> Waiting:
-        """How much a training run of this draft would claim now."""
+        """Return how much a training run of this draft would claim now."""
         with self._db.session(read_only=True) as session:
             return sample_index.waiting(session, draft, usable_for(session, draft, self._privacy))
 
     def stats(self) -> list[ReplayStats]:
-        """What is kept, route by route."""
+        """Return the totals of stored requests, route by route."""
         with self._db.session(read_only=True) as session:
             return sample_index.stats(session)
 
@@ -222,7 +221,7 @@ class SampleStore:
         segment: str | None = None,
         everything: bool = False,
     ) -> Purged:
-        """Delete samples for good: those that meet every condition given. See :class:`storage.replay.purge.Purger`."""
+        """Delete samples that meet every condition given, for good. See :class:`storage.replay.purge.Purger`."""
         purger = Purger(self._db, self.place)
         return purger.purge(
             request_id=request_id, tenant=tenant, route=route, before=before, segment=segment, everything=everything
@@ -238,10 +237,9 @@ class SampleStore:
         until: float | None = None,
         overwrite: bool = False,
     ) -> Exported:
-        """Write what is kept into one Parquet file, in the format of :mod:`storage.replay.segments`, oldest first;
-        encrypted where segments are.
+        """Write stored requests into one Parquet file in the format of :mod:`storage.replay.segments`, oldest first.
 
-        Raises BadInput when the file exists and ``overwrite`` is not given.
+        It is encrypted where segments are. Raises BadInput when the file exists and ``overwrite`` is not given.
         """
         wanted: list[ColumnElement[bool]] = []
         if routes is not None:
@@ -259,7 +257,7 @@ class SampleStore:
         return write_export(Path(path), batches, self.place.cipher, overwrite=overwrite)
 
     def sweep(self) -> list[Swept]:
-        """Delete what killed processes left behind and nothing refers to; returns what was removed."""
+        """Delete what killed processes left and nothing refers to; return what was deleted."""
         return sweep_segments(self._db, self.place)
 
 

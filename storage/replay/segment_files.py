@@ -1,4 +1,4 @@
-"""Segments in their place: written whole, then handed to the index; read back, or refused as damaged."""
+"""Segments in their place: written whole, then entered in the index; read back, or refused as damaged."""
 
 from __future__ import annotations
 
@@ -23,23 +23,24 @@ from storage.sql.tables import SegmentRow
 
 @dataclass(frozen=True, slots=True)
 class NewSegment:
-    """A segment that is in its place and not yet in the index: the rows that the index needs."""
+    """A segment that is written but not yet indexed: the rows that the index needs."""
 
     segment: dict[str, Any]
     requests: list[dict[str, Any]]
-    """One a request, in the batch's order: request_id, segment_id, row, bytes."""
+    """One row a request, in the batch's order: request_id, segment_id, row, bytes."""
     place: SegmentPlace
 
     def enter(self, session: Session) -> None:
-        """Its own row. Raises StoreError when a sweep was faster: it waits for this row, or this for the sweep."""
+        """Insert the segment's row. Raises StoreError when a sweep took it first; either waits for the other on this
+        row."""
         session.execute(insert(SegmentRow), self.segment)
         self.place.require(self.segment["path"])
 
 
 def write_segment(place: SegmentPlace, batch: Sequence[RequestSamples], index: Callable[[NewSegment], None]) -> str:
-    """Write a batch whole, then call ``index``, which commits it; returns the segment's id.
+    """Write a batch whole, then call ``index``, which commits it; return the segment's id.
 
-    When ``index`` fails the file is taken back, unless the database went away in mid-commit: then only a sweep can
+    When ``index`` fails the file is deleted, unless the database went away in mid-commit: then only a sweep can
     tell whether the file is in the index.
     """
     segment_id, created_at = records.new_id(), records.now()
@@ -71,15 +72,17 @@ def _rows(
 
 
 def read_segment(place: SegmentPlace, segment_id: str, path: str) -> list[RequestSamples]:
-    """Every request of a segment. Raises FileNotFoundError when it is gone, SegmentDamaged when it is not whole,
-    CannotDecrypt, PlaceUnreachable."""
+    """Return every request of a segment.
+
+    Raises FileNotFoundError when it is gone, SegmentDamaged when it is not whole, CannotDecrypt, PlaceUnreachable.
+    """
     with reading(place, segment_id, path) as source:
         return segments.decode(source, place.cipher)
 
 
 @contextmanager
 def reading(place: SegmentPlace, segment_id: str, path: str) -> Iterator[Any]:
-    """A segment's file, and what goes wrong with it in osd's own words; raises as :func:`read_segment`."""
+    """Open a segment's file for Arrow and translate errors to osd's; raises as :func:`read_segment`."""
     try:
         yield place.source(path)
     except (FileNotFoundError, PlaceUnreachable):
@@ -92,11 +95,11 @@ def reading(place: SegmentPlace, segment_id: str, path: str) -> Iterator[Any]:
 
 
 def prompt_hash(samples: RequestSamples) -> int:
-    """64 bits, signed: equal for equal prompts."""
+    """Return 64 signed bits that are equal for equal prompts."""
     prompt = samples.tokens[: samples.prompt_len].astype("<i4", copy=False)
     return int.from_bytes(hashlib.sha256(prompt.tobytes()).digest()[:8], "big", signed=True)
 
 
 def is_held_out(samples: RequestSamples, share: float) -> bool:
-    """Whether the request judges candidates instead of training them: by its prompt, so equal prompts agree."""
+    """Return whether the request is held out for judging candidates; decided by its prompt, so equal prompts agree."""
     return prompt_hash(samples) % 2**64 < share * 2**64

@@ -1,10 +1,10 @@
-"""Where segments lie: a folder of this machine, or a folder of an object store.
+"""Where segments are stored: a local folder, or a folder of an object store.
 
-    place.put(path, data)   the whole segment, held until its index is committed; taken back when that fails
+    place.put(path, data)   write the whole segment and hold it until its index is committed; deleted when that fails
     place.source(path)      what Arrow reads it from
-    place.require(path)     called within the transaction that enters it: is it there still?
+    place.require(path)     called within the transaction that enters it: is it still there?
 
-In a folder a lock that dies with the process tells a sweep whose work is under way. An object store has none, so the
+In a folder, a lock that dies with the process tells a sweep which files are in use. An object store has none, so the
 index itself decides: see :func:`storage.replay.sweep.sweep_bucket`.
 """
 
@@ -22,37 +22,40 @@ from storage.files.files import Aside, remove, taken_back_on_error, writing
 
 
 class SegmentPlace(Protocol):
-    """What a place of segments does. Paths are relative, parts divided by /."""
+    """A place that segments are stored in. Paths are relative, parts separated by /."""
 
     cipher: Cipher | None
-    """Encrypts what is written; None writes it as it is."""
+    """Encrypts what is written; None leaves it unencrypted."""
 
     def put(self, path: str, data: memoryview) -> AbstractContextManager[None]:
-        """Write a segment whole and hold it. It is taken back when the context ends with an OsdError, unless the
-        database went away in mid-commit: then only a sweep can tell. Raises StoreWriteFailed, PlaceUnreachable."""
+        """Write a segment whole and hold it until the context ends; an OsdError there deletes it.
+
+        It stays when the database went away in mid-commit: then only a sweep can tell. Raises StoreWriteFailed,
+        PlaceUnreachable.
+        """
 
     def require(self, path: str) -> None:
-        """Raises StoreError when a sweep took it before it was entered."""
+        """Raise StoreError when a sweep took the segment before it was entered."""
 
     def source(self, path: str) -> Any:
-        """A path or a buffer to read from. Raises FileNotFoundError, PlaceUnreachable."""
+        """Return a path or a buffer to read from. Raises FileNotFoundError, PlaceUnreachable."""
 
     def remove(self, path: str) -> None:
-        """Delete it; nothing there is fine."""
+        """Delete a segment; does nothing when it is not there."""
 
     def show(self, path: str = "") -> Path | str:
-        """As messages name it."""
+        """Return the segment's name for messages."""
 
 
 class LocalSegments:
-    """Segments below a folder."""
+    """Segments in a local folder."""
 
     def __init__(self, folder: Path, cipher: Cipher | None = None) -> None:
         self.folder, self.cipher = folder, cipher
 
     @contextmanager
     def put(self, path: str, data: memoryview) -> Iterator[None]:
-        """Aside, synced, renamed."""
+        """Write the segment aside, sync it and rename it."""
         target = self.folder / path
         with Aside(target.parent, target.name) as aside:
             aside.write(data)
@@ -61,31 +64,31 @@ class LocalSegments:
                 yield
 
     def require(self, path: str) -> None:
-        """It is held, so it is there."""
+        """Do nothing: the file is locked, so it is there."""
 
     def source(self, path: str) -> Path:
-        """The file."""
+        """Return the path of the file."""
         return self.folder / path
 
     def remove(self, path: str) -> None:
-        """Raises StoreWriteFailed."""
+        """Delete a segment. Raises StoreWriteFailed."""
         with writing(self.folder / path):
             remove(self.folder / path)
 
     def show(self, path: str = "") -> Path:
-        """The file."""
+        """Return the path of the file."""
         return self.folder / path
 
 
 class BucketSegments:
-    """Segments of an object store."""
+    """Segments in an object store."""
 
     def __init__(self, bucket: ObjectStore, cipher: Cipher | None = None) -> None:
         self.bucket, self.cipher = bucket, cipher
 
     @contextmanager
     def put(self, path: str, data: memoryview) -> Iterator[None]:
-        """One put, which is whole or not at all."""
+        """Write the segment in one put, which is whole or not at all."""
         self.bucket.put(path, data)
         try:
             yield
@@ -97,22 +100,22 @@ class BucketSegments:
             raise
 
     def require(self, path: str) -> None:
-        """A look at the store. Raises StoreError."""
+        """Check that the object exists. Raises StoreError."""
         if not self.bucket.exists(path):
             raise StoreError(reason=f"{self.show(path)} was swept before it was entered; its requests were not kept.")
 
     def source(self, path: str) -> Any:
-        """Its bytes."""
+        """Return the object's bytes in a buffer reader."""
         import pyarrow as pa
 
         return pa.BufferReader(self.bucket.get(path))
 
     def remove(self, path: str) -> None:
-        """Raises PlaceUnreachable."""
+        """Delete a segment. Raises PlaceUnreachable."""
         self.bucket.remove(path)
 
     def show(self, path: str = "") -> str:
-        """The URL."""
+        """Return the segment's URL."""
         return self.bucket.show(path)
 
 

@@ -44,7 +44,7 @@ from storage.records import RequestSamples
 
 Array = npt.NDArray[Any]
 
-LISTS: dict[str, type[np.generic]] = {  # as they are stored
+LISTS: dict[str, type[np.generic]] = {  # types as stored
     "tokens": np.int32,
     "positions": np.int32,
     "kinds": np.uint8,
@@ -55,13 +55,13 @@ LISTS: dict[str, type[np.generic]] = {  # as they are stored
     "acceptance": np.float32,
 }
 READ: dict[str, type[np.generic]] = {"topk_logprobs": np.float16, "acceptance": np.float16}
-"""Types of a record's arrays where they are not as stored."""
+"""Types of a record's arrays where they differ from the stored ones."""
 
 LATER = ("acceptance",)
 """Columns that segments of older versions lack."""
 
 FORMAT = 1
-"""Raised when a reader of the format before cannot read what is written."""
+"""Format version, raised when readers of the format before cannot read what is written."""
 FORMAT_KEY = "osd.segment"
 
 SCALARS = ("request_id", "route", "tenant", "draft_version", "created_at", "prompt_len")
@@ -78,7 +78,8 @@ WRITE: dict[str, Any] = {
 
 
 def encode(batch: Sequence[RequestSamples], cipher: Cipher | None = None) -> memoryview:
-    """The bytes of a segment, encrypted where there is a cipher. Raises BadInput for arrays whose shapes do not fit."""
+    """Encode a batch as a segment's bytes, encrypted where there is a cipher. Raises BadInput for shapes that do not
+    fit."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -88,12 +89,12 @@ def encode(batch: Sequence[RequestSamples], cipher: Cipher | None = None) -> mem
 
 
 def writer_options(cipher: Cipher | None) -> dict[str, Any]:
-    """Of the Parquet writer, for one file."""
+    """Return the Parquet writer's options for one file."""
     return WRITE if cipher is None else WRITE | cipher.for_writing()
 
 
 def schema() -> Any:
-    """The Arrow schema of a segment."""
+    """Return the Arrow schema of a segment."""
     import pyarrow as pa
 
     fields = [(name, pa.string()) for name in SCALARS[:4]]
@@ -103,7 +104,7 @@ def schema() -> Any:
 
 
 def table(batch: Sequence[RequestSamples]) -> Any:
-    """The batch as an Arrow table. Raises BadInput."""
+    """Return the batch as an Arrow table. Raises BadInput."""
     import pyarrow as pa
 
     for samples in batch:
@@ -128,7 +129,7 @@ def _list_column(arrays: Sequence[Array | None], dtype: type[np.generic]) -> Any
 
 
 def require_shapes(samples: RequestSamples) -> None:
-    """Raises BadInput when a request's arrays do not fit together."""
+    """Raise BadInput when a request's arrays do not fit together."""
     m = len(samples.positions)
     flat = all(getattr(samples, name).shape == (m,) for name in ("positions", "kinds", "drafted", "outside"))
     flat &= samples.acceptance is None or samples.acceptance.shape == (m,)
@@ -143,7 +144,7 @@ class NewerFormat(ValueError):
 
 
 def require_schema(found: Any) -> None:
-    """Raises ValueError for columns that osd does not write: the file's list of them has no checksum of its own; and
+    """Raise ValueError for columns that osd does not write, as the file's list of them has no checksum, or
     NewerFormat."""
     written = (found.metadata or {}).get(FORMAT_KEY.encode(), b"1").decode(errors="replace")
     if written.isdecimal() and int(written) > FORMAT:
@@ -154,14 +155,16 @@ def require_schema(found: Any) -> None:
 
 
 def decode(source: Any, cipher: Cipher | None = None) -> list[RequestSamples]:
-    """Every row of a path or buffer, in order. Raises CannotDecrypt, OSError, ValueError or Arrow's own errors for what
-    is not a whole segment."""
+    """Return every row of a path or buffer, in order.
+
+    Raises CannotDecrypt, OSError, ValueError or Arrow's own errors for what is not a whole segment.
+    """
     with opened(source, cipher) as file:
         return _records(file.read(use_threads=False))
 
 
 def decode_groups(path: Path, cipher: Cipher | None = None) -> Iterator[list[RequestSamples]]:
-    """The rows of a file too large for memory, a row group at a time. Raises as :func:`decode`."""
+    """Yield the rows of a file too large for memory, a row group at a time. Raises as :func:`decode`."""
     with opened(path, cipher) as file:
         require_schema(file.schema_arrow)
         for group in range(file.num_row_groups):
@@ -170,7 +173,7 @@ def decode_groups(path: Path, cipher: Cipher | None = None) -> Iterator[list[Req
 
 @contextmanager
 def opened(source: Any, cipher: Cipher | None) -> Iterator[Any]:
-    """A Parquet file that verifies its pages' checksums. Raises CannotDecrypt, and what Arrow raises."""
+    """Open a Parquet file that verifies its pages' checksums. Raises CannotDecrypt, and what Arrow raises."""
     import pyarrow.parquet as pq
 
     options = {} if cipher is None else cipher.for_reading()
@@ -201,7 +204,7 @@ def _records(found: Any) -> list[RequestSamples]:
 
 
 def _split(column: Any, dtype: type[np.generic]) -> list[Array]:
-    """One array a row; they are views of one copy, so that they can be written to and outlive Arrow's buffers."""
+    """Split a list column into one array a row; they are views of one copy, so they are writable and outlive Arrow."""
     if not column.num_chunks:
         return []
     chunk = column.chunk(0)
@@ -219,6 +222,7 @@ def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int) -> Reque
 
 
 def shares(batch: Sequence[RequestSamples]) -> Array:
-    """(requests,) each request's share of the segment's bytes, by its numbers before compression; sums to 1."""
+    """Return each request's share of the segment's bytes, by its element count before compression; (requests,), sums to
+    1."""
     raw = np.array([1 + sum(getattr(getattr(s, name), "nbytes", 0) for name in LISTS) for s in batch], np.float64)
     return np.asarray(raw / raw.sum())

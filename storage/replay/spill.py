@@ -1,11 +1,11 @@
-"""What waits on this machine's disk while the store is away: finished requests and their totals, in files.
+"""Spill files: finished requests and their outcomes on this machine's disk while the store is unreachable.
 
     spill/<time>-<id>.samples.parquet      a segment as :mod:`storage.replay.segments` writes it
     spill/<time>-<id>.outcomes.parquet     one column of JSON; <id> is the batch's, see OutcomeStore.add
 
-Each file is written aside, synced and renamed, encrypted where segments are, and locked while it is taken in, so that
+Each file is written aside, synced and renamed, encrypted where segments are, and locked while it is read back, so that
 several servers may share a folder. It is deleted once the store has committed it. A process that dies in between
-leaves the file, and taking it in again changes nothing: samples are known by their request, outcomes by their batch.
+leaves the file, and reading it again changes nothing: samples are known by their request, outcomes by their batch.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ class Totals(NamedTuple):
 
 
 class Spill:
-    """Files below a folder, ``limit`` bytes at most."""
+    """The spill files in a folder, of ``limit`` bytes at most."""
 
     def __init__(self, folder: Path, limit: int, cipher: Cipher | None = None) -> None:
         self.folder, self.limit, self._cipher = folder, limit, cipher
-        for path in self._found(f".*{ASIDE}"):  # of a process that was killed in mid-write
+        for path in self._found(f".*{ASIDE}"):  # left by a process that was killed while writing
             with suppress(OSError), seized(path) as free:
                 if free:
                     remove(path)
 
     @property
     def bytes(self) -> int:
-        """Of everything here, what was refused included."""
+        """Size of all files here, refused ones included."""
         return sum(_size(path) for path in self._found("*"))
 
     def waiting(self) -> list[Path]:
-        """Files to be taken in, oldest first."""
+        """Return the files to be read back, oldest first."""
         return sorted(self._found(f"*{SAMPLES}") + self._found(f"*{OUTCOMES}"))
 
     def keep_samples(self, batch: Sequence[RequestSamples]) -> bool:
-        """Write them; False when there is no room. Raises BadInput, StoreWriteFailed."""
+        """Write samples; False when there is no room. Raises BadInput, StoreWriteFailed."""
         return self._write(records.new_id() + SAMPLES, segments.encode(batch, self._cipher))
 
     def keep_outcomes(self, totals: Totals) -> bool:
-        """Write them; False when there is no room. Raises StoreWriteFailed."""
+        """Write outcomes; False when there is no room. Raises StoreWriteFailed."""
         return self._write(totals.batch + OUTCOMES, _encode(totals, self._cipher))
 
     def read_samples(self, path: Path) -> list[RequestSamples]:
-        """What :meth:`keep_samples` wrote. Raises CannotDecrypt, BadExport."""
+        """Read what :meth:`keep_samples` wrote. Raises CannotDecrypt, BadExport."""
         with _reading(path):
             return segments.decode(path, self._cipher)
 
     def read_outcomes(self, path: Path) -> Totals:
-        """What :meth:`keep_outcomes` wrote. Raises CannotDecrypt, BadExport."""
+        """Read what :meth:`keep_outcomes` wrote. Raises CannotDecrypt, BadExport."""
         with _reading(path), segments.opened(path, self._cipher) as file:
             table = file.read(use_threads=False)
             outcomes = [_outcome(json.loads(line)) for line in table["outcome"].to_pylist()]
             return Totals(outcomes, table.schema.metadata[WORKER_KEY.encode()].decode(), batch_of(path))
 
     def refuse(self, path: Path) -> Path:
-        """Put a file where nobody takes it in any more; where it is now. Raises StoreWriteFailed."""
+        """Move a file to where nobody reads it back; return its new path. Raises StoreWriteFailed."""
         to = path.with_name(path.name + REFUSED)
         with writing(path):
             rename(path, to)
@@ -86,7 +86,7 @@ class Spill:
         with writing(self.folder):
             if self.bytes + len(data) > self.limit:
                 return False
-            make_folder(self.folder, 0o700)  # it holds what people asked
+            make_folder(self.folder, 0o700)  # it holds users' prompts
             with Aside(self.folder, f"{int(1000 * records.now()):015d}-{name}") as aside:
                 aside.write(data)
                 aside.rename(self.folder / aside.path.name.removeprefix(".").removesuffix(ASIDE))
@@ -98,7 +98,7 @@ class Spill:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """What is wrong with a file, in osd's own words."""
+    """Translate errors of reading a file to osd's."""
     try:
         yield
     except CannotDecrypt as error:
@@ -109,7 +109,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def batch_of(path: Path) -> str:
-    """The batch of a file of outcomes."""
+    """Return the batch id of a file of outcomes."""
     return path.name.removesuffix(OUTCOMES).rpartition("-")[2]
 
 
@@ -133,5 +133,5 @@ def _outcome(facts: dict[str, Any]) -> Outcome:
 def _size(path: Path) -> int:
     try:
         return size_of(path)
-    except FileNotFoundError:  # taken in by another server in this moment
+    except FileNotFoundError:  # another server has just read it back
         return 0

@@ -1,4 +1,4 @@
-"""Finding what a killed process left behind: files of ours that no row refers to and no live process holds.
+"""Sweeping up after killed processes: files of osd's that no row refers to and no live process holds.
 
 In a folder a lock tells whether a writer lives. In an object store the index decides, see :func:`sweep_bucket`.
 """
@@ -23,19 +23,19 @@ from storage.sql.tables import SegmentRow, VersionRow
 SEGMENT = re.compile(r"[0-9a-f]{32}\.parquet")
 VERSION = re.compile(r".+-\d{6}-[0-9a-f]{8}")
 GRACE_SECONDS = 3600.0
-"""A younger object may be one that is being entered. That nothing is lost does not rest on it."""
+"""Age in seconds below which objects are left alone, as they may be being entered. Safety does not rest on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """A file or folder that was removed."""
+    """A file or folder that was deleted."""
 
     path: Path | str
     bytes: int
 
 
 def sweep_segments(db: Database, place: SegmentPlace) -> list[Swept]:
-    """Remove orphaned segments and those that were never finished."""
+    """Delete orphaned segments and those that were never finished."""
     if isinstance(place, LocalSegments):
         return _sweep_folder(db, place.folder)
     assert isinstance(place, BucketSegments)
@@ -56,7 +56,7 @@ def _sweep_folder(db: Database, folder: Path) -> list[Swept]:
 
 
 def sweep_weights(db: Database, folder: Path) -> list[Swept]:
-    """Remove folders of weights of versions that were never entered in the ledger."""
+    """Delete folders of weights whose versions were never entered in the ledger."""
 
     def is_known(path: str) -> bool:
         with db.session(read_only=True) as session:
@@ -66,32 +66,33 @@ def sweep_weights(db: Database, folder: Path) -> list[Swept]:
 
 
 def _candidates(folder: Path, ours: re.Pattern[str]) -> Iterator[Path]:
-    """Files of ours, one folder deep; others are left alone."""
+    """Yield files of osd's, one folder deep; others are left alone."""
     for path in sorted(folder.glob("*/*")) + sorted(folder.glob("*/.*")):
         if ours.fullmatch(path.name) or (path.name.startswith(".") and path.name.endswith(ASIDE)):
             yield path
 
 
 def _sweep_one(folder: Path, path: Path, is_known: Callable[[str], bool]) -> Swept | None:
-    """The index is asked only once the file is seized: its writer, if it lived, has committed by then."""
+    """Delete one orphan; None if it is none. The index is asked once the file is locked: a live writer has committed
+    then."""
     with seized(path) as free, writing(path):
         if not free or is_known(path.relative_to(folder).as_posix()):
             return None
         try:
             swept = Swept(path, size_of(path))
-        except FileNotFoundError:  # a purge that dropped it from the index has just deleted it
+        except FileNotFoundError:  # a purge has just deleted it
             return None
         remove(path)
     return swept
 
 
 def sweep_bucket(db: Database, place: BucketSegments) -> list[Swept]:
-    """Remove objects that no row refers to.
+    """Delete objects that no row refers to.
 
     There are no locks in an object store, so the index decides. The sweep enters the orphan as a segment of its own,
-    removes the object, and takes the row back, in one transaction. A writer that enters the same segment waits for
+    deletes the object, and removes the row, in one transaction. A writer that enters the same segment waits for
     it, then finds its object gone and fails (:meth:`storage.replay.segment_files.NewSegment.enter`); the other way
-    round, the sweep waits and finds the row. That is so however old the object is and whatever the clocks say.
+    round, the sweep waits and finds the row. That holds however old the object is and whatever the clocks say.
     """
     with db.session(read_only=True) as session:
         known = set(session.scalars(select(SegmentRow.path)))
@@ -104,7 +105,7 @@ def sweep_bucket(db: Database, place: BucketSegments) -> list[Swept]:
 
 
 def is_old(found: Found) -> bool:
-    """Whether no live process is likely to be at it."""
+    """Return whether the object is too old for a live process to be entering it."""
     return found.modified.timestamp() < records.now() - GRACE_SECONDS
 
 

@@ -1,4 +1,4 @@
-"""Whether the segments are what the index says, and the other way round."""
+"""Verification that segments and index agree."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from storage.sql.tables import SampleRow, SegmentRow
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is not as it should be."""
+    """A difference between segments and index."""
 
     segment: str
     path: Path | str
-    """Of a file, or an object's URL."""
+    """Path of a file, or an object's URL."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was looked at, and what was found."""
+    """What was checked, and the faults found."""
 
     segments: int
     requests: int
@@ -35,8 +35,10 @@ class Verified:
 
 
 def verify_samples(db: Database, place: SegmentPlace) -> Verified:
-    """Read every segment whole, checksums included, and hold it against its index. Changes nothing; what a purge or a
-    compaction moves meanwhile is passed over. Raises CannotDecrypt, PlaceUnreachable."""
+    """Read every segment whole, checksums included, and compare it with its index.
+
+    Changes nothing; skips what a purge or a compaction moves meanwhile. Raises CannotDecrypt, PlaceUnreachable.
+    """
     with db.session(read_only=True) as session:
         rows = list(session.scalars(select(SegmentRow).order_by(SegmentRow.created_at)))
     seen = requests = positions = 0

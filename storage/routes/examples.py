@@ -1,6 +1,6 @@
-"""What an admin taught: texts as examples of topics, kept on purpose and until they are forgotten.
+"""Example texts of topics that an admin taught, kept until they are deleted.
 
-Prompts of traffic never come here by themselves. A text stands once, whatever its topic; teaching it again under
+Prompts of traffic never enter by themselves. A text is stored once, whatever its topic; teaching it again under
 another topic moves it.
 """
 
@@ -21,30 +21,30 @@ from storage.sql.tables import RouteChangeRow, RouteExampleRow
 
 TOPIC_LENGTH = 200
 TEXT_LENGTH = 100_000
-"""Characters of an example at most."""
+"""Maximum length of an example in characters."""
 
 Pairs = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """What came of teaching."""
+    """The counts of a teaching call."""
 
     new: int
     moved: int
-    """Known texts that have another topic now."""
+    """Known texts that moved to another topic."""
     known: int
     """Texts that had this topic already."""
 
 
 class ExampleShelf:
-    """Taught examples of topics."""
+    """The taught examples of topics."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def teach(self, examples: Iterable[tuple[str, str]], who: str | None = None) -> Taught:
-        """Keep (topic, text) pairs, all or none; one line in the trail, with counts and without the texts.
+        """Store (topic, text) pairs, all or none, with one line in the audit trail that has counts but no texts.
 
         Raises BadInput for an empty or too long topic or text.
         """
@@ -53,13 +53,16 @@ class ExampleShelf:
             return teach(session, examples, who)
 
     def preview(self, examples: Iterable[tuple[str, str]]) -> Pairs:
-        """What :meth:`list` would be after teaching these, with nothing taught. Raises BadInput as :meth:`teach`."""
+        """Return what :meth:`list` would return after teaching these, without teaching them.
+
+        Raises BadInput as :meth:`teach`.
+        """
         topics = {text: topic for topic, text in self.list()}
         topics.update((text, topic.strip()) for topic, text in map(_checked, examples))
         return [(topic, text) for text, topic in topics.items()]
 
     def forget(self, topic: str, who: str | None = None) -> int:
-        """Delete a topic's examples; returns how many. Raises UnknownTopic."""
+        """Delete a topic's examples; return how many. Raises UnknownTopic."""
         with self._db.session() as session:
             lock_routes(session)
             gone = session.scalars(select(RouteExampleRow.id).where(RouteExampleRow.topic == topic)).all()
@@ -70,13 +73,13 @@ class ExampleShelf:
         return len(gone)
 
     def revision(self) -> int:
-        """The number of the newest change of examples; 0 before there was one."""
+        """Return the number of the newest change of examples; 0 before there was one."""
         newest = select(func.max(RouteChangeRow.id)).where(RouteChangeRow.action.in_(("teach", "forget")))
         with self._db.session(read_only=True) as session:
             return session.scalar(newest) or 0
 
     def list(self) -> Pairs:
-        """(topic, text), in the order in which they were taught."""
+        """Return (topic, text) pairs, in the order in which they were taught."""
         with self._db.session(read_only=True) as session:
             rows = session.execute(
                 select(RouteExampleRow.topic, RouteExampleRow.text).order_by(RouteExampleRow.at, RouteExampleRow.id)
@@ -84,13 +87,13 @@ class ExampleShelf:
             return [(topic, text) for topic, text in rows]
 
     def counts(self) -> dict[str, int]:
-        """Topic -> examples."""
+        """Return topic -> number of examples."""
         with self._db.session(read_only=True) as session:
             return _counts(session)
 
 
 def teach(session: Session, examples: Iterable[tuple[str, str]], who: str | None) -> Taught:
-    """:meth:`ExampleShelf.teach` within a transaction that has locked the routes."""
+    """Run :meth:`ExampleShelf.teach` within a transaction that has locked the routes."""
     wanted = {_hash(text): (topic.strip(), text) for topic, text in map(_checked, examples)}
     taught = _keep(session, wanted)
     if taught.new or taught.moved:

@@ -1,4 +1,4 @@
-"""What a route's ``matches`` may say: the one place that knows its keys."""
+"""Validation of a route's ``matches``: the one place that knows its keys."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LISTS = ("language", "topic", "tenant")
 KEYS = (*LISTS, "pattern")
 LANGUAGE = re.compile(r"[a-z]{2,3}")
 LONGEST = 200
-"""Characters of a topic's or a tenant's name at most."""
+"""Maximum characters of a topic's or a tenant's name."""
 
 
 def checked(matches: Mapping[str, Any]) -> dict[str, Any]:
-    """``matches`` as it is kept: lists without doubles, a lone word as a list of one, nothing empty.
+    """Return ``matches`` normalised for storage: lists without doubles, a lone word as a list of one, nothing empty.
 
-    Raises BadInput for an unknown key or a value that is none, BadPattern.
+    Raises BadInput for an unknown key or an invalid value, BadPattern.
     """
     for key in matches:
         if key not in KEYS:

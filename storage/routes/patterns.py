@@ -1,7 +1,7 @@
-"""Regular expressions of routes: RE2's, because its time grows with the text's length and with nothing else.
+"""Regular expressions of routes, through RE2, whose time grows linearly with the text.
 
-Python's own engine takes minutes for ``(a+)+$`` on thirty letters; one such pattern would stop serving. RE2 knows no
-look-around and no back-references, and says so when such a pattern is added.
+Python's own engine takes minutes for ``(a+)+$`` on thirty letters; one such pattern would stop serving. RE2 supports
+neither look-around nor back-references; a pattern that uses them is refused when it is added.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re2
 from storage.errors import BadPattern
 
 PATTERN_LENGTH = 1_000
-"""Characters of a pattern at most."""
+"""Maximum length of a pattern in characters."""
 TEXT_LENGTH = 20_000
 """Characters of a prompt that are searched, from its start."""
 
@@ -32,16 +32,16 @@ class Pattern:
             raise BadPattern(pattern=text, reason=_said(error)) from None
 
     def found_in(self, text: str) -> bool:
-        """Whether it occurs in the first TEXT_LENGTH characters."""
+        """Return whether the pattern occurs in the first TEXT_LENGTH characters."""
         return self._compiled.search(_readable(text[:TEXT_LENGTH])) is not None
 
 
 def _readable(text: str) -> str:
-    """RE2 reads UTF-8, which has no lone surrogates."""
+    """Return the text with lone surrogates replaced: RE2 reads UTF-8, which has none."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _said(error: Exception) -> str:
-    """RE2's message, which ends with the part of the pattern that it means."""
+    """Return RE2's message, which ends with the offending part of the pattern."""
     told = error.args[0] if error.args else ""
     return told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)

@@ -1,4 +1,4 @@
-"""Changes of routes that were found worth while in the traffic, for an admin to apply or decline."""
+"""Proposed changes of routes, found in the traffic, for an admin to apply or decline."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from storage.sql.tables import RouteProposalRow
 
 
 class ProposalKind(str, Enum):
-    """What is proposed."""
+    """The kind of change proposed."""
 
     SPLIT = "split"  # give a part of a route's traffic a route and a draft of its own
-    MERGE = "merge"  # let one draft serve what two serve, because they no longer differ
-    DRIFT = "drift"  # look at a route whose traffic is no longer what it was
+    MERGE = "merge"  # let one draft serve two routes that no longer differ
+    DRIFT = "drift"  # look at a route whose traffic has changed
 
 
 class ProposalState(str, Enum):
-    """What became of it."""
+    """The state of a proposal."""
 
-    OPEN = "open"  # nobody has decided
-    APPLIED = "applied"  # done, by an admin or by itself
-    DECLINED = "declined"  # an admin does not want it
+    OPEN = "open"  # not decided
+    APPLIED = "applied"  # applied, by an admin or automatically
+    DECLINED = "declined"  # declined by an admin
 
 
 @dataclass(frozen=True, slots=True)
 class RouteProposal:
-    """One proposal and the evidence for it."""
+    """A proposed change of routes and its evidence."""
 
     id: int
     at: float
@@ -43,20 +43,20 @@ class RouteProposal:
     kind: ProposalKind
     state: ProposalState
     facts: Mapping[str, Any]
-    """What it would change and win; no text of traffic."""
+    """The change and its expected gain; no text of traffic."""
 
 
 Proposals = list[RouteProposal]
 
 
 class ProposalLedger:
-    """Proposals, newest first."""
+    """The store of proposals."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def add(self, kind: ProposalKind, facts: Mapping[str, Any]) -> RouteProposal:
-        """Enter one as OPEN."""
+        """Enter an OPEN proposal."""
         with self._db.session() as session:
             row = RouteProposalRow(
                 at=records.now(), kind=kind.value, state=ProposalState.OPEN.value, facts=plain(facts)
@@ -66,12 +66,12 @@ class ProposalLedger:
             return _to_record(row)
 
     def get(self, number: int) -> RouteProposal:
-        """Raises UnknownProposal."""
+        """Return a proposal. Raises UnknownProposal."""
         with self._db.session(read_only=True) as session:
             return _to_record(_get(session, number))
 
     def list(self, state: ProposalState | None = None, limit: int = 100) -> Proposals:
-        """The newest first; in one state, or all."""
+        """Return proposals newest first, optionally in one state alone."""
         query = select(RouteProposalRow).order_by(RouteProposalRow.id.desc()).limit(limit)
         if state is not None:
             query = query.where(RouteProposalRow.state == state.value)
@@ -79,7 +79,7 @@ class ProposalLedger:
             return [_to_record(row) for row in session.scalars(query)]
 
     def set_state(self, number: int, state: ProposalState, facts: Mapping[str, Any] | None = None) -> RouteProposal:
-        """Settle an OPEN proposal, with ``facts`` added to its own; the same state again is fine.
+        """Settle an OPEN proposal, adding ``facts`` to its own; setting the same state again is fine.
 
         Raises UnknownProposal, WrongState for one that was settled otherwise.
         """

@@ -5,7 +5,7 @@
      "pins": {"acme": "sql"},
      "examples": [{"topic": "sql", "text": "SELECT 1"}]}
 
-Drafts are named, not held. Examples are there when they were asked for: they are what somebody wrote.
+Drafts are named, not contained. Examples are contained only when asked for, since they are texts that somebody wrote.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXAMPLE = ("topic", "text")
 
 @dataclass(frozen=True, slots=True)
 class RouteFile:
-    """What a file says."""
+    """The contents of a routes file."""
 
     routes: tuple[Route, ...] = ()
     pins: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class RouteFile:
     """(topic, text)"""
 
     def as_facts(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the contents in JSON types."""
         facts: dict[str, Any] = {"version": VERSION, "routes": list(map(as_facts, self.routes))}
         facts["pins"] = dict(sorted(self.pins.items()))
         if self.examples:
@@ -46,7 +46,7 @@ class RouteFile:
 
 
 def read(path: Path) -> RouteFile:
-    """Raises BadRouteFile for a file that cannot be read, and for whatever in it is not as it should be."""
+    """Read and validate a file. Raises BadRouteFile when it cannot be read or its contents are invalid."""
     try:
         return parse(json.loads(path.read_text(encoding="utf-8")), path)
     except OSError as error:
@@ -56,7 +56,7 @@ def read(path: Path) -> RouteFile:
 
 
 def parse(value: Any, path: Path) -> RouteFile:
-    """Raises BadRouteFile."""
+    """Validate the parsed JSON. Raises BadRouteFile."""
     top = _object(value, TOP, "the file", path)
     if top.get("version") != VERSION:
         raise BadRouteFile(path=path, reason=f"Its version is {top.get('version')!r}, this osd reads {VERSION}.")

@@ -1,8 +1,8 @@
-"""Former names of routes, and what is kept under them.
+"""Former names of routes, and the data stored under them.
 
-A renamed route takes its samples and its counters along: the index in SQL is changed, and it is what reading goes by
-(a Parquet segment keeps the name that it was written with). Servers need a moment to hear of it, and requests under
-way have their old name still; so that name goes on leading to the route until another one takes it.
+A renamed route takes its samples and counters along by a change of the index in SQL, which reads go by
+(a Parquet segment keeps the name that it was written with). Servers hear of it a moment later, and running requests
+still have the old name; so that name leads to the route until another one takes it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ N = TypeVar("N", bound=Named)
 
 
 def aliases(session: Session) -> dict[str, str]:
-    """Former name -> the route's name now."""
+    """Return former name -> present name."""
     return {row.name: row.route for row in session.scalars(select(RouteAliasRow))}
 
 
 def under_present_names(session: Session, items: Iterable[N]) -> list[N]:
-    """Records on their way into the store, with the names that their routes have now.
+    """Return records about to be stored under their routes' present names.
 
-    Waits for a renaming that is under way: else what it did not see yet would stay under the old name.
+    Waits for a renaming under way, which would otherwise miss them.
     """
     session.execute(select(RouteRow.name).where(RouteRow.name == DEFAULT_ROUTE).with_for_update(read=True))
     names = aliases(session)
@@ -52,7 +52,7 @@ def under_present_names(session: Session, items: Iterable[N]) -> list[N]:
 
 
 def rename(session: Session, name: str, to: str, who: str | None) -> Route:
-    """Raises UnknownRoute, DefaultRoute, DuplicateRoute, BadInput."""
+    """Rename a route. Raises UnknownRoute, DefaultRoute, DuplicateRoute, BadInput."""
     row = get_row(session, name)
     require_not_default(name, "renamed")
     require_name(to)
@@ -73,7 +73,7 @@ def rename(session: Session, name: str, to: str, who: str | None) -> Route:
 
 
 def _move(session: Session, name: str, to: str) -> None:
-    """Everything that refers to the route. Claims change the same samples, so the drafts are locked first."""
+    """Move everything that refers to the route. Claims change the same samples, so the drafts are locked first."""
     lock_all_drafts(session)
     for table in (RoutePinRow, RouteAliasRow, SampleRow, OutcomeRow):
         column: Any = table.route
@@ -83,7 +83,7 @@ def _move(session: Session, name: str, to: str) -> None:
 
 
 def _move_counters(session: Session, name: str, to: str) -> None:
-    """Added to what a removed route of the new name may have left."""
+    """Add the counters to what a removed route of the new name may have left."""
     columns = [getattr(CounterRow, column) for column in (*KEYS, *COUNTS)]
     old = select(literal(to), *columns).where(CounterRow.route == name)
     new = insert_for(session.get_bind().dialect.name)(CounterRow).from_select(["route", *KEYS, *COUNTS], old)

@@ -1,7 +1,7 @@
 """Changes of routes within a caller's transaction, each with its line in the audit trail.
 
-The caller has locked the routes (:func:`storage.sql.route_log.lock_routes`). Whatever raises leaves nothing behind,
-because the transaction ends with it.
+The caller has locked the routes (:func:`storage.sql.route_log.lock_routes`). An error leaves nothing behind,
+because it ends the transaction.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from storage.sql.tables import DraftRow, RouteAliasRow, RoutePinRow, RouteRow, V
 
 
 def to_record(row: RouteRow) -> Route:
-    """The row as what travels."""
+    """Convert a row to a record."""
     return Route(row.name, row.draft, row.matches, tuple(row.candidates))
 
 
 def as_facts(route: Route) -> dict[str, Any]:
-    """A route as the audit trail and an export have it."""
+    """Return a route as a dictionary, as the audit trail and exports contain it."""
     return {
         "name": route.name, "draft": route.draft, "candidates": list(route.candidates), "matches": dict(route.matches),
     }  # fmt: skip
 
 
 def all_rows(session: Session) -> list[RouteRow]:
-    """Every route by name."""
+    """Return every route, in order of name."""
     return list(session.scalars(select(RouteRow).order_by(RouteRow.name)))
 
 
 def get_row(session: Session, name: str) -> RouteRow:
-    """Raises UnknownRoute."""
+    """Return a route's row. Raises UnknownRoute."""
     if row := session.get(RouteRow, name):
         return row
     raise UnknownRoute(route=name, known=", ".join(row.name for row in all_rows(session)))
 
 
 def add(session: Session, route: Route, who: str | None) -> Route:
-    """Raises DuplicateRoute, BadInput, BadPattern, UnknownDraft, RouteWithoutDraft."""
+    """Add a route. Raises DuplicateRoute, BadInput, BadPattern, UnknownDraft, RouteWithoutDraft."""
     require_name(route.name)
     if session.get(RouteRow, route.name) is not None:
         raise DuplicateRoute(route=route.name)
     kept = _checked(session, route)
-    session.execute(delete(RouteAliasRow).where(RouteAliasRow.name == route.name))  # the name is somebody else's now
+    session.execute(delete(RouteAliasRow).where(RouteAliasRow.name == route.name))  # the name means another route now
     session.add(RouteRow(
         name=kept.name, draft=kept.draft, matches=dict(kept.matches), candidates=list(kept.candidates),
         created_at=records.now(),
@@ -71,7 +71,7 @@ def add(session: Session, route: Route, who: str | None) -> Route:
 
 
 def change(session: Session, route: Route, who: str | None) -> Route:
-    """Give the route of that name another draft, candidates or matches; what is the same already is not noted."""
+    """Replace the draft, candidates and matches of the route of that name; no change, no line in the trail."""
     row = get_row(session, route.name)
     kept, before = _checked(session, route), to_record(row)
     if kept == before:
@@ -84,7 +84,8 @@ def change(session: Session, route: Route, who: str | None) -> Route:
 
 
 def remove(session: Session, name: str, who: str | None) -> Route:
-    """With its pins and former names; what was kept under its name stays. Raises UnknownRoute, DefaultRoute."""
+    """Remove a route with its pins and former names; data stored under its name stays. Raises UnknownRoute,
+    DefaultRoute."""
     row = get_row(session, name)
     require_not_default(name, "removed")
     gone, pinned = to_record(row), pins_of(session, name)
@@ -97,7 +98,7 @@ def remove(session: Session, name: str, who: str | None) -> Route:
 
 
 def pin(session: Session, tenant: str, name: str, who: str | None) -> None:
-    """Send a tenant's requests (``*``: everybody's) to a route, whatever they say. Raises UnknownRoute, BadInput."""
+    """Pin a tenant's requests (``*``: everybody's) to a route, whatever they ask for. Raises UnknownRoute, BadInput."""
     if not tenant.strip():
         raise BadInput(reason="A pin needs a tenant, or * for every tenant.")
     get_row(session, name)
@@ -110,7 +111,7 @@ def pin(session: Session, tenant: str, name: str, who: str | None) -> None:
 
 
 def unpin(session: Session, tenant: str, who: str | None) -> None:
-    """Raises NotFound for a tenant that is not pinned."""
+    """Remove a tenant's pin. Raises NotFound for a tenant that is not pinned."""
     row = session.get(RoutePinRow, tenant)
     if row is None:
         known = ", ".join(sorted(pins(session))) or "none"
@@ -120,23 +121,23 @@ def unpin(session: Session, tenant: str, who: str | None) -> None:
 
 
 def pins(session: Session) -> dict[str, str]:
-    """Tenant -> route."""
+    """Return tenant -> route."""
     return {row.tenant: row.route for row in session.scalars(select(RoutePinRow))}
 
 
 def pins_of(session: Session, name: str) -> list[str]:
-    """Tenants that are pinned to a route."""
+    """Return the tenants that are pinned to a route."""
     return [tenant for tenant, route in sorted(pins(session).items()) if route == name]
 
 
 def require_name(name: str) -> None:
-    """Raises BadInput."""
+    """Raise BadInput for an invalid name of a route."""
     if not NAME.fullmatch(name):
         raise BadInput(reason=f"{name!r} cannot name a route: use letters, digits, '.', '_' and '-', 64 at most.")
 
 
 def require_not_default(name: str, action: str) -> None:
-    """Raises DefaultRoute."""
+    """Raise DefaultRoute if the name is the default route's."""
     if name == DEFAULT_ROUTE:
         raise DefaultRoute(route=name, action=action, reason="it takes every request that no other route takes")
 
@@ -147,7 +148,7 @@ def _checked(session: Session, route: Route) -> Route:
 
 
 def _require_drafts(session: Session, name: str, drafts: Sequence[str]) -> None:
-    """Each is there and has weights; only the default draft may still wait for its first server to bring them."""
+    """Require that each draft exists and has weights; only the default draft may still wait for its first server."""
     for draft in drafts:
         row = session.get(DraftRow, draft) if draft else None
         if not draft:

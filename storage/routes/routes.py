@@ -1,12 +1,12 @@
-"""Which draft serves which kind of traffic, and every change of that with who, when, before and after.
+"""The routes (which draft serves which kind of traffic) and the audit trail of their changes.
 
     storage.routes.route_rows     changes within a transaction
     storage.routes.route_names    renaming, and what is kept under former names
     storage.sql.route_log      the audit trail
     storage.routes.matches        what a route may match by
 
-Each method below is one transaction: it happens whole, with its line in the trail, or not at all. ``who`` is the
-person's login and host where nobody is named.
+Each method below is one transaction, with its line in the trail. ``who`` is the
+person's login and host if None.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Changes = list[RouteChange]
 
 @dataclass(frozen=True, slots=True)
 class RoutePlan:
-    """Everything that requests are routed by, as it was at one revision."""
+    """Everything that requests are routed by, at one revision."""
 
     routes: tuple[Route, ...] = (Route(),)
-    """The default first, then by name."""
+    """All routes: the default first, then by name."""
     pins: Mapping[str, str] = field(default_factory=dict)
     """Tenant (``*``: every other) -> route."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Former name -> route."""
+    """Former name -> present name."""
     revision: int = 0
     """The newest change's number."""
 
 
 class RouteTable:
-    """The routes; ``default`` exists from the start and always will."""
+    """The table of routes; ``default`` always exists."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -51,29 +51,29 @@ class RouteTable:
     # what there is
 
     def list(self) -> Routes:
-        """Every route by name."""
+        """Return every route, in order of name."""
         with self._db.session(read_only=True) as session:
             return [route_rows.to_record(row) for row in route_rows.all_rows(session)]
 
     def get(self, name: str) -> Route:
-        """Raises UnknownRoute."""
+        """Return a route. Raises UnknownRoute."""
         with self._db.session(read_only=True) as session:
             return route_rows.to_record(route_rows.get_row(session, name))
 
     def created(self) -> dict[str, float | None]:
-        """Route -> when it was made, Unix seconds; None before that was noted."""
+        """Return route -> time of creation in Unix seconds; None where an older release did not record it."""
         with self._db.session(read_only=True) as session:
             return {row.name: row.created_at for row in route_rows.all_rows(session)}
 
     def pins(self) -> dict[str, str]:
-        """Tenant (``*`` for every other) -> route."""
+        """Return tenant (``*`` for every other) -> route."""
         with self._db.session(read_only=True) as session:
             return route_rows.pins(session)
 
     def plan(self) -> RoutePlan:
-        """Routes, pins and former names, all of one moment."""
+        """Return routes, pins and former names in one consistent snapshot."""
         with self._db.session(read_only=True) as session:
-            if self._db.dialect == "postgresql":  # else each query would see a moment of its own
+            if self._db.dialect == "postgresql":  # else each query would have its own snapshot
                 session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
             revision = route_log.revision(session)
             rows = route_rows.all_rows(session)
@@ -82,37 +82,37 @@ class RouteTable:
             return RoutePlan(tuple(routes), route_rows.pins(session), route_names.aliases(session), revision)
 
     def revision(self) -> int:
-        """The newest change's number; it rises with every change."""
+        """Return the id of the newest change; it rises with every change."""
         with self._db.session(read_only=True) as session:
             return route_log.revision(session)
 
     def history(self, route: str | None = None, limit: int = 100) -> Changes:
-        """The newest changes, newest first; a route's under its former names too."""
+        """Return the newest changes, newest first, optionally of one route, its former names included."""
         with self._db.session(read_only=True) as session:
             return route_log.history(session, route, limit)
 
     # changes
 
     def add(self, route: Route, who: str | None = None) -> Route:
-        """Raises DuplicateRoute, BadInput, BadPattern, UnknownDraft, RouteWithoutDraft."""
+        """Add a route. Raises DuplicateRoute, BadInput, BadPattern, UnknownDraft, RouteWithoutDraft."""
         with self._db.session() as session:
             lock_routes(session)
             return route_rows.add(session, route, who)
 
     def change(self, route: Route, who: str | None = None) -> Route:
-        """Give the route of that name what this one has. Raises UnknownRoute, and what :meth:`add` raises."""
+        """Replace the route of that name by this one. Raises UnknownRoute, and what :meth:`add` raises."""
         with self._db.session() as session:
             lock_routes(session)
             return route_rows.change(session, route, who)
 
     def remove(self, name: str, who: str | None = None) -> Route:
-        """With its pins; what was kept under its name stays until it is purged. Raises UnknownRoute, DefaultRoute."""
+        """Remove a route with its pins; stored data stays until purged. Raises UnknownRoute, DefaultRoute."""
         with self._db.session() as session:
             lock_routes(session)
             return route_rows.remove(session, name, who)
 
     def rename(self, name: str, to: str, who: str | None = None) -> Route:
-        """Pins, samples and counters follow, and the old name leads to the route until another takes it.
+        """Rename a route with its pins, samples and counters; the old name leads to it until another route takes that.
 
         Raises UnknownRoute, DefaultRoute, DuplicateRoute, BadInput.
         """
@@ -121,13 +121,13 @@ class RouteTable:
             return route_names.rename(session, name, to, who)
 
     def pin(self, tenant: str, route: str, who: str | None = None) -> None:
-        """Send a tenant's requests (``*``: everybody else's) to a route, whatever they say. Raises UnknownRoute."""
+        """Pin a tenant's requests (``*``: everybody else's) to a route, whatever they ask for. Raises UnknownRoute."""
         with self._db.session() as session:
             lock_routes(session)
             route_rows.pin(session, tenant, route, who)
 
     def unpin(self, tenant: str, who: str | None = None) -> None:
-        """Raises NotFound for a tenant that is not pinned."""
+        """Remove a tenant's pin. Raises NotFound for a tenant that is not pinned."""
         with self._db.session() as session:
             lock_routes(session)
             route_rows.unpin(session, tenant, who)
@@ -144,7 +144,7 @@ class RouteTable:
         """Add or change all of these routes, pins and examples (topic, text) at once; ``replace`` removes the other
         routes and pins, ``default`` aside.
 
-        Returns how many changes that took. Raises what :meth:`add`, :meth:`pin` and ``examples.teach`` raise, with
+        Returns the number of changes made. Raises what :meth:`add`, :meth:`pin` and ``examples.teach`` raise, with
         nothing changed.
         """
         with self._db.session() as session:

@@ -1,4 +1,5 @@
-"""The audit trail of what admins did to what is kept; routes have their own (:mod:`storage.sql.route_log`)."""
+"""The audit trail of admins' changes to stored data; routes have a trail of their own
+(:mod:`storage.sql.route_log`)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from storage.sql.tables import AdminChangeRow
 
 @dataclass(frozen=True, slots=True)
 class AdminChange:
-    """One thing that an admin did."""
+    """One change that an admin made."""
 
     id: int
     at: float
@@ -26,13 +27,13 @@ class AdminChange:
     action: str
     """forget, purge, compact, retain, import, export, tenant, key, promote, rollback or drain."""
     subject: str | None
-    """The request, tenant, file, key, version or serving process that it was about; None where it was about many."""
+    """The request, tenant, file, key, version or serving process that it concerned; None where it concerned many."""
     facts: Mapping[str, Any]
-    """What came of it: counts and names, never a prompt."""
+    """The change's results: counts and names, never a prompt."""
 
 
 def note(session: Session, who: str | None, action: str, subject: str | None, facts: Mapping[str, Any]) -> int:
-    """Write a change down, in the transaction that makes it or right after; the line's number."""
+    """Record a change in the transaction that makes it, or right after, and return its id in the trail."""
     row = AdminChangeRow(at=records.now(), who=who or login(), action=action, subject=subject, facts=plain(facts))
     session.add(row)
     session.flush()
@@ -40,13 +41,13 @@ def note(session: Session, who: str | None, action: str, subject: str | None, fa
 
 
 def add_facts(session: Session, number: int, facts: Mapping[str, Any]) -> None:
-    """What came of a change that was written down before it was made."""
+    """Add the results of a change that was recorded before it was made."""
     row = session.get_one(AdminChangeRow, number)
     row.facts = {**row.facts, **plain(facts)}
 
 
 def history(session: Session, subject: str | None = None, limit: int = 50) -> list[AdminChange]:
-    """The newest changes, newest first; about one subject where it is given."""
+    """Return the newest changes, newest first, optionally of one subject."""
     query = select(AdminChangeRow).order_by(AdminChangeRow.id.desc()).limit(limit)
     if subject is not None:
         query = query.where(AdminChangeRow.subject == subject)

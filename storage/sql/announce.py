@@ -1,10 +1,10 @@
-"""Word that another version should serve, as soon as it should: PostgreSQL's LISTEN and NOTIFY.
+"""Notifications that a draft's current version has changed, through PostgreSQL's LISTEN and NOTIFY.
 
-    announce(session, draft)       in the transaction that changes what is current; heard when it commits
-    announcer.subscribe(wake)      call ``wake`` whenever something was announced; returns how to end it
+    announce(session, draft)       call in the transaction that changes what is current; delivered when it commits
+    announcer.subscribe(wake)      call ``wake`` after every notification; returns a function that unsubscribes
 
-SQLite has no such word: nothing is sent, nobody is called, and whoever follows versions looks by itself now and then.
-It does so on PostgreSQL too. So a word that is lost costs one such interval, and one that is doubled costs a look.
+SQLite has no notifications: nothing is sent and nobody is called. Followers of versions therefore poll at an interval,
+on PostgreSQL too, so a lost notification costs one interval and a doubled one costs one query.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ log = logging.getLogger(__name__)
 
 CHANNEL = "osd_versions"
 RETRY_SECONDS = 1.0
-"""Between attempts to listen again; the longest is :data:`LONGEST_RETRY_SECONDS`."""
+"""Seconds between attempts to listen again, doubled up to :data:`LONGEST_RETRY_SECONDS`."""
 LONGEST_RETRY_SECONDS = 30.0
 OPTIONS: dict[str, Any] = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
-"""A connection on which nothing is said is found dead within about a minute."""
+"""libpq options that detect a dead idle connection within about a minute."""
 OPTIONS |= {"connect_timeout": CONNECT_SECONDS}
 
 Wake = Callable[[], object]
 
 
 def announce(session: Session, draft: str) -> None:
-    """Tell those who listen, once the transaction commits, that another version of the draft should serve."""
+    """Notify listeners, once the transaction commits, that another version of the draft should serve."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("SELECT pg_notify(:channel, :draft)"), {"channel": CHANNEL, "draft": draft})
 
 
 class Announcer:
-    """One connection that listens, in a thread, while somebody has subscribed."""
+    """A listening connection in a thread, open while there are subscribers."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -52,11 +52,14 @@ class Announcer:
 
     @property
     def hears(self) -> bool:
-        """Whether the database can tell."""
+        """Whether the database supports notifications."""
         return self._db.dialect == "postgresql"
 
     def subscribe(self, wake: Wake) -> Callable[[], None]:
-        """Call ``wake`` from another thread whenever something was announced, or may have been. Never raises."""
+        """Call ``wake`` from another thread after every notification, and after a reconnect that may have missed one.
+
+        Returns a function that unsubscribes. Never raises.
+        """
         with self._lock:
             self._wakes.append(wake)
             if self.hears and self._listener is None:
@@ -64,11 +67,11 @@ class Announcer:
         return lambda: self._leave(wake)
 
     def is_heard(self, seconds: float) -> bool:
-        """Whether a word sent now is heard within so many seconds. Raises DatabaseUnreachable."""
+        """Return whether a notification sent now arrives within ``seconds``. Raises DatabaseUnreachable."""
         heard = threading.Event()
         leave = self.subscribe(heard.set)
         try:
-            if not heard.wait(seconds):  # it has begun to listen
+            if not heard.wait(seconds):  # the thread is listening
                 return False
             heard.clear()
             with self._db.session() as session:
@@ -91,7 +94,7 @@ class Announcer:
 
 
 class AnnouncementListener:
-    """A thread that listens on a connection of its own, and again after that has broken."""
+    """A thread that listens on its own connection and reconnects when that breaks."""
 
     def __init__(self, db: Database, tell: Wake) -> None:
         self._db, self._tell = db, tell
@@ -101,7 +104,7 @@ class AnnouncementListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop at once."""
+        """Stop listening at once."""
         self._closing.set()
         os.write(self._write_end, b"x")
         self._thread.join()
@@ -117,7 +120,7 @@ class AnnouncementListener:
                 with self._connect() as connection:
                     connection.execute(f"LISTEN {CHANNEL}")
                     pause = RETRY_SECONDS
-                    self._tell()  # what was announced while nobody listened
+                    self._tell()  # a notification may have been missed while disconnected
                     self._hear(connection)
             except (psycopg.Error, OSError) as error:
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -132,7 +135,7 @@ class AnnouncementListener:
         return psycopg.connect(*arguments, **{**OPTIONS, **options, "autocommit": True})
 
     def _hear(self, connection: Any) -> None:
-        """Until it is closed. Raises psycopg.Error when the connection breaks."""
+        """Wait for notifications until closed. Raises psycopg.Error when the connection breaks."""
         with selectors.DefaultSelector() as selector:
             selector.register(connection.fileno(), selectors.EVENT_READ)
             selector.register(self._read_end, selectors.EVENT_READ)

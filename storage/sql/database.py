@@ -1,4 +1,4 @@
-"""The metadata database: one session scope, and the schema that it needs.
+"""The metadata database: its session scope and its schema.
 
 SQLite (WAL) for one machine, PostgreSQL for several. A session commits at its end, rolls back on any
 error, and turns the driver's errors into :class:`~storage.errors.StoreError`.
@@ -39,7 +39,7 @@ class Database:
 
     @contextmanager
     def session(self, *, read_only: bool = False) -> Iterator[Session]:
-        """One transaction. On SQLite it holds the write lock from its first statement on, unless ``read_only``.
+        """Open one transaction. On SQLite it holds the write lock from its first statement on, unless ``read_only``.
 
         Do not open one inside another: on SQLite the inner would wait for the outer.
         """
@@ -51,7 +51,7 @@ class Database:
             raise translate(error, self._url) from error
 
     def check(self) -> dict[str, Any]:
-        """What is there: url, dialect, server, found and needed schema, whether it is current, milliseconds to answer.
+        """Return url, dialect, server, found and needed schema, whether that is current, and milliseconds to answer.
 
         Changes nothing and creates no file. Raises DatabaseUnreachable.
         """
@@ -68,7 +68,7 @@ class Database:
         return facts | {"server": server, "found": found, "current": found == schema.HEAD, "milliseconds": elapsed}
 
     def create_if_fresh(self) -> None:
-        """Give a new SQLite file its schema. PostgreSQL is created by ``osd db upgrade`` only."""
+        """Create the schema in a new SQLite file. PostgreSQL is created by ``osd db upgrade`` only."""
         if (file := sqlite_file(self._url)) is None:
             return
         self._make_folder()
@@ -76,7 +76,7 @@ class Database:
             self.upgrade()
 
     def upgrade(self) -> tuple[str | None, str | None]:
-        """Migrate to the newest schema in one transaction; returns the revisions before and after.
+        """Migrate to the newest schema in one transaction; return the revisions before and after.
 
         Two processes may do so at once: the second finds the work done.
         """
@@ -88,12 +88,12 @@ class Database:
             raise translate(error, self._url) from error
 
     def require_current_schema(self) -> None:
-        """Raises SchemaOutdated when the schema is older or newer than this osd's."""
+        """Raise SchemaOutdated when the schema is older or newer than this osd's."""
         with self.session(read_only=True) as session:
             schema.require_head(session.connection(), self.url)
 
     def close(self) -> None:
-        """Return every connection."""
+        """Close every connection."""
         self.engine.dispose()
 
     def _is_empty(self) -> bool:
@@ -110,7 +110,7 @@ class Database:
 
 
 def upgrade(url: str) -> tuple[str | None, str | None]:
-    """Migrate the database at ``url`` to the newest schema; returns the revisions before and after."""
+    """Migrate the database at ``url`` to the newest schema; return the revisions before and after."""
     database = Database(url)
     try:
         return database.upgrade()
@@ -119,7 +119,7 @@ def upgrade(url: str) -> tuple[str | None, str | None]:
 
 
 def check(url: str) -> dict[str, Any]:
-    """See :meth:`Database.check`."""
+    """Check the database at ``url``, see :meth:`Database.check`."""
     database = Database(url)
     try:
         return database.check()
@@ -128,5 +128,5 @@ def check(url: str) -> dict[str, Any]:
 
 
 def changed_rows(result: object) -> int:
-    """How many rows a statement changed or deleted."""
+    """Return the number of rows that a statement changed or deleted."""
     return int(result.rowcount)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The two databases: how each is opened, and what its errors mean in osd's own words."""
+"""The two database drivers, SQLite and PostgreSQL: opening each, and translating its errors to osd's."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from storage.distribution import install_extra
 from storage.errors import BadSetting, DatabaseUnreachable, StoreError, StoreWriteFailed
 
 BUSY_SECONDS = 30
-"""How long a writer waits for another process's transaction on SQLite."""
+"""Seconds that a writer waits for another process's transaction on SQLite."""
 
 CONNECT_SECONDS = 10
 BROKEN_WIRE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
-"""A connection over which nothing comes any more, not even a reset, is given up after so many (milli)seconds."""
+"""libpq options by which a connection that has gone silent is given up; seconds, but tcp_user_timeout is
+milliseconds."""
 _FULL = ("disk is full", "disk i/o error", "readonly database")
 _GONE = ("08", "28", "3D", "57P")  # SQLSTATE classes: connection, authorisation, no such database, shutdown
 _INHERITED: list[Any] = []
@@ -30,7 +31,7 @@ _SECRETS = ("password", "sslpassword", "passfile")
 
 
 def parse_url(text: str) -> URL:
-    """A SQLite file or a PostgreSQL database. Raises BadSetting, without repeating what may hold a password."""
+    """Parse a SQLite or PostgreSQL URL. Raises BadSetting, without repeating what may hold a password."""
     try:
         url = make_url("postgresql" + text.removeprefix("postgres") if text.startswith("postgres:") else text)
     except (ArgumentError, ValueError):
@@ -50,18 +51,18 @@ def _bad_url(reason: str) -> BadSetting:
 
 
 def show_url(url: URL) -> str:
-    """The URL with its passwords masked."""
+    """Return the URL with its passwords masked."""
     masked = {name: "hidden" if name in _SECRETS else value for name, value in url.query.items()}
     return url.set(query=masked).render_as_string(hide_password=True)
 
 
 def sqlite_file(url: URL) -> Path | None:
-    """The file of a SQLite database."""
+    """Return the path of a SQLite database; None for one in memory or another dialect."""
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
 
 def make_engine(url: URL) -> Engine:
-    """An engine whose connections are set up for durability; connects to nothing yet."""
+    """Create an engine whose connections are set up for durability; connects to nothing yet."""
     options: dict[str, Any] = {"hide_parameters": True, "json_serializer": to_json}
     if url.get_backend_name() == "postgresql":
         options |= {"pool_pre_ping": True, "connect_args": {"connect_timeout": CONNECT_SECONDS, **BROKEN_WIRE}}
@@ -86,7 +87,7 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
 
 
 def _turn_to_wal(connection: Any) -> None:
-    """SQLite does not wait for others while it changes a new file's journal, whatever its timeout is; so this does."""
+    """Switch a new file to WAL, retrying while others hold it: SQLite ignores its busy timeout here."""
     end = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -100,20 +101,20 @@ def _turn_to_wal(connection: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes the lock at once: to read first and write later would fail when two do so."""
+    """Take the write lock at the start: two transactions that read first and write later would fail."""
     reading = connection.get_execution_options().get("osd_read_only", False)
     connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
 
 def _forget_connections_of_a_parent(engine: Engine) -> None:
-    """A forked child must not talk on its parent's connections."""
+    """Drop inherited connections in a forked child, which must not use its parent's."""
 
     def remember(_connection: Any, record: Any) -> None:
         record.info["pid"] = os.getpid()
 
     def compare(_connection: Any, record: Any, fairy: Any) -> None:
         if record.info["pid"] != os.getpid():
-            _INHERITED.append(fairy.dbapi_connection)  # to close it would be to speak on it
+            _INHERITED.append(fairy.dbapi_connection)  # closing it would send on the parent's connection
             record.dbapi_connection = fairy.dbapi_connection = None
             raise DisconnectionError("the connection belongs to the parent process")
 
@@ -122,7 +123,7 @@ def _forget_connections_of_a_parent(engine: Engine) -> None:
 
 
 def translate(error: Exception, url: URL) -> StoreError:
-    """The driver's error as one of ours; only its first line is kept, and never the parameters."""
+    """Translate the driver's error to one of osd's; keeps its first line alone, and never the parameters."""
     cause = getattr(error, "orig", None) or error
     reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
     shown = show_url(url)
@@ -157,21 +158,21 @@ def _translate_postgres(error: DBAPIError, reason: str, shown: str) -> StoreErro
 
 
 def insert_for(dialect: str) -> Any:
-    """The dialect's INSERT, which knows what to do on a conflict."""
+    """Return the dialect's INSERT construct, which supports ON CONFLICT."""
     return sqlite.insert if dialect == "sqlite" else postgresql.insert
 
 
 DRIVER_ERRORS = (SQLAlchemyError, OverflowError, UnicodeError)
-"""What a statement may raise; the last two come from values that the driver cannot encode."""
+"""Errors that a statement may raise; the last two come from values that the driver cannot encode."""
 
 
 def to_json(value: Any) -> str:
-    """JSON text; numpy scalars become numbers, paths strings, and NaN or infinity null."""
+    """Serialise to JSON; numpy scalars become numbers, paths strings, and NaN or infinity null."""
     return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON's own types. Raises TypeError for what has none."""
+    """Convert a value to JSON's own types. Raises TypeError for a type that has no counterpart."""
     if hasattr(value, "item") and not isinstance(value, (str, bytes)):
         value = value.item()
     if isinstance(value, float):

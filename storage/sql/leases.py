@@ -1,7 +1,7 @@
-"""Who may train a draft. One row a draft, kept while somebody does.
+"""Leases: who may train a draft. One row a draft while it is trained.
 
-Every change to a draft locks the draft's row first, so that two workers take turns. A lease that ran out stays with
-its holder until somebody else claims: what decides is the row, not the clock of a worker that was asleep.
+Every change to a draft locks the draft's row first, so that two workers take turns. An expired lease stays with its
+holder until somebody else claims: the row decides, not the clock of a worker that was asleep.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from storage.sql.tables import DraftRow, LeaseRow, RunRow, SampleRow
 
 
 def known_drafts(session: Session) -> str:
-    """Names of the drafts that have weights, for a message."""
+    """Return the names of the drafts that have weights, for a message."""
     query = select(DraftRow.name).where(DraftRow.current_version.is_not(None)).order_by(DraftRow.name)
     return ", ".join(session.scalars(query)) or "none"
 
 
 def lock_draft(session: Session, draft: str) -> DraftRow:
-    """The draft's row, locked until the transaction ends. Raises UnknownDraft."""
+    """Return the draft's row, locked until the transaction ends. Raises UnknownDraft."""
     row = session.get(DraftRow, draft, with_for_update=True)
     if row is None:
         raise UnknownDraft(draft=draft, known=known_drafts(session))
@@ -31,12 +31,12 @@ def lock_draft(session: Session, draft: str) -> DraftRow:
 
 
 def lock_all_drafts(session: Session) -> None:
-    """Every draft's row, always in the same order: for changes that would cross several claims."""
+    """Lock every draft's row, always in the same order, for changes that would cross several claims."""
     session.execute(select(DraftRow.name).order_by(DraftRow.name).with_for_update())
 
 
 def end_expired(session: Session, draft: str) -> None:
-    """Take a lease that ran out: its run is LOST and what it claimed is free. Raises LeaseHeld for a live one."""
+    """End an expired lease: its run is LOST and its claim is free. Raises LeaseHeld for a live one."""
     lease = session.get(LeaseRow, draft)
     if lease is None:
         return
@@ -54,12 +54,12 @@ def end_expired(session: Session, draft: str) -> None:
 
 
 def free_requests(session: Session, run_id: str) -> None:
-    """Let the next run claim what this one had."""
+    """Free the requests that a run had claimed, so that the next run may claim them."""
     session.execute(update(SampleRow).where(SampleRow.claimed_by == run_id).values(claimed_by=None))
 
 
 def require_lease(session: Session, run: TrainingRun) -> RunRow:
-    """The run's row; call it with the draft locked. Raises LeaseLost when another run has the draft."""
+    """Return the run's row, with the draft locked. Raises LeaseLost when another run has the draft."""
     lease = session.get(LeaseRow, run.draft)
     if lease is None or lease.run_id != run.id:
         raise LeaseLost(draft=run.draft, holder=run.holder)
@@ -67,7 +67,7 @@ def require_lease(session: Session, run: TrainingRun) -> RunRow:
 
 
 def _clock(seconds: float) -> str:
-    """A time for people, UTC."""
+    """Format a time for people, UTC."""
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,4 +1,4 @@
-"""Rows of the version ledger: reading, checking and making them within a session."""
+"""Rows of the version ledger: reading, checking and creating them within a session."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def require_name(draft: str) -> None:
-    """Raises BadInput for a name that could not be a folder's."""
+    """Raise BadInput for a draft name that cannot be a folder's."""
     if not NAME.fullmatch(draft):
         raise BadInput(reason=f"{draft!r} cannot name a draft: use letters, digits, '.', '_' and '-', 64 at most.")
 
 
 def get_row(session: Session, version_id: str, *, lock: bool = False) -> VersionRow:
-    """Raises UnknownVersion."""
+    """Return a version's row, locked if asked. Raises UnknownVersion."""
     row = session.get(VersionRow, version_id, with_for_update=lock)
     if row is None:
         raise UnknownVersion(version=version_id)
@@ -32,12 +32,12 @@ def get_row(session: Session, version_id: str, *, lock: bool = False) -> Version
 
 
 def root_of(session: Session, draft: str) -> VersionRow | None:
-    """Number 0 of a draft, if it has one."""
+    """Return number 0 of a draft; None if it has none."""
     return session.scalar(select(VersionRow).where(VersionRow.draft == draft, VersionRow.number == 0))
 
 
 def require_same_root(root: VersionRow, digest: str) -> DraftVersion:
-    """The root, if it has these files. Raises StoreError."""
+    """Return the root if its digest is the given one. Raises StoreError."""
     if root.digest != digest:
         raise StoreError(
             reason=f"The draft {root.draft!r} started from other weights (digest {root.digest[:8]}…, "
@@ -47,7 +47,7 @@ def require_same_root(root: VersionRow, digest: str) -> DraftVersion:
 
 
 def lineage_of(session: Session, row: VersionRow) -> Iterator[VersionRow]:
-    """The row, its parent, and so on."""
+    """Yield the row, its parent, and so on up to the root."""
     yield row
     while row.parent is not None:
         row = get_row(session, row.parent)
@@ -55,14 +55,14 @@ def lineage_of(session: Session, row: VersionRow) -> Iterator[VersionRow]:
 
 
 def require_state(row: VersionRow, action: str, *allowed: VersionState) -> None:
-    """Raises WrongState unless the version is in one of these states."""
+    """Raise WrongState unless the version is in one of the allowed states."""
     if VersionState(row.state) not in allowed:
         needed = " or ".join(state.value for state in allowed)
         raise WrongState(version=row.id, state=row.state, action=action, needed=f"a version that is {needed}")
 
 
 def next_row(session: Session, draft: str, digest: str, state: VersionState, facts: Mapping[str, Any]) -> VersionRow:
-    """A version with the draft's next number; call it with the draft locked."""
+    """Create a version with the draft's next number, with the draft locked."""
     last = session.scalar(select(func.max(VersionRow.number)).where(VersionRow.draft == draft))
     number = 0 if last is None else last + 1
     version_id = f"{draft}-{number:06d}-{digest[:8]}"
@@ -73,12 +73,12 @@ def next_row(session: Session, draft: str, digest: str, state: VersionState, fac
 
 
 def note(row: VersionRow, key: str, reason: str) -> None:
-    """Write into the evidence why the version changed its state."""
+    """Record in the evidence why a version changed its state."""
     row.evidence = {**row.evidence, key: {"reason": reason, "at": records.now()}}
 
 
 def to_record(row: VersionRow) -> DraftVersion:
-    """The row as what travels."""
+    """Convert a row to a record."""
     return DraftVersion(
         id=row.id, draft=row.draft, number=row.number, parent=row.parent, digest=row.digest, kind=row.kind,
         state=VersionState(row.state), created_at=row.created_at, path=row.path, run_id=row.run_id,

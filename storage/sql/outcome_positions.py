@@ -1,8 +1,8 @@
-"""How often each place in a draft was drafted, accepted, refused: sums at the spans of
-:mod:`storage.outcomes.outcomes`.
+"""Counts of drafted, accepted and rejected tokens by position in the draft, summed over
+:mod:`storage.outcomes.outcomes` spans.
 
-By route and draft version only: a row for every worker, controller and tenant would be twelve times as many again.
-Servers therefore add to the same rows; they do so in one order, so that none waits for another in a circle.
+Kept by route and draft version only: a row for every worker, controller and tenant would be twelve times as many.
+Servers therefore add to the same rows; they do so in one order, so that no deadlock arises.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ POSITION_COUNTS = ("drafted", "accepted", "refused")
 
 
 class PositionSums:
-    """The sums, within a session that is somebody else's to commit."""
+    """The counts by position, within a session that the caller commits."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._dialect = session.get_bind().dialect.name
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Add what outcomes counted; those that counted nothing leave nothing."""
+        """Add the outcomes' counts; an outcome without counts adds nothing."""
         if rows := _rows(outcomes):
             self._session.execute(_upsert(self._dialect), rows)
 
     def rename(self, route: str, to: str) -> None:
-        """Move a route's sums to its new name, added to what a removed route of that name may have left."""
+        """Rename a route's sums, adding them to what a removed route of the new name may have left."""
         names = [name for name in (*KEYS, *POSITION_COUNTS) if name != "route"]
         old = select(literal(to), *(getattr(PositionRow, name) for name in names)).where(PositionRow.route == route)
         self._session.execute(_adding(insert_for(self._dialect)(PositionRow).from_select(["route", *names], old)))
@@ -44,7 +44,7 @@ class PositionSums:
 
 
 def _rows(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Rows to add, one a key, always in the same order."""
+    """Return the rows to add, one a key, always in the same order."""
     added = (
         ((outcome.finished_at, outcome.route, outcome.draft_version, position), counts)
         for outcome in outcomes

@@ -1,7 +1,7 @@
 """The audit trail of routes: who changed what, when, from what to what.
 
-Each change locks the default route's row first. So changes come one after another, their numbers rise in the order in
-which they become visible, and the newest number is the revision by which routers know that they must look again.
+Each change locks the default route's row first. So changes happen one after another, their ids rise in the order in
+which they become visible, and the newest id is the revision by which routers notice a change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.sql.tables import RouteAliasRow, RouteChangeRow, RouteRow
 
 @dataclass(frozen=True, slots=True)
 class RouteChange:
-    """One change of the routes, or of what they are chosen by."""
+    """One change of the routes, or of what routes are chosen by."""
 
     id: int
     at: float
@@ -32,7 +32,7 @@ class RouteChange:
     action: str
     """add, change, remove, rename, pin, unpin, teach or forget."""
     route: str | None
-    """The route's name before the change; None where it is not about one."""
+    """The route's name before the change; None where the change concerns no route."""
     before: Mapping[str, Any]
     """Empty for something new."""
     after: Mapping[str, Any]
@@ -40,7 +40,7 @@ class RouteChange:
 
 
 def login() -> str:
-    """Who runs this process, for the trail: name and host."""
+    """Return the name and host of this process's user, for the audit trail."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError, ImportError):  # a container's user may have no name
@@ -57,7 +57,7 @@ def note(
     session: Session, who: str | None, action: str, route: str | None, before: Mapping[str, Any],
     after: Mapping[str, Any],
 ) -> None:  # fmt: skip
-    """Write a change down, within its own transaction and with the routes locked."""
+    """Record a change within its own transaction, with the routes locked."""
     session.add(
         RouteChangeRow(
             at=records.now(), who=who or login(), action=action, route=route, before=plain(before), after=plain(after)
@@ -66,17 +66,17 @@ def note(
 
 
 def revision(session: Session) -> int:
-    """The number of the newest change; 0 before there was one."""
+    """Return the id of the newest change; 0 before there was one."""
     return session.scalar(select(func.max(RouteChangeRow.id))) or 0
 
 
 def count_since(session: Session, earlier: int) -> int:
-    """How many changes came after that revision."""
+    """Return the number of changes after a revision."""
     return session.scalar(select(func.count()).where(RouteChangeRow.id > earlier)) or 0
 
 
 def history(session: Session, route: str | None, limit: int) -> list[RouteChange]:
-    """The newest changes, newest first; of one route and under its former names too, where it is named."""
+    """Return the newest changes, newest first, optionally of one route, its former names included."""
     query = select(RouteChangeRow).order_by(RouteChangeRow.id.desc()).limit(limit)
     if route is not None:
         former = select(RouteAliasRow.name).where(RouteAliasRow.route == route)

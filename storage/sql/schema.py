@@ -1,4 +1,4 @@
-"""Which schema a database has, and the way to the newest. Alembic is imported only when there is work for it."""
+"""A database's schema revision, and migration to the newest. Alembic is imported only when there is work for it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ UPGRADE_LOCK = 0x6F7364  # "osd": any number will do, as long as every osd takes
 
 
 def found(connection: Connection) -> str | None:
-    """The database's revision; None when it has no schema of ours."""
+    """Return the database's revision; None when it has no schema of osd's."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
 
 
 def require_head(connection: Connection, url: str) -> None:
-    """Raises SchemaOutdated unless the database has the newest schema."""
+    """Raise SchemaOutdated unless the database has the newest schema."""
     if (have := found(connection)) != HEAD:
         raise SchemaOutdated(url=url, found=have or "none", needed=HEAD)
 
 
 def migrate(connection: Connection, url: str) -> tuple[str | None, str | None]:
-    """Bring the schema to HEAD within the connection's transaction; (before, after). Never goes back.
+    """Migrate the schema up to HEAD within the connection's transaction; return (before, after).
 
     Raises StoreError for a schema that a newer osd made.
     """
@@ -54,7 +54,7 @@ def migrate(connection: Connection, url: str) -> tuple[str | None, str | None]:
 
 
 def alembic_config(connection: Connection) -> Config:
-    """Alembic's configuration with the migrations wherever the package is installed; no alembic.ini."""
+    """Return Alembic's configuration with the migrations wherever the package is installed; no alembic.ini."""
     from alembic.config import Config
 
     config = Config(stdout=io.StringIO())
@@ -64,7 +64,7 @@ def alembic_config(connection: Connection) -> Config:
 
 
 def revisions(config: Config) -> list[str]:
-    """Every known revision, newest first."""
+    """Return every known revision, newest first."""
     from alembic.script import ScriptDirectory
 
     return [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]

@@ -1,4 +1,4 @@
-"""Time in whole minutes, hours, days (UTC) and weeks, and how to cover a stretch of it with few of them."""
+"""Spans of time (minute, hour, UTC day, week), and covering a stretch with few of them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 WEEK = 7 * DAY
-"""Thursday to Wednesday, as Unix time has it. Nothing is shown by it: it is there so that a year is few rows."""
+"""Seconds of a week, Thursday to Wednesday as Unix time has it: never shown, it keeps a year at few rows."""
 SPANS = {"minute": MINUTE, "hour": HOUR, "day": DAY}
-"""What can be asked for by name."""
+"""Spans that can be asked for by name."""
 KEPT = (MINUTE, HOUR, DAY, WEEK)
-"""What sums are kept at."""
+"""Spans in seconds at which sums are stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanPart:
-    """From ``start`` (None: ever) to before ``end`` (None: ever after), counted in ``span`` seconds."""
+    """A piece of time from ``start`` (None: no lower end) to before ``end`` (None: no upper end), in ``span`` seconds
+    steps."""
 
     span: int
     start: int | None
@@ -26,18 +27,20 @@ class SpanPart:
 
 
 def floor_to(seconds: float, span: int) -> int:
-    """The start of the span that ``seconds`` falls into."""
+    """Return the start of the span that ``seconds`` falls into."""
     return int(seconds // span) * span
 
 
 def ceil_to(seconds: float, span: int) -> int:
-    """The first start of a span that is not before ``seconds``."""
+    """Return the first start of a span that is not before ``seconds``."""
     return -floor_to(-seconds, span)
 
 
 def by_span(added: Iterable[tuple[tuple[Any, ...], Sequence[float]]]) -> list[tuple[tuple[Any, ...], list[float]]]:
-    """Counts of (seconds, …) summed by (span, start, …) for every span that is kept, in order. Minutes are summed
-    first, and what is wider from those: there are far fewer of them."""
+    """Sum counts of (seconds, …) keys by (span, start, …) for every stored span, in order.
+
+    Minutes are summed first, and wider spans from those: there are far fewer of them.
+    """
     minutes: dict[tuple[Any, ...], list[float]] = {}
     for (seconds, *key), counts in added:
         _add(minutes, (floor_to(seconds, MINUTE), *key), counts)
@@ -54,7 +57,7 @@ def _add(sums: dict[tuple[Any, ...], list[float]], key: tuple[Any, ...], counts:
 
 
 def cover(since: float | None, until: float | None, coarsest: int = WEEK) -> list[SpanPart]:
-    """Disjoint pieces that cover [since, until), widened to whole minutes: weeks inside, finer at the edges."""
+    """Return disjoint pieces that cover [since, until), widened to whole minutes: weeks inside, finer at the edges."""
     start = None if since is None else floor_to(since, MINUTE)
     end = None if until is None else ceil_to(until, MINUTE)
     if start is not None and end is not None and start >= end:

@@ -1,9 +1,9 @@
-"""Requests on which training failed: tried again in halves, until those that make it fail are alone, and set aside.
+"""Requests on which training failed: retried in halves until those that cause it are isolated, and set aside.
 
-A run that failed leaves its requests as a group of suspects. New requests are claimed apart from them, so that traffic
-goes on being learned from; a retry takes half of a group, and what comes of it halves the group again. A request is set
+A failed run leaves its requests as a group of suspects. New requests are claimed apart from them, so that traffic
+is still learned from; a retry takes half of a group, and its result halves the group again. A request is set
 aside, with the reason, once it has failed alone, ``FAILURES`` times in all, and a run without it was judged meanwhile:
-where every run fails, the fault is not the requests'. A run that was lost with its worker counts only the third time.
+where every run fails, the requests are not the cause. A run that was lost with its worker counts from the third time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from storage.sql.database import Database, changed_rows
 from storage.sql.tables import RunRow, SampleRow
 
 FAILURES = 3
-"""Runs that must have failed, or been lost, before a request is set aside, or lost ones make suspects."""
+"""Failed or lost runs before a request is set aside, or before lost ones make suspects."""
 REASON_LENGTH = 1000
 RETRY = "retry"
-"""Among the settings of a run that took suspects."""
+"""Key in the settings of a run that took suspects."""
 IS_CLEAN = SampleRow.failed_in.is_(None)
 
 
@@ -40,7 +40,7 @@ class SetAside:
 
 
 def note_failure(session: Session, run: RunRow, reason: str, *, lost: bool = False) -> None:
-    """What a run had claimed is suspect; call it before that is free again."""
+    """Make the requests that a failed or lost run had claimed suspects; call it before they are freed."""
     count = SampleRow.failures + 1
     group = case((count >= FAILURES, run.id), else_=SampleRow.failed_in) if lost else run.id
     claimed = SampleRow.claimed_by == run.id
@@ -62,8 +62,7 @@ def _others_go(session: Session, draft: str, since: float) -> bool:
 def half_of_a_group(
     session: Session, routes: Sequence[str], waiting: Sequence[ColumnElement[bool]], limit: int | None
 ) -> list[str]:
-    """Of the suspects that failed together, those that failed least often first: the older half; none where there are
-    none."""
+    """Return the older half of the group of suspects that failed together least often; empty where there is none."""
     here = (*waiting, SampleRow.route.in_(routes), ~IS_CLEAN)
     order = SampleRow.created_at, SampleRow.request_id
     group = session.scalar(select(SampleRow.failed_in).where(*here).order_by(SampleRow.failures, *order).limit(1))
@@ -76,20 +75,20 @@ def half_of_a_group(
 
 
 class SuspectList:
-    """What was set aside."""
+    """The requests that were set aside."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def set_aside_segment(self, segment_id: str, reason: str) -> int:
-        """No run takes, or is judged by, the requests of a segment that cannot be read; how many they are."""
+        """Set a segment's unreadable requests aside, from training and judging; return how many."""
         wanted = SampleRow.segment_id == segment_id, SampleRow.set_aside.is_(None)
         with self._db.session() as session:
             done = session.execute(update(SampleRow).where(*wanted).values(set_aside=reason[:REASON_LENGTH]))
             return changed_rows(done)
 
     def list(self, limit: int = 20) -> list[SetAside]:
-        """The newest requests that were set aside."""
+        """Return the newest requests that were set aside."""
         columns = SampleRow.request_id, SampleRow.route, SampleRow.segment_id, SampleRow.failures, SampleRow.set_aside
         query = select(*columns).where(SampleRow.set_aside.is_not(None)).order_by(SampleRow.created_at.desc())
         with self._db.session(read_only=True) as session:
@@ -97,7 +96,7 @@ class SuspectList:
         return [SetAside(*row) for row in rows]
 
     def retry(self) -> int:
-        """Take everything back that was set aside, as if nothing had failed; how many."""
+        """Take back every request that was set aside, with its failures cleared; return how many."""
         fresh = {"set_aside": None, "failures": 0, "failed_in": None, "failed_at": None}
         with self._db.session() as session:
             done = session.execute(update(SampleRow).where(SampleRow.set_aside.is_not(None)).values(**fresh))

@@ -1,6 +1,6 @@
-"""The tables. What a row means outside SQL is in :mod:`storage.records`; times are Unix seconds.
+"""The SQL tables. What a row means outside SQL is in :mod:`storage.records`; times are Unix seconds.
 
-No tokens and no prompts of traffic are kept here: those live in segments only, so purging a segment purges them.
+No tokens and no prompts of traffic are stored here: those are in segments only, so purging a segment purges them.
 Migrations write the same schema by hand; a test compares the two.
 """
 
@@ -46,19 +46,19 @@ class Base(DeclarativeBase):
 
 
 def table_of(row: type[Base]) -> Table:
-    """For many rows at once: without objects an insert takes half the time."""
+    """Return a row class's table, for bulk inserts: without ORM objects they take half the time."""
     return Base.metadata.tables[row.__tablename__]
 
 
 class DraftRow(Base):
-    """A draft, and which of its versions is current. Locking this row serialises whatever changes the draft."""
+    """A draft and its current version. Locking this row serialises whatever changes the draft."""
 
     __tablename__ = "drafts"
     name: Mapped[str] = mapped_column(primary_key=True)
     current_version: Mapped[str | None]
     created_at: Mapped[float]
     options: Mapped[Facts] = mapped_column(server_default=text("'{}'"))
-    """Settings of ``[learn]`` that are this draft's own; see :mod:`storage.versions.options`."""
+    """The draft's own overrides of ``[learn]``, see :mod:`storage.versions.options`."""
 
 
 class VersionRow(Base):
@@ -78,7 +78,7 @@ class VersionRow(Base):
 
 
 class ServingRow(Base):
-    """Which version of each of its drafts a server drafts with."""
+    """The version of a draft that a server drafts with."""
 
     __tablename__ = "serving"
     worker: Mapped[str] = mapped_column(primary_key=True)
@@ -98,10 +98,10 @@ class WorkerRow(Base):
     started_at: Mapped[float]
     heartbeat_at: Mapped[float]
     gone_at: Mapped[float] = mapped_column(index=True)
-    """Until then it is believed to live."""
+    """Time until which the process is presumed alive."""
     state: Mapped[str]
     drains: Mapped[bool] = mapped_column(server_default=false())
-    """Whether somebody wants it to drain."""
+    """Whether a drain was requested."""
     running: Mapped[int]
     waiting: Mapped[int]
     rate: Mapped[float]
@@ -110,8 +110,7 @@ class WorkerRow(Base):
 
 
 class CanaryRow(Base):
-    """A version that one worker serves before all others do, and what came of it; see
-    :mod:`storage.versions.canaries`."""
+    """A version that one worker serves before all others do, and the outcome; see :mod:`storage.versions.canaries`."""
 
     __tablename__ = "canaries"
     version: Mapped[str] = mapped_column(ForeignKey("draft_versions.id"), primary_key=True)
@@ -127,7 +126,7 @@ class CanaryRow(Base):
 
 
 class RouteRow(Base):
-    """A route; the default one's row is locked by whatever changes routes, so that changes come one after another."""
+    """A route; every change of routes locks the default one's row, so that changes happen one after another."""
 
     __tablename__ = "routes"
     name: Mapped[str] = mapped_column(primary_key=True)
@@ -135,11 +134,12 @@ class RouteRow(Base):
     matches: Mapped[Facts]
     candidates: Mapped[Ids] = mapped_column(server_default=text("'[]'"))
     created_at: Mapped[float | None]
-    """None for routes that were there before this was noted."""
+    """None for routes that are older than this column."""
 
 
 class RouteChangeRow(Base):
-    """The audit trail: who changed what, when, from what to what. The newest id is the revision that routers poll."""
+    """One change of routes: who changed what, when, from what to what. The newest id is the revision that routers
+    poll."""
 
     __tablename__ = "route_changes"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -152,7 +152,7 @@ class RouteChangeRow(Base):
 
 
 class RoutePinRow(Base):
-    """A tenant (``*`` for every one) whose requests take a route, whatever they say."""
+    """A tenant (``*`` for every one) whose requests take a route, whatever they ask for."""
 
     __tablename__ = "route_pins"
     tenant: Mapped[str] = mapped_column(primary_key=True)
@@ -160,7 +160,7 @@ class RoutePinRow(Base):
 
 
 class RouteAliasRow(Base):
-    """A route's former name, which goes on leading to it."""
+    """A route's former name, which still leads to it."""
 
     __tablename__ = "route_aliases"
     name: Mapped[str] = mapped_column(primary_key=True)
@@ -168,7 +168,7 @@ class RouteAliasRow(Base):
 
 
 class RouteExampleRow(Base):
-    """A text that an admin gave as an example of a topic: the only prompts in SQL, kept because somebody said so."""
+    """A text that an admin gave as an example of a topic: the only prompts in SQL."""
 
     __tablename__ = "route_examples"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -179,7 +179,7 @@ class RouteExampleRow(Base):
 
 
 class RouteProposalRow(Base):
-    """A change of routes that was found worth while in the traffic, and what became of it."""
+    """A proposed change of routes and its state."""
 
     __tablename__ = "route_proposals"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -204,7 +204,7 @@ class RunRow(Base):
     replayed: Mapped[Ids] = mapped_column(server_default=text("'[]'"))
     """Requests of earlier runs that it learned from as well."""
     tenants: Mapped[Ids] = mapped_column(server_default=text("'[]'"))
-    """Whose requests it learned from: known when the samples themselves are gone."""
+    """Tenants whose requests it learned from, known even when the samples are gone."""
     settings: Mapped[Facts]
     finished_at: Mapped[float | None]
     version: Mapped[str | None]
@@ -212,7 +212,7 @@ class RunRow(Base):
 
 
 class LeaseRow(Base):
-    """The run that may train a draft now; holder and end of the lease stand in the run."""
+    """The run that may train a draft now; the run's row has the holder and the lease's end."""
 
     __tablename__ = "training_leases"
     draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"), primary_key=True)
@@ -220,7 +220,7 @@ class LeaseRow(Base):
 
 
 class SegmentRow(Base):
-    """One Parquet file; ``path`` is below the segments directory."""
+    """One Parquet file; ``path`` is relative to the segments directory."""
 
     __tablename__ = "segments"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -253,21 +253,21 @@ class SampleRow(Base):
     holdout: Mapped[bool] = mapped_column(server_default=false())
     claimed_by: Mapped[str | None] = mapped_column(ForeignKey("training_runs.id"), index=True)
     prompt_hash: Mapped[int | None]
-    """Equal for equal prompts; None where a release before 0003 kept the request."""
+    """Equal for equal prompts; None where a release before 0003 stored the request."""
     divergence: Mapped[float | None]
-    """How far the draft was from the target; see :func:`storage.replay.divergence.of_requests`."""
+    """Estimated distance of the draft from the target, see :func:`storage.replay.divergence.of_requests`."""
     failures: Mapped[int] = mapped_column(server_default=text("0"))
-    """Training runs with it that failed."""
+    """Number of failed training runs with it."""
     failed_in: Mapped[str | None]
-    """The newest of them."""
+    """The newest failed run."""
     failed_at: Mapped[float | None]
-    """When the first of them did."""
+    """Time of the first failed run."""
     set_aside: Mapped[str | None]
-    """Why no run takes it any more; None where it may be taken."""
+    """Reason why no run takes it any more; None where it may be taken."""
 
 
 class TenantRow(Base):
-    """What a tenant allows; one that is not here allows what the settings say."""
+    """A tenant's permissions; a tenant without a row has those of the settings."""
 
     __tablename__ = "tenants"
     name: Mapped[str] = mapped_column(primary_key=True)
@@ -276,7 +276,7 @@ class TenantRow(Base):
 
 
 class AdminChangeRow(Base):
-    """The audit trail of what admins did: forgetting, purging, tenants, imports, exports, keys."""
+    """An entry in the audit trail of admins' changes: forgetting, purging, tenants, imports, exports, keys."""
 
     __tablename__ = "admin_changes"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -288,7 +288,7 @@ class AdminChangeRow(Base):
 
 
 class ApiKeyRow(Base):
-    """A key of the server; see :mod:`storage.access.keys`. What ended stays, so that the trail can be read."""
+    """An API key of the server, see :mod:`storage.access.keys`. Ended keys stay, so that the trail can be read."""
 
     __tablename__ = "api_keys"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -305,7 +305,7 @@ class ApiKeyRow(Base):
 
 
 class Counters:
-    """What is summed of outcomes; the names are those of :class:`storage.records.Outcome`."""
+    """The summed counts of outcomes; the names are those of :class:`storage.records.Outcome`."""
 
     requests: Mapped[int]
     rounds: Mapped[int]
@@ -336,7 +336,8 @@ class CounterRow(Counters, Base):
 
 
 class PositionRow(Base):
-    """Places in a draft, summed as :class:`CounterRow` is; see Outcome.positions. Servers share these rows."""
+    """Counts by position in the draft, summed as in :class:`CounterRow`; see Outcome.positions. Servers share these
+    rows."""
 
     __tablename__ = "position_counters"
     span: Mapped[int] = mapped_column(primary_key=True)
@@ -350,7 +351,7 @@ class PositionRow(Base):
 
 
 class OutcomeBatchRow(Base):
-    """A batch of outcomes that was added, until the server that sent it knows so: it is not added a second time."""
+    """A batch of outcomes that was added, kept until its sender knows so, lest it be added a second time."""
 
     __tablename__ = "outcome_batches"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -358,7 +359,7 @@ class OutcomeBatchRow(Base):
 
 
 class OutcomeRow(Counters, Base):
-    """The newest outcomes one by one; older ones are dropped as new ones come."""
+    """One of the newest outcomes; older ones are deleted as new ones come."""
 
     __tablename__ = "outcome_log"
     __table_args__ = (Index(None, "draft_version", "id"),)

@@ -1,7 +1,7 @@
-"""Weights in an object store, and their cache on this machine: safetensors are loaded from local files.
+"""Weights in an object store with a cache on this machine, since safetensors are loaded from local files.
 
-A version never changes, so its folder in the cache is good for ever; it is read against its digest before every use
-that matters, and fetched anew when it is not what was published. What nobody has used for a week leaves the cache.
+A version never changes, so its cached folder stays valid; it is checked against its digest before every use that
+matters and fetched again when it differs. Folders that nobody has used for a week leave the cache.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KEY = re.compile(r"[0-9a-f]{32}")
 
 
 class BucketWeights:
-    """See :class:`storage.versions.weight_place.WeightPlace`. ``folder`` is the cache."""
+    """Weights in an object store, see :class:`storage.versions.weight_place.WeightPlace`. ``folder`` is the cache."""
 
     def __init__(self, bucket: ObjectStore, cache: Path) -> None:
         self.bucket, self.folder = bucket, cache
@@ -44,12 +44,12 @@ class BucketWeights:
     # entering
 
     def path(self, draft: str, version_id: str, key: str) -> str:
-        """Known before the version has its number: weights are put before anything is locked."""
+        """Return the version's path, which needs no number: weights are uploaded before anything is locked."""
         return f"{draft}/{key}"
 
     @contextmanager
     def entering(self, aside: Aside, draft: str, key: str) -> Iterator[Place]:
-        """The weights are put first; osd.json, and READY if it is there, once the version has its number."""
+        """Upload the weights first; osd.json, and READY if present, follow once the version has its number."""
         entered = False
 
         def enter(path: str) -> None:
@@ -76,13 +76,14 @@ class BucketWeights:
                     self._remove_all(f"{draft}/{key}")
 
     def _require_put(self, folder: Path, path: str) -> None:
-        """Called with the draft locked, as a sweep has it locked. Raises StoreWriteFailed."""
+        """Require that the uploaded files are all there, with the draft locked as a sweep locks it. Raises
+        StoreWriteFailed."""
         put = {each.path.removeprefix(f"{path}/"): each.bytes for each in self.bucket.list(path)}
         if put != _sizes(folder, weights.weight_files(folder)):
             raise StoreWriteFailed(path=self.show(path), reason="what was put is not whole, or was swept")
 
     def _keep(self, aside: Aside, path: str) -> None:
-        """Into the cache under its name. Another process may have been faster: then its folder serves."""
+        """Move the folder into the cache under its name, unless another process put it there first."""
         target = self.folder / path
         with writing(target):
             make_folder(target.parent)
@@ -97,12 +98,12 @@ class BucketWeights:
     # reading
 
     def local(self, version: DraftVersion) -> Path:
-        """In the cache, fetched if it is not there."""
+        """Return the version's folder in the cache, fetching it if it is not there."""
         folder = self.folder / version.path
         if not folder.is_dir():
             self._fetch(version)
         with suppress(OSError):
-            os.utime(folder)  # it was used
+            os.utime(folder)  # marks it as used
         return folder
 
     def _fetch(self, version: DraftVersion) -> None:
@@ -132,7 +133,7 @@ class BucketWeights:
         return there
 
     def verify(self, version: DraftVersion, *, ready: bool) -> None:
-        """Names and sizes in the store; every byte in the cache, which is fetched anew if it is damaged."""
+        """Check names and sizes in the store and every byte in the cache, fetching a damaged copy again."""
         there = {each.path.removeprefix(f"{version.path}/"): each.bytes for each in self._objects(version)}
         if ready and weights.MARKER not in there:
             raise _damaged(version, f"{weights.MARKER} is missing, so its publication never finished")
@@ -146,44 +147,45 @@ class BucketWeights:
             raise _damaged(version, f"the files at {self.show(version.path)} are others than were put there")
 
     def is_marked(self, path: str) -> bool:
-        """A look at the store."""
+        """Return whether the READY object exists."""
         return self.bucket.exists(f"{path}/{weights.MARKER}")
 
     def mark(self, path: str) -> None:
-        """An empty object."""
+        """Write READY as an empty object."""
         self.bucket.put(f"{path}/{weights.MARKER}", b"")
 
     def unmark(self, path: str) -> None:
-        """Deleted."""
+        """Delete the READY object."""
         self.bucket.remove(f"{path}/{weights.MARKER}")
 
     def provenance(self, path: str) -> dict[str, Any]:
-        """Of the object."""
+        """Return the contents of the osd.json object; empty when it is missing or unreadable."""
         try:
             return dict(json.loads(self.bucket.get(f"{path}/{weights.PROVENANCE}")))
         except (FileNotFoundError, ValueError):
             return {}
 
     def remove(self, path: str) -> None:
-        """READY first, so that a reader who comes in between finds nothing that it may load."""
+        """Delete the version's objects, READY first, so that a concurrent reader loads nothing, and its cached
+        folder."""
         self.unmark(path)
         self._remove_all(path)
         self.uncache(path)
 
     def uncache(self, path: str) -> None:
-        """The folder in the cache goes."""
+        """Delete the version's folder in the cache."""
         delete_folder(self.folder / path)
 
     def show(self, path: str = "") -> str:
-        """The URL."""
+        """Return the URL of a path."""
         return self.bucket.show(path)
 
     # leaving
 
     def sweep(self, db: Database) -> list[Swept]:
-        """Weights that no version refers to, in the store; and in the cache what nobody has used for long.
+        """Delete weights in the store that no version refers to, and cached folders long unused.
 
-        Who enters a version has its draft locked, and so has this: whichever is second sees what the other did.
+        Entering a version and this sweep both lock the draft, so whichever is second sees what the first did.
         """
         swept = list(self._sweep_cache())
         for path, group in groupby(self.bucket.list(), lambda each: "/".join(each.path.split("/")[:2])):

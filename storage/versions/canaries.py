@@ -1,14 +1,14 @@
-"""New versions in stages: one worker serves a version first, the others follow once it has proved itself there.
+"""Staged rollout of new versions: one worker serves a version first, the others follow once it has proved itself.
 
-    stage(draft, worker)     which version a worker should serve now; opens, claims and takes over what has to be
-    release, take_back       what the watch decided
+    stage(draft, worker)     which version a worker should serve now; opens, claims and takes over canaries as needed
+    release, take_back       the watch's decision
 
-Nobody directs this: each worker asks, and the database answers each the same. Of the workers that live, the one whose
-name has the smallest hash together with the version's is the canary; it alone writes the claim. If it is lost, the next
-one takes over, alone if need be; a version with which ``LOST`` workers were lost is taken back. Where one worker alone
-lives when a version comes, it takes what is current.
+There is no coordinator: each worker asks the database, which answers all alike. Of the live workers, the one with the
+smallest hash of its name and the version is the canary; it alone writes the claim. If it is lost, the next one takes
+over, even if it is the only one; a version with which ``LOST`` workers were lost is taken back. Where just one worker
+lives when a version comes, it takes the current version directly.
 
-The version stays READY while it is tried, and SERVING is what all others serve.
+The version stays READY during the trial; the SERVING version is what all others serve.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from storage.sql.tables import CanaryRow, DraftRow, VersionRow
 from storage.versions import promotion
 
 LOST = 3
-"""Workers that may be lost with a version before it is taken for the cause."""
+"""Number of workers lost with a version before the version is taken for the cause."""
 
 
 class CanaryState(str, Enum):
-    """What became of a version that was tried."""
+    """The state of a canary."""
 
     WATCHING = "watching"  # one worker serves it, or is about to
     RELEASED = "released"  # all may serve it
@@ -49,23 +49,23 @@ class CanaryState(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """A version in stages."""
+    """A version that one worker serves before the others."""
 
     version: str
     draft: str
     base: str
-    """What the others serve meanwhile."""
+    """The version that the others serve meanwhile."""
     state: CanaryState
     worker: str | None
-    """Who tries it."""
+    """The worker that serves it."""
     claims: int
-    """Workers that have tried it and were not stopped in order."""
+    """Workers that have served it and did not stop in order."""
     looks: int
     """How often its acceptance was judged."""
     began_at: float
     settled_at: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What was measured, and the reason."""
+    """Measurements, and the reason for the decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +73,26 @@ class CanaryStage:
     """What one worker should do about a draft."""
 
     version: DraftVersion
-    """What it should serve."""
+    """The version that the worker should serve."""
     canary: Canary | None = None
-    """The version that is being tried, if one is."""
+    """The canary under way, if there is one."""
     lost: bool = False
-    """Whether too many workers were lost with it: it is to be taken back."""
+    """Whether too many workers were lost with the canary, so that it is to be taken back."""
 
 
 def chosen(version: str, workers: Sequence[str]) -> str | None:
-    """Who tries a version: whose name with the version's has the smallest hash. None where there is nobody."""
+    """Return the worker with the smallest hash of its name and the version; None where there are no workers."""
     return min(workers, key=lambda name: sha256(f"{version} {name}".encode()).digest(), default=None)
 
 
 class CanaryLedger:
-    """Which versions are tried by whom. Rows change with the draft locked."""
+    """The ledger of canaries and the workers that serve them. Rows change with the draft locked."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def stage(self, draft: str, worker: str) -> CanaryStage:
-        """What a worker should serve of a draft. Raises UnknownDraft for one without weights."""
+        """Return what a worker should serve for a draft. Raises UnknownDraft for one without weights."""
         with self._db.session(read_only=True) as session:
             view = _View(session, draft, worker)
             if not view.changes:
@@ -105,35 +105,37 @@ class CanaryLedger:
             return _View(session, draft, worker).stage()
 
     def watched(self, worker: str) -> list[Canary]:
-        """What a worker tries."""
+        """Return the canaries that a worker serves."""
         mine = CanaryRow.worker == worker, CanaryRow.state == CanaryState.WATCHING.value
         with self._db.session(read_only=True) as session:
             return [to_canary(row) for row in session.scalars(select(CanaryRow).where(*mine))]
 
     def list(self, draft: str | None = None, limit: int = 20) -> list[Canary]:
-        """The newest, newest first."""
+        """Return the newest canaries, newest first."""
         query = select(CanaryRow).order_by(CanaryRow.began_at.desc()).limit(limit)
         with self._db.session(read_only=True) as session:
             return [to_canary(row) for row in session.scalars(query if draft is None else query.filter_by(draft=draft))]
 
     def note_look(self, version: str, facts: Mapping[str, Any]) -> None:
-        """Its acceptance was judged once more."""
+        """Record that a canary's acceptance was judged once more."""
         with self._db.session() as session:
             row = session.get_one(CanaryRow, version, with_for_update=True)
             row.looks, row.facts = row.looks + 1, plain(facts)
 
     def release(self, version: str, facts: Mapping[str, Any]) -> bool:
-        """All may serve it; False when that was settled otherwise before."""
+        """Let all workers serve the canary; False when it was settled otherwise before."""
         with self._db.session() as session:
             return _settle(session, version, CanaryState.RELEASED, facts)
 
     def take_back(self, version: str, facts: Mapping[str, Any]) -> bool:
-        """Nobody serves it any more, once the ledger has said so; False when that was settled otherwise before."""
+        """Settle a canary as taken back, after the version ledger did so; False when it was settled otherwise
+        before."""
         with self._db.session() as session:
             return _settle(session, version, CanaryState.TAKEN_BACK, facts)
 
     def let_go(self, worker: str) -> None:
-        """A worker stops in order: others may claim what it tries, and it does not count as lost."""
+        """Release the canaries of a worker that stops in order: others may claim them, and it does not count as
+        lost."""
         mine = CanaryRow.worker == worker, CanaryRow.state == CanaryState.WATCHING.value
         with self._db.session() as session:
             free = {"worker": None, "claims": CanaryRow.claims - 1}
@@ -159,7 +161,7 @@ def _close(session: Session, row: CanaryRow, state: CanaryState, facts: Mapping[
 
 
 class _View:
-    """A draft's versions, canary and workers at one moment, as one worker sees them."""
+    """A draft's versions, canary and workers at one moment, from one worker's perspective."""
 
     def __init__(self, session: Session, draft: str, worker: str) -> None:
         self.session, self.draft, self.worker = session, draft, worker
@@ -175,17 +177,17 @@ class _View:
 
     @property
     def candidate(self) -> str:
-        """The version that is tried, or would be."""
+        """The version of the open canary, or of the one that would be opened."""
         return self.open.version if self.open else self.current.id
 
     @property
     def mine(self) -> bool:
-        """Whether it is this worker's to try."""
+        """Whether this worker is the one that should serve the canary."""
         return self.worker == chosen(self.candidate, self.alive)
 
     @property
     def claimed(self) -> bool:
-        """Whether somebody who lives tries it."""
+        """Whether a live worker serves the canary."""
         return self.open is not None and self.open.worker in self.alive
 
     @property
@@ -195,7 +197,7 @@ class _View:
 
     @property
     def settled(self) -> CanaryState | None:
-        """What has become of the open one without its watch."""
+        """The state that settles the open canary without its watch's decision; None while it stays open."""
         if self.open is None:
             return None
         state = VersionState(get_row(self.session, self.open.version).state)
@@ -206,13 +208,13 @@ class _View:
 
     @property
     def changes(self) -> bool:
-        """Whether this worker has something to write."""
+        """Whether this worker has a change to write."""
         if self.open:
             return bool(self.settled) or (not self.claimed and not self.lost and self.mine)
         return not self.alone and self.mine and not self._is_released(self.current)
 
     def change(self) -> None:
-        """Write it; the draft is locked."""
+        """Write the change, with the draft locked."""
         if self.open and (state := self.settled):
             _close(self.session, self.open, state, {})
         elif self.open and self.changes:
@@ -227,7 +229,7 @@ class _View:
         ))  # fmt: skip
 
     def stage(self) -> CanaryStage:
-        """What the worker should serve."""
+        """Return what the worker should serve."""
         canary = to_canary(self.open) if self.open else None
         if self.open:
             version = self.open.version if self.open.worker == self.worker else self.open.base
@@ -236,14 +238,14 @@ class _View:
         return CanaryStage(to_record(get_row(self.session, version)), canary, self.lost)
 
     def _is_released(self, row: VersionRow) -> bool:
-        """Whether all may serve it: they did before, or it is what the draft began with."""
+        """Return whether all workers may serve a version: they did before, or it is the draft's root."""
         if row.parent is None or row.state in (VersionState.SERVING.value, VersionState.RETIRED.value):
             return True
         known = self.session.get(CanaryRow, row.id)
         return known is not None and known.state == CanaryState.RELEASED.value
 
     def _base(self) -> str:
-        """What was released last: the ledger's SERVING version, else the current one's nearest released ancestor."""
+        """Return the version released last: the SERVING one, else the current version's nearest released ancestor."""
         of = VersionRow.draft == self.draft, VersionRow.id != self.current.id
         serving = select(VersionRow.id).where(*of, VersionRow.state == VersionState.SERVING.value)
         if found := self.session.scalar(serving.order_by(VersionRow.number.desc()).limit(1)):
@@ -259,6 +261,6 @@ class _View:
 
 
 def to_canary(row: CanaryRow) -> Canary:
-    """The row as a record."""
+    """Convert a row to a record."""
     values = {name: getattr(row, name) for name in Canary.__dataclass_fields__}
     return Canary(**{**values, "state": CanaryState(row.state)})

@@ -1,9 +1,9 @@
-"""Stored tables of n-grams when something is forgotten: they go.
+"""Deletion of stored n-gram tables when something is forgotten.
 
-A table counts what many requests said and names none of them, so nobody can tell whether one learned from what was
-forgotten, and its counts cannot be taken back. Every version that was born before the newest line about forgetting is
-deleted: its files, in the store and in this machine's cache; its row stays, quarantined, so that lineage and numbers go
-on. Servers make tables anew from the requests that are kept (``osd/drafters/ngram/service/refill.py``).
+A table counts n-grams of many requests and names none, so its counts cannot be taken back. Every version born before
+the newest line about forgetting is deleted: its files, in the store and in this machine's cache. Its row stays,
+quarantined, so that lineage and numbers go on. Servers rebuild tables from stored requests
+(``osd/drafters/ngram/service/refill.py``).
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from storage.versions.weight_place import WeightPlace
 
 KIND = "ngram"
 BORN, DROPPED = "born_after", "forgotten"
-"""In a version's evidence: the line that it was born after, and why it has no files any more."""
+"""Keys of a version's evidence: the line it was born after, and why its files are gone."""
 
 
 def born_after(evidence: Mapping[str, Any]) -> int:
-    """The newest line of the trail about forgetting when the table began; 0 where a release before this kept it."""
+    """Return the newest line about forgetting when the table began; 0 where an older release stored it."""
     return int(evidence.get(BORN, 0))
 
 
 def drop_tables(db: Database, place: WeightPlace) -> list[str]:
-    """Delete what must go, and what killed processes left; returns the ids of the versions that were deleted now.
-    Doing it again is fine.
+    """Delete outdated tables and what killed processes left; return the ids of the versions deleted now. Idempotent.
 
-    No older table comes after it: whoever enters one looks for the line (:func:`require_born_after_all`). Raises
+    No older table comes after it: entering one checks the line (:func:`require_born_after_all`). Raises
     StoreWriteFailed, PlaceUnreachable.
     """
     columns = VersionRow.id, VersionRow.path, VersionRow.evidence
@@ -46,7 +45,7 @@ def drop_tables(db: Database, place: WeightPlace) -> list[str]:
     dropped = []
     for version_id, path, evidence in tables:
         if DROPPED in evidence:
-            place.uncache(path)  # on another machine it was deleted from the store only
+            place.uncache(path)  # another machine deleted it from the store alone
         elif born_after(evidence) < line:
             with db.session() as session:
                 if _drop(session, place, version_id):
@@ -57,7 +56,7 @@ def drop_tables(db: Database, place: WeightPlace) -> list[str]:
 
 
 def _drop(session: Session, place: WeightPlace, version_id: str) -> bool:
-    """Its files and then its row: should the process die between the two, the next one does it again."""
+    """Delete a version's files and then its row's state: if the process dies in between, the next call finishes."""
     lock_draft(session, get_row(session, version_id).draft)
     row = get_row(session, version_id, lock=True)
     if DROPPED in row.evidence:

@@ -1,10 +1,10 @@
-"""A new draft that starts where another one stands: nothing is learned from scratch that a neighbour knows already.
+"""New drafts forked from an existing version, so that nothing is learned from scratch.
 
     the version forked    number 0 of the new draft       number 1
     full weights          its files                       –
-    an adapter            the base that it stands over    the adapter, current
+    an adapter            its base                        the adapter, current
 
-Drafts of adapters that were forked from one base have the same number 0, file by file: an engine may hold it once.
+Drafts of adapters that were forked from one base have the same number 0, file by file: an engine may load it once.
 Files are hard links where the file system has them, so a fork takes next to no room.
 """
 
@@ -21,10 +21,10 @@ from storage.versions.versions import VersionLedger
 
 
 def fork(ledger: VersionLedger, draft: str, of: str) -> DraftVersion:
-    """Make ``draft`` from the version ``of``; returns the version of it that is current then.
+    """Create ``draft`` from the version ``of``; return the new draft's current version.
 
-    Forking the same again gives the same. Raises UnknownVersion, WeightsDamaged, BadInput for a name that cannot be a
-    folder's, StoreError when the draft is there with other weights, WrongState for an acceptance head.
+    Forking the same version again returns the same. Raises UnknownVersion, WeightsDamaged, BadInput for a name that
+    cannot be a folder's, StoreError when the draft exists with other weights, WrongState for an acceptance head.
     """
     origin = ledger.get(of)
     if origin.kind == "head":
@@ -38,9 +38,9 @@ def fork(ledger: VersionLedger, draft: str, of: str) -> DraftVersion:
 
 
 def adopt(ledger: VersionLedger, draft: str, base: str, folder: Path) -> DraftVersion:
-    """Make ``draft`` from a PEFT folder: number 0 has the files of the version ``base``, number 1 is the adapter.
+    """Create ``draft`` from a PEFT folder: number 0 has the files of the version ``base``, number 1 is the adapter.
 
-    That the adapter fits is for the caller to know. Raises as :func:`fork`, and ModelNotLoaded for a folder without
+    The caller ensures that the adapter fits. Raises as :func:`fork`, and ModelNotLoaded for a folder without
     safetensors.
     """
     files = weights.servable_files(folder)
@@ -53,7 +53,7 @@ def adopt(ledger: VersionLedger, draft: str, base: str, folder: Path) -> DraftVe
 
 
 def base_of(ledger: VersionLedger, draft: str) -> DraftVersion:
-    """What a new adapter stands over: the current version if it is an adapter too, else number 0, which never moves.
+    """Return the base for a new adapter: the current version if it is an adapter too, else number 0, which never moves.
 
     Raises UnknownDraft.
     """
@@ -79,7 +79,7 @@ def _adapter(ledger: VersionLedger, root: DraftVersion, origin: DraftVersion) ->
 
 
 def _link_files(folder: Path, files: list[Path], destination: Path) -> None:
-    """Hard links, or copies where the file system has none."""
+    """Hard-link files, or copy them where the file system has no links."""
     for path in files:
         target = destination / path.relative_to(folder)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Which draft versions learned from which requests: by what each run claimed and replayed, and by descent.
+"""Which draft versions learned from which requests, by what each run claimed and replayed, and by descent.
 
-A version learned from a request if its run did, or if the weights that it started from had.
+A version learned from a request if its run did, or if the weights that it started from did.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from storage.routes.proposals import ProposalKind, ProposalState
 from storage.sql.tables import RouteProposalRow, RunRow, SampleRow, VersionRow
 
 STARTED_FROM = "started_from"
-"""In a run's result: the version whose weights it went on from, where that is not its parent."""
+"""Key of a run's result: the version whose weights it started from, where that is not its parent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Who learned from some requests."""
+    """The versions, runs and topics that learned from some requests."""
 
     versions: tuple[str, ...]
-    """By draft and number: of the runs that had the requests, and all that descend from them."""
+    """Versions of the runs that had the requests, and all their descendants, by draft and number."""
     under_way: tuple[str, ...]
-    """Runs that have the requests and have not ended: what they will make learned from them too."""
+    """Unfinished runs that have the requests, whose versions will have learned from them too."""
     topics: tuple[str, ...] = ()
-    """Topics whose taught examples were taken from the requests, by a split that was applied: their text is there."""
+    """Topics whose taught examples an applied split took from the requests, so that their text is stored there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A draft that began with an applied proposal of a route of its own: trained without a run of the ledger."""
+    """A draft created by an applied proposal to split a route: trained without a run in the ledger."""
 
     root: str
     draft: str
-    """It was trained from a version of this draft that was there at the time."""
+    """The draft from one of whose versions it was trained."""
     at: float
     members: frozenset[str]
     """Requests that it was trained on."""
@@ -48,7 +48,7 @@ class Split:
 
 
 def learned_from(session: Session, request_ids: Sequence[str], tenant: str | None = None) -> Learned:
-    """Versions and runs that learned from any of these requests, or from any of the tenant's."""
+    """Return the versions and runs that learned from any of these requests, or from any of the tenant's."""
     asked = set(request_ids)
     runs, under_way = set(), []
     came_from: dict[str | None, str | None] = {}
@@ -81,8 +81,10 @@ def _splits(session: Session) -> list[Split]:
 def _with_descendants(
     session: Session, runs: set[str], came_from: dict[str | None, str | None], splits: list[Split], first: set[str]
 ) -> tuple[str, ...]:
-    """Versions of these runs, those that are ``first``, and what descends from either. Which version a split began from
-    is not written down: it counts as a child of all that its draft had by then."""
+    """Return the versions of these runs, those that are ``first``, and all descendants of either.
+
+    The version that a split started from is not recorded: it counts as a child of all versions its draft had by then.
+    """
     columns = VersionRow.id, VersionRow.parent, VersionRow.run_id, VersionRow.draft, VersionRow.created_at
     children: dict[str, list[str]] = defaultdict(list)
     order, todo = [], list(first)
@@ -105,13 +107,13 @@ def _with_descendants(
 
 
 def note_material(session: Session, run: RunRow, replayed: Sequence[str]) -> None:
-    """Write down what else a run learns from, and whose all of it is; call it before training begins."""
+    """Record what else a run learns from, and the tenants of all its requests; call it before training begins."""
     run.replayed = sorted({*run.replayed, *replayed})
     run.tenants = sorted({*run.tenants, *tenants_of(session, [*run.request_ids, *replayed])})
 
 
 def tenants_of(session: Session, request_ids: Sequence[str]) -> set[str]:
-    """Whose requests these are."""
+    """Return the tenants of these requests."""
     found: set[str] = set()
     for some in chunks(request_ids):
         found.update(session.scalars(select(SampleRow.tenant).where(SampleRow.request_id.in_(some)).distinct()))

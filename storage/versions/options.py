@@ -1,4 +1,5 @@
-"""What one draft does otherwise than ``[learn]`` says: a LoRA adapter where the rest trains all weights, say."""
+"""Options of a single draft that override ``[learn]``: a LoRA adapter where the rest trains all weights, for
+example."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from storage.sql.tables import DraftRow
 
 METHODS = ("full", "lora")
 KEYS = ("method", "lora_rank")
-"""Keys of ``[learn]`` that a draft may have of its own."""
+"""Keys of ``[learn]`` that a draft may override."""
 
 
 def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises BadInput for another key, or a value out of range."""
+    """Return the validated options. Raises BadInput for an unknown key, or a value out of range."""
     for key, value in options.items():
         if key not in KEYS:
             raise BadInput(reason=f"A draft has no option {key!r} of its own; known: {', '.join(KEYS)}.")
@@ -28,7 +29,7 @@ def checked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(db: Database, draft: str) -> dict[str, Any]:
-    """Raises UnknownDraft."""
+    """Return a draft's options. Raises UnknownDraft."""
     with db.session(read_only=True) as session:
         row = session.get(DraftRow, draft)
         if row is None:
@@ -37,7 +38,7 @@ def read(db: Database, draft: str) -> dict[str, Any]:
 
 
 def write(db: Database, draft: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace them. Raises UnknownDraft, BadInput."""
+    """Replace a draft's options. Raises UnknownDraft, BadInput."""
     kept = checked(options)
     with db.session() as session:
         lock_draft(session, draft).options = kept

@@ -1,4 +1,4 @@
-"""Which version is current and which are served: the changes of state after a version is READY.
+"""Promotion: which version is current and which are served, once a version is READY.
 
 Each function works within the caller's transaction and locks the draft first.
 """
@@ -19,13 +19,13 @@ from storage.sql.tables import CanaryRow, DraftRow, ServingRow, VersionRow
 from storage.versions.forgotten_tables import DROPPED
 
 SOUND = (VersionState.READY, VersionState.SERVING, VersionState.RETIRED)
-"""States of versions that a draft may go back to by itself."""
+"""States of versions that a draft may automatically roll back to."""
 WATCHING, RELEASED = "watching", "released"
-"""Of :class:`storage.versions.canaries.CanaryState`."""
+"""Values of :class:`storage.versions.canaries.CanaryState`."""
 
 
 def mark_serving(session: Session, version_id: str, worker: str) -> VersionRow:
-    """A server has loaded a version: it is SERVING, and those that it replaces are RETIRED.
+    """Record that a server has loaded a version: it becomes SERVING, and those that it replaces RETIRED.
 
     Only the current version becomes SERVING: a server that lags behind is noted and changes no state.
     """
@@ -37,7 +37,10 @@ def mark_serving(session: Session, version_id: str, worker: str) -> VersionRow:
 
 
 def _is_tried_by(session: Session, row: VersionRow, worker: str) -> bool:
-    """Whether the server is the one that tries a version. Another one that serves it does not wait: it is for all."""
+    """Return whether the server serves the version as a canary.
+
+    When another server loads the version, it was not a trial but a choice by hand: the canary is released to all.
+    """
     if not is_watched(session, row.id):
         return False
     if session.get_one(CanaryRow, row.id).worker == worker:
@@ -47,20 +50,20 @@ def _is_tried_by(session: Session, row: VersionRow, worker: str) -> bool:
 
 
 def released(session: Session, row: VersionRow) -> None:
-    """A version serves: those that it replaces do not. One that was taken back meanwhile stays so."""
+    """Make a version SERVING and retire those that it replaces; one taken back meanwhile stays so."""
     if row.state == VersionState.READY.value:
         row.state = VersionState.SERVING.value
         _retire_others(session, row)
 
 
 def is_watched(session: Session, version_id: str) -> bool:
-    """Whether one worker tries it and the others wait; see :mod:`storage.versions.canaries`."""
+    """Return whether the version is an open canary, see :mod:`storage.versions.canaries`."""
     row = session.get(CanaryRow, version_id)
     return row is not None and row.state == WATCHING
 
 
 def _retire_others(session: Session, row: VersionRow) -> None:
-    """Served versions, and those that a newer one overtook before any server loaded them."""
+    """Retire served versions, and those that a newer one overtook before any server loaded them."""
     replaced = (VersionRow.state == VersionState.SERVING.value) | (
         (VersionRow.state == VersionState.READY.value) & (VersionRow.number < row.number)
     )
@@ -69,25 +72,25 @@ def _retire_others(session: Session, row: VersionRow) -> None:
 
 
 def end_serving(session: Session, worker: str, draft: str | None) -> None:
-    """Forget that a server drafts with a draft; None forgets all of its drafts, because it ended."""
+    """Record that a server has ended and drafts no longer with a draft; None means all of its drafts."""
     ended = delete(ServingRow).where(ServingRow.worker == worker)
     session.execute(ended if draft is None else ended.where(ServingRow.draft == draft))
 
 
 def serving(session: Session, draft: str) -> dict[str, str]:
-    """Server -> its version of one draft; without those that are known to be gone."""
+    """Return server -> its version of a draft, without servers known to be gone."""
     query, away = select(ServingRow.worker, ServingRow.version).where(ServingRow.draft == draft), gone(session)
     return {row[0]: row[1] for row in session.execute(query.order_by(ServingRow.worker)) if row[0] not in away}
 
 
 def served_by(session: Session, worker: str) -> dict[str, str]:
-    """Draft -> version, for one server."""
+    """Return draft -> version, for one server."""
     query = select(ServingRow.draft, ServingRow.version).where(ServingRow.worker == worker)
     return {row[0]: row[1] for row in session.execute(query.order_by(ServingRow.draft))}
 
 
 def promote(session: Session, version_id: str) -> VersionRow:
-    """Make a version current; its files were verified. One that is current and tried by one worker is for all now."""
+    """Make a version with verified files current; a canary that is current is released to all."""
     row, draft = _locked(session, version_id)
     if draft.current_version == row.id:
         _release_by_hand(session, row, "promoted while it was tried")
@@ -96,7 +99,7 @@ def promote(session: Session, version_id: str) -> VersionRow:
 
 
 def leave(session: Session, version_id: str, to: str | None, state: VersionState, reason: str) -> VersionRow:
-    """Put a version into ``state``; if it is current, ``to`` becomes current. Returns what is current then."""
+    """Put a version into ``state``; if it is current, ``to`` becomes current. Return the current version afterwards."""
     row, draft = _locked(session, version_id)
     if row.state != state.value:
         row.state = state.value
@@ -115,7 +118,7 @@ def _release_by_hand(session: Session, row: VersionRow, reason: str) -> None:
 
 
 def _note_released(session: Session, row: VersionRow) -> None:
-    """A version that all go back to is not tried first."""
+    """Settle the canary of a version that all roll back to as released."""
     if row.parent is not None and not is_watched(session, row.id):
         at = records.now()
         session.merge(CanaryRow(
@@ -125,7 +128,7 @@ def _note_released(session: Session, row: VersionRow) -> None:
 
 
 def _make_current(session: Session, draft: DraftRow, row: VersionRow) -> None:
-    if DROPPED in row.evidence:  # after its files were verified
+    if DROPPED in row.evidence:  # its files were verified earlier
         raise WeightsDamaged(version=row.id, reason=row.evidence[DROPPED]["reason"])
     if row.state != VersionState.SERVING.value:
         row.state = VersionState.READY.value

@@ -1,4 +1,5 @@
-"""How weights enter the ledger and pass the gate. Files and rows change under one lock on the draft."""
+"""Entering of weights into the ledger, and publishing after the gate. Files and rows change under one lock on the
+draft."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ OSD_FACTS = ("id", "draft", "number", "parent", "digest", "kind", "run_id", "cre
 
 
 def open_draft(db: Database, draft: str, digest: str) -> DraftVersion | None:
-    """Make sure that the draft exists; its root, if it has one. Raises StoreError for a root with other files."""
+    """Create the draft unless it exists and return its root, if it has one. Raises StoreError for a root with other
+    files."""
     with db.session() as session:
         new = insert_for(db.dialect)(DraftRow).values(name=draft, created_at=records.now())
         session.execute(new.on_conflict_do_nothing())
@@ -49,7 +51,7 @@ def enter(
 ) -> DraftVersion:
     """Seal a folder that was written aside and give it its number, its name and its row.
 
-    Without a parent it is the draft's root: READY at once. ``born`` is for tables, see
+    Without a parent it is the draft's root: READY at once. ``born`` is for n-gram tables, see
     :mod:`storage.versions.forgotten_tables`. Raises StoreWriteFailed, ForgottenSince, StoreError.
     """
     digest = weights.seal(aside.path)
@@ -82,7 +84,7 @@ def _explain(folder: Path, row: VersionRow, provenance: Mapping[str, Any]) -> No
 def publish(
     db: Database, place: WeightPlace, version: DraftVersion, evidence: Mapping[str, Any], run: TrainingRun
 ) -> DraftVersion:
-    """See :meth:`storage.versions.versions.VersionLedger.publish`; the version's files were verified."""
+    """Publish a version with verified files, see :meth:`storage.versions.versions.VersionLedger.publish`."""
     with _unmarked_on_error(place, version.path), db.session() as session:
         draft = lock_draft(session, run.draft)
         row = get_row(session, version.id, lock=True)
@@ -116,7 +118,7 @@ def _require_candidate_of(row: VersionRow, run: TrainingRun, draft: DraftRow) ->
 
 @contextmanager
 def _unmarked_on_error(place: WeightPlace, path: str) -> Iterator[None]:
-    """Take the marker back when the transaction failed, unless the database went away in mid-commit."""
+    """Remove the READY marker when the transaction fails, unless the database went away in mid-commit."""
     was_marked = place.is_marked(path)
     try:
         yield
@@ -129,7 +131,7 @@ def _unmarked_on_error(place: WeightPlace, path: str) -> Iterator[None]:
 
 
 def reject(db: Database, version_id: str, evidence: Mapping[str, Any]) -> DraftVersion:
-    """See :meth:`storage.versions.versions.VersionLedger.reject`."""
+    """Reject a candidate, see :meth:`storage.versions.versions.VersionLedger.reject`."""
     with db.session() as session:
         lock_draft(session, get_row(session, version_id).draft)
         row = get_row(session, version_id, lock=True)

@@ -1,4 +1,4 @@
-"""The ledger of draft versions: what was trained from what, what the gate measured, which is current.
+"""The ledger of draft versions: their parents, the gate's evidence, and which is current.
 
 Weights are written aside, digested, renamed and then entered as CANDIDATE. Publishing checks the files and the
 run's lease, writes the READY marker, and makes the version current, all under one lock on the draft.
@@ -29,7 +29,7 @@ Removed = list[Swept]
 
 
 class VersionLedger:
-    """Draft versions, their weights in ``place``, and which is current."""
+    """The draft versions, their weights in ``place``, and which is current."""
 
     def __init__(self, db: Database, place: WeightPlace) -> None:
         self._db = db
@@ -37,18 +37,18 @@ class VersionLedger:
 
     @property
     def weights_folder(self) -> Path:
-        """Where weights are on this machine: all of them, or a cache of those that it used."""
+        """The local folder of weights: all of them, or a cache of those used."""
         return self.place.folder
 
-    # what there is
+    # queries
 
     def get(self, version_id: str) -> DraftVersion:
-        """Raises UnknownVersion."""
+        """Return a version. Raises UnknownVersion."""
         with self._db.session(read_only=True) as session:
             return to_record(get_row(session, version_id))
 
     def current(self, draft: str) -> DraftVersion:
-        """The version that servers should draft with. Raises UnknownDraft for a draft without weights."""
+        """Return the version that servers should draft with. Raises UnknownDraft for a draft without weights."""
         with self._db.session(read_only=True) as session:
             row = session.get(DraftRow, draft)
             if row is None or row.current_version is None:
@@ -56,7 +56,7 @@ class VersionLedger:
             return to_record(get_row(session, row.current_version))
 
     def list(self, draft: str | None = None) -> Versions:
-        """Every version, a draft's in the order of their numbers."""
+        """Return every version, a draft's in the order of their numbers."""
         query = select(VersionRow).order_by(VersionRow.draft, VersionRow.number)
         if draft is not None:
             query = query.where(VersionRow.draft == draft)
@@ -64,44 +64,48 @@ class VersionLedger:
             return [to_record(row) for row in session.scalars(query)]
 
     def lineage(self, version_id: str) -> Versions:
-        """The version, its parent, and so on up to number 0."""
+        """Return the version, its parent, and so on up to number 0."""
         with self._db.session(read_only=True) as session:
             return [to_record(row) for row in lineage_of(session, get_row(session, version_id))]
 
     def serving(self, draft: str = DEFAULT_DRAFT) -> dict[str, str]:
-        """Running server -> the version of a draft that it last said it drafts with. One that was killed stays until
-        it is known to be gone (:mod:`storage.access.workers`)."""
+        """Return server -> the version of a draft that it last reported.
+
+        A killed server stays until it is known to be gone (:mod:`storage.access.workers`).
+        """
         with self._db.session(read_only=True) as session:
             return promotion.serving(session, draft)
 
     def served_by(self, worker: str) -> dict[str, str]:
-        """Draft -> the version of it that a server last said it drafts with."""
+        """Return draft -> the version of it that a server last reported."""
         with self._db.session(read_only=True) as session:
             return promotion.served_by(session, worker)
 
     def options(self, draft: str) -> dict[str, Any]:
-        """What the draft does otherwise than ``[learn]`` says: ``method``, ``lora_rank``. Raises UnknownDraft."""
+        """Return the draft's overrides of ``[learn]``: ``method``, ``lora_rank``. Raises UnknownDraft."""
         return options.read(self._db, draft)
 
     def set_options(self, draft: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace them. Raises UnknownDraft, and BadInput for another key or a value out of range."""
+        """Replace the draft's overrides. Raises UnknownDraft, and BadInput for another key or a value out of range."""
         return options.write(self._db, draft, wanted)
 
     def folder(self, version: DraftVersion) -> Path:
-        """A folder with its files; of an object store they are fetched if need be. Raises WeightsDamaged,
-        PlaceUnreachable."""
+        """Return a local folder with the version's files, downloading them if need be.
+
+        Raises WeightsDamaged, PlaceUnreachable.
+        """
         return self.place.local(version)
 
     def where(self, version: DraftVersion) -> str:
-        """Where its files are, for people: a folder, or a URL."""
+        """Return where the version's files are, for people: a folder, or a URL."""
         return str(self.place.show(version.path))
 
     def provenance(self, version: DraftVersion) -> dict[str, Any]:
-        """What osd.json beside the weights says; empty when it is missing."""
+        """Return the contents of osd.json beside the weights; empty when it is missing."""
         return self.place.provenance(version.path)
 
     def verify(self, version: DraftVersion) -> None:
-        """Raises WeightsDamaged when the files are not those that were published, or READY is missing."""
+        """Raise WeightsDamaged when the files are not those that were published, or READY is missing."""
         judged = version.state not in (VersionState.CANDIDATE, VersionState.REJECTED)
         self.place.verify(version, ready=judged)
 
@@ -122,10 +126,10 @@ class VersionLedger:
         return destination
 
     def sweep(self) -> Removed:
-        """Delete folders that killed processes left behind and no version refers to; returns what was removed."""
+        """Delete folders that killed processes left and no version refers to; return what was deleted."""
         return self.place.sweep(self._db)
 
-    # how a version comes to be
+    # creation of versions
 
     def register_root(
         self,
@@ -136,9 +140,9 @@ class VersionLedger:
         *,
         born: int | None = None,
     ) -> DraftVersion:
-        """Number 0 of a draft: a copy of a model folder, READY, and current if the draft has no other.
+        """Enter number 0 of a draft: a copy of a model folder, READY, and current if the draft has no other.
 
-        The same files again give the same version. ``provenance`` says where they came from, ``born`` is as in
+        The same files again return the same version. ``provenance`` says where they came from, ``born`` is as in
         :meth:`stage`. Raises ModelNotLoaded for a folder without safetensors, StoreError when the draft started from
         other files, BadInput for a name that cannot be a folder's.
         """
@@ -167,10 +171,10 @@ class VersionLedger:
     ) -> DraftVersion:
         """Enter new weights as CANDIDATE. ``write`` puts a Hugging Face or PEFT folder at the path it is given.
 
-        ``born`` is for tables of n-grams: the newest line about forgetting when they began. Raises ForgottenSince where
-        there is a newer one by now, and keeps nothing.
-        Raises StoreWriteFailed, with nothing left on the disk, when ``write`` fails or what it wrote is not whole;
-        UnknownVersion or WrongState when ``parent`` is not a version of the draft.
+        ``born`` is for tables of n-grams: the newest line about forgetting when they began to learn. Raises
+        ForgottenSince where there is a newer one by now, and keeps nothing. Raises StoreWriteFailed, with nothing left
+        on the disk, when ``write`` fails or what it wrote is not whole; UnknownVersion or WrongState when ``parent`` is
+        not a version of the draft.
         """
         if (owner := self.get(parent).draft) != draft:
             needed = "a version of its own"
@@ -181,13 +185,13 @@ class VersionLedger:
             facts = {"kind": kind, "parent": parent, "run_id": run_id}
             return publication.enter(self._db, self.place, draft, aside, facts, provenance or {}, born)
 
-    # what the gate decides
+    # the gate's decisions
 
     def publish(self, version_id: str, evidence: Mapping[str, Any], *, run: TrainingRun) -> DraftVersion:
         """Make a candidate READY and current, and its run PUBLISHED; a second call changes nothing.
 
         Raises LeaseLost when another run has the draft, WeightsDamaged, and WrongState for a version that is no
-        candidate of this run, or whose parent is no longer current: it was not compared with the one that is.
+        candidate of this run, or whose parent, with which it was compared, is no longer current.
         """
         version = self.get(version_id)
         if version.state is VersionState.CANDIDATE:
@@ -195,23 +199,25 @@ class VersionLedger:
         return publication.publish(self._db, self.place, version, evidence, run)
 
     def reject(self, version_id: str, evidence: Mapping[str, Any]) -> DraftVersion:
-        """The gate found it no better. Doing it twice is fine; raises WrongState for anything but a candidate."""
+        """Reject a candidate that the gate found no better; twice is fine. Raises WrongState for any other version."""
         return publication.reject(self._db, version_id, evidence)
 
-    # what happens to it later
+    # changes after publication
 
     def mark_serving(self, version_id: str, worker: str) -> DraftVersion:
-        """A server has loaded it. The current version becomes SERVING and those before it RETIRED.
+        """Record that a server has loaded a version: the current version becomes SERVING, those before it RETIRED.
 
-        A version that is no longer current keeps its state: the server lags behind, which is only noted. What the
-        server said of its other drafts stands.
+        A version that is no longer current keeps its state: the server lags behind, which is only noted. The server's
+        other drafts are unchanged.
         """
         with self._db.session() as session:
             return to_record(promotion.mark_serving(session, version_id, worker))
 
     def end_serving(self, worker: str, draft: str | None = None) -> None:
-        """A server has let go of a draft, or of all of them: :meth:`serving` no longer names it there. What it served
-        stays SERVING."""
+        """Record that a server no longer drafts with a draft, or with any (None).
+
+        :meth:`serving` no longer lists it there; the version stays SERVING.
+        """
         with self._db.session() as session:
             promotion.end_serving(session, worker, draft)
 
@@ -222,7 +228,7 @@ class VersionLedger:
             return to_record(promotion.promote(session, version_id))
 
     def rollback(self, draft: str, reason: str, to: str | None = None, *, of: str | None = None) -> DraftVersion:
-        """Leave the current version for ``to`` or its nearest sound ancestor; returns the version now current.
+        """Leave the current version for ``to`` or its nearest sound ancestor; return the version now current.
 
         ``of`` is for watchers: nothing happens unless that version is still current. Raises WrongState when there
         is nothing to go back to, UnknownVersion, UnknownDraft, and WeightsDamaged for ``to``.
@@ -238,8 +244,11 @@ class VersionLedger:
         return self._leave(current, target, VersionState.ROLLED_BACK, reason)
 
     def take_back(self, version_id: str, reason: str, to: str) -> DraftVersion:
-        """Leave a version for good, current or not; where it is current, ``to`` is then, or the nearest sound ancestor
-        if ``to`` is not sound. Returns what is current. Raises UnknownVersion."""
+        """Leave a version for good, current or not; return the current version.
+
+        Where it was current, ``to`` becomes so, or the nearest sound ancestor if ``to`` is not sound. Raises
+        UnknownVersion.
+        """
         version, target = self.get(version_id), self.get(to)
         back: DraftVersion | None = target
         try:
@@ -251,7 +260,7 @@ class VersionLedger:
         return self._leave(version, back, VersionState.ROLLED_BACK, reason)
 
     def quarantine(self, version_id: str, reason: str) -> DraftVersion:
-        """Refuse a version from now on; when it is current, its nearest sound ancestor becomes current."""
+        """Quarantine a version for good; when it is current, its nearest sound ancestor becomes current."""
         version = self.get(version_id)
         self._leave(version, self._sound_ancestor(version), VersionState.QUARANTINED, reason)
         return self.get(version_id)

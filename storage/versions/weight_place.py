@@ -1,9 +1,9 @@
-"""Where weights lie: a folder of this machine, or a folder of an object store with a cache on this machine.
+"""Where weights are stored: a local folder, or a folder of an object store with a local cache.
 
     weights/<draft>/<version id>/     in a folder: written aside, renamed, READY last
     <URL>/<draft>/<32 hex digits>/    in an object store: put file by file, then osd.json, READY last
 
-Nothing is read below a name that no row of the ledger has, so what was put is seen once its version is entered.
+Readers only use paths that a row of the ledger has, so files become visible once their version is entered.
 """
 
 from __future__ import annotations
@@ -20,111 +20,115 @@ from storage.sql.database import Database
 from storage.versions import weights
 
 Place = Callable[[str], None]
-"""Called with a version's path, within the transaction that enters it."""
+"""A callback that puts weights at a version's path, called within the transaction that enters the version."""
 
 
 class WeightPlace(Protocol):
-    """What a place of weights does. ``path`` is a version's, below the place."""
+    """A place that weights are stored in. ``path`` is a version's, relative to the place."""
 
     folder: Path
-    """Where folders of weights are written aside, and read from."""
+    """Local folder in which weights are written aside, and from which they are read."""
 
     def path(self, draft: str, version_id: str, key: str) -> str:
-        """What a new version's path is; ``key`` is 32 hexadecimal digits of its own."""
+        """Return the path for a new version; ``key`` is 32 hexadecimal digits of its own."""
 
     def entering(self, aside: Aside, draft: str, key: str) -> AbstractContextManager[Place]:
-        """While a version's row is made: what is put is taken back on an OsdError. Raises StoreWriteFailed,
-        PlaceUnreachable."""
+        """Yield the callback that puts weights in place while a version's row is created; an OsdError deletes them
+        again.
+
+        Raises StoreWriteFailed, PlaceUnreachable.
+        """
 
     def local(self, version: DraftVersion) -> Path:
-        """A folder with its files. Raises WeightsDamaged, PlaceUnreachable."""
+        """Return a local folder with the version's files. Raises WeightsDamaged, PlaceUnreachable."""
 
     def verify(self, version: DraftVersion, *, ready: bool) -> None:
-        """Raises WeightsDamaged unless the files are those that were digested, and marked READY where that is due."""
+        """Raise WeightsDamaged unless the files match their digest and, if ``ready``, the READY marker is there."""
 
     def is_marked(self, path: str) -> bool:
-        """Whether READY is there."""
+        """Return whether the READY marker is there."""
 
     def mark(self, path: str) -> None:
-        """Write READY; there already is fine."""
+        """Write the READY marker; fine if it is there already."""
 
     def unmark(self, path: str) -> None:
-        """Take READY back."""
+        """Delete the READY marker."""
 
     def provenance(self, path: str) -> dict[str, Any]:
-        """What osd.json says; empty when it is missing or unreadable."""
+        """Return the contents of osd.json; empty when it is missing or unreadable."""
 
     def remove(self, path: str) -> None:
-        """Delete a version's files, cached ones too; none there is fine. Raises StoreWriteFailed, PlaceUnreachable."""
+        """Delete a version's files, cached ones too; fine if there are none. Raises StoreWriteFailed,
+        PlaceUnreachable."""
 
     def uncache(self, path: str) -> None:
-        """Delete this machine's copy of what lies elsewhere, if there is one. Raises StoreWriteFailed."""
+        """Delete this machine's copy of remote files, if there is one. Raises StoreWriteFailed."""
 
     def sweep(self, db: Database) -> list[sweep.Swept]:
-        """Remove what killed processes left behind."""
+        """Delete what killed processes left behind; return it."""
 
     def show(self, path: str = "") -> Path | str:
-        """As messages name it."""
+        """Return the path's name for messages."""
 
 
 class LocalWeights:
-    """Weights below a folder."""
+    """Weights in a local folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def path(self, draft: str, version_id: str, key: str) -> str:
-        """Named for people."""
+        """Return a path named after the draft and the version's id."""
         return f"{draft}/{version_id}"
 
     @contextmanager
     def entering(self, aside: Aside, draft: str, key: str) -> Iterator[Place]:
-        """A rename."""
+        """Rename the folder that was written aside to its place."""
         with taken_back_on_error(aside):
             yield lambda path: aside.rename(self.folder / path)
 
     def local(self, version: DraftVersion) -> Path:
-        """The folder itself."""
+        """Return the version's folder."""
         return self.folder / version.path
 
     def verify(self, version: DraftVersion, *, ready: bool) -> None:
-        """Every byte is read."""
+        """Read every byte and compare the digest. Raises WeightsDamaged."""
         weights.verify(self.local(version), version.id, version.digest, ready=ready)
 
     def is_marked(self, path: str) -> bool:
-        """A look."""
+        """Return whether the READY file exists."""
         return (self.folder / path / weights.MARKER).exists()
 
     def mark(self, path: str) -> None:
-        """Synced."""
+        """Write the READY file and sync it."""
         weights.mark_ready(self.folder / path)
 
     def unmark(self, path: str) -> None:
-        """Deleted."""
+        """Delete the READY file."""
         (self.folder / path / weights.MARKER).unlink(missing_ok=True)
 
     def provenance(self, path: str) -> dict[str, Any]:
-        """Of the file."""
+        """Return the contents of osd.json; empty when it is missing or unreadable."""
         return weights.read_provenance(self.folder / path)
 
     def remove(self, path: str) -> None:
-        """The folder goes."""
+        """Delete the version's folder."""
         delete_folder(self.folder / path)
 
     def uncache(self, path: str) -> None:
-        """There are no copies."""
+        """Do nothing: there are no cached copies."""
 
     def sweep(self, db: Database) -> list[sweep.Swept]:
-        """Folders that no live process holds."""
+        """Delete folders that no version refers to and no live process holds."""
         return sweep.sweep_weights(db, self.folder)
 
     def show(self, path: str = "") -> Path:
-        """The folder."""
+        """Return the path of the folder."""
         return self.folder / path
 
 
 def delete_folder(folder: Path) -> None:
-    """Durably; not there is fine. Raises StoreWriteFailed."""
+    """Delete a folder durably; fine if it is not there. Raises StoreWriteFailed."""
     with writing(folder):
         if folder.is_dir():
             remove(folder)

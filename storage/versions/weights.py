@@ -1,4 +1,4 @@
-"""Folders of weights: which files belong, their digest, and the marker that says they may be served.
+"""Folders of weights: their files, their digest, and the marker that they may be served.
 
     <data>/weights/<draft>/<version id>/
         config.json, model.safetensors …     a Hugging Face folder, a PEFT adapter, or an acceptance head
@@ -30,13 +30,13 @@ NAMES = frozenset({"LICENSE", "NOTICE"})
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The folder's own files, sorted; not osd's two."""
+    """Return the folder's own files, sorted, without osd.json and READY."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return sorted(path for path in files if path.relative_to(folder).as_posix() not in (PROVENANCE, MARKER))
 
 
 def servable_files(folder: Path) -> list[Path]:
-    """Of somebody else's model folder, what osd keeps: safetensors, configuration, tokenizer; nothing hidden.
+    """Return the files of a foreign model folder that osd keeps: safetensors, configuration, tokenizer; nothing hidden.
 
     Raises ModelNotLoaded when there are no safetensors.
     """
@@ -49,7 +49,7 @@ def servable_files(folder: Path) -> list[Path]:
 
 
 def kind_of(folder: Path) -> str:
-    """``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``ngram`` for a table, ``full`` for all weights."""
+    """Return ``lora`` for a PEFT adapter, ``head`` for an acceptance head, ``ngram`` for a table, else ``full``."""
     if (folder / HEAD_CONFIG).exists():
         return "head"
     if (folder / NGRAM_CONFIG).exists():
@@ -66,7 +66,7 @@ def _is_hidden(relative: Path) -> bool:
 
 
 def digest_of(folder: Path, files: Iterable[Path]) -> str:
-    """SHA-256 over names, sizes and contents, hexadecimal."""
+    """Compute the SHA-256 over the files' names, sizes and contents, hexadecimal."""
     whole = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:
@@ -103,7 +103,7 @@ def seal(folder: Path) -> str:
 
 
 def require_whole(path: Path) -> None:
-    """Raises StoreWriteFailed unless the safetensors file is as long as its header says."""
+    """Raise StoreWriteFailed unless the safetensors file is as long as its header says."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         size = path.stat().st_size
@@ -133,7 +133,7 @@ def write_provenance(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """What osd.json says; empty when it is missing or unreadable."""
+    """Return the contents of osd.json; empty when it is missing or unreadable."""
     try:
         return dict(json.loads((folder / PROVENANCE).read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -141,7 +141,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
 
 
 def mark_ready(folder: Path) -> None:
-    """Write the marker and sync it; there already is fine."""
+    """Write the READY marker and sync it; fine if it is there already."""
     with writing(folder / MARKER):
         (folder / MARKER).touch()
         sync_path(folder / MARKER)
@@ -149,7 +149,7 @@ def mark_ready(folder: Path) -> None:
 
 
 def verify(folder: Path, version: str, digest: str, *, ready: bool) -> None:
-    """Raises WeightsDamaged unless the files are those that were digested, and marked READY where that is due."""
+    """Raise WeightsDamaged unless the files match their digest and, if ``ready``, the READY marker is there."""
     try:
         if ready and not (folder / MARKER).exists():
             raise WeightsDamaged(version=version, reason=f"{MARKER} is missing, so its publication never finished")
