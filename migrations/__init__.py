@@ -1,1 +1,1 @@
-"""The schema's history. Migrations import SQLAlchemy and Alembic only, so that an old one never changes its meaning."""
+"""The schema's migrations. They import SQLAlchemy and Alembic alone, so that an old one never changes its meaning."""

@@ -1,1 +1,1 @@
-"""Choosing a route for a request. Small, and without torch."""
+"""Routers, which choose a route and a draft for each request. Small, and without torch."""

@@ -1,7 +1,7 @@
-"""What prompts say of drafts: requests on their way, what was expected of each, and what came of it.
+"""Predictions of each draft's performance from a prompt, and the outcomes that they learn from.
 
-A prompt is looked at when somebody wants to know what it says: before the request is served, or when it is learned
-from. Outcomes wait until some can be learned from in one go.
+A prompt's vector is computed only when it is needed: for a prediction before the request is served, or for learning
+from it. Outcomes wait until several can be learned from at once.
 """
 
 from __future__ import annotations
@@ -17,39 +17,42 @@ from router.prompt_vector import PromptVectors, Vector
 from router.throughput import Costs, best_pace
 
 CostsOf = Callable[[str], Costs | None]
-"""A draft's measured costs; None before they are known."""
+"""A function of a draft's name that returns its measured costs; None before they are known."""
 
 LATER = 8
-"""Outcomes that wait at most. One by one, between rounds, they find neither code nor numbers in the caches."""
+"""Maximum number of waiting outcomes; learned from one by one, between rounds, they would miss the CPU's caches."""
 
 
 @dataclass(slots=True)
 class Asked:
-    """What was chosen for a request, until it is known how it went."""
+    """A routed request whose outcome is not yet known."""
 
     tokens: Sequence[int]
-    """The prompt, until it was looked at."""
+    """The prompt, until its vector is computed."""
     learn: bool
     """Whether its tokens may be counted."""
     perplexity: float | None
     route: str
     drafts: Sequence[str]
     draft: str = ""
-    """The one that was chosen."""
+    """Name of the draft chosen."""
     vector: Vector | None = None
-    """Once the prompt was looked at."""
+    """The prompt's vector, once computed."""
     followed: str = ""
-    """The draft that its prediction named then."""
+    """The draft that the prediction named when the vector was computed."""
     served: TextScore | None = None
-    """How it went."""
+    """The outcome with the draft that served the request."""
 
 
 class Prompts:
-    """One least-squares estimate a draft. See :class:`router.auto.AutoRouter` for who calls."""
+    """One least-squares estimator a draft. See :class:`router.auto.AutoRouter` for who calls."""
 
     def __init__(self, costs: CostsOf, dimensions: int, pace: bool, learning: threading.Lock) -> None:
-        """``pace``: expect the throughput of the expected α, as the paper does, and not the expected throughput.
-        ``learning`` is held while anything changes."""
+        """Start with nothing learned.
+
+        ``pace`` expects the throughput at the expected α, as the paper does, instead of the expected throughput.
+        ``learning`` is a lock held while anything changes.
+        """
         self._costs, self._dimensions, self._pace, self._learning = costs, dimensions, pace, learning
         self._vectors = PromptVectors(dimensions)
         self._foresight: dict[str, Foresight] = {}
@@ -57,27 +60,27 @@ class Prompts:
 
     @property
     def learned(self) -> int:
-        """Texts and outcomes. May be asked by another thread."""
+        """Number of texts and outcomes learned from. May be read by another thread."""
         return sum(one.seen for one in self._foresight.copy().values())
 
     def seen(self, draft: str) -> int:
-        """Prompts on which a draft was judged."""
+        """Return the number of prompts on which a draft was judged."""
         return self._of(draft).seen
 
     def look(self, asked: Asked) -> tuple[Estimate, ...]:
-        """What the prompt says of each draft, from all that is known."""
+        """Return an estimate for each draft from everything known so far."""
         self.catch_up()
         return self._look(asked)
 
     def judge(self, asked: Asked, seen: TextScore) -> None:
-        """How it went with the draft that served: learned from with others like it."""
+        """Add the outcome with the draft that served the request; learned from together with others."""
         asked.served = seen
         self._later.append(asked)
         if len(self._later) >= LATER:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Learn from what waits."""
+        """Learn from the waiting outcomes."""
         later, self._later = self._later, []
         for asked in later:
             costs = self._costs(asked.draft)
@@ -85,17 +88,18 @@ class Prompts:
                 self._learn(asked, {asked.draft: asked.served}, {asked.draft: costs})
 
     def compare(self, asked: Asked, seen: Mapping[str, TextScore], costs: Mapping[str, Costs]) -> None:
-        """How each draft did on its verified text, where its costs are known. The one that served is known already."""
+        """Add each draft's score on the verified text, where its costs are known; the draft that served is known
+        already."""
         self.catch_up()
         self._learn(asked, seen, {draft: cost for draft, cost in costs.items() if draft != asked.draft})
 
     def state(self) -> dict[str, Any]:
-        """What was learned, for JSON."""
+        """Return what was learned, for JSON."""
         drafts = {draft: one.state() for draft, one in self._foresight.items()}
         return {"prompts": self._vectors.state(), "drafts": drafts}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`. Raises ValueError for what it cannot be, and nothing is changed then."""
+        """Restore what :meth:`state` returned. Raises ValueError for an invalid state, with nothing changed."""
         vectors = PromptVectors(self._dimensions)
         vectors.restore(state["prompts"])
         foresight = {str(draft): Foresight(self._dimensions) for draft in state["drafts"]}
@@ -134,7 +138,7 @@ class Prompts:
 
 
 def _fastest(estimates: Sequence[Estimate], otherwise: str) -> str:
-    """The draft of the highest expected throughput; ``otherwise`` while some cost is not known."""
+    """Return the draft of the highest expected throughput; ``otherwise`` while some cost is unknown."""
     if any(estimate.tokens_per_s is None for estimate in estimates):
         return otherwise
     return max(estimates, key=lambda estimate: estimate.tokens_per_s or 0.0).draft

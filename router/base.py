@@ -1,7 +1,7 @@
-"""What a router is: it sees a request and answers which route it takes, and which draft should serve it.
+"""The router protocol: for a request, which route it takes and which draft should serve it.
 
 A :class:`~storage.records.Route` is a rule that people write down ("SQL goes to this draft"). A
-:class:`Decision` is what a router made of it for one request: the route, the draft, how sure it is, and why.
+:class:`Decision` is a router's result for one request: the route, the draft, its confidence, and the reason.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from storage.records import Outcome, Request, Route
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a router expects of one draft for one request."""
+    """A router's expectation of one draft for one request."""
 
     draft: str
     alpha: float
     """Token acceptance rate, in [0, 1]."""
     tokens_per_s: float | None = None
-    """Throughput that follows from it and from measured costs; None before costs are known."""
+    """Throughput from α and the measured costs; None before costs are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class Decision:
 
     route: Route = field(default_factory=Route)
     confidence: float = 1.0
-    """How sure the router is of the route, in [0, 1]; 1 where nothing had to be guessed."""
+    """Confidence in the route, in [0, 1]; 1 where nothing was guessed."""
     reason: str = "fixed"
     """A word or a short sentence for people: ``asked for by name``, ``language=de``, …"""
     language: str | None = None
-    """Of the prompt, as ISO 639-1 (else 639-3); None where nobody looked."""
+    """The prompt's language, as ISO 639-1 (else 639-3); None where it was not detected."""
     topic: str | None = None
-    """Of the prompt; None where nobody looked or it is unsure."""
+    """The prompt's topic; None where it was not detected or is unsure."""
     estimates: tuple[Estimate, ...] = ()
-    """One a draft that could serve the request, where the router compared them."""
+    """An estimate for each draft that could serve the request, where the router compared them."""
     chosen: str | None = None
-    """The draft chosen among the route's candidates; None where it has but one."""
+    """The draft chosen among the route's candidates; None where it has only one."""
 
     @property
     def name(self) -> str:
@@ -54,22 +54,23 @@ class Decision:
 
 
 class Router(Protocol):
-    """Chooses a route before decoding, and may learn from how it went.
-
-    What every router promises is a list that runs: tests/router/checks.py.
-    """
+    """Chooses a route before decoding, and may learn from the outcome. tests/router/checks.py tests the contract."""
 
     @property
     def reads_text(self) -> bool:
-        """Whether it looks at the prompt's text now; the engine decodes the tokens for such a router only."""
+        """Whether it reads the prompt's text now; only then does the engine decode the tokens."""
         ...
 
     def route(self, request: Request) -> Decision:
-        """The route for this request, the same for the same request as long as the routes are. What cannot be told
-        takes the default. Raises UnknownRoute when the request asks for a route by a name that is not known."""
+        """Return the route for this request, always the same as long as the routes are.
+
+        Undecided requests take the default route. Raises UnknownRoute when the request names an unknown route.
+        """
         ...
 
     def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
-        """What came of a request that was routed. Called from the decoding thread: it returns at once and never
-        raises, whatever it is told."""
+        """Learn from the outcomes of a routed request.
+
+        Called from the decoding thread: it returns at once and never raises.
+        """
         ...

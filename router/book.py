@@ -1,8 +1,8 @@
-"""The routes as they are now: a router that hears of changes without a restart.
+"""A router that follows changes of the routes without a restart.
 
-One thread looks at the newest change's number every few seconds. Where it has risen, a new router is built aside and
+One thread polls the newest change's number every few seconds. When it has risen, a new router is built aside and
 then takes the old one's place by one assignment; a request sees the one or the other, never half of both. When the
-store does not answer, or holds what cannot be used, the routes known last go on serving.
+store does not answer, or contains unusable routes, the last known routes stay in use.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ Build = Callable[[RoutePlan], Router]
 
 
 class LiveRouter:
-    """Routes by the newest plan. Safe to ask from several threads; :meth:`close` ends its thread."""
+    """A router over the newest plan. Thread-safe; :meth:`close` ends its thread."""
 
     def __init__(self, store: Store, build: Build, poll_seconds: float) -> None:
-        """``build`` makes a router of a plan. Raises what it raises, and StoreError, before anything starts."""
+        """Build the first router and start polling. ``build`` makes a router of a plan.
+
+        Raises what ``build`` raises, and StoreError, before the thread starts.
+        """
         self._store, self._build, self._every = store, build, poll_seconds
         plan = store.routes.plan()
         self._within, self._revision = build(plan), plan.revision
@@ -42,19 +45,20 @@ class LiveRouter:
 
     @property
     def revision(self) -> int:
-        """Of the routes that it goes by."""
+        """Revision of the routes in use."""
         return self._revision
 
     def route(self, request: Request) -> Decision:
-        """See :meth:`router.base.Router.route`."""
+        """Return the route. See :meth:`router.base.Router.route`."""
         return self._within.route(request)
 
     def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
-        """See :meth:`router.base.Router.observe`."""
+        """Pass the outcomes on. See :meth:`router.base.Router.observe`."""
         self._within.observe(request, decision, outcomes)
 
     def refresh(self) -> bool:
-        """Look now; whether anything had changed. Raises StoreError, and what building raises; the routes stay then."""
+        """Poll now; return whether anything had changed. Raises StoreError, and what building raises; the routes stay
+        then."""
         if self._store.routes.revision() == self._revision:
             return False
         plan = self._store.routes.plan()
@@ -64,7 +68,7 @@ class LiveRouter:
         return True
 
     def close(self) -> None:
-        """Stop looking; doing it twice is fine."""
+        """Stop polling; doing it twice is fine."""
         self._stop.set()
         self._thread.join()
 
@@ -73,11 +77,11 @@ class LiveRouter:
             try:
                 self.refresh()
                 self._troubled = False
-            except Exception as error:  # whatever it is, requests must go on being routed, and changes be heard of
+            except Exception as error:  # whatever it is, routing and polling must go on
                 self._tell(error)
 
     def _tell(self, error: Exception) -> None:
-        """Once, not at every look."""
+        """Log an error once, not at every poll."""
         if not self._troubled:
             facts = {"action": "routes_look_failed"}
             log.warning("no look at the routes: %s", error, extra=facts, exc_info=not isinstance(error, OsdError))

@@ -1,7 +1,7 @@
-"""The models that routes' rules ask for: languages from a file, topics from what was taught.
+"""The classifiers that routes' rules need: languages from a file, topics from taught examples.
 
-Topics are learned anew from all taught examples, in their order, so every server comes to the same model. Whoever
-learned it first leaves it in the data directory, under a name that says what it was learned from, and the rest read it.
+Topics are learned anew from all taught examples, in their order, so every server gets the same model. Whoever
+learned it first saves it in the data directory, under a name that identifies its examples, and the others load it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from storage.settings import Settings
 from storage.store import Store
 
 FORMAT = 1
-"""Counted up when the same examples would make another model."""
+"""Version of the training, raised when the same examples would make another model."""
 
 
 class Classifiers:
-    """Models, each loaded when a plan first asks for it and kept until what it was made of changes."""
+    """The classifiers, each loaded when a plan first needs it and cached until its sources change."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
@@ -33,7 +33,7 @@ class Classifiers:
         self._taught = -1
 
     def languages(self, plan: RoutePlan, look: bool = False) -> Languages | None:
-        """The language model, where some route asks for languages. Raises ModelFileDamaged."""
+        """Return the language model if some route matches by language. Raises ModelFileDamaged."""
         if not (look or _asks(plan, "language")):
             return None
         if self._languages is None:
@@ -41,7 +41,7 @@ class Classifiers:
         return self._languages
 
     def topics(self, plan: RoutePlan, look: bool = False) -> Topics | None:
-        """The taught topics, where some route asks for topics; None where nothing was taught."""
+        """Return the topic model if some route matches by topic; None where nothing was taught."""
         if not (look or _asks(plan, "topic")):
             return None
         if self._taught != (taught := self._store.examples.revision()):
@@ -60,16 +60,16 @@ def _languages(file: Path | None) -> Languages:
 
 
 def model_folder(store: Store) -> Path:
-    """Where learned models are left."""
+    """Return the folder of learned models."""
     return store.directory / "router"
 
 
 def learned_topics(folder: Path, examples: Pairs) -> TopicModel:
-    """The model of (topic, text) pairs: read from ``folder`` if somebody left it there, else learned and left."""
+    """Return the model of (topic, text) pairs: loaded from ``folder`` if it is there, else learned and saved."""
     path = folder / f"topics-{digest_of(examples)[:16]}.npz"
     try:
         return TopicModel.load(path)
-    except ModelFileDamaged:  # not there, or not whole: what it was made of is at hand
+    except ModelFileDamaged:  # missing or damaged: the examples are at hand
         model = learn_topics(examples)
     try:
         with writing(folder):
@@ -82,7 +82,7 @@ def learned_topics(folder: Path, examples: Pairs) -> TopicModel:
 
 
 def prepare(store: Store, examples: Pairs) -> None:
-    """Leave the model of examples that are about to be taught, so that no server has to learn it beside serving."""
+    """Learn and save the model of examples about to be taught, so that no server has to while it serves."""
     if examples:
         learned_topics(model_folder(store), examples)
     else:
@@ -90,14 +90,14 @@ def prepare(store: Store, examples: Pairs) -> None:
 
 
 def learn_topics(examples: Pairs) -> TopicModel:
-    """The same examples in the same order make the same model."""
+    """Learn a topic model; the same examples in the same order make the same model."""
     from router.topic_training import train_topics
 
     return train_topics([text for _, text in examples], [topic for topic, _ in examples])
 
 
 def digest_of(examples: Pairs) -> str:
-    """SHA-256 over what a model is made of, hexadecimal."""
+    """Compute the SHA-256 of what a model is made of, hexadecimal."""
     return hashlib.sha256(json.dumps([FORMAT, examples]).encode()).hexdigest()
 
 
@@ -106,7 +106,7 @@ def _asks(plan: RoutePlan, key: str) -> bool:
 
 
 def remove_models(folder: Path, but: Path | None = None) -> None:
-    """Models of examples that were taught before: they hold traces of them. Who uses one has it in memory."""
+    """Delete models of examples taught before, which hold traces of them; servers have theirs in memory."""
     for path in folder.glob("topics-*.npz"):
         if path != but:
             path.unlink(missing_ok=True)

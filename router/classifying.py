@@ -1,13 +1,13 @@
-"""The router that reads: the prompt's language and topic, and the rules that people wrote down for them.
+"""The classifier router: matches the prompt's language and topic against the routes' rules.
 
-In this order, and what comes first is final:
+In this order, the first that applies decides:
 
 1. the route that the request names;
 2. the route that its tenant, else everybody, is pinned to;
-3. the most specific rule that holds (:mod:`router.rules`); the request's own language tag comes before guessing;
+3. the most specific rule that holds (:mod:`router.rules`); the request's own language tag overrides detection;
 4. the default route, which is the first.
 
-Only what some rule asks for is looked at: without rules no text is read and nothing is guessed.
+Only traits that some rule uses are computed: without rules no text is read and nothing is guessed.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from router.rules import LabelGuess, Rules, Traits
 from storage.records import Outcome, Request, Route
 
 LEAST = 0.5
-"""Confidence from which a guess counts, unless the settings say otherwise."""
+"""Minimum confidence of a guess, unless the settings say otherwise."""
 UNKNOWN = LabelGuess(None, 0.0)
 
 
 class Guess(Protocol):
-    """What a classifier says."""
+    """The result of a classifier."""
 
     @property
     def label(self) -> str | None:
-        """None where it cannot tell."""
+        """The label; None where it is undecided."""
 
     @property
     def confidence(self) -> float:
-        """Of the label, or of the best one where it cannot tell. In [0, 1]."""
+        """Probability of the label, or of the best one where it is undecided, in [0, 1]."""
 
 
 class Languages(Protocol):
-    """Guesses a text's language."""
+    """A language detector."""
 
     def detect(self, text: str) -> Guess:
-        """ISO 639-1, else 639-3."""
+        """Detect a text's language, as ISO 639-1, else 639-3."""
 
 
 class Topics(Protocol):
-    """Guesses a text's topic."""
+    """A topic classifier."""
 
     def predict(self, text: str) -> Guess:
-        """One of the topics that were taught."""
+        """Predict one of the topics that were taught."""
 
 
 class ClassifierRouter:
-    """Immutable but for what its classifiers do; several threads may ask it at once."""
+    """A router by rules over language, topic, tenant and pattern. Immutable apart from its classifiers; thread-safe."""
 
     def __init__(
         self,
@@ -66,8 +66,11 @@ class ClassifierRouter:
         least: float = LEAST,
         look: bool = False,
     ) -> None:
-        """``least``: the confidence from which a guess counts. ``look``: guess language and topic even where no rule
-        asks. Raises BadSetting for routes without a name of their own, BadPattern."""
+        """Compile the routes' rules. Raises BadSetting for routes without a unique name, BadPattern.
+
+        ``least`` is the minimum confidence of a guess. ``look`` guesses language and topic even where no rule uses
+        them.
+        """
         self._directory, self._rules = Directory(routes, pins, aliases), Rules(routes)
         self._least = least
         self._languages = languages if look or self._rules.look_at("language") else None
@@ -76,7 +79,7 @@ class ClassifierRouter:
         self.reads_text = guesses or self._rules.look_at("pattern")
 
     def route(self, request: Request) -> Decision:
-        """See :meth:`router.base.Router.route`."""
+        """Return the route. See :meth:`router.base.Router.route`."""
         stated = self._directory.stated(request)
         if stated is not None or not (self._rules or self.reads_text):
             return stated or Decision(self._directory.default, reason="no rules")
@@ -86,12 +89,12 @@ class ClassifierRouter:
         return Decision(route, _share(sure), reason, language=traits.language.label, topic=traits.topic.label)
 
     def traits(self, request: Request) -> Traits:
-        """What is known of a request, and what is guessed where some rule asks for it."""
+        """Return what is known of a request, and what is guessed where some rule uses it."""
         text = request.text or ""
         return Traits(request.tenant, text, self._language(request, text), self._topic(text))
 
     def observe(self, request: Request, decision: Decision, outcomes: Sequence[Outcome]) -> None:
-        """See :meth:`router.base.Router.observe`. How drafting went says nothing about language or topic."""
+        """Do nothing: outcomes say nothing about language or topic. See :meth:`router.base.Router.observe`."""
 
     def _language(self, request: Request, text: str) -> LabelGuess:
         if request.language:

@@ -1,8 +1,8 @@
-"""Kinds of traffic that nobody named: clusters of token sequences.
+"""Clustering of token sequences, to find kinds of traffic that have no route.
 
-TF-IDF over tokens, brought to a few dozen dimensions and unit length (latent semantic analysis), then k-means, for each
-k that is possible. The silhouette says how well a k sets the clusters apart; among those that are nearly as good as the
-best the smallest is taken, since a route wants traffic to learn from.
+TF-IDF over tokens, reduced to a few dozen dimensions and unit length (latent semantic analysis), then k-means for each
+possible k. The silhouette measures how well a k separates the clusters; among those nearly as good as the
+best the smallest is taken, since a route needs traffic to learn from.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 LEAST = 16
-"""Documents a cluster has at least; with fewer than twice as many there is nothing to set apart."""
+"""Minimum number of documents in a cluster; with fewer than twice as many there is nothing to separate."""
 DIMENSIONS = 64
 NEARLY = 0.95
 """Share of the best silhouette that is good enough."""
@@ -27,25 +27,25 @@ Vectors = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clusters:
-    """Which document belongs where."""
+    """A clustering of documents."""
 
     labels: npt.NDArray[np.int64]
-    """(n,) from 0, the largest cluster first."""
+    """(n,) cluster of each document, from 0, the largest cluster first."""
     separation: float
-    """The mean silhouette, in [−1, 1]; 0 where there is one cluster only."""
+    """The mean silhouette, in [−1, 1]; 0 where there is only one cluster."""
     typical: tuple[tuple[int, ...], ...]
-    """Of each cluster the tokens that set it apart most, at most WORDS."""
+    """For each cluster its most distinctive tokens, at most WORDS."""
 
     def __len__(self) -> int:
         return len(self.typical)
 
     def members(self, label: int) -> list[int]:
-        """The documents of a cluster."""
+        """Return the indexes of a cluster's documents."""
         return np.flatnonzero(self.labels == label).tolist()
 
 
 def find_clusters(documents: Documents, most: int = 12, seed: int = 0) -> Clusters:
-    """Clusters of documents, each a sequence of token ids, at most ``most``. The same seed gives the same."""
+    """Cluster documents (sequences of token ids) into at most ``most`` clusters, deterministically by ``seed``."""
     if len(documents) < 2 * LEAST:
         return Clusters(np.zeros(len(documents), np.int64), 0.0, ((),))
     weights, tokens = _tfidf(documents)
@@ -59,13 +59,14 @@ def find_clusters(documents: Documents, most: int = 12, seed: int = 0) -> Cluste
 
 
 def vectors_of(documents: Documents, seed: int = 0) -> Vectors:
-    """(n, d) one vector of unit length a document, near where the same tokens stand in both. At least two documents."""
+    """Return one unit vector a document, shape (n, d); near where documents share tokens. Needs at least two
+    documents."""
     return _reduced(_tfidf(documents)[0], seed)
 
 
 def _tfidf(documents: Documents) -> tuple[Any, npt.NDArray[np.int64]]:
-    """A sparse (n, v) matrix with rows of unit length, and the token of each column."""
-    from sklearn.feature_extraction.text import TfidfVectorizer  # a second to load
+    """Return a sparse (n, v) TF-IDF matrix with rows of unit length, and the token of each column."""
+    from sklearn.feature_extraction.text import TfidfVectorizer  # takes a second to import
 
     vectorizer = TfidfVectorizer(analyzer=_as_they_are, sublinear_tf=True, min_df=2)
     weights = vectorizer.fit_transform(documents)
@@ -102,7 +103,7 @@ def _by_size(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _typical(weights: Any, tokens: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
-    """Tokens whose mean weight within the cluster lies most above that of all."""
+    """Return each cluster's tokens whose mean weight lies most above that of all documents."""
     overall = np.asarray(weights.mean(axis=0)).ravel()
     found = []
     for label in range(int(labels.max()) + 1):

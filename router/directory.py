@@ -1,4 +1,4 @@
-"""What people said outright: the routes by name, their former names, the pins. Nothing here is guessed."""
+"""Explicit routing: routes by name, their former names, and pins. Nothing is guessed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ NAMED = "asked for by name"
 
 
 class Directory:
-    """Immutable. The first route is the default. Raises BadSetting without routes, or when two bear one name."""
+    """The routes, aliases and pins of one plan. Immutable; the first route is the default.
+
+    Raises BadSetting without routes, or when two have one name.
+    """
 
     def __init__(
         self, routes: Sequence[Route], pins: Mapping[str, str] | None = None, aliases: Mapping[str, str] | None = None
@@ -26,7 +29,7 @@ class Directory:
         self._pins, self._aliases = dict(pins or {}), dict(aliases or {})
 
     def stated(self, request: Request) -> Decision | None:
-        """The route that the request names, else the one that its tenant is pinned to, else None.
+        """Return the route that the request names, else the one that its tenant is pinned to, else None.
 
         Raises UnknownRoute when it names one that is not there.
         """
@@ -41,7 +44,8 @@ class Directory:
         return route
 
     def _pinned(self, tenant: str) -> Decision | None:
-        """A tenant's own pin comes before everybody's; one to a route that is not served here is passed over."""
+        """Return the decision for a tenant's own pin, else everybody's; a pin to a route that is not served here is
+        skipped."""
         for pinned in (tenant, EVERYBODY):
             if route := self.routes.get(self._pins.get(pinned, "")):
                 return Decision(

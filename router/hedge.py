@@ -1,10 +1,10 @@
-"""Weights over drafts from full information: every draft is scored on the same verified text.
+"""Exponential weights over drafts from full information: every draft is scored on the same verified text.
 
-Text that the target has verified scores every draft without touching the target, so after each scored request the loss
+Text that the target has verified scores every draft without a target pass, so after each scored request the loss
 of *all* drafts is known (HedgeSpec), and exponential weighting regrets at most √(T ln N ÷ 2) against the best of N
-drafts over T requests. Traffic drifts and drafts learn, so two things forget: a fixed share of all weight is handed
-round at each step (Herbster and Warmuth: it tracks a best draft that changes), and where the newest losses of the
-leader lie clearly above its usual ones the weights are drawn towards even at once.
+drafts over T requests. Traffic drifts and drafts learn, so two mechanisms forget: a fixed share of all weight is
+redistributed at each step (Herbster and Warmuth: it tracks a best draft that changes), and where the leader's newest
+losses lie clearly above its usual ones the weights are drawn towards uniform at once.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ import numpy as np
 import numpy.typing as npt
 
 SHARE = 0.01
-"""Weight handed round at a step."""
+"""Share of the weight redistributed at each step."""
 FAST, SLOW = 1 / 8, 1 / 64
-"""How quickly the two averages of a draft's loss move."""
+"""Smoothing factors of the two moving averages of a draft's loss."""
 ALARM = 3.0
-"""Standard deviations by which the fast average of the leader's loss must lie above the slow one."""
+"""Standard deviations by which the leader's fast average must exceed its slow one to raise an alarm."""
 RESET = 0.5
-"""Share of all weight that an alarm hands round."""
+"""Share of the weight that an alarm redistributes."""
 
 
 class Hedge:
     """Exponential weights over named drafts, which may come and go."""
 
     def __init__(self, rate: float = 16.0) -> None:
-        """``rate``: η of exp(−η · loss). Losses are shares of speed and differ by hundredths, so it is large."""
+        """Start without drafts. ``rate`` is η of exp(−η · loss); losses differ by hundredths, so it is large."""
         self._rate = rate
         self._weights: dict[str, float] = {}
         self._averages: dict[str, npt.NDArray[np.float64]] = {}
         self.alarms = 0
-        """Drifts noticed."""
+        """Number of drifts noticed."""
         self.seen = 0
-        """Requests learned from."""
+        """Number of requests learned from."""
 
     def weights(self) -> dict[str, float]:
-        """The weight of each draft; they add up to 1."""
+        """Return the weight of each draft; they sum to 1."""
         return dict(self._weights)
 
     def state(self) -> dict[str, Any]:
-        """What it has learned, for JSON."""
+        """Return what it has learned, for JSON."""
         averages = {draft: values.tolist() for draft, values in self._averages.items()}
         return {"weights": dict(self._weights), "averages": averages, "seen": self.seen, "alarms": self.alarms}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`. Raises ValueError for what cannot be weights."""
+        """Restore what :meth:`state` returned. Raises ValueError for invalid weights."""
         weights = {str(draft): float(weight) for draft, weight in state["weights"].items()}
         averages = {str(draft): np.array(values, np.float64) for draft, values in state["averages"].items()}
         numbers = np.array([*weights.values(), *(number for values in averages.values() for number in values)])
@@ -60,8 +60,10 @@ class Hedge:
         self.seen, self.alarms = int(state["seen"]), int(state["alarms"])
 
     def learn(self, losses: Mapping[str, float]) -> None:
-        """The losses in [0, 1] of all drafts on one text. A draft that was not there before starts with an even part
-        of the weight; one that is not named keeps its part."""
+        """Update with the losses in [0, 1] of all drafts on one text.
+
+        A new draft starts with an equal share of the weight; one that is not named keeps its weight.
+        """
         self._admit(losses)
         self._multiply(losses)
         if self._drifted(losses):
@@ -71,7 +73,7 @@ class Hedge:
         self.seen += 1
 
     def forget(self, draft: str) -> None:
-        """Leave a draft out from now on."""
+        """Remove a draft."""
         self._weights.pop(draft, None)
         self._averages.pop(draft, None)
         self._normalise()
@@ -89,7 +91,7 @@ class Hedge:
         self._normalise()
 
     def _drifted(self, losses: Mapping[str, float]) -> bool:
-        """Moves the averages; whether the leader does clearly worse than it used to."""
+        """Update the averages; return whether the leader does clearly worse than before."""
         leader = max(self._weights, key=self._weights.__getitem__)
         for draft, loss in losses.items():
             fast, slow, spread = self._averages[draft]

@@ -1,8 +1,8 @@
-"""What the choice among drafts has learned, kept in the data directory: a server that starts again goes on from there.
+"""Saving of the draft choice's learned state in the data directory, so that a restarted server continues from it.
 
-One JSON file, ``router/choices.json``, written by a thread of its own every few minutes and at the end, aside and
-renamed. Servers that share a directory share the file; the newest word counts. It holds sums, weights and how many
-prompts hold a common token: no prompt, and nothing of requests that must not be learned from.
+One JSON file, ``router/choices.json``, is written by a thread every few minutes and at the end, aside and
+renamed. Servers that share a directory share the file; the last write wins. It contains sums, weights and document
+frequencies of common tokens: no prompt, and nothing of requests that must not be learned from.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 FILE = "choices.json"
 SECONDS = 300.0
-"""Between two looks at whether there is something new."""
+"""Seconds between checks for something new."""
 
 
 class RouterStateKeeper:
-    """Restores a router's state from a folder, and keeps it there. Close it to keep the last of it."""
+    """Restores a router's state from a folder and saves it there. Closing it saves the last state."""
 
     def __init__(self, router: AutoRouter, folder: Path, every: float = SECONDS) -> None:
         self._router, self._path, self._every = router, folder / FILE, every
@@ -36,7 +36,7 @@ class RouterStateKeeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Keep what is new, and stop."""
+        """Save what is new, and stop."""
         self._closing.set()
         self._thread.join()
 
@@ -57,7 +57,7 @@ class RouterStateKeeper:
     def _keep(self) -> None:
         if (learned := self._router.learned) == self._kept:
             return
-        # in pieces, between which decoding may have the interpreter
+        # in pieces, so that decoding gets the interpreter in between
         data = "".join(json.JSONEncoder(allow_nan=False).iterencode(self._router.state())).encode()
         try:
             with writing(self._path):

@@ -1,4 +1,4 @@
-"""The language of a prompt: a multinomial naive Bayes model over n-grams of characters, and words.
+"""Language detection: a multinomial naive Bayes model over n-grams of characters, and words.
 
 With C_fc occurrences of n-gram f in the texts of language c, T_c of all, V distinct ones and Lidstone's α,
 
@@ -21,15 +21,15 @@ from router.topic import TopicGuess
 FEATURES = Features(chars=(1, 2, 3, 4), words=True, digits=False, bits=20, limit=320)
 ALPHA = 0.02
 PRIOR = 0.5
-"""λ: half of what the training texts' shares say, because they are not the traffic's."""
+"""λ: half the weight of the training texts' shares, as they are not the traffic's."""
 KNOWN = 0.6
-"""Share of a text's letters that must be known; below, its script was never learned."""
+"""Share of a text's letters that must be known; below it, its script was never learned."""
 CROWD = 8
 """Languages that share an n-gram, above which it is faster to sum a row of all languages."""
 
 
 class LanguageModel:
-    """Immutable; several threads may ask it at once. Counts lie row by row: an n-gram's languages side by side."""
+    """A language model. Immutable and thread-safe. Counts are stored sparsely, an n-gram's languages side by side."""
 
     def __init__(
         self,
@@ -41,8 +41,11 @@ class LanguageModel:
         shares: NDArray[np.float64],
         sharpness: float = 1.0,
     ) -> None:
-        """``ids`` (n,): buckets; ``ends`` (n,): where each one's entries end in ``languages`` and ``counts``, which
-        say how often it stands in which language. ``shares``: P(c). ``sharpness``: of confidence, fitted."""
+        """Index a model's counts.
+
+        ``ids`` (n,) are buckets; ``ends`` (n,) where each bucket's entries end in ``languages`` and ``counts``, which
+        give its count in each language. ``shares`` are P(c). ``sharpness`` is the fitted scale of confidence.
+        """
         self.labels, self.ids, self.ends, self.languages, self.counts = labels, ids, ends, languages, counts
         self.shares, self.sharpness = shares, sharpness
         self._slots = np.zeros(1 << FEATURES.bits, np.int32)  # 0: never seen
@@ -56,7 +59,7 @@ class LanguageModel:
         self._prior = PRIOR * np.log(shares)
 
     def predict(self, text: str) -> TopicGuess:
-        """The text's language, as :func:`router.language_tags.primary` spells it.
+        """Detect the text's language, as :func:`router.language_tags.primary` spells it.
 
         None for a text without words, and where too few of its letters are known. A language that is hard to tell
         has a label and a low confidence.
@@ -76,31 +79,32 @@ class LanguageModel:
     detect = predict
 
     def scores(self, buckets: Buckets) -> NDArray[np.float64]:
-        """(languages,) the scores that confidence is made of; zeros where no n-gram is known."""
+        """Return the scores that confidence is computed from, shape (languages,); zeros where no n-gram is known."""
         rows = self._known(buckets)
         return self._scores(rows) if rows.size else np.zeros(len(self.labels))
 
     def _known(self, buckets: Buckets) -> NDArray[np.int32]:
-        """The rows of the n-grams that some language has."""
+        """Return the rows of the n-grams that occur in some language."""
         rows = self._slots[buckets]
         return rows[rows > 0] - 1
 
     def _scores(self, rows: NDArray[np.int32]) -> NDArray[np.float64]:
-        """(languages,) the module's formula for the n n-grams of these rows."""
+        """Return the module's formula for the n n-grams of these rows, shape (languages,)."""
         crowded = self._crowded[rows]
         found = self._table[crowded[crowded >= 0]].sum(0) + self._sum(rows[crowded < 0])
         scores: NDArray[np.float64] = (found + rows.size * self._base) / np.sqrt(rows.size) + self._prior
         return scores
 
     def _sum(self, rows: NDArray[np.int32]) -> NDArray[np.float64]:
-        """(languages,) the sum of these rows of weights, entry by entry."""
+        """Return the sum of these rows of weights, entry by entry, shape (languages,)."""
         lengths = self._lengths[rows]
         before = np.cumsum(lengths) - lengths
         places = np.repeat(self._starts[rows] - before, lengths) + np.arange(lengths.sum())
         return np.bincount(self.languages[places], self._weights[places], len(self.labels)).astype(np.float64)
 
     def _crowd(self) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Rows that many languages share also stand in a plain table: (rows,) the place there, or −1, and the table."""
+        """Return a dense table of the rows shared by many languages: (rows,) the index into it, or −1, and the
+        table."""
         many = np.flatnonzero(self._lengths > CROWD)
         places, table = np.full(self.ids.size, -1, np.int32), np.zeros((many.size, len(self.labels)), np.float32)
         places[many] = np.arange(many.size)
@@ -110,5 +114,5 @@ class LanguageModel:
 
 
 def _certainty(scores: NDArray[np.float64]) -> float:
-    """The softmax of the best score."""
+    """Return the softmax probability of the best score."""
     return float(1 / np.exp(scores - scores.max()).sum())

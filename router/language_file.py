@@ -1,4 +1,4 @@
-"""The file of a language model. Counts are kept as logarithms in a byte, which is within 2 % of each."""
+"""The file format of a language model. Counts are stored as logarithms in a byte, within 2 % of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARTS = ("gaps", "lengths", "languages", "levels")
 
 
 def save_languages(model: LanguageModel, path: Path) -> None:
-    """Write it as one file. Raises StoreWriteFailed."""
+    """Write a model as one file. Raises StoreWriteFailed."""
     levels = np.minimum(np.round(np.log(model.counts) * STEPS), 255)
     arrays: dict[str, NDArray[Any]] = {
         "gaps": np.diff(model.ids, prepend=0).astype(np.uint32),
@@ -34,7 +34,7 @@ def save_languages(model: LanguageModel, path: Path) -> None:
 
 
 def load_languages(path: Path) -> LanguageModel:
-    """Raises ModelFileDamaged for a file that is not there, damaged, or something else."""
+    """Read a model. Raises ModelFileDamaged for a file that is missing, damaged, or of another kind."""
     facts, arrays = read_arrays(path, KIND, WHAT)
     whole = set(PARTS) <= set(arrays) and {"labels", "shares", "sharpness"} <= set(facts)
     insist(path, WHAT, {"list of parts": whole})
@@ -50,7 +50,7 @@ def load_languages(path: Path) -> LanguageModel:
 
 
 def _holds(facts: dict[str, Any], *parts: NDArray[Any]) -> dict[str, bool]:
-    """What must be true of a file's parts, beyond what the format says."""
+    """Return the conditions that a file's parts must meet, beyond the format's."""
     gaps, lengths, languages, levels, shares = parts
     labels = facts["labels"]
     return {

@@ -1,4 +1,4 @@
-"""Names of languages: one spelling for each, as ISO 639-1 where it has one, else ISO 639-3."""
+"""Language tags in one spelling: ISO 639-1 where there is one, else ISO 639-3."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PAIRS = """
     urd:ur uzb:uz uzn:uz ven:ve vie:vi vol:vo wel:cy wln:wa wol:wo xho:xh yid:yi yor:yo zha:za zho:zh zsm:ms zul:zu
 """
 TWO_LETTERS = dict(pair.split(":") for pair in PAIRS.split())
-"""ISO 639-3 and 639-2/B to 639-1, the usual member of a macrolanguage to it (``cmn``, ``zsm``, ``lvs``), and names
-that were withdrawn (``iw``). Norwegian without more words is Bokmål, as most of it is."""
+"""Map to ISO 639-1 from 639-3 and 639-2/B, from a macrolanguage's usual member (``cmn``, ``zsm``, ``lvs``), and from
+withdrawn codes (``iw``). Plain Norwegian is Bokmål, as most of it is."""
 
 
 def primary(tag: str) -> str:
-    """The language of a tag, in our spelling: ``de-AT`` and ``deu`` are ``de``, ``zsm`` is ``ms``, ``ceb`` stays."""
+    """Return a tag's language in osd's spelling: ``de-AT`` and ``deu`` are ``de``, ``zsm`` is ``ms``, ``ceb`` stays."""
     first = re.split(r"[-_]", tag.strip().lower(), maxsplit=1)[0]
     return TWO_LETTERS.get(first, first)

@@ -1,4 +1,4 @@
-"""What of a prompt is written in a human language: code, addresses and markup say nothing about it."""
+"""The part of a prompt in a human language, without code, addresses and markup."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from router.features import ends
 
 LIMIT = 1200
-"""Characters of a prompt that are looked at: half from its start, half from its end."""
+"""Maximum characters read of a prompt: half from its start, half from its end."""
 SUSPECT = re.compile(r"[`{}<>=_;/\\|\[\]@#$]|\w\(|\.\w")
-"""Without any of these there is no code to take out."""
+"""A text without any of these contains no code to remove."""
 MARKED = re.compile(r"[`~<@&\\]|://|www\.")
-"""What any of the next begins with, or has."""
+"""One of these occurs in every match of the next expression."""
 NOT_PROSE = re.compile(
     r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)"  # fenced blocks, the last one perhaps open
     r"|`[^`\n]*`"
@@ -22,29 +22,30 @@ NOT_PROSE = re.compile(
 )
 SIGN = re.compile(r"[{}()\[\]<>=+/\\|&;$@_^~%]|->|\.\w")
 NAMES = re.compile(r"(?<!\S)\S*?(?:\w[_./\\]\w|[a-z][A-Z]|[_$@#]\w|\w\(|\w\d)\S*")
-"""Words as programs have them: snake_case, camelCase, a.b, f(x), x1."""
+"""Words from programs: snake_case, camelCase, a.b, f(x), x1."""
 CODE_LINE = re.compile(
     r"\s*(?:(?:def|class|import|from|return|if|elif|else|for|foreach|while|try|except|with|public|private|static|const"
     r"|let|var|func|function|fn|package|using|namespace|case|default|SELECT|INSERT|UPDATE|CREATE|FROM|WHERE)\b.*[({:;=*]"
     r"|(?:import|package|using|from|return)\b[^ ]* [\w.]+;?\s*$"
     r"|(?:end|else|pass|break|continue|fi|done|do|then|begin)\s*$"
     r"|>>>|\$ |#!|#include|\}|\{)"
-    r"|.*[;{}]\s*$"  # how lines of C, Java, Perl, … end
+    r"|.*[;{}]\s*$"  # ends of lines in C, Java, Perl, …
     r"|(?: {2,}|\t).*[=(){}]"  # indented, with a sign that prose seldom has
 )
 DENSE = 0.09
-"""A line with so many signs of code a character is code."""
+"""Share of code characters above which a line is code."""
 LATIN = re.compile(r"[^\W\d_\u0250-\u1dff\u1f00-\uffff\U00010000-\U0010ffff]+")
 OTHER = re.compile(r"[^\W\d_A-Za-z\u0080-\u024f\u1e00-\u1eff]")
 WIDE = re.compile(r"[\u2e80-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
 WIDTH = 3
-"""Letters that a Chinese character, a kana or a Korean syllable is worth; those of other scripts are worth 1.5."""
+"""Letters that a Chinese character, a kana or a Korean syllable counts as; other non-Latin scripts count 1.5."""
 LEAST = 6
-"""Letters that must be left; with fewer the whole prompt is read."""
+"""Minimum letters that must be left; with fewer the whole prompt is used."""
 
 
 def readable(text: str) -> str:
-    """What tells a prompt's language: its prose, without Latin words where another script says at least as much.
+    """Return the part that tells a prompt's language: its prose, without Latin words where another script weighs as
+    much.
 
     A Chinese or Russian question about `sort()` or Tom Hunter is Chinese or Russian.
     """
@@ -59,7 +60,7 @@ def readable(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """The part of a prompt that is not code, or all of it when hardly anything else is there."""
+    """Return the part of a prompt that is not code, or all of it when there is hardly anything else."""
     text = ends(text, LIMIT)
     if not SUSPECT.search(text):
         return text
@@ -69,7 +70,7 @@ def prose(text: str) -> str:
 
 
 def _words(line: str) -> str:
-    """A line without names of programs; nothing where the whole line is code."""
+    """Return a line without identifiers; empty where the whole line is code."""
     if CODE_LINE.match(line):
         return ""
     if not SUSPECT.search(line):

@@ -1,4 +1,4 @@
-"""A language model out of texts whose language is known."""
+"""Training of a language model from texts whose language is known."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from router.language_tags import primary
 from router.language_text import readable
 
 TWICE = 2
-"""Occurrences from which an n-gram is kept."""
+"""Minimum occurrences of an n-gram."""
 HELD_OUT = 10
-"""One text in so many is kept from a first model, to fit how sure it may be."""
+"""One text in this many is held out of a first model, to calibrate confidence."""
 FEW = 100
-"""Below so many kept-out texts confidence is not fitted."""
+"""Minimum held-out texts; below it confidence is not calibrated."""
 SHARPNESS = np.geomspace(0.05, 20, 60)
 
 
 def train_languages(texts: Sequence[str], languages: Sequence[str]) -> LanguageModel:
-    """A model of these texts; languages in any spelling of ISO 639. Deterministic.
+    """Train a model on these texts; languages in any spelling of ISO 639. Deterministic.
 
-    Raises ValueError when the two differ in length, or when no n-gram stands there twice.
+    Raises ValueError when the two differ in length, or when no n-gram occurs twice.
     """
     if len(texts) != len(languages):
         raise ValueError(f"{len(texts)} texts and {len(languages)} languages")
@@ -42,7 +42,7 @@ def train_languages(texts: Sequence[str], languages: Sequence[str]) -> LanguageM
 def _count(
     labels: tuple[str, ...], found: list[NDArray[np.int64]], places: NDArray[np.int64], sharpness: float = 1.0
 ) -> LanguageModel:
-    """Count n-grams by language; those that stand once are left out."""
+    """Count n-grams by language, leaving out those that occur once."""
     ids = np.concatenate(found)
     owners = np.repeat(places, [each.size for each in found])
     often = np.bincount(ids, minlength=1 << FEATURES.bits) >= TWICE
@@ -58,7 +58,7 @@ def _count(
 
 
 def _sharpness(model: LanguageModel, found: list[NDArray[np.int64]], places: NDArray[np.int64]) -> float:
-    """The sharpness under which texts that the model has not seen are likeliest to have their language."""
+    """Return the sharpness that maximises the likelihood of held-out texts."""
     scores = np.array([model.scores(buckets) for buckets in found])
     truth = np.arange(len(places)), places
 

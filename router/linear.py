@@ -1,6 +1,6 @@
-"""One-versus-rest linear scores whose weights lie feature by feature, so that a text touches only its own rows.
+"""One-versus-rest linear scores with weights stored by feature, so that a text touches only its own rows.
 
-A row of weights (one a class) is made when its feature is first learned; one that was never learned scores nothing.
+A feature's row of weights (one a class) is created when it is first learned; unknown features score nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Vector = NDArray[np.float32]
 Rows = NDArray[np.int64]
 
 CONSTANT = 0.3
-"""What every x holds besides its features. At 1, a new class would soon claim texts that share nothing with it."""
+"""Value of the bias feature of every x. At 1, a new class would soon claim texts that share nothing with it."""
 
 
 class Linear:
@@ -23,22 +23,23 @@ class Linear:
     def __init__(self, features: int, labels: Sequence[str] = ()) -> None:
         self.labels = list(labels)
         self.slots = np.zeros(features, np.int32)
-        """(features,) the row of each feature; row 0 is zero and belongs to those that were never learned."""
+        """(features,) row of each feature; row 0 is zero and stands for unknown features."""
         self.weights = np.zeros((1, len(self.labels)), np.float32)
-        """(rows, classes), perhaps more rows than are in use."""
+        """(rows, classes) weights, perhaps with more rows than are in use."""
         self.bias = np.zeros(len(self.labels), np.float32)
         self.rows = 1
 
     def scores(self, features: Rows, values: Vector) -> Vector:
-        """(classes,) s; a feature that stands twice counts twice."""
+        """Return the score of each class, shape (classes,); a feature given twice counts twice."""
         found: Vector = np.einsum("f,fc->c", values, self.weights[self.slots[features]]) + self.bias
-        return found  # not BLAS: its threads would cost more than they save, and stand in the way of decoding
+        return found  # not BLAS, whose threads cost more than they save and disturb decoding
 
     def learn(self, features: Rows, values: Vector, truth: str | None, most: float = 1.0) -> None:
-        """One step of passive-aggressive learning (PA-I; Crammer et al. 2006, section 3), for each class by itself.
+        """Take one step of passive-aggressive learning (PA-I; Crammer et al. 2006, section 3), for each class by
+        itself.
 
         With y = +1 for the true class and −1 for the others: w += min(most, max(0, 1 − y s) / ‖x‖²) y x, b likewise.
-        ``truth`` None: none of the classes.
+        ``truth`` None means none of the classes.
         """
         sides = np.full(len(self.labels), -1, np.float32)
         if truth is not None:
@@ -51,32 +52,32 @@ class Linear:
         self.bias += CONSTANT * step
 
     def add(self, label: str) -> None:
-        """A class that was never seen. Where others were learned before, it scores −1: none of their texts was its."""
+        """Add a class. Where others were learned before, it scores −1, as none of their texts was its own."""
         self.labels.append(label)
         self.weights = np.pad(self.weights, ((0, 0), (0, 1)))
         self.bias = np.append(self.bias, np.float32(0 if self.rows == 1 else -1))
 
     def forget(self, label: str) -> None:
-        """Take a class out; the others stay as they are. Raises ValueError for one that is not there."""
+        """Remove a class; the others stay as they are. Raises ValueError for one that is not there."""
         place = self.labels.index(label)
         self.labels.pop(place)
         self.weights = np.ascontiguousarray(np.delete(self.weights, place, axis=1))
         self.bias = np.delete(self.bias, place)
 
     def replace(self, labels: Sequence[str], ids: Rows, weights: Vector, bias: Vector) -> None:
-        """All classes anew: (n,) features that have weights, and their (n, classes) weights."""
+        """Replace all classes: (n,) features that have weights, and their (n, classes) weights."""
         self.labels, self.bias, self.rows = list(labels), bias.astype(np.float32), ids.size + 1
         self.weights = np.concatenate((np.zeros((1, len(labels)), np.float32), weights.astype(np.float32)))
         self.slots[:] = 0
         self.slots[ids] = np.arange(1, self.rows)
 
     def learned(self) -> tuple[Rows, Vector]:
-        """(n,) the features that have weights, in order, and their (n, classes) weights."""
+        """Return the features that have weights, in order, shape (n,), and their weights, shape (n, classes)."""
         ids = np.flatnonzero(self.slots)
         return ids, self.weights[self.slots[ids]]
 
     def _rows_of(self, ids: Rows) -> Rows:
-        """The rows of distinct features; those that have none get one."""
+        """Return the rows of distinct features, creating missing ones."""
         fresh = ids[self.slots[ids] == 0]
         self._room(fresh.size)
         self.slots[fresh] = np.arange(self.rows, self.rows + fresh.size)
@@ -84,7 +85,7 @@ class Linear:
         return self.slots[ids].astype(np.int64)
 
     def _room(self, more: int) -> None:
-        """Double the table until so many rows fit."""
+        """Double the table until it has room for ``more`` rows."""
         size = len(self.weights)
         while self.rows + more > size:
             size = 2 * size + 256
@@ -93,6 +94,6 @@ class Linear:
 
 
 def _merged(features: Rows, values: Vector) -> tuple[Rows, Vector]:
-    """Each feature once, with the sum of its values."""
+    """Return each feature once, with the sum of its values."""
     ids, places = np.unique(features, return_inverse=True)
     return ids, np.bincount(places, values, ids.size).astype(np.float32)

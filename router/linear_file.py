@@ -31,9 +31,9 @@ def write_arrays(path: Path, kind: str, facts: Mapping[str, Any], arrays: Mappin
 
 
 def read_arrays(path: Path, kind: str, what: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The facts and arrays of a file that :func:`write_arrays` wrote.
+    """Return the facts and arrays of a file that :func:`write_arrays` wrote.
 
-    ``what`` names the thing in the error: "a topic model". Raises ModelFileDamaged when the file is not there, not
+    ``what`` names the file in the error, as "a topic model". Raises ModelFileDamaged when the file is missing, not
     whole, or of another kind.
     """
     try:
@@ -52,7 +52,7 @@ def read_arrays(path: Path, kind: str, what: str) -> tuple[dict[str, Any], dict[
 
 
 def insist(path: Path, what: str, holds: Mapping[str, bool]) -> None:
-    """Raises ModelFileDamaged that names the first thing that does not hold."""
+    """Raise ModelFileDamaged that names the first condition that does not hold."""
     for name, true in holds.items():
         if not true:
             raise ModelFileDamaged(path=path, what=what, reason=f"its {name} cannot be right")

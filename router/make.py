@@ -1,11 +1,11 @@
-"""The router that the settings ask for, over the routes in the store.
+"""Construction of the router that the settings name, over the routes in the store.
 
     fixed         names only                       router.fixed
     pinned        names, pins                      router.pinned
     classifier    names, pins, rules               router.classifying
     auto          the same, and then the draft     router.auto, router.keeping
 
-All of them hear of changes while they run (:mod:`router.book`).
+All of them follow changes while they run (:mod:`router.book`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from storage.store import Store
 
 
 def unknown(_: str) -> Costs | None:
-    """Costs before anything was measured."""
+    """Return None, as the costs of a draft before anything was measured."""
     return None
 
 
 def make_router(store: Store, settings: Settings, costs: CostsOf = unknown) -> LiveRouter | AutoRouter:
-    """A router that runs; ``close()`` ends its thread. ``costs`` are a draft's, as the engine measures them.
+    """Create a running router; ``close()`` ends its thread. ``costs`` returns a draft's costs as the engine measures
+    them.
 
-    Raises StoreError, and what is wrong with the classifiers' files.
+    Raises StoreError, and the errors of the classifiers' files.
     """
     wanted = settings.router
     live = LiveRouter(store, builder(store, settings), wanted.poll_seconds)
@@ -46,7 +47,8 @@ def make_router(store: Store, settings: Settings, costs: CostsOf = unknown) -> L
 
 
 def builder(store: Store, settings: Settings, *, look: bool = False) -> Build:
-    """Makes routers of plans. ``look``: guess language and topic even where no rule asks for them."""
+    """Return a function that makes routers of plans. ``look`` guesses language and topic even where no rule uses
+    them."""
     if settings.router.kind == "fixed":
         return lambda plan: FixedRouter(plan.routes, plan.aliases)
     if settings.router.kind == "pinned":

@@ -1,4 +1,4 @@
-"""Routes as rules: which of them holds for a request, and how sure that is.
+"""Routes as rules: which of them holds for a request, and with what confidence.
 
 A rule holds when every condition of its route's ``matches`` does. Where several rules hold, the most specific wins:
 
@@ -26,7 +26,7 @@ STRENGTH = ("tenant", "pattern", "topic", "language")
 
 @dataclass(frozen=True, slots=True)
 class LabelGuess:
-    """A label, and how sure it is. None: it could not be told, and ``confidence`` is that of the best guess."""
+    """A label and its confidence. The label is None where undecided; ``confidence`` is then the best guess's."""
 
     label: str | None
     confidence: float
@@ -34,7 +34,7 @@ class LabelGuess:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What is known of a request."""
+    """What is known or guessed of a request."""
 
     tenant: str
     text: str
@@ -44,12 +44,12 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class RuleMatch:
-    """Whether a rule holds, and how sure that is, in [0, 1]."""
+    """The result of a rule: whether it holds, and the confidence in that, in [0, 1]."""
 
     holds: bool
     sure: float
     unsure_of: str | None = None
-    """The guess that would have made it hold, had it been surer."""
+    """The guess that would have made the rule hold, had its confidence been higher."""
 
 
 class Rule:
@@ -66,12 +66,12 @@ class Rule:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Rules are tried in the order of their ranks; see the module."""
+        """The key by which rules are sorted, see the module."""
         words = sum(map(len, self._lists.values()))
         return -len(self.conditions), *(key not in self.conditions for key in STRENGTH), words, self.route.name
 
     def judge(self, traits: Traits, least: float) -> RuleMatch:
-        """Whether it holds; a guess counts from the confidence ``least`` on."""
+        """Return whether the rule holds; a guess counts from the confidence ``least`` on."""
         verdicts = [self._condition(key, traits, least) for key in self.conditions]
         failed = [verdict for verdict in verdicts if not verdict.holds]
         if not failed:
@@ -79,7 +79,7 @@ class Rule:
         return max(failed, key=lambda verdict: verdict.sure)
 
     def reason(self, traits: Traits) -> str:
-        """The conditions that sent a request here, for people."""
+        """Return the conditions that sent a request here, for people."""
         values = {"tenant": traits.tenant, "topic": traits.topic.label, "language": traits.language.label}
         return ", ".join(key if key == "pattern" else f"{key}={values[key]}" for key in self.conditions)
 
@@ -92,7 +92,7 @@ class Rule:
 
 
 class Rules:
-    """Every route that matches something, the most specific first."""
+    """The rules of every route that matches something, the most specific first."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         rules = (Rule(route) for route in routes)
@@ -102,12 +102,12 @@ class Rules:
         return len(self._rules)
 
     def look_at(self, key: str) -> bool:
-        """Whether some rule asks for it: language, topic, tenant or pattern."""
+        """Return whether some rule uses a trait: language, topic, tenant or pattern."""
         assert key in KEYS
         return any(key in rule.conditions for rule in self._rules)
 
     def first(self, traits: Traits, least: float) -> tuple[Rule | None, float, str]:
-        """The rule that wins, None where none holds; how sure that is, and why."""
+        """Return the winning rule (None where none holds), the confidence, and the reason."""
         verdicts = [(rule, rule.judge(traits, least)) for rule in self._rules]
         for rule, verdict in verdicts:
             if verdict.holds:
@@ -118,7 +118,10 @@ class Rules:
 
 
 def _guessed(key: str, seen: LabelGuess, wanted: frozenset[str], least: float) -> RuleMatch:
-    """Another label is as sure a no as the label is sure; the right one, not sure enough, is a no that is half one."""
+    """Judge a guessed trait by label and confidence.
+
+    A different label means no, as surely as the label is sure; the right one below ``least`` means no, unsurely.
+    """
     if seen.label is None:
         return RuleMatch(False, 1 - seen.confidence)
     if seen.label not in wanted:

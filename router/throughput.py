@@ -1,8 +1,8 @@
-"""Throughput that follows from acceptance and costs, and when a larger draft pays (on-the-fly adaptation, section 5).
+"""Throughput as a function of acceptance and costs, and when a larger draft pays (on-the-fly adaptation, section 5).
 
 The quantities of the paper for one request: α, the chance that a drafted token is accepted; a, milliseconds of a pass
-of the draft; b(γ), milliseconds of the target's pass over γ drafted tokens; L tokens in n rounds, of which each drafts
-d and brings ρ · d, so that L = d · n · ρ (Eq. 8).
+of the draft; b(γ), milliseconds of the target's pass over γ drafted tokens; L tokens in n rounds, each of which drafts
+d and yields ρ · d, so that L = d · n · ρ (Eq. 8).
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a round takes. Milliseconds."""
+    """The costs of a round in milliseconds."""
 
     draft_ms: float
-    """a: one pass of the draft."""
+    """a, one pass of the draft."""
     verify_ms: Sequence[float]
-    """b(γ) for γ = 0, 1, …: its length bounds γ."""
+    """b(γ) for γ = 0, 1, …; its length bounds γ."""
 
 
 @dataclass(frozen=True, slots=True)
 class BestThroughput:
-    """The best that a draft can do at one acceptance rate."""
+    """A draft's best throughput at one acceptance rate."""
 
     tokens_per_s: float
     gamma: int
-    """The window that does it; 0 where no speculating is best."""
+    """The draft length that achieves it; 0 where not speculating is best."""
 
 
 def tokens_per_round(alpha: float, gamma: int) -> float:
-    """Σ_{i ≤ γ} α^i = (1 − α^{γ+1}) ÷ (1 − α): expected tokens of a round, the target's own included (Eqs. 1, 9)."""
+    """Return Σ_{i ≤ γ} α^i = (1 − α^{γ+1}) ÷ (1 − α), the expected tokens of a round, the target's included (Eqs. 1,
+    9)."""
     power = total = 1.0
     for _ in range(gamma):
         power *= alpha
@@ -40,7 +41,7 @@ def tokens_per_round(alpha: float, gamma: int) -> float:
 
 
 def best_pace(alpha: float, costs: Costs) -> BestThroughput:
-    """The maximum over γ of tokens ÷ (a γ + b(γ)): Objective 1, and Eq. 3 at a constant window."""
+    """Return the maximum over γ of tokens ÷ (a γ + b(γ)): Objective 1, and Eq. 3 at a constant draft length."""
     rates = [
         1e3 * tokens_per_round(alpha, gamma) / (costs.draft_ms * gamma + verify_ms)
         for gamma, verify_ms in enumerate(costs.verify_ms)
@@ -50,14 +51,14 @@ def best_pace(alpha: float, costs: Costs) -> BestThroughput:
 
 
 def throughput(length: float, rounds: float, rho: float, costs: Costs, gamma: int) -> float:
-    """R = L ÷ (b(γ) n + a L ÷ ρ), tokens a second (Theorem 2, Eq. 3)."""
+    """Return R = L ÷ (b(γ) n + a L ÷ ρ), tokens a second (Theorem 2, Eq. 3)."""
     return 1e3 * length / (costs.verify_ms[gamma] * rounds + costs.draft_ms * length / rho)
 
 
 def larger_pays(
     length: float, *, rounds: tuple[float, float], rho: tuple[float, float], c: tuple[float, float]
 ) -> bool:
-    """Whether the second draft of two, the larger one, gives the higher throughput (Theorem 3).
+    """Return whether the second draft of two, the larger one, gives the higher throughput (Theorem 3).
 
     n, ρ and c = a ÷ b of the smaller and of the larger draft. From Eq. 3 with b = 1 the larger one wins if and only if
     Δn > L · Δ(c ÷ ρ), where Δn is the reduction of rounds and Δ(c ÷ ρ) the growth of that ratio. The paper writes

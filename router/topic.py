@@ -1,4 +1,5 @@
-"""The topic of a prompt, from examples: taught one at a time, or many at once (:mod:`router.topic_training`)."""
+"""Topic classification of prompts, from examples taught one at a time, or many at once
+(:mod:`router.topic_training`)."""
 
 from __future__ import annotations
 
@@ -18,29 +19,29 @@ from router.topic_vector import SIZE, TopicVector
 KIND = "osd-topics-1"
 WHAT = "a topic model"
 UNTRAINED = (-1.0, 1.5, 2.5)
-"""Calibration before there are examples to fit it with: a score of +0.5 that leads by 1.5 is sure by 0.96."""
+"""Calibration before there are examples to fit it with: a score of +0.5 that leads by 1.5 has confidence 0.96."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicGuess:
-    """What a classifier says of a text."""
+    """A classifier's result for a text."""
 
     label: str | None
-    """None where it cannot tell."""
+    """The label; None where it is undecided."""
     confidence: float
-    """The chance that the label, or the best one where it cannot tell, is right; in [0, 1]."""
+    """Probability that the label, or the best one where it is undecided, is right, in [0, 1]."""
     outside: float = 0.0
-    """How far the text is from all that was learned: the higher, the less likely any label is right. Any number."""
+    """Distance of the text from everything learned: the higher, the less likely any label is right. Unbounded."""
 
 
 class TopicModel:
-    """One-versus-rest linear scores of topics. Not for several threads at once while one of them learns."""
+    """One-versus-rest linear scores of topics. Not thread-safe while one thread learns."""
 
     def __init__(self, labels: tuple[str, ...] = (), *, least: float = 0.5) -> None:
-        """``least``: below this confidence the answer is None, the default route."""
+        """Start with untrained topics. Below the confidence ``least`` the answer is None, the default route."""
         self.vector, self.linear, self.least = TopicVector(), Linear(SIZE, labels), least
         self.calibration = UNTRAINED
-        """(c, a, b): confidence = σ(c + a s + b (s − s'))  for the best score s and the second best s'."""
+        """(c, a, b) of confidence = σ(c + a s + b (s − s')) for the best score s and the second best s'."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -48,15 +49,16 @@ class TopicModel:
         return tuple(self.linear.labels)
 
     def predict(self, text: str) -> TopicGuess:
-        """The text's topic; None where no topic is learned, the text has no words, or the best one is unlikely."""
+        """Predict the text's topic; None where no topic is learned, the text has no words, or the best one is
+        unlikely."""
         best = self.best(text)
         return best if best.confidence >= self.least else replace(best, label=None)
 
     predict_one = predict
-    """As streaming libraries name it."""
+    """The same under the name that streaming libraries use."""
 
     def best(self, text: str) -> TopicGuess:
-        """The likeliest topic however unlikely; None where no topic is learned or the text has no words."""
+        """Return the likeliest topic however unlikely; None where no topic is learned or the text has no words."""
         ids, values = self.vector.of(text)
         if not ids.size or not self.labels:
             return TopicGuess(None, 0.0, math.inf)
@@ -65,7 +67,7 @@ class TopicModel:
         return TopicGuess(self.labels[place], confidence(*margins(scores), self.calibration), -float(scores[place]))
 
     def learn(self, text: str, label: str | None) -> None:
-        """Learn one example; a label that is new becomes a topic. ``label`` None: the text belongs to no topic.
+        """Learn one example; a new label becomes a topic, and None means that the text belongs to no topic.
 
         A text without words teaches nothing.
         """
@@ -78,17 +80,17 @@ class TopicModel:
         self.linear.learn(*self.vector.of(text), label)
 
     learn_one = learn
-    """As streaming libraries name it."""
+    """The same under the name that streaming libraries use."""
 
     def forget(self, label: str) -> bool:
-        """Take a topic out; False when there is none of that name. The other topics answer as before."""
+        """Remove a topic; False when there is none of that name. The other topics' scores stay."""
         if label not in self.linear.labels:
             return False
         self.linear.forget(label)
         return True
 
     def save(self, path: Path) -> None:
-        """Write it as one file. Raises StoreWriteFailed."""
+        """Write the model as one file. Raises StoreWriteFailed."""
         ids, weights = self.linear.learned()
         held = np.flatnonzero(self.vector.holding)
         facts = {"labels": self.linear.labels, "calibration": self.calibration, "least": self.least}
@@ -100,7 +102,7 @@ class TopicModel:
 
     @classmethod
     def load(cls, path: Path) -> TopicModel:
-        """Raises ModelFileDamaged for a file that is not there, damaged, or something else."""
+        """Read a model. Raises ModelFileDamaged for a file that is missing, damaged, or of another kind."""
         facts, arrays = read_arrays(path, KIND, WHAT)
         insist(path, WHAT, _holds(facts, arrays))
         made = cls(least=facts["least"])
@@ -112,7 +114,7 @@ class TopicModel:
 
 
 def margins(scores: Vector) -> tuple[float, float]:
-    """The best score, and how far it leads; where there is but one topic, over a score of 0."""
+    """Return the best score, and its lead over the second best, or over 0 where there is but one topic."""
     if scores.size == 1:
         return float(scores[0]), float(scores[0])
     second, first = np.partition(scores, scores.size - 2)[-2:]
@@ -120,13 +122,13 @@ def margins(scores: Vector) -> tuple[float, float]:
 
 
 def confidence(score: float, lead: float, calibration: tuple[float, float, float]) -> float:
-    """σ(c + a s + b (s − s')), Platt's scaling with a second feature."""
+    """Return σ(c + a s + b (s − s')): Platt scaling with a second feature."""
     c, a, b = calibration
     return 1 / (1 + math.exp(-min(50.0, max(-50.0, c + a * score + b * lead))))
 
 
 def _holds(facts: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, bool]:
-    """What must be true of a file's parts."""
+    """Return the conditions that a file's parts must meet."""
     names = {"ids", "weights", "bias", "held", "holding"}
     if not names <= set(arrays) or not {"labels", "calibration", "least", "texts"} <= set(facts):
         return {"list of parts": False}

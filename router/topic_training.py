@@ -1,4 +1,4 @@
-"""A topic model out of many labelled examples at once: linear support vectors, then confidence by Platt's scaling."""
+"""Batch training of a topic model: linear support vectors, then confidence by Platt scaling."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from router.topic import UNTRAINED, TopicModel, margins
 Floats = NDArray[np.float64]
 Calibration = tuple[float, float, float]
 Outcome = tuple[float, float, bool, bool]
-"""Score, lead, whether the guess was right, and whether the example stood for what belongs to no topic."""
+"""Score, lead, whether the guess was right, and whether the example represents what belongs to no topic."""
 FOREIGN = 0.1
-"""Share of prompts that is taken to belong to no topic where no example says so."""
+"""Share of prompts assumed to belong to no topic where no example says so."""
 FOLDS = 5
-"""Confidence is fitted on guesses of models that have not seen what they guess: each sees all folds but one."""
+"""Number of folds for calibration: each model guesses the fold that it was not trained on."""
 MANY = 2000
-"""Examples from which one fold is enough."""
+"""Number of examples from which one fold is enough."""
 FEW = 20
-"""Examples below which confidence stays as it is."""
+"""Number of examples below which confidence is not calibrated."""
 CROWDED = 0.5
-"""Labels for each example above which there is nothing to fit (scikit-learn would take them for numbers)."""
+"""Labels per example above which there is nothing to fit (scikit-learn would treat labels as numbers)."""
 C = 1.0
-"""LinearSVC's weight of errors; 0.5 and 2 did the same within the noise."""
+"""LinearSVC's penalty; 0.5 and 2 did the same within the noise."""
 
 
 def train_topics(texts: Sequence[str], labels: Sequence[str | None], *, calibrate: bool = True) -> TopicModel:
-    """A model of these examples; a label None says that a text belongs to none of the topics.
+    """Train a model on these examples; a label None means that a text belongs to none of the topics.
 
-    Deterministic. With fewer than two kinds of labels, or two examples of each, it teaches them one by one instead.
+    Deterministic. With fewer than two kinds of labels, or two examples of each, it learns them one by one instead.
     Raises ValueError when the two sequences differ in length.
     """
     if len(texts) != len(labels):
@@ -51,7 +51,7 @@ def _one_by_one(texts: Sequence[str], labels: Sequence[str | None]) -> TopicMode
 
 
 def _fit(texts: Sequence[str], labels: Sequence[str | None]) -> TopicModel:
-    """Squared hinge loss, each topic against the rest (sklearn's LinearSVC)."""
+    """Fit a squared hinge loss, each topic against the rest (sklearn's LinearSVC)."""
     from sklearn.svm import LinearSVC
 
     model = TopicModel(tuple(sorted({label for label in labels if label is not None})))
@@ -67,14 +67,14 @@ def _fit(texts: Sequence[str], labels: Sequence[str | None]) -> TopicModel:
 
 
 def _all_sides(weights: Floats, bias: Floats) -> tuple[Floats, Floats]:
-    """Two classes come as one column, the second's."""
+    """Return weights and bias of both classes where there are two: sklearn gives only the second's."""
     if weights.shape[1] > 1:
         return weights, bias
     return np.hstack((-weights, weights)), np.concatenate((-bias, bias))
 
 
 def _matrix(model: TopicModel, texts: Sequence[str]) -> tuple[NDArray[np.int64], object]:
-    """The features that stand in any text, and texts × features as a scipy matrix."""
+    """Return the features that occur in any text, and texts × features as a scipy matrix."""
     from scipy.sparse import csr_matrix
 
     vectors = [model.vector.of(text) for text in texts]
@@ -87,10 +87,10 @@ def _matrix(model: TopicModel, texts: Sequence[str]) -> tuple[NDArray[np.int64],
 
 
 def _unseen(texts: Sequence[str], labels: Sequence[str | None]) -> list[Outcome]:
-    """Guesses at examples that the guessing model has not learned.
+    """Return guesses at examples by models that were not trained on them.
 
-    Where no example is said to belong to no topic, each model also lacks a fifth of the topics, and their examples
-    stand for what belongs to none: else confidence would be that of a world in which every prompt has a topic.
+    Where no example is marked as belonging to no topic, each model also lacks a fifth of the topics, whose examples
+    then represent such texts: else confidence would be that of a world in which every prompt has a topic.
     """
     topics, folds = sorted(set(labels) - {None}, key=str), np.random.default_rng(0).permutation(len(texts)) % FOLDS
     found: list[Outcome] = []
@@ -111,7 +111,7 @@ def _outcome(model: TopicModel, text: str, label: str | None, is_foreign: bool) 
 
 
 def _calibrated(found: list[Outcome]) -> Calibration:
-    """Logistic regression of "the best label is right" on its score and its lead."""
+    """Fit a logistic regression of "the best label is right" on its score and its lead."""
     from sklearn.linear_model import LogisticRegression
 
     right = [each[2] for each in found]

@@ -1,9 +1,9 @@
-"""A prompt as topics see it: two families of n-grams, each of length 1, rare n-grams longer than common ones.
+"""A prompt's features for topics: two families of n-grams, each of length 1, rare n-grams weighing more.
 
     x_f = w d_f / √(Σ d²)  over the family's n-grams,   d_f = √(1 + ln((1 + N) / (1 + n_f)))
 
-with N prompts learned, n_f of them holding f (the root of the usual inverse document frequency), and w the family's
-weight. One vector of both families with a common length did worse by 0.9 points of 150 intents.
+with N prompts learned, n_f of them containing f (the root of the usual inverse document frequency), and w the family's
+weight. One vector of both families with a common length did worse by 0.9 points on 150 intents.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ WORDS = Features(chars=(), words=True, pairs=True, bits=16)
 CHARS = Features(chars=(2, 3, 4), words=False, pairs=False, bits=17)
 WEIGHTS = (1.2, 1.0)
 SIZE = (1 << WORDS.bits) + (1 << CHARS.bits)
-"""Features there are."""
+"""Total number of features."""
 
 
 class TopicVector:
-    """Texts as sparse vectors, and how many learned texts hold each feature."""
+    """Texts as sparse vectors, with the document frequency of each feature."""
 
     def __init__(self) -> None:
         self.texts = 0
         self.holding = np.zeros(SIZE, np.uint32)
 
     def of(self, text: str) -> tuple[Buckets, NDArray[np.float32]]:
-        """The features of a text, as often as they stand in it, and their values; both empty for an empty text."""
+        """Return a text's features, with repeats, and their values; both empty for an empty text."""
         words, chars = _families(text)
         ids = np.concatenate((words, chars))
         rarity = 1 + np.log((1 + self.texts) / (1 + self.holding[ids]))
@@ -39,7 +39,7 @@ class TopicVector:
         return ids, values
 
     def count(self, text: str) -> None:
-        """One more text is learned."""
+        """Count a learned text in the document frequencies."""
         self.texts += 1
         self.holding[np.unique(np.concatenate(_families(text)))] += np.uint32(1)
 

@@ -1,8 +1,7 @@
-"""Progressive validation: a router judged on a stream as it would have met it.
+"""Progressive validation: a router evaluated on a stream of requests, with outcomes arriving at their true times.
 
-Each request is routed with what was known when it came, and what came of it is told when it was known, not before: a
-request that took ten seconds teaches nothing to those that arrived meanwhile. So predictions are made before learning,
-and the delay is the true one.
+Each request is routed with what was known when it arrived, and its outcomes are observed when they were known, not
+before: a request that took ten seconds teaches nothing to those that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -17,35 +16,35 @@ from storage.records import Outcome, Request
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request of a stream. Times are Unix seconds, or any other clock that rises."""
+    """One request of a stream. Times are Unix seconds, or any other increasing clock."""
 
     request: Request
     at: float
     done_at: float
-    """When its outcomes were known; at least ``at``."""
+    """Time at which its outcomes were known; at least ``at``."""
     outcomes: tuple[Outcome, ...] = ()
     truth: str | None = None
-    """The route that it should have taken, where somebody knows."""
+    """The route that it should have taken, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalResult:
-    """What a router did with one arrival."""
+    """The router's decision on one arrival."""
 
     arrival: Arrival
     decision: Decision
 
     @property
     def right(self) -> bool | None:
-        """Whether the route was the true one; None where nobody knows."""
+        """Whether the route was the true one; None where that is unknown."""
         return None if self.arrival.truth is None else self.decision.name == self.arrival.truth
 
 
 def validate(router: Router, arrivals: Iterable[Arrival]) -> Iterator[ArrivalResult]:
-    """Route every arrival in the order of their times, telling outcomes at theirs; verdicts as they are made.
+    """Route every arrival in order of time, observing outcomes at their times; yield verdicts as they are made.
 
-    An outcome known at the very moment of another request's arrival is told first. Those still under way when the
-    stream ends are told after it, so that the router may be asked about later streams. Raises what routing raises.
+    An outcome known at the moment of another request's arrival is observed first. Those still pending when the
+    stream ends are observed after it, so that the router may be asked about later streams. Raises what routing raises.
     """
     under_way: list[tuple[float, int, ArrivalResult]] = []
     for number, arrival in enumerate(sorted(arrivals, key=lambda each: each.at)):
@@ -59,7 +58,7 @@ def validate(router: Router, arrivals: Iterable[Arrival]) -> Iterator[ArrivalRes
 
 
 def accuracy(verdicts: Sequence[ArrivalResult]) -> float | None:
-    """Share of the right ones among those whose truth is known; None where none is."""
+    """Return the share of right decisions among those whose truth is known; None where there are none."""
     known = [verdict.right for verdict in verdicts if verdict.right is not None]
     return sum(known) / len(known) if known else None
 
