@@ -37,7 +37,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
 class TrainerGroup(TyperGroup):
-    """Turns what goes wrong into one line on stderr and an exit status."""
+    """The command group: turns an error into one line on stderr and an exit status."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
@@ -66,7 +66,7 @@ def worker(
     draft: Draft = None,
 ) -> None:
     """Train whatever falls due, until Ctrl-C or SIGTERM."""
-    # until the worker takes it, Ctrl-C ends the process: Python's own exception could be lost in a library's callback
+    # until the worker takes over, Ctrl-C ends the process: KeyboardInterrupt could be lost in a library's callback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     settings = load_settings(config)
     if once:
@@ -75,10 +75,10 @@ def worker(
     from storage.store import open_store
     from trainer.worker.app import run_worker
 
-    open_store(settings).close()  # what is wrong with the store is said before anything starts
+    open_store(settings).close()  # reports what is wrong with the store before anything starts
     status = run_worker(settings, draft)
     logging.shutdown()
-    os._exit(status)  # everything is closed; an idle thread of the pool would hold the exit up for seconds
+    os._exit(status)  # everything is closed; an idle pool thread would delay the exit by seconds
 
 
 @app.command()
@@ -211,7 +211,7 @@ def _take_turn(settings: Settings, draft: str | None, as_json: bool) -> None:
 
     if draft is not None:
         with open_store(settings) as store:
-            store.versions.current(draft)  # a name that is not there is told before seconds of loading
+            store.versions.current(draft)  # an unknown name is reported before seconds of loading
     from trainer.worker.priority import lower_priority
     from trainer.worker.schedule import told
     from trainer.worker.tasks import open_turns

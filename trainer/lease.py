@@ -1,4 +1,4 @@
-"""A run's hold on its draft: renewed between batches, let go of politely, noticed when it is lost."""
+"""A run's lease on its draft: renewed between batches, released politely, its loss noticed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from storage.store import Store
 from trainer.shutdown import Stop
 
 RENEWALS = 4
-"""A lease is renewed so many times in its length, so that a slow batch or two do not lose it."""
+"""Renewals in a lease's length, so that a slow batch or two do not lose it."""
 
 
 PAUSE_SECONDS = 0.02
-"""Between two looks at whether there is capacity to spare again."""
+"""Seconds between checks for spare capacity while a run is paused."""
 
 
 class RunStopped(Exception):
@@ -23,7 +23,7 @@ class RunStopped(Exception):
 
 
 class Lease:
-    """Call :meth:`keep` often; it costs nothing most of the time."""
+    """The lease of a run. Call :meth:`keep` often; it is cheap most of the time."""
 
     def __init__(
         self,
@@ -33,16 +33,16 @@ class Lease:
         stop: Stop | None = None,
         why_not: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """While ``why_not`` gives a reason, the run pauses; its lease is kept."""
+        """Hold the lease of ``run``; while ``why_not`` returns a reason, the run pauses and its lease is renewed."""
         self.store, self.run, self.seconds = store, run, seconds
         self.paused = 0.0
-        """Seconds."""
+        """Seconds for which the run was paused."""
         self._why_not = why_not
         self._stop: Stop = stop or threading.Event()
         self._due = time.monotonic() + seconds / RENEWALS
 
     def keep(self) -> None:
-        """Let others run, for as long as they need it, and renew the lease when a quarter of it is over.
+        """Pause while others need the capacity, and renew the lease when a quarter of it is over.
 
         Raises Stopped when a stop was asked for, LeaseLost when another worker has taken the draft.
         """

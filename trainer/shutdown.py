@@ -1,4 +1,4 @@
-"""Being asked to stop: by a signal, by the process above, or by its end."""
+"""Stop requests: by a signal, by the parent process, or by the parent's end."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Protocol
 
 
 class Stop(Protocol):
-    """What tells that the worker was asked to stop: an event of threads or of processes."""
+    """A flag that the worker was asked to stop, such as an event of threading or multiprocessing."""
 
     def is_set(self) -> bool:
-        """Whether it was."""
+        """Return whether a stop was asked for."""
 
 
 @contextmanager
 def stop_on_signals(*numbers: signal.Signals) -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets, so that the run under way gives its requests back.
+    """Yield an event that Ctrl-C or SIGTERM sets, so that the run under way gives its requests back.
 
-    ``numbers`` names other signals. A second one of a kind ends the process at once. The handlers that were there
-    come back at the end. Main thread only.
+    ``numbers`` names other signals. A second one of a kind ends the process at once. The previous handlers are restored
+    at the end. Main thread only.
     """
     stop = threading.Event()
 
@@ -40,22 +40,22 @@ def stop_on_signals(*numbers: signal.Signals) -> Iterator[threading.Event]:
 
 
 class AnyOf:
-    """Set when one of several is."""
+    """A stop flag that is set when one of several is."""
 
     def __init__(self, *stops: Stop) -> None:
         self._stops = stops
 
     def is_set(self) -> bool:
-        """Whether one is."""
+        """Return whether one of them is set."""
         return any(stop.is_set() for stop in self._stops)
 
 
 class Orphaned:
-    """Set when the parent is gone: a child that nobody can stop any more stops by itself. Made in the parent."""
+    """A stop flag that is set when the parent process is gone, so that an orphan ends. Created in the parent."""
 
     def __init__(self) -> None:
         self._parent = os.getpid()
 
     def is_set(self) -> bool:
-        """Asked in the child process."""
+        """Return whether the parent is gone; called in the child process."""
         return os.getppid() != self._parent

@@ -1,8 +1,8 @@
-"""A draft version as a model to train or to score, and a trained model as a folder.
+"""Loading of a draft version as a model, and writing of a trained model as a folder.
 
 Master weights are float32, whatever the checkpoint's own type, and are stored so: a run moves most weights by
-less than bfloat16 can tell apart, and runs build on each other. config.json keeps the checkpoint's type, in
-which a GPU server loads them. An adapter (``lora``) always stands over the draft's number 0.
+less than bfloat16 can represent, and runs build on each other. config.json keeps the checkpoint's type, in
+which a GPU server loads them. An adapter (``lora``) is always based on the draft's number 0.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from storage.store import Store
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 WRITTEN = frozenset({"config.json", "generation_config.json", "osd.json", "READY", "README.md"})
-"""Files of a parent's folder that a candidate does not inherit: it has its own."""
+"""Files of a parent's folder that a candidate does not inherit, having its own."""
 
 
 def load_current(store: Store, version: DraftVersion, device: torch.device) -> nn.Module:
-    """A version as plain weights that will not be trained; an adapter is merged. Raises WeightsDamaged."""
+    """Load a version as plain weights that will not be trained; an adapter is merged. Raises WeightsDamaged."""
     return _load(store, version, merge=True).to(device).requires_grad_(False).train(False)
 
 
 def load_trainable(store: Store, version: DraftVersion, learn: LearnSettings, device: torch.device) -> nn.Module:
-    """A version ready to be trained: all weights, or an adapter over the draft's number 0.
+    """Load a version for training: all weights, or an adapter over the draft's number 0.
 
-    A new adapter starts as no change; one that is there is trained on, with the rank that it has. Full training
+    A new adapter starts as no change; an existing one is trained on, with its own rank. Full training
     of an adapter's version merges it first. Raises WeightsDamaged, and WrongState when an adapter is asked
     for over full weights that were trained already: it could not be stored over number 0.
     """
@@ -56,21 +56,23 @@ def load_trainable(store: Store, version: DraftVersion, learn: LearnSettings, de
 
 
 def require_method(version: DraftVersion, learn: LearnSettings) -> None:
-    """Raises WrongState when ``learn.method`` cannot go on from this version."""
+    """Raise WrongState when ``learn.method`` cannot continue from this version."""
     if learn.method == "lora" and version.kind == "full" and version.number > 0:
         needed = "number 0 or an adapter (`osd drafts promote` one), or learn.method = full"
         raise WrongState(version=version.id, state="trained full weights", action="learn.method = lora", needed=needed)
 
 
 def vocab_size(model: nn.Module) -> int:
-    """Width of its logits."""
+    """Return the width of the model's logits."""
     head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
     return int(cast(torch.Tensor, head.weight).shape[0])
 
 
 def write_model(model: nn.Module, folder: Path, parent: Path, base: str | None = None) -> None:
-    """Write a candidate: a Hugging Face folder with the parent's tokenizer, or a PEFT folder. ``base`` is the digest of
-    the number 0 that an adapter stands over: it goes with the adapter, which fits no other weights."""
+    """Write a candidate: a Hugging Face folder with the parent's tokenizer, or a PEFT folder.
+
+    ``base`` is the digest of the adapter's number 0, stored with the adapter, which fits no other weights.
+    """
     if isinstance(model, PeftModel):
         _write_adapter(model, folder, base)
     else:
@@ -78,7 +80,8 @@ def write_model(model: nn.Module, folder: Path, parent: Path, base: str | None =
 
 
 def write_full(model: nn.Module, folder: Path, parent: Path) -> None:
-    """Write a Hugging Face folder; what is not weights or configuration (the tokenizer) comes from the parent's."""
+    """Write a Hugging Face folder; other files than weights and configuration (the tokenizer) come from the
+    parent's."""
     served = json.loads((parent / "config.json").read_text("utf-8")).get("dtype") if _has_config(parent) else None
     cast(PreTrainedModel, model).save_pretrained(folder)
     if served is not None:
@@ -97,7 +100,7 @@ def _has_config(folder: Path) -> bool:
 
 
 def _write_adapter(model: PeftModel, folder: Path, base: str | None) -> None:
-    """PEFT notes where the base was on this machine, and beside an adapted output layer would keep all of it."""
+    """Write the adapter without PEFT's local path of the base, and without the whole of an adapted output layer."""
     model.save_pretrained(str(folder), save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
     config = folder / "adapter_config.json"
@@ -108,7 +111,7 @@ def _write_adapter(model: PeftModel, folder: Path, base: str | None) -> None:
 
 
 def _load(store: Store, version: DraftVersion, *, merge: bool) -> nn.Module:
-    """A version; an adapter over its base, ready to be trained, or merged into it."""
+    """Load a version; an adapter over its base, ready to be trained, or merged into it."""
     store.versions.verify(version)
     if version.kind != "lora":
         return _read(version, store.versions.folder(version))
@@ -136,10 +139,10 @@ def _damage(version: DraftVersion) -> Iterator[None]:
 
 
 def _with_adapter(model: nn.Module, learn: LearnSettings) -> PeftModel:
-    """LoRA on every linear layer, scaled by 2 as is usual; the same seed gives the same start.
+    """Put LoRA on every linear layer, scaled by 2 as is usual; the same seed gives the same start.
 
     The output layer holds most of what a small draft has to learn, so it is adapted too, with a rank of its own, and
-    the embeddings with the same factors where they are the output layer's weights (docs/training.md has the
+    the embeddings with the same factors where they are tied to the output layer (docs/training.md has the
     measurements).
     """
     head, rank = _name_of_head(model), learn.lora_head_rank
@@ -166,6 +169,6 @@ def _name_of_head(model: nn.Module) -> str:
 
 
 def _names_of_tied(model: nn.Module) -> list[str]:
-    """The embeddings, where the output layer has their weights."""
+    """Return the names of the embeddings that are tied to the output layer."""
     head, embeddings = cast(Any, model).get_output_embeddings(), cast(Any, model).get_input_embeddings()
     return [name for name, part in model.named_modules() if part is embeddings and part.weight is head.weight]

@@ -1,4 +1,4 @@
-"""From kept samples to padded training batches. The one place in osd that shifts positions by one.
+"""Collation of stored samples into padded training batches. The one place in osd that shifts positions by one.
 
 A sample's ``position`` is the index of the token it predicts: its distribution is p(· | tokens[:position]).
 A causal model predicts that token with the logits at column ``position − 1``, the last token it has seen.
@@ -21,7 +21,7 @@ from storage.records import RequestSamples, TokenKind
 Positions = Literal["rejected", "verified"]
 
 LIKE_LENGTH = 16
-"""Requests whose lengths share a bucket of so many tokens may be batched in any order."""
+"""Bucket length in tokens: requests in one bucket may be batched in any order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,12 +51,12 @@ class TrainingBatch:
         return len(self.rows)
 
     def to(self, device: torch.device) -> TrainingBatch:
-        """The same batch on another device."""
+        """Return the same batch on another device."""
         return replace(self, **{f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self)})
 
 
 def select(samples: RequestSamples, positions: Positions) -> RequestSamples:
-    """Only the positions to learn from: where the draft was wrong (the OSD paper), or all that were verified.
+    """Keep the positions to learn from: those where the draft was wrong (the OSD paper), or all that were verified.
 
     A token that the target added after a fully accepted draft is not a mistake of the draft.
     """
@@ -66,10 +66,10 @@ def select(samples: RequestSamples, positions: Positions) -> RequestSamples:
 
 
 def collate(samples: Sequence[RequestSamples], indices: Sequence[int] | None = None) -> TrainingBatch:
-    """One batch of requests that have at least one position each.
+    """Return one batch of requests that have at least one position each.
 
-    ``indices`` names them in ``Batch.requests``; by default 0, 1, … Requests kept with different k are cut
-    to the smallest: what is cut joins the mass outside, which is exact.
+    ``indices`` are their values in ``Batch.requests``; by default 0, 1, … Requests stored with different k are cut
+    to the smallest: what is cut is added to the mass outside, which is exact.
     """
     indices = range(len(samples)) if indices is None else indices
     k = min(s.topk_ids.shape[1] for s in samples)
@@ -96,11 +96,11 @@ def collate(samples: Sequence[RequestSamples], indices: Sequence[int] | None = N
 def plan(
     samples: Sequence[RequestSamples], batch_tokens: int, seed: int | None = None, batch_positions: int | None = None
 ) -> list[list[int]]:
-    """Which requests go together: every one once, in batches of at most ``batch_tokens`` tokens, padding included.
+    """Divide requests into batches of at most ``batch_tokens`` tokens, padding included; return lists of indices.
 
-    With ``batch_positions`` a batch is full as soon as it holds so many positions. Requests of like length go
-    together; with a ``seed``, which of them and in which order is shuffled. A request that is longer than the
-    budget is a batch of its own. Requests without positions are left out.
+    With ``batch_positions`` a batch is full as soon as it holds so many positions. Requests of like length go together;
+    a ``seed`` shuffles which of them and in which order. A request that is longer than the budget is a batch of its
+    own. Requests without positions are left out.
     """
     chance = random.Random(seed)
     lengths = {i: context_length(s) for i, s in enumerate(samples) if len(s)}
@@ -116,21 +116,21 @@ def plan(
 
 
 def batches(samples: Sequence[RequestSamples], batch_tokens: int, seed: int | None = None) -> Iterator[TrainingBatch]:
-    """The batches of :func:`plan`, each collated when it is asked for."""
+    """Yield the batches of :func:`plan`, each collated on demand."""
     for chunk in plan(samples, batch_tokens, seed):
         yield collate([samples[i] for i in chunk], chunk)
 
 
 def context_length(samples: RequestSamples) -> int:
-    """How many tokens the draft must see to predict the last position: nothing after it is fed."""
+    """Return the number of tokens that predict the last position; later ones are not fed."""
     return int(samples.positions[-1])
 
 
 def predict(model: nn.Module, batch: TrainingBatch) -> Tensor:
-    """(m, v) float32 logits that predict the batch's positions.
+    """Return the logits that predict the batch's positions, shape (m, v), float32.
 
-    The hidden states are picked before the output layer, by a hook on it, so that a vocabulary's worth of
-    logits is computed for m positions and not for b × t, and whatever the model does to logits still happens.
+    The hidden states are selected before the output layer, by a hook on it, so that logits are computed for m positions
+    and not for b × t, and the model's own changes to logits (scaling, softcapping) still apply.
     """
     head = model.get_output_embeddings()  # type: ignore[operator]
 
@@ -149,14 +149,14 @@ def predict(model: nn.Module, batch: TrainingBatch) -> Tensor:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where its weights are."""
+    """Return the device of the model's weights."""
     return next(model.parameters()).device
 
 
 def _within(
     order: list[int], lengths: dict[int, int], batch_tokens: int, positions: dict[int, int], enough: int
 ) -> Iterator[list[int]]:
-    """Runs of ``order`` whose padded size stays within the budget, each ended once it has ``enough`` positions."""
+    """Yield runs of ``order`` whose padded size is within the budget, ended once they have ``enough`` positions."""
     chunk: list[int] = []
     longest = 0
     for i in order:

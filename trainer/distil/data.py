@@ -1,7 +1,7 @@
-"""What a run trains on, and what judges its candidate.
+"""The requests that a run trains on, and those that judge its candidate.
 
 Judges are requests that the candidate has not seen: those held out, and those that came while it was trained and
-that no run has claimed yet. Both are taken from the stretch of traffic that the run was trained on: where traffic
+that no run has claimed yet. Both come from the stretch of traffic that the run was trained on: where traffic
 has moved on, older requests would hold a draft to what nobody asks any more.
 """
 
@@ -18,60 +18,61 @@ from storage.store import Store
 from trainer.distil.collate import select
 
 WHOLE = 0.05
-"""Kept probabilities and the mass outside may miss 1 by so much: float16 rounds, and more is another mistake."""
+"""Tolerance for the sum of stored probabilities and the mass outside: float16 rounds; a larger error is another
+fault."""
 CHUNK = 16
-"""Requests read at a time when it is not known how many are recent enough."""
+"""Requests read at a time when it is unknown how many are recent enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """Requests to train on."""
+    """The requests to train on."""
 
     claimed: list[RequestSamples]
     """Oldest first."""
     replayed: list[RequestSamples]
-    """Of earlier runs, newest first."""
+    """Requests of earlier runs, newest first."""
     unusable: int = 0
     """Requests left out: of another vocabulary, or not a distribution."""
 
     @property
     def all(self) -> list[RequestSamples]:
-        """New and replayed."""
+        """New and replayed requests."""
         return self.claimed + self.replayed
 
     @property
     def counts(self) -> dict[str, int]:
-        """For the run's result."""
+        """The number of requests of each kind, for the run's result."""
         return {"claimed": len(self.claimed), "replayed": len(self.replayed), "unusable": self.unusable}
 
     def positions(self, learn: LearnSettings) -> int:
-        """How many of their positions ``learn.positions`` trains on."""
+        """Return the number of their positions that ``learn.positions`` trains on."""
         return sum(len(select(s, learn.positions)) for s in self.all)
 
 
 @dataclass(frozen=True, slots=True)
 class Judges:
-    """Requests to judge on, newest first."""
+    """The requests to judge by, newest first."""
 
     held_out: list[RequestSamples]
     fresh: list[RequestSamples]
-    """Not claimed by any run yet."""
+    """Not yet claimed by any run."""
     trained: list[RequestSamples]
-    """Trained on: only where there are too few others."""
+    """Trained on; used only where there are too few others."""
 
     @property
     def all(self) -> list[RequestSamples]:
-        """All of them."""
+        """Held-out, fresh and trained-on requests."""
         return self.held_out + self.fresh + self.trained
 
     @property
     def counts(self) -> dict[str, int]:
-        """For the evidence."""
+        """The number of requests of each kind, for the evidence."""
         return {"held_out": len(self.held_out), "fresh": len(self.fresh), "trained_on": len(self.trained)}
 
 
 def gather(store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int) -> TrainingData:
-    """What the run claimed and ``learn.replay_requests`` of earlier runs, without those that cannot be used.
+    """Return what the run claimed and ``learn.replay_requests`` of earlier runs, without unusable ones.
 
     Raises SegmentDamaged.
     """
@@ -86,7 +87,8 @@ def gather(store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int
 
 
 def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
-    """Whether a draft with this vocabulary can learn from a request: one that it cannot must not fail every run."""
+    """Return whether a draft with this vocabulary can learn from a request; one that it cannot must not fail every
+    run."""
     if not len(samples):
         return False
     ids = samples.tokens.min(), samples.topk_ids.min(), samples.tokens.max() + 1, samples.topk_ids.max() + 1
@@ -98,7 +100,7 @@ def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
 def call_judges(
     store: Store, draft: str, material: TrainingData, gate: GateSettings, vocab_size: int, tested: int = 0
 ) -> Judges:
-    """The newest unseen requests, ``gate.requests`` at most, no older than what was trained on.
+    """Return the newest unseen requests, at most ``gate.requests``, no older than what was trained on.
 
     Where they and the ``tested`` ones, which have judged already, are fewer than ``gate.min_requests``, the newest
     claimed ones make up the number. Raises SegmentDamaged.
@@ -120,7 +122,7 @@ def call_judges(
 
 
 def read_since(store: Store, request_ids: Sequence[str], since: float) -> list[RequestSamples]:
-    """Of requests given newest first, those that are not older; what is older is not read to the end."""
+    """Read requests given newest first until one is older than ``since``; return those that are not."""
     found: list[RequestSamples] = []
     for i in range(0, len(request_ids), CHUNK):
         some = store.samples.read(request_ids[i : i + CHUNK])

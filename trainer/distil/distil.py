@@ -1,4 +1,4 @@
-"""Distillation: a draft's weights, kept samples, and the loss that ``[learn]`` names. OSD Eqs. 2 and 4."""
+"""Distillation of a draft on stored samples, with the loss that ``[learn]`` names. OSD Eqs. 2 and 4."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from trainer.distil.optimizer import Schedule, adamw, scale, steps_done
 log = logging.getLogger("osd.trainer")
 
 CURVE = 32
-"""Points of a loss curve at most."""
+"""Maximum number of points of a loss curve."""
 
 
 @dataclass(frozen=True, slots=True)
 class DistilProgress:
-    """Where a distillation stands."""
+    """The progress of a distillation."""
 
     step: int
     steps: int
@@ -40,27 +40,27 @@ class DistilProgress:
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """What a distillation did."""
+    """The result of a distillation."""
 
     steps: int
     requests: int
     positions: int
-    """Positions trained on, once for each epoch."""
+    """Positions trained on, counted once an epoch."""
     loss_first: float
-    """Mean loss a position in the first epoch."""
+    """Mean loss per position in the first epoch."""
     loss_last: float
-    """Mean loss a position in the last epoch."""
+    """Mean loss per position in the last epoch."""
     loss_curve: tuple[float, ...]
     """Mean loss of the batches in each of at most CURVE equal stretches of steps."""
     seconds: float
 
 
 class NotFinite(Exception):
-    """The loss or the gradient stopped being a number."""
+    """The loss or the gradient became NaN or infinite."""
 
 
 Between = Callable[[DistilProgress], None]
-"""Called between two batches: the place for a heartbeat, for letting others run, and for stopping by an exception."""
+"""A callback between two batches: for a heartbeat, for letting others run, or for stopping by an exception."""
 
 
 def distil(
@@ -73,13 +73,14 @@ def distil(
     optimizer: torch.optim.AdamW | None = None,
     slices: Slices | None = None,
 ) -> Distilled:
-    """Train ``model`` in place on ``samples`` for ``learn.epochs``; only parameters that ask for a gradient move.
-    ``optimizer`` goes on from earlier runs (:func:`trainer.distil.optimizer.adamw`); by default it is fresh.
+    """Train ``model`` in place on ``samples`` for ``learn.epochs``; only parameters that require a gradient change.
+
+    ``optimizer`` continues from earlier runs (:func:`trainer.distil.optimizer.adamw`); by default it is fresh.
     ``slices`` cuts each step's batch, to let others have the device in between.
 
     At least one request must have positions of the kind that ``learn.positions`` names. The model's parameters
     are float32; on a GPU the forward pass runs in bfloat16. Raises NotFinite, and whatever ``between``
-    raises; the model is then half trained and is to be thrown away.
+    raises; the model is then half trained and must be discarded.
     """
     started = time.perf_counter()
     chosen = [s for s in (select(s, learn.positions) for s in samples) if len(s)]
@@ -109,14 +110,14 @@ def distil(
 
 
 def loss_curve(losses: Sequence[float], points: int = CURVE) -> tuple[float, ...]:
-    """Means of ``losses`` (n,) over min(n, points) stretches of as equal length as can be."""
+    """Return the means of ``losses`` (n,) over min(n, points) stretches of nearly equal length."""
     count = min(len(losses), points)
     edges = [i * len(losses) // count for i in range(count + 1)] if count else [0]
     return tuple(round(sum(losses[a:b]) / (b - a), 6) for a, b in pairwise(edges))
 
 
 def loss_of(model: nn.Module, batch: TrainingBatch, measure: Distance, temperature: float) -> Tensor:
-    """(m,) the distance at each of the batch's positions."""
+    """Return the distance at each of the batch's positions, shape (m,)."""
     logits = predict(model, batch)
     log_p = target_log_probs(batch.topk_logprobs, batch.outside, logits.shape[1], temperature)
     return measure(log_p, draft_log_probs(logits, batch.topk_ids, temperature))
@@ -134,7 +135,7 @@ def _step(
     learn: LearnSettings,
     optimizer: torch.optim.Optimizer,
 ) -> float:
-    """One step on the mean over ``size`` positions; its gradient is summed part after part."""
+    """Take one step on the mean loss over ``size`` positions, summing gradients over the parts; return that loss."""
     optimizer.zero_grad(set_to_none=True)
     value = 0.0
     for batch in parts:

@@ -1,21 +1,21 @@
-"""Is the candidate better than what serves now? Not proven better, not published.
+"""The gate: a candidate is published only if it is proven better than the version that serves.
 
 Both are scored at the same positions of the same requests, with the acceptance rule of the engine. Positions of
 one request depend on each other, so requests are the unit of chance: the difference is a ratio of sums over
-requests, its standard error is clustered by request, and its lower limit is Student's t with n − 1 degrees.
+requests, its standard error is clustered by request, and its lower limit uses Student's t with n − 1 degrees.
 
 A request judges before it is trained on: one that was just claimed is scored by the candidate that the last run left,
-which has not seen it. The candidate that comes of the run is that one trained further, so this is the gain of the line
-of training, each request heard once and unseen (progressive validation). Held-out requests and those that came
+which has not seen it. This run's candidate is that one trained further, so this measures the gain of the line
+of training, each request scored once and unseen (progressive validation). Held-out requests and those that came
 meanwhile are scored by the candidate itself.
 
-Only the target's top k and the mass outside are known. The two ends for Σ min(p, q) are: nothing outside
-overlaps, or min(p_out, q_out) does. Both models are scored at the lower end. A candidate that gathers its
+Only the target's top k and the mass outside are known. The two bounds of Σ min(p, q) are: nothing outside
+overlaps, or min(p_out, q_out) does. Both models are scored at the lower bound. A candidate that gathers its
 mass outside the target's likeliest tokens gains nothing by it; ``unknown`` in the evidence is the width.
 
-When only rejected positions were kept, they were chosen by the current draft's mistakes, and any other draft
-looks better there. Then the measure is how often the draft's first choice is the token that was emitted,
-over the whole output, which needs no distribution and is chosen by nobody.
+When only rejected positions were stored, they were selected by the current draft's mistakes, and any other draft
+looks better there. Then the measure is how often the draft's first choice is the emitted token,
+over the whole output, which needs no distribution and is not selected.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ Array = npt.NDArray[np.float64]
 Measure = Literal["expected_acceptance", "agreement"]
 
 SCORING_TOKENS = 4096
-"""Tokens of a batch that is scored, padding included."""
+"""Tokens in a scoring batch, padding included."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftScores:
-    """What a draft would win, summed over each request's positions. (n,) each."""
+    """A draft's scores, summed over each request's positions; (n,) each."""
 
     positions: Array
     expected: Array
-    """Σ_v min(p, q) over the kept tokens."""
+    """Σ_v min(p, q) over the stored tokens."""
     unknown: Array
-    """min(p_out, q_out): how much more it may be."""
+    """min(p_out, q_out), by which the true value may be higher."""
     agreement: Array
-    """Positions where the draft's first choice is the token that was emitted."""
+    """Positions where the draft's first choice is the emitted token."""
 
     def of(self, measure: Measure) -> Array:
-        """The sums of one measure."""
+        """Return the sums of one measure."""
         return self.expected if measure == "expected_acceptance" else self.agreement
 
 
 @dataclass(frozen=True, slots=True)
 class PairedScores:
-    """What two drafts scored on the same requests."""
+    """The scores of two drafts on the same requests."""
 
     measure: Measure
     before: DraftScores
@@ -80,18 +80,18 @@ class Comparison:
     difference: float
     standard_error: float
     lower: float
-    """One-sided lower limit of the difference at ``confidence``; minus infinity with fewer than two requests."""
+    """One-sided lower limit of the difference at ``confidence``; −∞ with fewer than two requests."""
     confidence: float
 
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """What the gate decided and why."""
+    """The gate's decision and its evidence."""
 
     better: bool
-    """It may be published."""
+    """Whether the candidate may be published."""
     worse: bool
-    """By more than a standard error: training does not go on from it. What is neither is too close to call."""
+    """Worse by more than a standard error: training does not continue from it. Neither means too close to call."""
     evidence: dict[str, Any]
 
 
@@ -119,12 +119,12 @@ def score(
 
 
 def joined(scores: Sequence[DraftScores]) -> DraftScores:
-    """Scores of several lots of requests as one."""
+    """Concatenate the scores of several sets of requests."""
     return DraftScores(*(np.concatenate([getattr(each, f.name) for each in scores]) for f in fields(DraftScores)))
 
 
 def compare(positions: Array, before: Array, after: Array, confidence: float) -> Comparison:
-    """The difference of Σ after / Σ positions and Σ before / Σ positions, from (n,) sums by request.
+    """Return the difference of Σ after / Σ positions and Σ before / Σ positions, from (n,) sums by request.
 
     A ratio estimator: with residuals e_r = (after_r − before_r) − D · positions_r, its variance is
     n / (n − 1) · Σ e_r² / (Σ positions)².
@@ -148,7 +148,7 @@ def hear(
     judges: Iterable[RequestSamples],
     between: Callable[[], None] = lambda: None,
 ) -> PairedScores | None:
-    """Score both drafts on requests that neither has been trained on; None when they have no positions."""
+    """Score both drafts on requests that neither was trained on; None when they have no positions."""
     measure, judges = comparable(judges)
     if not judges:
         return None
@@ -156,10 +156,10 @@ def hear(
 
 
 def judge(heard: Sequence[PairedScores | None], gate: GateSettings) -> GateDecision:
-    """Whether acceptance is higher by ``min_gain`` at least, with the confidence that is asked for.
+    """Return whether acceptance is higher by at least ``min_gain``, with the required confidence.
 
-    What was heard is pooled. Where some can only be measured by agreement, that is the measure of all of it, and what
-    was measured over chosen positions is left out.
+    The scores are pooled. Where some can only be measured by agreement, that is the measure of all, and what
+    was measured over selected positions is left out.
     """
     given = [each for each in heard if each is not None]
     measure: Measure = "agreement" if any(h.measure == "agreement" for h in given) else "expected_acceptance"
@@ -174,7 +174,7 @@ def judge(heard: Sequence[PairedScores | None], gate: GateSettings) -> GateDecis
 
 
 def evidence_of(measure: Measure, result: Comparison, before: DraftScores, after: DraftScores) -> dict[str, Any]:
-    """What is kept beside a version: plain numbers, ready for JSON."""
+    """Return the evidence that is stored with a version, as plain numbers for JSON."""
     total = result.positions
     return {
         "measure": measure,
@@ -194,7 +194,7 @@ def evidence_of(measure: Measure, result: Comparison, before: DraftScores, after
 
 
 def comparable(judges: Iterable[RequestSamples]) -> tuple[Measure, list[RequestSamples]]:
-    """The measure that is fair on these requests, and the positions it is taken at."""
+    """Return the fair measure for these requests, and the requests with the positions it is taken at."""
     kept = [s for s in judges if len(s.tokens) > s.prompt_len]
     if any(only_mistakes(s) for s in kept):
         return "agreement", [whole_output(s) for s in kept]
@@ -202,13 +202,13 @@ def comparable(judges: Iterable[RequestSamples]) -> tuple[Measure, list[RequestS
 
 
 def only_mistakes(samples: RequestSamples) -> bool:
-    """Whether only the positions that the draft got wrong were kept. The first token may be missing in any case."""
+    """Return whether only wrongly drafted positions were stored. The first token may be missing in any case."""
     outputs = len(samples.tokens) - samples.prompt_len
     return len(samples) < outputs - 1 and bool((samples.kinds == TokenKind.REJECTED).all())
 
 
 def whole_output(samples: RequestSamples) -> RequestSamples:
-    """Every token of the output as a position, with the emitted token for a distribution."""
+    """Return the request with every output token as a position, the emitted token being its distribution."""
     tokens = samples.tokens[samples.prompt_len :]
     m = len(tokens)
     return replace(

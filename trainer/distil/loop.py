@@ -1,13 +1,13 @@
 """One training run of one draft: claim → collate → distil → gate → publish.
 
-    trainer.distil.data    what to train on, and who judges
-    trainer.distil.checkpoints     versions as models, models as folders
+    trainer.distil.data    requests to train on and to judge by
+    trainer.distil.checkpoints     loading and writing of models
     trainer.distil.distil      training itself
     trainer.distil.gate        is it better?
-    trainer.distil.publish     what follows from that
-    trainer.lease       nobody else trains this draft meanwhile
+    trainer.distil.publish     publishes or rejects the candidate
+    trainer.lease       keeps others from training this draft meanwhile
 
-What is to be done and who does it stands in the database: a run that dies at any point leaves its lease to run
+All state is in the database: a run that dies at any point leaves its lease to run
 out, and the next one claims the same requests.
 
 A few requests move a draft less than the gate can tell from chance. So training goes on from a candidate that was
@@ -62,14 +62,13 @@ def run_once(
     retry: bool = True,
     why_not: Callable[[], str | None] = lambda: None,
 ) -> TrainingRun | None:
-    """Train a draft on what waits for it. None when nothing is due. ``retry``: see ``store.runs.claim``. While
-    ``why_not`` gives a reason, the run pauses.
+    """Train a draft on the requests waiting for it; None when nothing is due.
 
-    The run that comes back is PUBLISHED, REJECTED, FAILED (stopped by ``stop``) or LOST (another worker took the
-    draft over; nothing of this run remains). ``watcher`` sees the progress of training; ``memory`` holds the
-    optimizer's moments between the runs of one process. Raises LeaseHeld while another worker trains the draft,
-    UnknownDraft, and for a run that failed, whose requests are free again: TrainingFailed, WeightsDamaged (the
-    version is quarantined), StoreError.
+    The returned run is PUBLISHED, REJECTED, FAILED (stopped by ``stop``) or LOST (another worker took the draft over;
+    nothing of this run remains). ``watcher`` is called with the progress of training; ``memory`` holds the optimizer's
+    moments between the runs of one process. ``retry`` is as in ``store.runs.claim``. While ``why_not`` returns a
+    reason, the run pauses. Raises LeaseHeld while another worker trains the draft, UnknownDraft, and for a failed run,
+    whose requests are free again: TrainingFailed, WeightsDamaged (the version is quarantined), StoreError.
     """
     settings = of_draft(store, settings, draft)
     run = store.runs.claim(draft, holder, **claim_terms(settings), retry=retry)
@@ -80,13 +79,13 @@ def run_once(
 
 
 def of_draft(store: Store, settings: Settings, draft: str) -> Settings:
-    """The settings, with those of ``[learn]`` that the draft has of its own. Raises UnknownDraft."""
+    """Return the settings with the draft's own overrides of ``[learn]``. Raises UnknownDraft."""
     own = store.versions.options(draft)
     return settings.model_copy(update={"learn": settings.learn.model_copy(update=own)}) if own else settings
 
 
 def claim_terms(settings: Settings) -> dict[str, Any]:
-    """When a run is due, what it may take and how long its lease lives: for ``store.runs.claim…``."""
+    """Return the arguments of ``store.runs.claim…``: when a run is due, what it may take, and its lease's length."""
     learn = settings.learn
     return {
         "min_requests": learn.interval_requests,
@@ -98,7 +97,7 @@ def claim_terms(settings: Settings) -> dict[str, Any]:
 
 
 def conduct(store: Store, run: TrainingRun, train: Callable[[], TrainingRun]) -> TrainingRun:
-    """Train, and end the run in order when that fails; answers and raises as :func:`run_once`."""
+    """Run ``train``, and end the run in order when that fails; returns and raises as :func:`run_once`."""
     try:
         return train()
     except LeaseLost as error:
@@ -126,7 +125,7 @@ def conduct(store: Store, run: TrainingRun, train: Callable[[], TrainingRun]) ->
 def _train(
     store: Store, settings: Settings, run: TrainingRun, lease: Lease, watcher: Watcher, memory: Memory
 ) -> TrainingRun:
-    """The loop proper, for a run that is claimed."""
+    """Train, judge and settle a claimed run."""
     learn, device = settings.learn, choose_device(settings.worker.device)
     reject_abandoned(store, run)
     parent = store.versions.get(run.parent)
@@ -163,8 +162,8 @@ def _train(
 
 
 def _fail(store: Store, run: TrainingRun, reason: str, *, blame: bool = False, **facts: bool) -> TrainingRun:
-    """End the run and free its requests, which may be why (``blame``); when even that cannot be written, the lease will
-    run out."""
+    """End the run as FAILED and free its requests, as suspects if ``blame``; if that cannot be written the lease
+    expires."""
     log.warning("training run %s ended: %s", run.id, reason, extra={"action": "run_failed", "run": run.id})
     try:
         return store.runs.finish(run, RunState.FAILED, result={"reason": reason, **facts}, blame=blame)
@@ -174,7 +173,7 @@ def _fail(store: Store, run: TrainingRun, reason: str, *, blame: bool = False, *
 
 
 def _set_aside(store: Store, error: SegmentDamaged) -> None:
-    """What lies in a segment that cannot be read would fail every run, as judges too."""
+    """Set aside the requests of an unreadable segment: it would fail every run, as judges too."""
     with suppress(StoreError):
         count = store.suspects.set_aside_segment(str(error.facts["segment"]), str(error))
         log.warning("%d requests were set aside: %s", count, error, extra={"action": "set_aside"})

@@ -1,14 +1,14 @@
-"""How far a draft is from its target, at positions where the target's top-k log-probabilities were kept.
+"""Distances between draft and target, at positions where the target's top-k log-probabilities were stored.
 
-Shapes: m positions, k kept tokens, v tokens of the draft's vocabulary, c outcomes.
+Shapes: m positions, k stored tokens, v tokens of the draft's vocabulary, c outcomes.
 
-What is kept of the target's distribution p is its k likeliest tokens and the mass outside them. Every
-loss here is therefore taken on the *coarsening* of p and q to c = k + 1 outcomes: each kept token, and
+Of the target's distribution p, the k likeliest tokens and the mass outside them are stored. Every
+loss here is therefore taken on the *coarsening* of p and q to c = k + 1 outcomes: each stored token, and
 "any other token". The draft's q is known in full, so its coarsening is exact. Merging outcomes never
 raises an f-divergence, so each loss is a lower bound of its full-vocabulary value, and equals it when
 k = v (then c = k and there is no outcome outside).
 
-All are the distances D of Eqs. 2 to 4 of the OSD paper; the mean over positions is the caller's.
+All are the distances D of Eqs. 2 to 4 of the OSD paper; the caller takes the mean over positions.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from torch.autograd.function import once_differentiable
 Distance = Callable[[Tensor, Tensor], Tensor]
 
 LOWEST_LOGPROB = -65504.0
-"""float16's least finite number. A kept log-probability of minus infinity is read as this: no loss is infinite."""
+"""float16's least finite number, which replaces a stored −∞ so that no loss is infinite."""
 LEAST_OUTSIDE = 2.0**-24
-"""The smallest mass outside that float32 tells from none. An outside mass of 0 is read as this, for the same reason."""
+"""The smallest float32 mass distinguishable from none, which replaces an outside mass of 0 for the same reason."""
 
 
 def target_log_probs(topk_logprobs: Tensor, outside: Tensor, vocab_size: int, temperature: float = 1.0) -> Tensor:
-    """(m, c) log p of the coarsened target at temperature τ, from (m, k) kept log-probabilities and (m,) mass outside.
+    """Return log p of the coarsened target at temperature τ, (m, c), from (m, k) log-probabilities and (m,) mass
+    outside.
 
-    p_τ(v) ∝ p(v)^(1/τ). For kept tokens that is exact. The tokens outside are known only by their sum o, so
+    p_τ(v) ∝ p(v)^(1/τ). For stored tokens that is exact. The tokens outside are known only by their sum o, so
     they are taken as equally likely, o / (v − k) each, and their tempered mass is (v − k)·(o / (v − k))^(1/τ).
     At τ = 1 this is o itself, whatever the tokens are; at τ > 1 it is the most that they can weigh, at
-    τ < 1 the least (Jensen). Renormalised, which also takes out the rounding of float16.
+    τ < 1 the least (Jensen). Renormalised, which also removes the rounding of float16.
     """
     kept = topk_logprobs.clamp(min=LOWEST_LOGPROB) / temperature
     rest = vocab_size - topk_logprobs.shape[1]
@@ -46,7 +47,7 @@ def target_log_probs(topk_logprobs: Tensor, outside: Tensor, vocab_size: int, te
 
 
 def draft_log_probs(logits: Tensor, topk_ids: Tensor, temperature: float = 1.0) -> Tensor:
-    """(m, c) log q of the coarsened draft at temperature τ, from (m, v) logits and the (m, k) ids that the target kept.
+    """Return log q of the coarsened draft at temperature τ, (m, c), from (m, v) logits and the (m, k) stored ids.
 
     The outcome outside is logsumexp over the v − k other logits, not 1 − Σ q: it keeps its precision when the
     draft agrees with the target and almost nothing is left.
@@ -59,10 +60,10 @@ def draft_log_probs(logits: Tensor, topk_ids: Tensor, temperature: float = 1.0) 
 
 
 class _CoarseLogits(torch.autograd.Function):
-    """(m, v) logits and (m, k) ids → (m, k + 1): the gathered logits, and logsumexp of all the others.
+    """A coarsening of (m, v) logits by (m, k) ids to (m, k + 1): the gathered logits, and logsumexp of all the others.
 
-    By hand, because the plain form (scatter minus infinity, logsumexp) passes over (m, v) twice as often,
-    and that is most of what a small draft's training costs.
+    Written by hand, because the plain form (scatter −∞, logsumexp) passes over (m, v) twice as often,
+    and that is most of the cost of training a small draft.
     """
 
     @staticmethod
@@ -78,33 +79,33 @@ class _CoarseLogits(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         weights, total, topk_ids = ctx.saved_tensors
-        spread = weights * (grad[:, -1:] / total)  # softmax over the others; 0 at the kept ids
+        spread = weights * (grad[:, -1:] / total)  # softmax over the others; 0 at the stored ids
         return spread.scatter_(1, topk_ids, grad[:, :-1]), None
 
 
 def forward_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """(m,) D_KL(p ‖ q) = Σ p (log p − log q), from (m, c) each. Eq. 3."""
+    """Return (m,) D_KL(p ‖ q) = Σ p (log p − log q), from (m, c) each. Eq. 3."""
     return (log_p.exp() * (log_p - log_q)).sum(dim=1)
 
 
 def reverse_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """(m,) D_KL(q ‖ p) = Σ q (log q − log p). Eq. 3."""
+    """Return (m,) D_KL(q ‖ p) = Σ q (log q − log p). Eq. 3."""
     return forward_kl(log_q, log_p)
 
 
 def jsd(log_p: Tensor, log_q: Tensor, beta: float = 0.5) -> Tensor:
-    """(m,) JSD[β] = β D_KL(p ‖ p_β) + (1 − β) D_KL(q ‖ p_β) with p_β = β p + (1 − β) q, 0 < β < 1. Eq. 3."""
+    """Return (m,) JSD[β] = β D_KL(p ‖ p_β) + (1 − β) D_KL(q ‖ p_β) with p_β = β p + (1 − β) q, 0 < β < 1. Eq. 3."""
     mixture = torch.logaddexp(log_p + math.log(beta), log_q + math.log1p(-beta))
     return beta * forward_kl(log_p, mixture) + (1 - beta) * forward_kl(log_q, mixture)
 
 
 def total_variation(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """(m,) ½ Σ |p − q| = 1 − Σ min(p, q): the chance that a token drawn from the coarsened q is rejected."""
+    """Return (m,) ½ Σ |p − q| = 1 − Σ min(p, q): the chance that a token drawn from the coarsened q is rejected."""
     return 0.5 * (log_p.exp() - log_q.exp()).abs().sum(dim=1)
 
 
 def distance(name: str, jsd_beta: float = 0.5) -> Distance:
-    """The distance that ``learn.loss`` names: a function of log p and log q, (m, c) each, to (m,)."""
+    """Return the distance that ``learn.loss`` names: a function of log p and log q, (m, c) each, to (m,)."""
     known: dict[str, Distance] = {
         "forward_kl": forward_kl,
         "reverse_kl": reverse_kl,

@@ -1,7 +1,7 @@
-"""Training batches in slices that take no longer than is asked for, by what slices took so far.
+"""Micro-batches of a time limit, sized by the measured pace.
 
-The gradient of a batch is the sum over its slices, so a slice more or less changes rounding and nothing else. A request
-is never divided: the shortest slice is one request, forwards and backwards, and the optimizer's step is one for all.
+The gradient of a batch is the sum over its slices, so their number changes rounding and nothing else. A request
+is never divided: the shortest slice is one request, forward and backward, and the optimizer takes one step for all.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from trainer.distil.collate import context_length
 NEWEST = 0.3
 """Weight of the newest slice in the measured pace."""
 FIRST_TOKENS = 64
-"""Of the first slice, before anything was measured."""
+"""Tokens of the first slice, before anything was measured."""
 
 
 class Slices:
-    """Of one run; ``between`` is called after each: the place to wait while others need the device."""
+    """The micro-batches of one run; ``between`` is called after each, to wait while others need the device."""
 
     def __init__(self, seconds: float, between: Callable[[], None]) -> None:
         self.seconds, self._between = seconds, between
         self._per_token: float | None = None
 
     def cut(self, samples: Sequence[RequestSamples], chunk: Sequence[int]) -> Iterator[list[int]]:
-        """The chunk's indices into ``samples``, some at a time; what is done with them until the next is measured."""
+        """Yield the chunk's indices into ``samples`` slice by slice, timing the caller's work between them."""
         tokens = FIRST_TOKENS if self._per_token is None else self.seconds / self._per_token
         left = list(chunk)
         while left:

@@ -1,4 +1,4 @@
-"""Distilling a draft offline, on all that a store holds: the upper bound that online learning is held against."""
+"""Offline distillation of a draft on all stored samples: the upper bound for online learning."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from trainer.shutdown import Stop
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which samples to train on: those of a file, or of the store; held-out ones too, there is no gate here."""
+    """The samples to train on: of a file or of the store, held-out ones included, as there is no gate here."""
 
     samples: Path | None = None
-    """A file that `osd replay export` wrote; None is the store that the settings name."""
+    """A file that `osd replay export` wrote; None means the store that the settings name."""
     routes: Sequence[str] | None = None
     since: float | None = None
-    """Unix seconds; requests from then on."""
+    """Unix seconds of the earliest request."""
     until: float | None = None
-    """Unix seconds; requests before then."""
+    """Unix seconds before which requests must lie."""
     requests: int | None = None
-    """The newest so many, at most."""
+    """Maximum number, the newest ones being taken."""
 
     def read(self, settings: Settings) -> list[RequestSamples]:
-        """The chosen requests, oldest first. Raises SegmentDamaged, BadInput, StoreError."""
+        """Return the selected requests, oldest first. Raises SegmentDamaged, BadInput, StoreError."""
         if self.samples is not None:
             return self._of_file(self.samples)
         with open_store(settings) as store:
@@ -71,10 +71,10 @@ def distil_offline(
     stop: Stop | None = None,
     watcher: Watcher = lambda _: None,
 ) -> dict[str, Any]:
-    """Train all weights of the draft for ``settings.learn.epochs`` and write ``out``, a folder that must be new.
+    """Train all weights of the draft for ``settings.learn.epochs``, write ``out`` (a new folder), and return a summary.
 
-    What was done, ready for JSON. Raises BadInput when there is nothing to learn or ``out`` exists, ModelNotLoaded,
-    StoreWriteFailed, and TrainingFailed when it was stopped or the loss became no number; nothing is written then.
+    The summary is ready for JSON. Raises BadInput when there is nothing to learn or ``out`` exists, ModelNotLoaded,
+    StoreWriteFailed, and TrainingFailed when it was stopped or the loss was not finite; nothing is written then.
     """
     if out.exists():
         raise BadInput(reason=f"{out} exists; give the name of a new folder.")

@@ -1,8 +1,8 @@
-"""AdamW, its step size, and what of it outlives a run.
+"""AdamW, its learning rate, and its state between runs.
 
-A run online is short: a few dozen steps. A fresh AdamW knows no scale yet, so its first steps move every weight by
-the full step size whatever its gradient; begun anew each run, that is most of the run. So its moments are kept for
-the run that goes on from the version they led to. Measured on four domains, eight requests a run, this is worth more
+A run online is short: a few dozen steps. A fresh AdamW has no estimate of scale, so its first steps move every weight
+by the full step size whatever its gradient; begun anew each run, that is most of the run. So its moments are kept for
+the run that continues from the version they led to. Measured on four domains, eight requests a run, this is worth more
 than twice the passes (docs/training.md). They are kept in the worker's memory only: after a restart they warm up again.
 """
 
@@ -20,26 +20,29 @@ from osd.models.lora.tied import ties
 from storage.settings import LearnSettings
 
 WARMUP = 10
-"""Steps in which the step size of a fresh AdamW rises to its peak."""
+"""Warm-up steps of a fresh AdamW."""
 
 FLOOR = 0.1
-"""Share of the peak that a linear schedule ends at."""
+"""Share of the peak learning rate at which a linear schedule ends."""
 RATE_TIMES_WIDTH = 0.4
-"""Step size · hidden size where no step size is set: the wider the layers, the smaller a step may be."""
+"""Learning rate · hidden size where no rate is set: the wider the layers, the smaller a step may be."""
 ADAPTER_RATE_TIMES_WIDTH = 1.0
-"""The same for an adapter's factors B; its A take ``learn.lora_ratio`` times smaller steps."""
+"""The same for an adapter's B factors; its A factors take ``learn.lora_ratio`` times smaller steps."""
 HEAD_FASTER = 2.0
-"""An adapter's factors at the output layer take so many times larger steps: a new word there has all its way to go."""
+"""Multiple of the learning rate for an adapter's factors at the output layer, where new words have furthest to go."""
 
 Schedule = Literal["constant", "linear", "cosine"]
-"""``linear`` (down to a tenth in every run) for a draft whose learning goes on: each run ends on weights that are
-settled enough to serve. ``cosine`` (down to 0) for training that ends."""
+"""The schedule's shape.
+
+``linear`` (down to a tenth in every run) is for a draft whose learning goes on: each run ends on weights that are
+settled enough to serve. ``cosine`` (down to 0) is for training that ends.
+"""
 Moments = list[dict[str, Tensor]]
-"""AdamW's state of each trained parameter, in their order."""
+"""AdamW's state of each trained parameter, in order."""
 
 
 def adamw(model: nn.Module, learn: LearnSettings, moments: Moments | None = None) -> torch.optim.AdamW:
-    """AdamW over what the model trains, going on from ``moments`` where they fit its parameters."""
+    """Create AdamW over the model's trainable parameters, continuing from ``moments`` where they fit."""
     groups = _groups(model, learn)
     trained = [p for group in groups for p in group["params"]]
     optimizer = torch.optim.AdamW(
@@ -56,7 +59,7 @@ def adamw(model: nn.Module, learn: LearnSettings, moments: Moments | None = None
 
 
 def _groups(model: nn.Module, learn: LearnSettings) -> list[dict[str, Any]]:
-    """What is trained, by step size: all alike, or an adapter's factors by what they are."""
+    """Return the parameter groups by learning rate: one, or an adapter's factors by kind."""
     pairs = ties(model)
     followers = {id(follower) for _, follower in pairs}
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad and id(p) not in followers}
@@ -73,13 +76,13 @@ def _groups(model: nn.Module, learn: LearnSettings) -> list[dict[str, Any]]:
 
 
 def moments_of(optimizer: torch.optim.AdamW) -> Moments:
-    """A copy on the CPU."""
+    """Copy the optimizer's moments to the CPU."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return [{name: tensor.detach().cpu().clone() for name, tensor in optimizer.state[p].items()} for p in parameters]
 
 
 def scale(schedule: Schedule, done: int, steps: int) -> Callable[[int], float]:
-    """The step size as a share of its peak, at each of a run's ``steps`` after ``done`` earlier ones."""
+    """Return the learning rate as a share of its peak, at each of a run's ``steps`` after ``done`` earlier ones."""
 
     def at(step: int) -> float:
         warm = min(1.0, (done + step + 1) / WARMUP)
@@ -91,13 +94,13 @@ def scale(schedule: Schedule, done: int, steps: int) -> Callable[[int], float]:
 
 
 def width(model: nn.Module) -> int:
-    """The hidden size of a Hugging Face model, an adapter around it included."""
+    """Return the hidden size of a Hugging Face model, an adapter around it included."""
     config: Any = model.config
     return int(config.get_text_config().hidden_size)
 
 
 def steps_done(optimizer: torch.optim.AdamW) -> int:
-    """Steps that AdamW has taken, earlier runs included."""
+    """Return the number of steps that AdamW has taken, earlier runs included."""
     states = list(optimizer.state.values())
     return int(states[0]["step"]) if states else 0
 
@@ -109,12 +112,12 @@ class Memory:
     _kept: dict[str, tuple[str, Moments]] = field(default_factory=dict)
 
     def recall(self, draft: str, version: str) -> Moments | None:
-        """Those that led to this version, if they are the newest."""
+        """Return the moments that led to this version, if they are the newest."""
         owner, moments = self._kept.get(draft, ("", None))
         return moments if owner == version else None
 
     def keep(self, draft: str, version: str, moments: Moments) -> None:
-        """Forget what was kept for the draft, and keep these."""
+        """Replace the draft's moments."""
         self._kept[draft] = (version, moments)
 
 

@@ -1,4 +1,4 @@
-"""What made a draft version: kept in its osd.json beside the weights."""
+"""The provenance of a draft version, stored in its osd.json beside the weights."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from storage.distribution import osd_version
 
 
 def provenance(settings: dict[str, Any], **facts: Any) -> dict[str, Any]:
-    """osd's version, the commit it runs from if it is a checkout, the command, and the settings of the run."""
+    """Return osd's version, the commit it runs from if it is a checkout, the command, and the settings of the run."""
     return {"osd": osd_version(), "commit": commit(), "command": sys.argv, "settings": settings, **facts}
 
 
 @lru_cache(maxsize=1)
 def commit() -> str | None:
-    """The commit of the checkout that this file belongs to; None when it is installed elsewhere."""
+    """Return the commit of the checkout that this file belongs to; None when it is installed elsewhere."""
     here = Path(__file__).resolve().parent
     try:
         answer = subprocess.run(

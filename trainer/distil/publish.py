@@ -1,4 +1,4 @@
-"""Writing a candidate beside the others, and acting on the gate's verdict."""
+"""Staging of a candidate, and publishing or rejecting it on the gate's verdict."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from trainer.distil.gate import GateDecision
 from trainer.distil.provenance import provenance
 
 RECENT = 10
-"""Runs to look back for one that was judged."""
+"""Number of runs in which to look for one that was judged."""
 
 
 def stage(store: Store, run: TrainingRun, model: nn.Module, kind: str, result: Mapping[str, Any]) -> DraftVersion:
-    """Write the trained model as a CANDIDATE of this run. Raises StoreWriteFailed, with nothing left on the disk."""
+    """Write the trained model as this run's CANDIDATE. Raises StoreWriteFailed, with nothing left on the disk."""
     parent, base = store.versions.folder(store.versions.get(run.parent)), store.versions.lineage(run.parent)[-1].digest
     facts = provenance(dict(run.settings), holder=run.holder, distilled=dict(result))
     return store.versions.stage(
@@ -34,7 +34,7 @@ def stage(store: Store, run: TrainingRun, model: nn.Module, kind: str, result: M
 
 
 def where_to_start(store: Store, run: TrainingRun, method: str) -> DraftVersion:
-    """The version whose weights the run goes on from: the last candidate if it was too close to call, else the parent.
+    """Return the version to continue from: the last candidate if it was too close to call, else the parent.
 
     A candidate counts when it was judged against the version that still serves, was not found worse, and is of the
     kind that ``method`` trains.
@@ -65,7 +65,7 @@ def settle(
 
 @contextmanager
 def rejected_on_error(store: Store, candidate: DraftVersion) -> Iterator[None]:
-    """A candidate whose run ends before the verdict is rejected; one that was published stays so."""
+    """Reject a candidate whose run ends by an error before the verdict; a published one stays."""
     try:
         yield
     except Exception as error:
@@ -77,7 +77,7 @@ def rejected_on_error(store: Store, candidate: DraftVersion) -> Iterator[None]:
 def reject_abandoned(store: Store, run: TrainingRun) -> list[str]:
     """Reject candidates that a killed worker left unjudged; called by the run that holds the draft now.
 
-    Only the run before this one is looked at: each run cleans up after its predecessor.
+    Only the previous run is checked: each run cleans up after its predecessor.
     """
     previous = [r for r in store.runs.list(run.draft, limit=2) if r.id != run.id]
     if not previous or previous[0].state is not RunState.LOST:

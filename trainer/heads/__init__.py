@@ -1,6 +1,7 @@
-"""Training acceptance heads (SpecDec++): a head says, from a draft's embedding of a token, whether the target keeps it.
+"""Training of acceptance heads (SpecDec++), which predict from a draft's hidden state whether the target accepts a
+token.
 
-trainer.heads.examples   drafted tokens as embeddings with the chance that they are kept
+trainer.heads.examples   drafted tokens as embeddings with their probability of acceptance
 trainer.heads.losses     the weighted loss (section 4.4), binary KL, calibration error
 trainer.heads.fit        training itself
 trainer.heads.gate       is it better?

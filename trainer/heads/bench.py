@@ -1,4 +1,4 @@
-"""Online against offline: two heads for one draft, on requests that neither has seen.
+"""A comparison of two heads for one draft, one trained online and one offline, on requests that neither has seen.
 
     traffic ──> recorded ──> a run every learn.interval_requests ──> the online head ──┐
     the same prompts ──> token mixing, as many passes as asked ───> the offline head ──┼──> other prompts, served
@@ -36,16 +36,16 @@ from trainer.heads.losses import binary_kl, calibration_error
 from trainer.heads.offline import Recipe, Report, Tokens, answers, fit_offline, material
 
 TEST_GAMMA = 8
-"""Tokens of every round of the requests that both heads are tested on."""
+"""Draft length of every round of the test requests."""
 AT_ONCE = {"flush_seconds": 0.02}
-"""Nobody is served in the meantime, so what was recorded is written as soon as it is asked for."""
+"""Settings that flush the recorder at once: nobody is served meanwhile."""
 TURNS, STEPS = 100, 20
-"""Turns of the timing, and passes of each turn."""
+"""Turns of the timing, and passes in each turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadBenchPlan:
-    """What is compared on what."""
+    """The parameters of the comparison."""
 
     train: Sequence[Tokens]
     test: Sequence[Tokens]
@@ -55,7 +55,8 @@ class HeadBenchPlan:
 
 
 def bench_heads(pair: Pair, settings: Settings, plan: HeadBenchPlan, report: Report = lambda _: None) -> dict[str, Any]:
-    """Measure, and return the dictionary that the command prints. Raises BadInput when nothing can be learned."""
+    """Run the comparison and return the dictionary that the command prints. Raises BadInput when nothing can be
+    learned."""
     online, runs = learn_online(pair, settings, plan, report)
     report("answering and mixing the same prompts")
     items = material(
@@ -86,7 +87,7 @@ def bench_heads(pair: Pair, settings: Settings, plan: HeadBenchPlan, report: Rep
 def learn_online(
     pair: Pair, settings: Settings, plan: HeadBenchPlan, report: Report
 ) -> tuple[AcceptanceHead, dict[str, int]]:
-    """Serve the requests as they come and train whenever a run is due; the head that serves at the end."""
+    """Serve the requests in order and train whenever a run is due; return the head that serves at the end."""
     interval, memory, states = settings.learn.interval_requests, Memory(), []
     with _served(pair, settings, {"gamma": "specdecpp"}) as (store, ask, changed):
         for begin in range(0, len(plan.train), interval):
@@ -101,7 +102,7 @@ def learn_online(
 
 
 def test_examples(pair: Pair, settings: Settings, plan: HeadBenchPlan) -> Examples:
-    """What serving drafts and judges of the other prompts, with a fixed gamma so that no head has a say."""
+    """Return the judged drafted tokens of the test prompts, drafted at a fixed gamma so that no head decides."""
     with _served(pair, settings, {"gamma": "fixed", "gamma_initial": TEST_GAMMA}) as (store, ask, _):
         ask(plan.test, plan.recipe)
         kept = store.samples.read(store.samples.recent(limit=len(plan.test)))
@@ -115,7 +116,7 @@ def test_examples(pair: Pair, settings: Settings, plan: HeadBenchPlan) -> Exampl
 def _served(
     pair: Pair, settings: Settings, serve: dict[str, Any]
 ) -> Iterator[tuple[Store, Callable[[Sequence[Tokens], Recipe], None], Settings]]:
-    """An engine over a store that is thrown away: the store, how to ask, and the settings that it has."""
+    """Open an engine over a temporary store; yield the store, a function that serves prompts, and the settings."""
     rules = {"gamma_max": 20, "gamma_routes": {}, "gamma_head": None, "record": "verified", **serve}
     with TemporaryDirectory(prefix="osd-head-bench-") as folder:
         changed = settings.model_copy(
@@ -138,7 +139,7 @@ def _served(
 
 @torch.inference_mode()
 def measure(logits: torch.Tensor, examples: Examples) -> dict[str, float]:
-    """How well estimates, as logits, predict."""
+    """Return the prediction errors of estimates given as logits."""
     return {
         "calibration_error": round(calibration_error(examples.chances, logits.sigmoid()), 4),
         "binary_kl": round(float(binary_kl(examples.chances, logits).mean()), 4),
@@ -147,8 +148,11 @@ def measure(logits: torch.Tensor, examples: Examples) -> dict[str, float]:
 
 @torch.inference_mode()
 def cost(pair: Pair, head: AcceptanceHead) -> dict[str, float]:
-    """Microseconds of a draft step at batch 1, and of what the head adds to one; medians over turns in which steps with
-    and without it alternate, now these first, now those, and the median of their ratios."""
+    """Measure microseconds of a draft step at batch 1, and of a head's addition to it.
+
+    Medians over turns in which steps with and without the head alternate, in alternating order, and the median of their
+    ratios.
+    """
     decoder, context = pair.draft.decoder(1, 256), 100
     decoder.brief = PASSES.wait() is not None  # as in an engine that has drafted a while
     served = HeadPass(head, pair.device)

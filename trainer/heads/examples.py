@@ -1,12 +1,12 @@
-"""Drafted tokens as a head sees them: the draft's embedding of each, and the chance with which it was to be kept.
+"""Drafted tokens as training examples for a head: the draft's embedding of each, and its probability of acceptance.
 
-A token's embedding is that of the column where it was *fed*, after the tokens before it. An accepted token stands in
-the text. A rejected one does not: the target's own stands in its place. So the text is fed once, and each rejected
-token as a further column that has the position of its place and sees what comes before it there:
+A token's embedding is that of the column where it was *fed*, after the tokens before it. An accepted token is part of
+the text. A rejected one is not: the target's own is in its place. So the text is fed once, and each rejected
+token as an additional column that has the position of its place and attends to what comes before it there:
 
     column      0  1  2  3  4  5 | 6     text x0 … x5; at position 3 the draft had proposed y3
     position    0  1  2  3  4  5 | 3
-    token       x0 x1 x2 x3 x4 x5| y3    y3 sees columns 0, 1, 2 and itself; nobody sees y3
+    token       x0 x1 x2 x3 x4 x5| y3    y3 attends to columns 0, 1, 2 and itself; nothing attends to y3
 
 This gives each token the input that it had when it was drafted, (x_prefix, Y_1 … Y_i), in one pass a request.
 """
@@ -27,9 +27,9 @@ from trainer.distil.collate import device_of
 from trainer.distil.gate import only_mistakes
 
 BATCH_TOKENS = 4096
-"""Columns of a batch that is embedded, padding included."""
+"""Columns in an embedding batch, padding included."""
 SHORT = 1e-4
-"""What the chance of acceptance may be off by: it was rounded to float16."""
+"""Tolerance of stored acceptance probabilities, which were rounded to float16."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -41,53 +41,53 @@ class Drafted:
     tokens: Ints
     """(n,) the text."""
     positions: Ints
-    """(m,) where each was proposed: after tokens[:position]."""
+    """(m,) position of each: it was proposed after tokens[:position]."""
     drafted: Ints
-    """(m,) the tokens proposed; where the text has another, the target refused it."""
+    """(m,) the tokens proposed; one that differs from the text was rejected."""
     chances: npt.NDArray[np.float32]
-    """(m,) min(1, p/q) of each."""
+    """(m,) acceptance probability min(1, p/q) of each."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
     @property
     def refused(self) -> npt.NDArray[np.bool_]:
-        """(m,) those that the text does not have."""
+        """(m,) whether the token was rejected, that is, not in the text."""
         return np.asarray(self.tokens[self.positions] != self.drafted)
 
     @property
     def context(self) -> int:
-        """Tokens of the text that must be fed."""
+        """Number of tokens of the text that must be fed."""
         return int((self.positions + ~self.refused).max())
 
     @property
     def columns(self) -> int:
-        """Width of the text with its further columns."""
+        """Width of the text with its additional columns."""
         return self.context + int(self.refused.sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
-    """N drafted tokens of several requests."""
+    """The N drafted tokens of several requests."""
 
     embeddings: Tensor
     """(N, hidden) float32, on the CPU."""
     chances: Tensor
     """(N,) float32"""
     requests: Tensor
-    """(N,) the index of each one's request in the sequence that was embedded."""
+    """(N,) index of each one's request in the sequence that was embedded."""
 
     def __len__(self) -> int:
         return len(self.chances)
 
     def of(self, first: int, end: int) -> Examples:
-        """Those of the requests ``first`` … ``end − 1``, whose indices then begin at 0."""
+        """Return the examples of the requests ``first`` … ``end − 1``, whose indices then begin at 0."""
         which = (self.requests >= first) & (self.requests < end)
         return Examples(self.embeddings[which], self.chances[which], self.requests[which] - first)
 
 
 def drafted_of(samples: RequestSamples) -> Drafted | None:
-    """What a recorded request teaches a head; None where chances were not kept, or only of mistakes."""
+    """Return a recorded request's drafted tokens; None where acceptance was not stored, or only for mistakes."""
     if samples.acceptance is None or only_mistakes(samples):
         return None
     chances = samples.acceptance.astype(np.float32)
@@ -98,9 +98,9 @@ def drafted_of(samples: RequestSamples) -> Drafted | None:
     return Drafted(samples.tokens.astype(np.int64), positions, drafted, chances[known].clip(0, 1))
 
 
-@torch.no_grad()  # not inference mode: heads are trained on what comes out
+@torch.no_grad()  # not inference mode: heads are trained on the result
 def embed(model: nn.Module, items: Sequence[Drafted], between: Callable[[], None] = lambda: None) -> Examples:
-    """The draft's embedding of every drafted token, request after request. ``items`` has at least one."""
+    """Return the draft's embedding of every drafted token, request after request. ``items`` has at least one."""
     found: list[tuple[int, Tensor]] = []
     for chunk in _chunks(items):
         embeddings = _embed([items[i] for i in chunk], model)
@@ -116,7 +116,7 @@ def embed(model: nn.Module, items: Sequence[Drafted], between: Callable[[], None
 
 
 def _chunks(items: Sequence[Drafted]) -> Iterator[list[int]]:
-    """Indices of requests of like width that fit into a batch."""
+    """Yield indices of requests of similar width that fit into a batch."""
     chunk: list[int] = []
     for i in sorted(range(len(items)), key=lambda i: items[i].columns):
         if chunk and (len(chunk) + 1) * items[i].columns > BATCH_TOKENS:
@@ -128,7 +128,7 @@ def _chunks(items: Sequence[Drafted]) -> Iterator[list[int]]:
 
 
 def _embed(items: Sequence[Drafted], model: nn.Module) -> list[Tensor]:
-    """(m, hidden) float32 on the CPU, for each."""
+    """Embed one batch; return (m, hidden) float32 tensors on the CPU, one a request."""
     width = max(item.columns for item in items)
     tokens, positions, in_text = (np.zeros((len(items), width), np.int64) for _ in range(3))
     columns = []
@@ -141,7 +141,7 @@ def _embed(items: Sequence[Drafted], model: nn.Module) -> list[Tensor]:
 
 
 def _lay_out(item: Drafted, tokens: Ints, positions: Ints, in_text: Ints) -> Ints:
-    """Fill one row of a batch; (m,) the column of each drafted token."""
+    """Fill one row of a batch; return the column of each drafted token, (m,)."""
     context, refused = item.context, item.refused
     tokens[:context], positions[:context], in_text[:context] = item.tokens[:context], np.arange(context), 1
     tokens[context : item.columns] = item.drafted[refused]
@@ -152,14 +152,16 @@ def _lay_out(item: Drafted, tokens: Ints, positions: Ints, in_text: Ints) -> Int
 
 
 def visible(positions: Tensor, in_text: Tensor) -> Tensor:
-    """Which column sees which, (b, w) positions and whether a column is text → (b, 1, w, w): text at earlier
-    positions, and itself."""
+    """Return the attention mask (b, 1, w, w) for (b, w) positions and whether each column is text.
+
+    A column attends to text at earlier positions, and to itself.
+    """
     earlier = in_text[:, None, :] & (positions[:, None, :] < positions[:, :, None])
     return (earlier | torch.eye(positions.shape[1], dtype=torch.bool, device=positions.device)).unsqueeze(1)
 
 
 def _hidden(model: nn.Module, tokens: Tensor, positions: Tensor, seen: Tensor) -> Tensor:
-    """(b, w, hidden): what the output layer is given. Logits are computed for one column only."""
+    """Return the input of the output layer, shape (b, w, hidden); logits are computed for one column only."""
     dtype = next(model.parameters()).dtype
     mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
     kept: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Training a head on embeddings: the draft is not touched, so each token is embedded once however many the passes."""
+"""Fitting of a head on embeddings. The draft is not trained, so each token is embedded once for all epochs."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from trainer.heads.scaling import rescale
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What the training of a head did."""
+    """The result of fitting a head."""
 
     steps: int
     tokens: int
     """Drafted tokens trained on, counted once."""
     loss_first: float
-    """Mean weighted loss a token in the first epoch."""
+    """Mean weighted loss per token in the first epoch."""
     loss_last: float
     slope: float
     level: float
-    """What the estimates were multiplied by at the end, and what was added (:mod:`trainer.heads.scaling`)."""
+    """Factor and offset that were applied to the estimates at the end (:mod:`trainer.heads.scaling`)."""
     seconds: float
 
 
 def adam(head: AcceptanceHead, learn: LearnSettings, moments: Moments | None = None) -> torch.optim.AdamW:
-    """Adam, as the paper (appendix D.1), going on from ``moments`` where they fit."""
+    """Create the Adam optimizer of the paper (appendix D.1), continuing from ``moments`` where they fit."""
     return adamw(
         head, learn.model_copy(update={"learning_rate": learn.head_learning_rate, "weight_decay": 0.0}), moments
     )
@@ -51,8 +51,8 @@ def fit(
     schedule: Schedule = "constant",
     optimizer: torch.optim.AdamW | None = None,
 ) -> Fitted:
-    """Train the head in place for ``learn.head_epochs`` passes, in batches of ``learn.head_batch`` drafted tokens, and
-    set its level and slope right.
+    """Train the head in place for ``learn.head_epochs`` epochs in batches of ``learn.head_batch`` tokens, then rescale
+    it.
 
     The weight of rejections is that of the head's config. Raises NotFinite, and what ``between`` raises.
     """

@@ -1,4 +1,4 @@
-"""Is the candidate the better predictor? Not proven better, not published.
+"""The gate of acceptance heads: a candidate is published only if it is proven the better predictor.
 
 As for drafts (:mod:`trainer.distil.gate`): both heads predict the same tokens of requests that neither was trained on,
 the difference is clustered by request, and its lower limit decides. The measure is the binary KL of their estimates
@@ -26,33 +26,33 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeadScores:
-    """What two heads said of the same tokens."""
+    """The predictions of two heads on the same tokens."""
 
     examples: Examples
     before: torch.Tensor
-    """(N,) logits of the head that serves, weights undone."""
+    """(N,) logits of the serving head, with its rejection weight undone."""
     after: torch.Tensor
 
     def sums(self, logits: torch.Tensor) -> Array:
-        """(requests,) binary KL summed over each request's tokens."""
+        """Return the binary KL summed over each request's tokens, shape (requests,)."""
         return _by_request(self.examples, binary_kl(self.examples.chances, logits))
 
     @property
     def positions(self) -> Array:
-        """(requests,) tokens of each."""
+        """(requests,) number of tokens of each."""
         return _by_request(self.examples, torch.ones_like(self.examples.chances))
 
 
 @torch.inference_mode()
 def hear(current: AcceptanceHead, other: AcceptanceHead, examples: Examples | None) -> HeadScores | None:
-    """Both heads on tokens that neither was trained on; None when there are none."""
+    """Score both heads on tokens that neither was trained on; None when there are none."""
     if examples is None or not len(examples):
         return None
     return HeadScores(examples, current.estimate(examples.embeddings), other.estimate(examples.embeddings))
 
 
 def judge(heard: Sequence[HeadScores | None], gate: GateSettings) -> GateDecision:
-    """Whether the binary KL is lower, with ``gate.confidence``. What was heard is pooled."""
+    """Return whether the binary KL is lower, with ``gate.confidence``, over all scores pooled."""
     given = [each for each in heard if each is not None]
     if not given:
         return GateDecision(False, False, {"measure": "binary_kl", "reason": "nothing to judge on", "worse": False})
@@ -85,6 +85,6 @@ def _calibration(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
 
 
 def _by_request(examples: Examples, values: torch.Tensor) -> Array:
-    """(requests,) sums; requests without tokens do not count."""
+    """Return sums by request, shape (requests,); requests without tokens do not count."""
     sums = np.bincount(examples.requests.numpy(), weights=values.double().numpy())
     return np.asarray(sums[np.unique(examples.requests.numpy())], np.float64)

@@ -42,16 +42,16 @@ from trainer.shutdown import Stop
 
 @dataclass(frozen=True, slots=True)
 class HeadTrainingData:
-    """Requests of a run, as what a head learns from."""
+    """The data of a run, as a head learns from it."""
 
     claimed: list[Drafted]
     replayed: list[Drafted]
     judges: list[Drafted]
-    """Held out, or newer than what was claimed."""
+    """Held-out requests, or ones newer than those claimed."""
 
     @property
     def counts(self) -> dict[str, int]:
-        """For the run's result."""
+        """The number of requests of each kind, for the run's result."""
         return {"claimed": len(self.claimed), "replayed": len(self.replayed), "judges": len(self.judges)}
 
 
@@ -64,7 +64,7 @@ def run_head_once(
     watcher: Watcher = lambda _: None,
     memory: Memory | None = None,
 ) -> TrainingRun | None:
-    """Train a draft's head on what came since its last run. None when nothing is due.
+    """Train a draft's head on requests since its last run; None when nothing is due.
 
     Answers and raises as :func:`trainer.distil.loop.run_once`.
     """
@@ -78,7 +78,7 @@ def run_head_once(
 
 
 def load_version(store: Store, version: DraftVersion) -> AcceptanceHead:
-    """A head whose files are what was published. Raises WeightsDamaged."""
+    """Load a head whose files match what was published. Raises WeightsDamaged."""
     store.versions.verify(version)
     try:
         return load_head(store.versions.folder(version))
@@ -87,7 +87,7 @@ def load_version(store: Store, version: DraftVersion) -> AcceptanceHead:
 
 
 def new_head(draft: nn.Module, learn: LearnSettings, root: str, trained_for: str, mean: float) -> AcceptanceHead:
-    """A head that estimates ``mean`` for every token of this draft."""
+    """Create a head that estimates ``mean`` for every token of this draft."""
     output: Any = draft.get_output_embeddings()  # type: ignore[operator]
     config = HeadConfig(int(output.weight.shape[1]), learn.head_depth, learn.head_reject_weight, root, trained_for)
     with torch.random.fork_rng(devices=[]):
@@ -99,7 +99,7 @@ def new_head(draft: nn.Module, learn: LearnSettings, root: str, trained_for: str
 
 
 def _begin(store: Store, settings: Settings, draft: str) -> bool:
-    """Whether there is a head to train; makes number 0 as soon as there is something to take the mean of."""
+    """Return whether there is a head to train; creates number 0 once there are requests to take the mean of."""
     if _exists(store, draft):
         return True
     current = store.versions.current(draft)
@@ -131,7 +131,7 @@ def _exists(store: Store, draft: str) -> bool:
 def _train(
     store: Store, settings: Settings, draft: str, run: TrainingRun, lease: Lease, watcher: Watcher, memory: Memory
 ) -> TrainingRun:
-    """The loop proper, for a run that is claimed."""
+    """Train, judge and settle a claimed run."""
     learn, device = settings.learn, choose_device(settings.worker.device)
     reject_abandoned(store, run)
     served = store.versions.current(draft)
@@ -170,7 +170,7 @@ def _train(
 
 
 def reweigh(head: AcceptanceHead, reject_weight: float) -> None:
-    """Go on with another weight of rejections: the estimates stay what they are."""
+    """Change the weight of rejections, keeping the head's estimates as they are."""
     shift = math.log(head.config.reject_weight / reject_weight)
     with torch.no_grad():
         head.out.bias.add_(shift)
@@ -178,7 +178,7 @@ def reweigh(head: AcceptanceHead, reject_weight: float) -> None:
 
 
 def _gather(store: Store, settings: Settings, draft: str, run: TrainingRun, vocabulary: int) -> HeadTrainingData:
-    """What the run took, ``learn.replay_requests`` before it, and requests that judge: held out, or newer.
+    """Return the claimed requests, ``learn.replay_requests`` before them, and requests that judge: held out, or newer.
 
     Judges are no older than what is trained on; where there are none, the newest trained ones judge, as for drafts.
     Raises SegmentDamaged.

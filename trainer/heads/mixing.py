@@ -1,9 +1,9 @@
-"""Offline material for a head: a prompt, the target's answer, and token mixing (section 4.4 of SpecDec++).
+"""Offline training data for a head: a prompt, the target's answer, and token mixing (section 4.4 of SpecDec++).
 
-At every position of an answer X_1 … X_N the draft proposes Y_i ~ q(· | x_prompt, X_1 … X_{i−1}), which the target keeps
-with chance P_i = min(1, p(Y_i | …) / q(Y_i | …)). Feeding each Y_i after its own prefix would take a pass a token.
-So one sequence Z is fed that takes r % of its tokens from X and the others from Y, and only those from Y are learnt
-from: more of them, after prefixes that are not quite what the target says.
+At every position of an answer X_1 … X_N the draft proposes Y_i ~ q(· | x_prompt, X_1 … X_{i−1}), which the target
+accepts with probability P_i = min(1, p(Y_i | …) / q(Y_i | …)). Feeding each Y_i after its own prefix would take a pass
+a token. So one sequence Z is fed that takes r % of its tokens from X and the others from Y, and only those from Y are
+learned from: more tokens, after prefixes that differ slightly from the target's text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.heads.examples import Drafted
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What the draft proposes along an answer of N tokens."""
+    """The draft's proposals along an answer of N tokens."""
 
     drafted: Tensor
     """(N,) Y."""
@@ -35,7 +35,7 @@ class Proposals:
 
 @torch.inference_mode()
 def propose(pair: Pair, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling, chance: Any) -> Proposals:
-    """Y and P at every position of an answer. ``chance`` is a numpy generator."""
+    """Propose Y and compute P at every position of an answer. ``chance`` is a numpy generator."""
     text = [*prompt, *answer]
     p, q = (_distributions(model, text, len(prompt), sampling, pair.vocab_size) for model in (pair.target, pair.draft))
     drafted = draw(q, torch.from_numpy(chance.random(len(answer))).to(q.device))
@@ -46,8 +46,7 @@ def propose(pair: Pair, prompt: Sequence[int], answer: Sequence[int], sampling: 
 def mix(
     prompt: Sequence[int], answer: Sequence[int], proposals: Proposals, share: float, chance: Any
 ) -> Drafted | None:
-    """Z with ``share`` of its tokens from the answer, and those from the draft as what is learnt from; None where all
-    came from the answer."""
+    """Mix Z with ``share`` of its tokens from the answer, the rest being what is learned from; None if all are."""
     from_target = chance.random(len(answer)) < share
     drafted = proposals.drafted.numpy()
     mixed = np.where(from_target, np.asarray(answer, np.int64), drafted)
@@ -59,13 +58,14 @@ def mix(
 
 
 def _distributions(model: Model, text: list[int], start: int, sampling: Sampling, vocabulary: int) -> Tensor:
-    """(N, V) what each token from ``start`` on is drawn from; at temperature 0 all is on the likeliest."""
+    """Return the distribution of each token from ``start`` on, shape (N, V); at temperature 0 all mass is on the
+    likeliest."""
     logits = model.module(input_ids=torch.tensor([text], device=model.device), use_cache=False).logits[
         :, start - 1 : -1
     ]
     missing = vocabulary - logits.shape[-1]
     logits = F.pad(logits, (0, missing), value=float("-inf")) if missing else logits
-    # beside a row that samples, for a batch that is all greedy has no distributions
+    # with a sampling row in it, as an all-greedy batch has no distributions
     warp = Warp.of([sampling, Sampling(1.0)], vocabulary, logits.device)
     assert warp is not None
     return warp(logits.expand(2, -1, -1))[0]

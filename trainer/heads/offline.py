@@ -1,4 +1,4 @@
-"""Training a head offline, from files of prompts to a folder: the paper's way, to hold online learning against."""
+"""Offline training of a head, from files of prompts to a folder: the paper's way, as a baseline for online learning."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How offline material is made. The defaults are the paper's (appendix D.1), the temperature aside."""
+    """The recipe of the offline data. The defaults are the paper's (appendix D.1), except the temperature."""
 
     mixing: float = 0.15
-    """r: share of the fed tokens that are the target's own."""
+    """r, the share of fed tokens that are the target's own."""
     sampling: Sampling = field(default_factory=Sampling)
-    """How answers and proposals are drawn: as the head's traffic will be."""
+    """How answers and proposals are sampled: as the head's traffic will be."""
     max_tokens: int = 128
-    """Tokens of an answer at most."""
+    """Maximum number of tokens in an answer."""
 
 
 def prompts_of(pair: Pair, files: Sequence[Path], count: int | None) -> list[Tokens]:
-    """The first ``count`` prompts of each file as tokens. Raises BadPromptFile for a line that cannot be used."""
+    """Return the first ``count`` prompts of each file as tokens. Raises BadPromptFile for an invalid line."""
     found: list[Tokens] = []
     for path in files:
         for number, line in enumerate(read_prompts(path)):
@@ -57,7 +57,7 @@ def prompts_of(pair: Pair, files: Sequence[Path], count: int | None) -> list[Tok
 
 
 def spread(files: Sequence[Sequence[Tokens]], count: int) -> list[Tokens]:
-    """``count`` prompts, taken from the files in turn. Raises BadInput when there are fewer."""
+    """Return ``count`` prompts, taken from the files in turn. Raises BadInput when there are fewer."""
     chosen = [p for turn in zip_longest(*files) for p in turn if p is not None][:count]
     if len(chosen) < count:
         raise BadInput(reason=f"The files hold {len(chosen)} prompts and {count} are asked for.")
@@ -65,7 +65,7 @@ def spread(files: Sequence[Sequence[Tokens]], count: int) -> list[Tokens]:
 
 
 def answers(pair: Pair, settings: Settings, prompts: Sequence[Tokens], recipe: Recipe) -> list[Tokens]:
-    """The target's answers; prompts that leave no room for one are left out by an empty answer."""
+    """Return the target's answers; an empty one where a prompt leaves no room."""
     limit = min(settings.serve.max_length, pair.limit)
     fitting = [i for i, prompt in enumerate(prompts) if len(prompt) + recipe.max_tokens < limit]
     asked = {str(i): Request(prompts[i], recipe.max_tokens, recipe.sampling, id=str(i)) for i in fitting}
@@ -77,7 +77,7 @@ def answers(pair: Pair, settings: Settings, prompts: Sequence[Tokens], recipe: R
 def material(
     pair: Pair, prompts: Sequence[Tokens], replies: Sequence[Tokens], recipe: Recipe, seed: int
 ) -> list[Drafted]:
-    """Every prompt with its mixed answer."""
+    """Return the mixed sequence of every prompt and answer."""
     chance = np.random.default_rng(seed)
     found = []
     for prompt, reply in zip(prompts, replies, strict=True):
@@ -90,7 +90,7 @@ def material(
 def fit_offline(
     pair: Pair, settings: Settings, items: Sequence[Drafted], between: Callable[[], None] = lambda: None
 ) -> tuple[AcceptanceHead, dict[str, Any]]:
-    """A head from nothing, for ``learn.head_epochs`` with a step size that ends along a cosine. Raises NotFinite."""
+    """Train a new head for ``learn.head_epochs`` with a cosine schedule. Raises NotFinite."""
     examples = embed(pair.draft.module, items, between)
     digest = digest_of_model(Path(pair.draft.name)) or ""
     head = new_head(pair.draft.module, settings.learn, digest, digest, float(examples.chances.mean()))
@@ -106,7 +106,7 @@ def train_offline(
     stop: Stop | None = None,
     report: Report = lambda _: None,
 ) -> dict[str, Any]:
-    """Answer the prompts, mix, train, and write ``out``, a folder that must be new. What was done, ready for JSON.
+    """Answer the prompts, mix, train, and write ``out``, a folder that must be new; return a summary for JSON.
 
     Raises BadInput, StoreWriteFailed, and TrainingFailed when it was stopped; nothing is written then.
     """

@@ -1,10 +1,10 @@
-"""After training, a head's level and slope are set right on what it was trained on.
+"""Platt scaling of a trained head's logits on its training data.
 
-    x ← s x + b       s, b: least mean of −P log σ(x) − (1 − P) log(1 − σ(x)) over the tokens (Platt's scaling)
+    x ← s x + b       s, b minimise the mean of −P log σ(x) − (1 − P) log(1 − σ(x)) over the tokens
 
-Trained with rejections that weigh w_rej times, a head that cannot tell all chances apart gives way where that costs
-least, and undoing the weight does not undo this. Two numbers do, and they go into the output layer: a head's folder
-stays what it is.
+Trained with rejections that weigh w_rej times, a head that cannot separate all probabilities gives way where that costs
+least, and undoing the weight does not undo this. Two numbers do, and they go into the output layer, so that a head's
+file format is unchanged.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from trainer.heads.examples import Examples
 from trainer.heads.losses import weighted_bce
 
 _STEPS = 12
-"""Of Newton's, each of which doubles the digits, and halvings of one."""
+"""Newton steps (each doubles the digits), and halvings of a step."""
 _AS_IT_IS = 16.0
-"""Tokens that "it is right as it is" weighs: of a few no slope is believed."""
+"""Tokens of weight given to the identity, so that few tokens do not determine the slope."""
 
 
 @torch.no_grad()
 def rescale(head: AcceptanceHead, examples: Examples) -> tuple[float, float]:
-    """Put s and b into the head's output layer, and return them; (1, 0) where that is no gain."""
+    """Fold s and b into the head's output layer, and return them; (1, 0) where that is no gain."""
     logits, chances = head.estimate(examples.embeddings).double(), examples.chances.double()
     slope, level = best_line(logits, chances)
     before, after = (float(weighted_bce(x, chances, 1.0).mean()) for x in (logits, slope * logits + level))
     if not (slope > 0 and after < before):
         return 1.0, 0.0
-    undone = math.log(head.config.reject_weight)  # which estimate adds, and adds again
+    undone = math.log(head.config.reject_weight)  # the head's estimate subtracts it, so it is added again
     head.out.weight.mul_(slope)
     head.out.bias.add_(undone).mul_(slope).add_(level - undone)
     return slope, level
 
 
 def best_line(logits: Tensor, chances: Tensor) -> tuple[float, float]:
-    """(s, b) for logits and chances (n,), float64: Newton's steps, halved where they would lead uphill."""
+    """Return (s, b) for logits and chances (n,), float64, by Newton steps that are halved where they would go
+    uphill."""
     columns, start = torch.stack([logits, torch.ones_like(logits)]), logits.new_tensor([1.0, 0.0])
 
     def loss(line: Tensor) -> Tensor:
@@ -57,5 +58,5 @@ def best_line(logits: Tensor, chances: Tensor) -> tuple[float, float]:
                 break
             step = step / 2
         else:
-            break  # nothing is lower: this is the foot
+            break  # nothing is lower: converged
     return float(found[0]), float(found[1])

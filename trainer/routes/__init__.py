@@ -1,10 +1,10 @@
-"""Routes found in the traffic, and what drafts for them would win.
+"""Discovery of routes in the traffic, and what drafts of their own would gain.
 
 nearest    which draft guesses best on given samples
-offers     what clusters of traffic would win with drafts of their own
-sameness   do two routes' drafts still differ?
-drift      has a route's traffic moved?
-discover   all of it, as proposals in the store
-apply      a proposal becomes routes
-scout      a worker that looks by itself
+offers     what clusters of traffic would gain with drafts of their own
+sameness   whether two routes' drafts still differ
+drift      whether a route's traffic has moved
+discover   runs the search and stores proposals
+apply      turns a proposal into routes
+scout      runs the search periodically in a worker
 """

@@ -1,6 +1,6 @@
-"""A proposal becomes routes: a draft that starts from the candidate, a route to it, and a topic by which it is found.
+"""Application of a proposal: a draft that starts from the candidate, a route to it, and a topic that selects it.
 
-Applying a split keeps prompts of the traffic as examples of topics, as `osd router teach` keeps an admin's: that is
+Applying a split stores prompts of the traffic as examples of topics, as `osd router teach` stores an admin's: that is
 what the admin who applies it asks for.
 """
 
@@ -18,10 +18,10 @@ from trainer.routes.settling import candidates, settle
 
 
 def apply(store: Store, number: int, *, name: str | None = None, who: str | None = None) -> RouteProposal:
-    """Do what proposal ``number`` says; ``name`` gives a split's route another name.
+    """Apply proposal ``number``; ``name`` gives a split's route another name.
 
     Raises UnknownProposal, WrongState for one that is settled, BadInput where nothing is to be done or the examples
-    are gone, DuplicateRoute. Nothing is changed then but, at most, that a draft without a route was registered.
+    are gone, DuplicateRoute. At most, an unused draft has been registered then.
     """
     proposal = store.proposals.get(number)
     if proposal.state is not ProposalState.OPEN:
@@ -34,7 +34,7 @@ def apply(store: Store, number: int, *, name: str | None = None, who: str | None
 
 
 def apply_open(store: Store, proposals: Sequence[RouteProposal]) -> list[RouteProposal]:
-    """Apply all that can be applied, as setting router.apply_proposals asks; drift is for people, and stays open."""
+    """Apply every open proposal that can be, as setting router.apply_proposals asks; drift stays open for people."""
     done = []
     for proposal in proposals:
         is_ready = proposal.kind is not ProposalKind.DRIFT
@@ -43,7 +43,7 @@ def apply_open(store: Store, proposals: Sequence[RouteProposal]) -> list[RoutePr
 
 
 def decline(store: Store, number: int) -> RouteProposal:
-    """Settle a proposal without doing anything. Raises UnknownProposal, WrongState."""
+    """Decline a proposal. Raises UnknownProposal, WrongState."""
     return settle(store, store.proposals.get(number), ProposalState.DECLINED)
 
 
@@ -66,7 +66,7 @@ def _split(store: Store, proposal: RouteProposal, name: str | None, who: str | N
 
 
 def _merge(store: Store, proposal: RouteProposal, who: str | None) -> dict[str, Any]:
-    """The route whose draft goes is led to the one that stays; both routes go on, so that their numbers stay apart."""
+    """Point the route of the removed draft to the remaining one; both routes stay, with their own statistics."""
     keep = str(proposal.facts["keep"])
     moved = []
     for name in proposal.facts["routes"]:
@@ -78,7 +78,7 @@ def _merge(store: Store, proposal: RouteProposal, who: str | None) -> dict[str, 
 
 
 def _prompts(store: Store, draft: str, request_ids: Sequence[str]) -> list[str]:
-    """The prompts of kept requests as text; purged ones are left out. Raises BadInput without a tokenizer."""
+    """Return the prompts of stored requests as text, without purged ones. Raises BadInput without a tokenizer."""
     from osd.models.pair import load_tokenizer  # takes seconds, and only a split reads prompts
 
     tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft)))

@@ -113,7 +113,7 @@ def _say(done: int, of: int) -> None:
 
 
 def _facts(proposal: RouteProposal) -> dict[str, Any]:
-    """Without the lists of requests: they are for applying it."""
+    """Return the proposal's facts without the lists of requests, which are for applying it."""
     facts = {key: value for key, value in proposal.facts.items() if key not in ("members", "examples")}
     return {"id": proposal.id, "kind": proposal.kind.value, "state": proposal.state.value, **facts}
 

@@ -1,12 +1,11 @@
-"""Looks at the traffic of late and proposes: split what is of several kinds, merge what no longer differs, look at what
-moved.
+"""Analyses recent traffic and proposes routes: split mixed ones, merge equal ones, report those that drifted.
 
-    newest samples → clusters → what each would win → SPLIT
+    newest samples → clusters → gain of each → SPLIT
     pairs of routes with drafts of their own → do they still differ? → MERGE
     a route's newest requests against those before → DRIFT
 
-Proposals stand in the store, without any text: an admin applies or declines them (trainer.routes.apply), or a setting
-lets them apply themselves. The candidate that was trained for a split is kept, so that the new draft starts from it.
+Proposals are stored without any text: an admin applies or declines them (trainer.routes.apply), or a setting
+applies them automatically. The candidate that was trained for a split is kept, so that the new draft starts from it.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from trainer.routes.settling import candidates, settle
 log = logging.getLogger("osd.trainer")
 
 EXAMPLES = 64
-"""Requests of a cluster that a new route's topic is learned from."""
+"""Requests of a cluster from which a new route's topic is learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What to look at."""
+    """The parameters of a search."""
 
     routes: Sequence[str] | None = None
-    """Their traffic only; None is all routes."""
+    """Routes to analyse; None means all."""
     requests: int = 800
-    """Newest ones of a draft's routes."""
+    """Number of newest requests of each draft's routes."""
     seed: int = 0
     say: Say = field(default=lambda done, of: None)
     between: Callable[[], None] = field(default=lambda: None)
@@ -53,7 +52,7 @@ class Search:
 
 
 def discover(store: Store, settings: Settings, search: Search) -> list[RouteProposal]:
-    """What is proposed now; older open proposals of splits and merges over the same routes are declined.
+    """Store and return the proposals found; older open splits and merges of the same routes are declined.
 
     Raises UnknownRoute, SegmentDamaged, WeightsDamaged, StoreWriteFailed, NotFinite.
     """
@@ -76,7 +75,7 @@ def _splits(
 ) -> list[RouteProposal]:
     tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft)))
     if tokenizer is None:
-        return []  # a route is found by the text of its prompts
+        return []  # a route is selected by the text of its prompts
     traffic = look(store, draft, routes, search.requests, search.seed, device)
 
     def words(tokens: Sequence[int]) -> list[str]:
@@ -91,7 +90,7 @@ def _splits(
 
 
 def _typical(offer: Offer) -> Sequence[RequestSamples]:
-    """The newest of its requests."""
+    """Return the newest requests of an offer's cluster."""
     return offer.requests[-EXAMPLES:]
 
 
@@ -114,7 +113,7 @@ def _propose(
 
 
 def _withdraw(store: Store, kind: ProposalKind, routes: Sequence[str]) -> None:
-    """Decline what was proposed before for the same routes: what is found now is newer."""
+    """Decline earlier open proposals for the same routes."""
     for proposal in store.proposals.list(ProposalState.OPEN):
         if proposal.kind is kind and set(proposal.facts.get("routes", ())) == set(routes):
             settle(store, proposal, ProposalState.DECLINED, {"reason": "newer proposals took its place"})
@@ -139,8 +138,10 @@ def _merges(
 
 
 def _judges(store: Store, route: str, gate: GateSettings) -> list[RequestSamples]:
-    """Held-out requests; where there are too few, the newest others too. On those the route's own draft was trained,
-    which speaks against a merge."""
+    """Return held-out requests; where there are too few, the newest others too.
+
+    The route's own draft was trained on those, which biases against a merge.
+    """
     held = store.samples.recent(limit=gate.requests, routes=[route], holdout=True)
     lacking = max(0, gate.min_requests - len(held))
     others = store.samples.recent(limit=lacking, routes=[route], holdout=False) if lacking else []

@@ -1,7 +1,7 @@
-"""Has a route's traffic moved? The newest requests against those before them, by what stands in them.
+"""Drift detection: whether a route's newest requests differ from those before them, by their tokens.
 
 Each request becomes a vector (TF-IDF over its tokens, reduced as for clusters); the distance between the two means is
-compared with distances between random halves of the same requests. So the false alarms are as many as ``LEVEL`` says,
+compared with distances between random halves of the same requests. So false alarms occur at the rate ``LEVEL``,
 whatever the traffic.
 """
 
@@ -16,26 +16,26 @@ import numpy.typing as npt
 from router.clusters import LEAST, Vectors, vectors_of
 
 NEWEST = 0.25
-"""Share of the requests that counts as new."""
+"""Share of the requests that count as new."""
 SHUFFLES = 999
 LEVEL = 0.001
-"""Chance of a false alarm on traffic that did not move."""
+"""Probability of a false alarm on traffic that did not move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What the comparison found."""
+    """The result of the comparison."""
 
     moved: bool
     distance: float
-    """Between the mean vectors of old and new requests, in [0, 2]."""
+    """Distance between the mean vectors of old and new requests, in [0, 2]."""
     p_value: float
-    """Share of random divisions that lie as far apart."""
+    """Share of random divisions with at least this distance."""
     requests: int
 
 
 def find_drift(documents: Sequence[Sequence[int]], seed: int = 0) -> Drift | None:
-    """Of requests as token ids, oldest first; None when there are too few of them."""
+    """Test requests given as token ids, oldest first, for drift; None when there are too few of them."""
     new = int(len(documents) * NEWEST)
     if new < LEAST:
         return None

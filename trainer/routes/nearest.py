@@ -1,7 +1,4 @@
-"""Which draft stands nearest to some traffic: the one that would be accepted most on its samples.
-
-A new route starts from it, not from scratch.
-"""
+"""Ranking of drafts by acceptance on given samples. A new route's draft starts from the best one."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from trainer.distil.gate import comparable, score
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How well a draft's current version guesses on some requests."""
+    """The acceptance of a draft's current version on some requests."""
 
     draft: str
     version: str
     acceptance: float
-    """Mean over positions of Σ min(p, q) over the kept tokens, or of agreement where only mistakes were kept."""
+    """Mean over positions of Σ min(p, q) over the stored tokens, or of agreement where only mistakes were stored."""
     requests: int
     positions: int
 
@@ -36,7 +33,7 @@ def rank_drafts(
     drafts: Sequence[str] | None = None,
     between: Callable[[], None] = lambda: None,
 ) -> list[Fit]:
-    """Every draft that routes lead to (or those named), the nearest first; of equals the first by name.
+    """Rank every draft that routes lead to (or those named), best first; ties by name.
 
     Raises BadInput when no request has a position to score, UnknownDraft for a name without weights, WeightsDamaged.
     """
@@ -53,7 +50,7 @@ def rank_drafts(
 
 
 def _currents(store: Store, drafts: Sequence[str] | None) -> list[DraftVersion]:
-    """The current version of each; drafts that nobody named and that have no weights yet are passed over."""
+    """Return each draft's current version, skipping drafts without weights unless they were named."""
     if drafts is not None:
         return [store.versions.current(draft) for draft in drafts]
     found = []

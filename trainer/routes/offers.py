@@ -1,8 +1,8 @@
-"""What clusters of a draft's traffic would win with drafts of their own.
+"""Estimates of what clusters of a draft's traffic would gain from drafts of their own.
 
-Of each cluster three quarters of the requests train a candidate from the weights that serve now, and the gate compares
-the two on the last quarter, as it does for any candidate. Beside it stands a draft that made as many passes over three
-quarters of *everything*: what is won by setting the cluster apart is the difference to that one.
+In each cluster three quarters of the requests train a candidate from the weights that serve now, and the gate compares
+the two on the last quarter, as it does for any candidate. A control draft makes as many passes over three
+quarters of *everything*: the gain from separating the cluster is the difference to that one.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ from trainer.distil.distil import DistilProgress, distil
 from trainer.distil.gate import hear, judge
 
 JUDGES = 4
-"""Every so many-th request of a cluster judges; the others train."""
+"""One request in this many of a cluster judges; the others train."""
 NAME_WORDS, SHOWN_WORDS = 3, 8
 
 Say = Callable[[int, int], None]
-"""Told how many of how many requests were trained on."""
+"""A progress callback: number of requests trained on, and their total."""
 Words = Callable[[Sequence[int]], list[str]]
-"""Tokens as words that people can read."""
+"""A function that turns tokens into readable words."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """A cluster, and what a draft of its own would win."""
+    """A cluster, and the gain from a draft of its own."""
 
     name: str
-    """From the words that set it apart: a proposal that people may change."""
+    """A route name made from the cluster's distinctive words, for people to change."""
     words: tuple[str, ...]
     requests: tuple[RequestSamples, ...]
     share: float
-    """Of the traffic that was looked at."""
+    """Share of the analysed traffic."""
     better: bool
     """Whether the gate would publish the candidate."""
     evidence: dict[str, Any]
-    """The gate's, against the draft that serves now; ``apart`` is the gain over a draft trained on everything."""
+    """The gate's evidence against the serving version; ``apart`` is the gain over a draft trained on everything."""
     candidate: nn.Module = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """Samples of one draft's routes, oldest first, and how they fall into clusters."""
+    """Samples of one draft's routes, oldest first, with their clustering."""
 
     version: DraftVersion
     current: nn.Module
-    """The version's weights, not to be trained."""
+    """The current version's weights, not to be trained."""
     samples: list[RequestSamples]
     clusters: Clusters
 
     def split(self, label: int) -> tuple[list[RequestSamples], list[RequestSamples]]:
-        """A cluster's requests to train on, and its judges."""
+        """Return a cluster's requests to train on, and those to judge by."""
         mine = [self.samples[i] for i in self.clusters.members(label)]
         return [s for i, s in enumerate(mine) if i % JUDGES], mine[::JUDGES]
 
 
 def look(store: Store, draft: str, routes: Sequence[str], limit: int, seed: int, device: torch.device) -> Traffic:
-    """The newest ``limit`` usable requests of the routes, in clusters by prompt and answer.
+    """Read the newest ``limit`` usable requests of the routes and cluster them by prompt and answer.
 
     Raises UnknownDraft, WeightsDamaged, SegmentDamaged.
     """
@@ -81,13 +81,14 @@ def look(store: Store, draft: str, routes: Sequence[str], limit: int, seed: int,
 
 
 class Bidder:
-    """Makes offers for traffic: trains a candidate for each cluster, and one draft on everything beside them."""
+    """Makes offers for traffic: trains a candidate for each cluster, and a control draft on everything."""
 
     def __init__(
         self, store: Store, settings: Settings, traffic: Traffic, device: torch.device, words: Words,
         say: Say = lambda done, of: None, between: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
-        """``words`` turns tokens to words; ``between`` is called between two steps and may raise to end it."""
+        """Prepare the search. ``words`` turns tokens to words; ``between`` is called between steps and may raise to end
+        it."""
         self._store, self._settings, self._traffic, self._device = store, settings, traffic, device
         self._words, self._say, self._between = words, say, between
         labels = [i for i in range(len(traffic.clusters)) if len(traffic.clusters.members(i)) >= LEAST]
@@ -95,7 +96,7 @@ class Bidder:
         self._done = 0
 
     def offers(self) -> list[Offer]:
-        """One a cluster, the largest first; none where the traffic is of one kind or too little.
+        """Return one offer a cluster, the largest first; none where the traffic is of one kind or too little.
 
         Raises NotFinite, WeightsDamaged, and whatever ``between`` raises.
         """
@@ -132,13 +133,13 @@ class Bidder:
 
 
 def readable(words: Sequence[str]) -> list[str]:
-    """The words that say something to people, each once; where there is none, whatever there is."""
+    """Return the words that are meaningful to people, each once; if there are none, all."""
     telling = [word for word in dict.fromkeys(words) if sum(map(str.isalnum, word)) > 1]
     return (telling or [word for word in dict.fromkeys(words) if word])[:SHOWN_WORDS]
 
 
 def free_name(words: Sequence[str], taken: Sequence[str]) -> str:
-    """Words as a route's name that is not taken: lower case letters, digits and hyphens."""
+    """Return an unused route name made of words: lower case letters, digits and hyphens."""
     slugs = [re.sub(r"[^a-z0-9]+", "", word.lower()) for word in words]
     name = "-".join([slug for slug in dict.fromkeys(slugs) if len(slug) > 1][:NAME_WORDS]) or "cluster"
     return next(n for n in (name, *(f"{name}-{i}" for i in range(2, 1 << 20))) if n not in taken)

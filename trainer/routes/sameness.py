@@ -1,4 +1,4 @@
-"""Do two drafts still differ where it counts? If each is as good on the other's traffic as the other, one is enough."""
+"""Comparison of two routes' drafts: if one does as well on the other's traffic, one is enough."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MARGIN = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Sameness:
-    """What each of two routes would lose if the first one's draft served both."""
+    """What each of two routes would lose if one draft served both."""
 
     keep: str
-    """The draft that stays: the one that loses less on the other's traffic."""
+    """The draft that remains: the one that loses less on the other's traffic."""
     losses: dict[str, Comparison]
-    """By route: acceptance with its own draft, and with the one that stays."""
+    """Route -> acceptance with the remaining draft against its own."""
     same: bool
     """Whether the lower limit of every loss is within MARGIN."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Plain numbers for a proposal."""
+        """The result as plain numbers for a proposal."""
         return {"keep": self.keep, "losses": {route: asdict(loss) for route, loss in self.losses.items()}}
 
 
@@ -40,7 +40,7 @@ def compare_routes(
     samples: Mapping[str, Sequence[RequestSamples]],
     device: torch.device, between: Callable[[], None] = lambda: None,
 ) -> Sameness | None:  # fmt: skip
-    """Of two routes (name → draft, name → newest samples that judge). None when one has nothing to judge on.
+    """Compare two routes (name → draft, name → newest judging samples); None when one has none.
 
     Raises WeightsDamaged, UnknownDraft.
     """

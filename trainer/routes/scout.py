@@ -1,4 +1,4 @@
-"""A worker that looks for routes by itself, every so many requests that were served."""
+"""Periodic discovery of routes in a worker, every so many served requests."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ log = logging.getLogger("osd.trainer")
 
 
 class Scout:
-    """Remembers in this process alone how many requests there were when it last looked."""
+    """A periodic search. It remembers, in this process alone, the number of requests at its last search."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
         self._looked_at: int | None = None
 
     def look(self, stop: Stop) -> list[RouteProposal]:
-        """What was found, if it was time to look; nothing otherwise, nor where something went wrong (it is logged)."""
+        """Search if it is due and return the proposals; empty otherwise, or on an error, which is logged."""
         every = self._settings.router.discover_requests
         if not every:
             return []

@@ -1,4 +1,4 @@
-"""An open proposal's candidate on the disk, and what becomes of both: for commands that load no model."""
+"""Settling of proposals and deletion of their candidates on disk, for commands that load no model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from storage.routes.proposals import ProposalState, RouteProposal
 from storage.store import Store
 
 FOLDER = "proposals"
-"""Below the data directory: candidates of open proposals."""
+"""Folder below the data directory with the candidates of open proposals."""
 
 
 def candidates(store: Store) -> Path:
-    """The folder in which each open split has the draft that was trained for it."""
+    """Return the folder in which each open split has the draft that was trained for it."""
     folder = store.directory / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -23,7 +23,7 @@ def candidates(store: Store) -> Path:
 def settle(
     store: Store, proposal: RouteProposal, state: ProposalState, facts: dict[str, Any] | None = None
 ) -> RouteProposal:
-    """Mark a proposal applied or declined; its candidate goes. Raises WrongState, UnknownProposal."""
+    """Mark a proposal applied or declined and delete its candidate. Raises WrongState, UnknownProposal."""
     settled = store.proposals.set_state(proposal.id, state, facts)
     shutil.rmtree(candidates(store) / str(proposal.id), ignore_errors=True)
     return settled

@@ -1,8 +1,8 @@
 """The Celery application, and the worker process that `python -m trainer worker` becomes.
 
 The broker only nudges: a message says "take a turn" and carries nothing else. Every worker nudges itself each
-``worker.poll_seconds`` with a timer of its own, so no beat runs beside it, and what a broker loses, doubles or
-delays is made good by the next nudge. While there is no broker at all, the training process looks by itself. Others
+``worker.poll_seconds`` with a timer of its own, so no beat runs beside it, and a message that the broker loses, doubles
+or delays is made up for by the next one. While there is no broker at all, the training process polls by itself. Others
 may send the same message to be served at once.
 
 One child process trains (prefork, one at a time). The parent stays responsive while a batch is computed: it answers
@@ -38,11 +38,11 @@ from trainer.worker.tasks import TURN, Trainee
 log = logging.getLogger("osd.trainer")
 
 BROKER_POLL_SECONDS = 0.1
-"""How often brokers that must be polled (the file system's) are."""
+"""Interval at which brokers that must be polled (the file system's) are."""
 
 
 def make_app(settings: Settings) -> Celery:
-    """The application: JSON only, no results, one queue for each store. Raises StoreWriteFailed, BadSetting."""
+    """Create the application: JSON only, no results, one queue a store. Raises StoreWriteFailed, BadSetting."""
     if settings.worker.broker is not None:
         require_url(settings.worker.broker)
     app = Celery("osd", set_as_current=False)
@@ -65,7 +65,7 @@ def make_app(settings: Settings) -> Celery:
 
 
 def queue_name(settings: Settings) -> str:
-    """Workers of one store share a queue, and only they: a store is its database and where its samples lie."""
+    """Return the name of the queue that only workers of one store share: its database and its samples' place."""
     kept = settings.storage
     samples = kept.samples or (kept.data_directory().absolute() / "segments").as_posix()
     store = f"{show_url(parse_url(kept.database_url()))}\n{samples}"
@@ -73,20 +73,20 @@ def queue_name(settings: Settings) -> str:
 
 
 def broker_folder(settings: Settings) -> Path:
-    """Where the broker that needs no server keeps its files."""
+    """Return the folder of the file system broker."""
     return settings.storage.data_directory().expanduser().absolute() / "broker"
 
 
 def nudge(app: Celery, settings: Settings) -> None:
-    """Ask the store's workers for a turn; the message is void once the next one is due. Raises OperationalError."""
+    """Ask the store's workers for a turn; the message expires once the next one is due. Raises OperationalError."""
     app.send_task(TURN, expires=2 * settings.worker.poll_seconds, retry=False)
 
 
 def run_worker(settings: Settings, draft: str | None = None) -> int:
-    """Work until SIGTERM or Ctrl-C; a run that is under way is ended politely. Returns the exit status.
+    """Work until SIGTERM or Ctrl-C, which end a run under way politely; return the exit status.
 
     It ends by itself where the database's schema has become newer than this osd. Raises BadSetting for a broker that
-    will never let it in.
+    permanently refuses it.
     """
     lower_priority(settings.worker)
     stop, outdated = (multiprocessing.get_context("fork").Event() for _ in range(2))
@@ -116,7 +116,8 @@ def run_worker(settings: Settings, draft: str | None = None) -> int:
 
 
 def connect_signals(app: Celery, settings: Settings, stop: Event) -> None:
-    """A timer that nudges, and word to the child that the worker is to end: its run gives its requests back."""
+    """Start a nudging timer with the worker, and pass its shutdown to the child, whose run then gives its requests
+    back."""
     ticker = Ticker(app, settings)
 
     def ask_to_stop(**_: Any) -> None:
@@ -127,21 +128,21 @@ def connect_signals(app: Celery, settings: Settings, stop: Event) -> None:
 
 
 class Ticker:
-    """Nudges this worker while it has nothing to do."""
+    """Nudges this worker while it is idle."""
 
     def __init__(self, app: Celery, settings: Settings) -> None:
         self.app, self.settings = app, settings
         self._entry: Any = None
 
     def start(self, sender: Any, **_: Any) -> None:
-        """Once the consumer is ready, again after it has lost its broker. ``sender`` is the consumer."""
+        """Start the timer once the consumer (``sender``) is ready, again after it has lost its broker."""
         if self._entry is not None:
             self._entry.cancel()
         self._entry = sender.timer.call_repeatedly(self.settings.worker.poll_seconds, self.tick)
         self.tick()
 
     def tick(self) -> None:
-        """Nothing is sent while a turn is under way: it would only wait and be void."""
+        """Send a nudge unless a turn is under way: it would only wait and expire."""
         if state.reserved_requests:
             return
         try:
@@ -151,7 +152,7 @@ class Ticker:
 
 
 def _transport_options(settings: Settings) -> dict[str, Any]:
-    """Where the file system's broker keeps its messages: below the data directory."""
+    """Return the file system broker's folders, below the data directory."""
     if settings.worker.broker is not None:
         return {}
     folder = broker_folder(settings)

@@ -1,4 +1,4 @@
-"""What may be wrong with a broker, in osd's own words."""
+"""Checks of a broker, with osd's own errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFUSED = (AccessRefused, NotAllowed)
 
 
 def require_url(url: str) -> None:
-    """Raises BadSetting for a URL that is none of a broker's, without repeating what may hold a password."""
+    """Raise BadSetting for a URL of no broker, without repeating what may contain a password."""
     try:
         scheme, _port = urlsplit(url).scheme, urlsplit(url).port
     except ValueError as error:
@@ -28,8 +28,11 @@ def require_url(url: str) -> None:
 
 
 def connect_once(app: Celery) -> None:
-    """Raises BadSetting for a broker that refuses this login, OperationalError or OSError for one that is away,
-    ImportError where its client is not installed."""
+    """Connect to the broker once.
+
+    Raises BadSetting for a broker that refuses this login, OperationalError or OSError for one that is unreachable,
+    ImportError where its client is not installed.
+    """
     with app.connection_for_write(connect_timeout=SECONDS) as connection:
         try:
             connection.ensure_connection(max_retries=1, timeout=SECONDS)
@@ -39,7 +42,7 @@ def connect_once(app: Celery) -> None:
 
 
 def require_broker(app: Celery) -> None:
-    """Raises BadSetting for what no waiting mends. A broker that is away is waited for."""
+    """Raise BadSetting for what waiting does not mend. A broker that is unreachable is waited for."""
     try:
         connect_once(app)
     except (OperationalError, OSError):

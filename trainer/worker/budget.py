@@ -1,4 +1,4 @@
-"""How much training may cost: device-seconds an hour, and no more than it has saved."""
+"""The training budget: device-seconds an hour, and no more than training has saved."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from storage.store import Store
 
 HOUR = 3600.0
 RUNS = 10_000
-"""Runs of an hour that are looked at."""
+"""Maximum number of runs of the last hour that are read."""
 
 
 class Budget:
-    """Asked before a run begins. A run that is under way is let end, so both limits are passed by one run at most."""
+    """The budget, checked before a run begins. A run under way may finish, so a limit is exceeded by one run at
+    most."""
 
     def __init__(self, store: Store, settings: WorkerSettings) -> None:
         self._store, self._settings = store, settings
 
     def why_not(self, draft: str) -> str | None:
-        """Why no run of the draft may begin; None where one may. Raises StoreError."""
+        """Return why no run of the draft may begin; None where one may. Raises StoreError."""
         limit = self._settings.seconds_per_hour
         if limit is not None and (spent := spent_in_the_last_hour(self._store)) >= limit:
             return f"training took {spent:.0f} s of the last hour, and worker.seconds_per_hour is {limit:g}"
@@ -30,14 +31,14 @@ class Budget:
 
 
 def spent_in_the_last_hour(store: Store) -> float:
-    """Seconds of all runs of this store, from claim to end, or to the newest heartbeat where they have not ended."""
+    """Return the seconds of all runs of this store, from claim to end, or to the last heartbeat of unfinished ones."""
     now = records.now()
     ends = [(run.started_at, run.finished_at or run.heartbeat_at) for run in store.runs.list(limit=RUNS)]
     return sum(max(0.0, end - max(begin, now - HOUR)) for begin, end in ends)
 
 
 def net_gain(store: Store, draft: str) -> float | None:
-    """Decode seconds saved − training seconds, as `osd stats cost` shows it; None where that is not known, or nothing
-    was served."""
+    """Return decode seconds saved − training seconds, as `osd stats cost` does; None where unknown or nothing was
+    served."""
     rows = Answers(store).cost(Window(draft=draft)).rows
     return next((row.net_gain_seconds for row in rows if row.draft == draft), None)

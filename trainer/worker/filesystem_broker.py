@@ -1,8 +1,8 @@
-"""The broker that needs no server: kombu's file system transport, with messages that appear whole.
+"""A Celery broker without a server: kombu's file system transport, with messages that appear whole.
 
-kombu writes a message under its final name, so a reader can meet it half-written, and a worker ends of that: this
-transport is not asynchronous, Celery runs its timers in a thread, and our timer puts while the main thread gets. Here a
-message is written aside and renamed, and one that cannot be read is passed over: the next nudge makes it good.
+kombu writes a message under its final name, so a reader can meet it half-written, which ends a worker: this
+transport is not asynchronous, Celery runs its timers in a thread, and osd's timer puts while the main thread gets. Here
+a message is written aside and renamed, and an unreadable one is skipped: the next nudge makes up for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kombu.utils.json import dumps
 
 
 class Channel(filesystem.Channel):
-    """Puts messages whole."""
+    """A file system channel that puts messages whole."""
 
     def _put(self, queue: str, payload: Any, **_: Any) -> None:  # type: ignore[override]  # as kombu itself has it
         name = f"{round(time.monotonic() * 1000)}_{uuid.uuid4()}.{queue}.msg"
@@ -40,6 +40,6 @@ class Channel(filesystem.Channel):
 
 
 class Transport(filesystem.Transport):
-    """The transport of that channel; the name that Celery's ``broker_transport`` takes."""
+    """The transport over that channel; Celery's ``broker_transport`` takes its name."""
 
     Channel = Channel

@@ -1,8 +1,9 @@
-"""Whether there is capacity to spare for training, measured: what serves on this machine, the processor, the GPU.
+"""Measurement of spare capacity for training: of this machine's engines, its processor and its GPU.
 
-engines     none may have work in more than ``worker.spare_busy`` of its looks, nor more than ``worker.spare_queue``
-            requests that wait (osd.engine.load_report); a trainer on a machine without engines has this for nothing
-processor   what others than this process take of all cores, psutil; ``worker.spare_cpu`` at most
+engines     none may be busy in more than ``worker.spare_busy`` of its samples, nor have more than
+``worker.spare_queue``
+            waiting requests (the load report); always met on a machine without engines
+processor   share of all cores that other processes use, by psutil; ``worker.spare_cpu`` at most
 GPU         by NVML where it is installed (extra ``gpu``): utilisation and free memory, before a run begins. Within a
             run they would be its own.
 """
@@ -20,11 +21,11 @@ from osd.engine.load_report import loads
 from storage.settings import WorkerSettings
 
 LOOK_SECONDS = 0.02
-"""How old a look may be: files are not read more often between two slices."""
+"""Maximum age in seconds of a measurement: files are not read more often between two slices."""
 CPU_SECONDS = 0.5
-"""Shares of the processor are means over so long at least."""
+"""Minimum seconds over which the processor's share is averaged."""
 BUSY_GPU = 0.5
-"""Utilisation beyond which the GPU has none to spare."""
+"""Utilisation beyond which the GPU has no capacity to spare."""
 
 
 class Spare:
@@ -37,7 +38,7 @@ class Spare:
         self._reason: str | None = None
 
     def why_not(self) -> str | None:
-        """Why a run may not go on now; None where it may. Cheap: call it between slices."""
+        """Return why a run may not go on now; None where it may. Cheap enough to call between slices."""
         if not self._settings.spare:
             return None
         if time.monotonic() - self._looked_at >= LOOK_SECONDS:
@@ -46,7 +47,7 @@ class Spare:
         return self._reason
 
     def why_not_begin(self) -> str | None:
-        """Why none may begin."""
+        """Return why no run may begin; None where one may."""
         return self.why_not() or (self._gpu() if self._settings.spare else None)
 
     def _engines(self) -> str | None:
@@ -72,14 +73,14 @@ class Spare:
 
 
 class OthersShare:
-    """The share of all cores that other processes take, 0 to 1."""
+    """The share of all cores that other processes use, 0 to 1."""
 
     def __init__(self) -> None:
         self._process, self._share = psutil.Process(), 0.0
         self._before = self._now()
 
     def share(self) -> float:
-        """Over the last half second at least; 0 before that."""
+        """Return the share over at least the last half second; 0 before that."""
         before, now = self._before, self._now()
         if now[0] - before[0] >= CPU_SECONDS:
             self._before = now
@@ -88,14 +89,14 @@ class OthersShare:
         return self._share
 
     def _now(self) -> tuple[float, float, float]:
-        """Seconds: by the clock, of all cores busy, of this process."""
+        """Return (wall clock, busy time of all cores, CPU time of this process), all in seconds."""
         every, own = psutil.cpu_times(), self._process.cpu_times()
         idle = every.idle + getattr(every, "iowait", 0.0) + getattr(every, "guest", 0.0)
         return time.monotonic(), sum(every) - idle, own.user + own.system
 
 
 def gpu(device: str) -> tuple[float, int] | None:
-    """(utilisation 0 to 1, free MB) by NVML; None where that is not installed or does not answer."""
+    """Return (utilisation 0 to 1, free MB) by NVML; None where that is not installed or does not answer."""
     with suppress(Exception):  # a missing library, driver or permission: each has an error of its own
         import pynvml
 

@@ -1,4 +1,4 @@
-"""Can the broker be reached? One JSON line, for `osd doctor`. Nothing is made or changed."""
+"""A check of the broker for `osd doctor`, printed as one JSON line. Nothing is created or changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainer.worker.broker import connect_once
 
 
 def ping(settings: Settings) -> dict[str, Any]:
-    """``ok``, ``found`` (a sentence without passwords) and, when something is wrong, ``mend``."""
+    """Return ``ok``, ``found`` (a sentence without passwords) and, when something is wrong, ``mend``."""
     if settings.worker.broker is None:
         return _ping_files(broker_folder(settings))
     try:
@@ -32,7 +32,7 @@ def ping(settings: Settings) -> dict[str, Any]:
 
 
 def _ping_files(folder: Path) -> dict[str, Any]:
-    """The broker without a server: can its folder be written, or the one in which it would be made?"""
+    """Check that the file system broker's folder, or its nearest existing parent, can be written."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         mend = "set storage.directory to a folder of yours, or worker.broker"

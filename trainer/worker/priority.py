@@ -1,4 +1,4 @@
-"""Making way for decoding on a shared machine."""
+"""Process priority: training yields to decoding on a shared machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage.settings import WorkerSettings
 def lower_priority(worker: WorkerSettings) -> None:
     """Lower this process and its children to ``worker.nice``; never raises it again. Linux and macOS.
 
-    Linux only: ``worker.idle`` puts them into the idle class, which runs when nothing else wants the core.
+    On Linux, ``worker.idle`` puts them into the idle class, which runs when nothing else wants the core.
     """
     with suppress(OSError):
         os.nice(max(0, worker.nice - os.nice(0)))

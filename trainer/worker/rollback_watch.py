@@ -1,4 +1,4 @@
-"""After a publication: was it a mistake? Taken back by itself when it was.
+"""The watch: compares a published version with its parent on live traffic, and rolls back by itself when it is worse.
 
 Live acceptance falls for two reasons: the new version is worse, or the traffic became harder. Only the first is a
 reason to go back, so the newest requests are scored again with both versions. The target's answers do not depend
@@ -28,27 +28,27 @@ log = logging.getLogger("osd.trainer")
 
 SOUND = (VersionState.READY, VersionState.SERVING, VersionState.RETIRED)
 MOST = 8
-"""A look scores the newest MOST × watch_requests requests at most."""
+"""A look scores at most the newest MOST × watch_requests requests."""
 
 
 @dataclass(slots=True)
 class Watch:
-    """Looks at one draft. What it remembers only saves looks: after a restart the newest is taken once more."""
+    """The watch over one draft. Its memory only saves looks: after a restart the newest is repeated."""
 
     store: Store
     settings: Settings
     draft: str
     looks: int = 0
-    """Looks taken at ``watched``."""
+    """Number of looks taken at ``watched``."""
     watched: str | None = None
     """The version that served at the newest look."""
     newest: Comparison | None = None
-    """What the newest look found: the parent's gain over the version that served."""
+    """The newest look's result: the parent's gain over the version that served."""
 
     def look(self) -> DraftVersion | None:
-        """Compare if enough requests have come, and go back if the parent is significantly better.
+        """Compare if enough requests have come, and roll back if the parent is significantly better.
 
-        The version that serves then; None when nothing changed. Raises StoreError.
+        Returns the version that serves then; None when nothing changed. Raises StoreError.
         """
         current = self.store.versions.current(self.draft)
         pair = self._due(current)
@@ -66,7 +66,7 @@ class Watch:
         return self.store.versions.rollback(self.draft, reason, to=parent.id, of=current.id)
 
     def _due(self, current: DraftVersion) -> tuple[DraftVersion, list[str]] | None:
-        """The version to compare with and the requests to do it on."""
+        """Return the version to compare with and the requests to compare on; None when no look is due."""
         least = self.settings.gate.watch_requests
         if self.watched == current.id:
             least *= 2**self.looks
@@ -83,7 +83,7 @@ class Watch:
         return (parent, requests) if parent.state in SOUND else None
 
     def _since(self, version: DraftVersion) -> list[str]:
-        """The newest requests that came after the version was made, newest first."""
+        """Return the newest requests that came after the version was created, newest first."""
         limit = MOST * self.settings.gate.watch_requests
         older = set(self.store.samples.recent(self.draft, limit=limit, before=version.created_at))
         return [request for request in self.store.samples.recent(self.draft, limit=limit) if request not in older]

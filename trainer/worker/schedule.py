@@ -1,7 +1,7 @@
-"""What a worker does each time it is nudged: one turn over its drafts.
+"""The training schedule: one turn over the drafts for every nudge.
 
-A turn looks at every draft in the database: is the version that serves worse than its parent, and is training due?
-Nothing is remembered that matters, so a nudge that is lost, doubled or late changes nothing.
+A turn checks for every draft in the database whether the serving version is worse than its parent, and whether
+training is due. It keeps no state that matters, so a nudge that is lost, doubled or late changes nothing.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ log = logging.getLogger("osd.trainer")
 Runs = list[TrainingRun]
 
 RUNS = 20
-"""Newest runs that are looked through for failures."""
+"""Newest runs that are searched for failures."""
 LONGEST_REST = 300.0
-"""Seconds that a draft rests at most after runs that failed."""
+"""Maximum seconds that a draft rests after failed runs."""
 
 
 def holder_name() -> str:
-    """This worker's name in leases: host, process id and a nonce, so that a reused process id is not taken for it."""
+    """Return this worker's name in leases: host, process id and a nonce, in case the process id is reused."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
 class Turns:
-    """A worker's view of one store. ``only`` names the one draft that it trains; None trains all."""
+    """A worker's turns over one store. ``only`` names the one draft that it trains; None trains all."""
 
     def __init__(self, store: Store, settings: Settings, stop: Stop, only: str | None = None) -> None:
         self.store, self.settings, self.stop, self.only = store, settings, stop, only
@@ -65,7 +65,7 @@ class Turns:
         self._scout = Scout(store, settings)
 
     def take(self, watcher: Watcher = lambda _: None) -> list[TrainingRun]:
-        """One turn; the runs that came of it. What goes wrong with one draft is logged and does not stop the others."""
+        """Take one turn and return its runs; an error with one draft is logged and does not stop the others."""
         runs = []
         for draft in self.drafts():
             if self.stop.is_set():
@@ -79,7 +79,7 @@ class Turns:
         return runs
 
     def _keep(self) -> None:
-        """Hold the replay store within its limits, every ``retention.every_seconds``."""
+        """Apply retention to the replay store, every ``retention.every_seconds``."""
         retention = self.settings.retention
         if retention.keeps_all or records.now() - self._kept_at < retention.every_seconds:
             return
@@ -112,7 +112,7 @@ class Turns:
         return [run for run in runs if run]
 
     def train(self, draft: str, watcher: Watcher = lambda _: None) -> TrainingRun | None:
-        """Watch one draft and train it if it is due; None when nothing is. Raises what :func:`run_once` raises."""
+        """Check one draft's live acceptance and train it if that is due; None when not. Raises as :func:`run_once`."""
         watch = self._watches.setdefault(draft, Watch(self.store, self.settings, draft))
         watch.look()
         if self._is_resting(draft):
@@ -131,7 +131,7 @@ class Turns:
 
     @contextmanager
     def _traced(self, draft: str) -> Iterator[None]:
-        """A run of the draft that ends within, in whatever way, is traced."""
+        """Trace a run of the draft that ends within the context, however it ends."""
         before = self._newest(draft)
         try:
             yield
@@ -149,7 +149,7 @@ class Turns:
             return None
 
     def train_head(self, draft: str, watcher: Watcher = lambda _: None) -> TrainingRun | None:
-        """Train one draft's acceptance head if that is due. Raises what :func:`run_head_once` raises."""
+        """Train one draft's acceptance head if that is due. Raises as :func:`run_head_once`."""
         if self.settings.serve.record != "verified":
             self._tell(head_of(draft), "no acceptance head is trained: that needs serve.record = verified")
             return None
@@ -161,14 +161,17 @@ class Turns:
         return run
 
     def drafts(self) -> list[str]:
-        """The drafts that routes lead to, by name."""
+        """Return the drafts that routes lead to, by name."""
         if self.only is not None:
             return [self.only]
         return sorted({route.draft for route in self.store.routes.list()})
 
     def _is_resting(self, draft: str, *, retries: bool = False) -> bool:
-        """After failures, a draft rests twice as long each time, so that a lasting fault does not keep a core busy.
-        ``retries`` counts those of suspects too, which keep nothing else waiting."""
+        """Return whether a draft rests after failures: twice as long each time, so that a fault does not keep a core
+        busy.
+
+        ``retries`` counts those of suspects too, which delay nothing else.
+        """
         runs = [run for run in self.store.runs.list(draft, limit=RUNS) if retries or not run.settings.get(RETRY)]
         failed = list(takewhile(_has_failed, runs))
         if not failed:
@@ -177,7 +180,7 @@ class Turns:
         return 0 <= records.now() - (failed[0].finished_at or 0.0) < rest  # below 0 a clock was set back
 
     def _tell(self, draft: str, message: str) -> None:
-        """Say once, not every second, why a draft is not trained."""
+        """Log why a draft is not trained, once and not every second."""
         who = re.sub(r"[\d.]+", "", message.split(" until ")[0])
         if self._told.get(draft) != who:
             self._told[draft] = who
@@ -185,17 +188,17 @@ class Turns:
 
 
 def trains_head(settings: Settings) -> bool:
-    """Whether acceptance heads are trained beside the drafts (``learn.head``)."""
+    """Return whether acceptance heads are trained beside the drafts (``learn.head``)."""
     return settings.learn.head == "on" or (settings.learn.head == "auto" and needs_head(settings.serve))
 
 
 def _has_failed(run: TrainingRun) -> bool:
-    """A run that was stopped has not."""
+    """Return whether a run failed, other than by being stopped."""
     return run.state is RunState.FAILED and not run.result.get("stopped")
 
 
 def told(run: TrainingRun) -> str:
-    """A run as a sentence."""
+    """Describe a run in a sentence."""
     facts = run.result
     evidence = facts.get("evidence", {})
     head = f"{run.draft}: {run.state.value} {run.version or ''}".rstrip()

@@ -1,4 +1,4 @@
-"""What the one task does: it opens what it needs once a process, and takes a turn.
+"""The Celery task: opens what it needs once a process, and takes a turn.
 
 Torch is imported here, in the process that trains: the worker's parent stays small, and CUDA is never
 initialised before a fork.
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
 log = logging.getLogger("osd.trainer")
 
 TURN = "osd.turn"
-"""The task's name."""
+"""Name of the task."""
 
 
 UNASKED = 3
-"""Polls without a nudge, after which the training process looks by itself."""
+"""Poll intervals without a nudge, after which the training process polls by itself."""
 LONGEST_NAP = 5.0
-"""Seconds between two looks at whether it is to stop."""
+"""Maximum seconds between checks for a stop."""
 
 
 class Trainee:
-    """What the training process keeps between tasks."""
+    """The training process's state between tasks."""
 
     def __init__(
         self, settings: Settings, stop: Stop, draft: str | None, give_up: Callable[[], None] = lambda: None
     ) -> None:
-        """``give_up`` is called, in the training process, where going on makes no sense."""
+        """Open nothing yet. ``give_up`` is called, in the training process, when going on makes no sense."""
         self.settings, self.stop, self.draft, self._give_up = settings, stop, draft, give_up
         self._turns: Turns | None = None
         self._busy, self._ended = threading.Lock(), 0.0
 
     def turn(self) -> int:
-        """One turn over the drafts; the number of runs that came of it.
+        """Take one turn over the drafts; return the number of runs.
 
-        What osd raises on purpose is logged, and the next turn tries again. A SIGTERM to this very process, as a
+        Errors of osd's own are logged, and the next turn tries again. A SIGTERM to this process itself, as a
         process group gets it, ends the run politely too.
         """
         with stop_on_signals(signal.SIGTERM) as told:
             return self._take(AnyOf(self.stop, told))
 
     def watch_over(self, **_: object) -> None:
-        """From now on take turns without being asked, when for some polls nobody has asked: the broker is away.
+        """Take turns unasked from now on when no nudge came for some polls, because the broker is unreachable.
 
         Called in the training process.
         """
@@ -95,7 +95,7 @@ class Trainee:
 
 
 def open_turns(settings: Settings, stop: Stop, draft: str | None) -> Turns:
-    """Load torch with the worker's threads, and open the store. Raises what :func:`storage.store.open_store` raises."""
+    """Load torch with the worker's threads, and open the store. Raises as :func:`storage.store.open_store`."""
     os.environ["OMP_NUM_THREADS"] = str(settings.worker.threads)  # before torch is first imported
     import torch
 
