@@ -1,4 +1,4 @@
-"""What `osd doctor` looks at. Each check answers with findings and never raises."""
+"""The checks of `osd doctor`. Each returns findings and never raises."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ EXTRAS = ("postgres", "redis", "s3")
 
 
 def python(here: Surroundings) -> Iterator[CheckResult]:
-    """The interpreter and the machine."""
+    """Check the interpreter and the machine."""
     yield CheckResult(
         "python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}, {usable_cores()} cores"
     )
 
 
 def packages(here: Surroundings) -> Iterator[CheckResult]:
-    """Every library that osd needs, and those of its extras that are there, against the versions that osd asks for."""
+    """Check osd's libraries, and the installed ones of its extras, against the required versions."""
     fitting: list[str] = []
     for requirement in filter(serves, map(Requirement, metadata.requires(DISTRIBUTION) or ())):
         found = installed(requirement.name)
@@ -56,7 +56,7 @@ def packages(here: Surroundings) -> Iterator[CheckResult]:
 
 
 def installed(name: str) -> str | None:
-    """The version of a library that is here."""
+    """Return the installed version of a library; None if it is missing."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -64,19 +64,19 @@ def installed(name: str) -> str | None:
 
 
 def serves(requirement: Requirement) -> bool:
-    """Whether osd needs it to run, or may: what tests and lint need is left out."""
+    """Return whether osd needs or may use it at run time, unlike those for tests and lint."""
     marker = requirement.marker
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *EXTRAS))
 
 
 def plain(requirement: Requirement) -> str:
-    """The requirement without its marker, as pip takes it on the command line."""
+    """Return the requirement without its marker, as pip takes it on the command line."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     return f"{requirement.name}{extras}{requirement.specifier}"
 
 
 def settings(here: Surroundings) -> Iterator[CheckResult]:
-    """osd.toml and the OSD_… variables."""
+    """Check osd.toml and the OSD_… variables."""
     try:
         here.settings  # noqa: B018
     except OsdError as error:
@@ -88,7 +88,7 @@ def settings(here: Surroundings) -> Iterator[CheckResult]:
 
 
 def device(here: Surroundings) -> Iterator[CheckResult]:
-    """What decodes: the processor or a GPU."""
+    """Check the device that decodes: the processor or a GPU."""
     import torch
 
     asked = here.settings.serve.device
@@ -108,7 +108,7 @@ def device(here: Surroundings) -> Iterator[CheckResult]:
 
 
 def disk(here: Surroundings) -> Iterator[CheckResult]:
-    """The data directory: can it be written, is there room."""
+    """Check whether the data directory can be written and has room."""
     directory = here.settings.storage.data_directory()
     there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not os.access(there, os.W_OK):
@@ -127,7 +127,7 @@ def disk(here: Surroundings) -> Iterator[CheckResult]:
 
 
 def database(here: Surroundings) -> Iterator[CheckResult]:
-    """Whether the database answers with the schema that this osd needs."""
+    """Check whether the database answers with the schema that this osd needs."""
     from storage.sql.database import check
 
     try:
@@ -146,11 +146,11 @@ def database(here: Surroundings) -> Iterator[CheckResult]:
 
 
 def weights(here: Surroundings) -> Iterator[CheckResult]:
-    """Whether the files of every draft's current version are what was published."""
+    """Check whether the files of every draft's current version are what was published."""
     from storage.store import lay_out
 
     try:
-        with lay_out(here.settings) as store:  # open_store would make the folder
+        with lay_out(here.settings) as store:  # open_store would create the folder
             drafts = {version.draft for version in store.versions.list()} if store.db.check()["current"] else set()
             for draft in sorted(drafts):
                 yield sound(store, draft)
@@ -159,7 +159,7 @@ def weights(here: Surroundings) -> Iterator[CheckResult]:
 
 
 def sound(store: Store, draft: str) -> CheckResult:
-    """The finding for one draft."""
+    """Return the finding for one draft."""
     current = store.versions.current(draft)
     try:
         store.versions.verify(current)
@@ -169,7 +169,7 @@ def sound(store: Store, draft: str) -> CheckResult:
 
 
 def broker(here: Surroundings) -> Iterator[CheckResult]:
-    """Whether the task queue's broker answers. Asked in a process of the trainer, which alone speaks to it."""
+    """Check whether the task queue's broker answers, in a process of the trainer, which alone connects to it."""
     command = trainer_command("ping", config=here.config)
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=PING_SECONDS, check=False)
@@ -191,7 +191,7 @@ def broker(here: Surroundings) -> Iterator[CheckResult]:
 
 
 def pair(here: Surroundings) -> Iterator[CheckResult]:
-    """Whether target and draft load and serve together."""
+    """Check whether target and draft load and serve together."""
     try:
         names = choose_pair(here.settings.serve, alone=True)
         found = names.load(here.settings.serve)
@@ -204,7 +204,7 @@ def pair(here: Surroundings) -> Iterator[CheckResult]:
 
 
 def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:
-    """Whether the target can check drafts that branch."""
+    """Check whether the target can verify draft trees."""
     from osd.models.tree_check import check_model
 
     try:
@@ -222,7 +222,7 @@ NEED_NO_SETTINGS = (python, packages, settings)
 
 
 def examine(here: Surroundings) -> Iterator[CheckResult]:
-    """Every finding; what needs the settings is left out when they cannot be read."""
+    """Run every check; those that need the settings are left out when they cannot be read."""
     readable = True
     for check in CHECKS:
         if readable or check in NEED_NO_SETTINGS:

@@ -1,4 +1,4 @@
-"""What a command starts from: the configuration file asked for, the settings, and the open store."""
+"""The context of a command: its configuration file, the settings, and the open store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Surroundings:
-    """Everything that commands share. It lives in ``ctx.obj``; settings are read when first asked for."""
+    """The state that commands share, in ``ctx.obj``; settings are read when first used."""
 
     config: Path | None = None
 
@@ -29,15 +29,17 @@ class Surroundings:
         return load_settings(self.config)
 
     def serving(self, **changed: object) -> Settings:
-        """The settings, from now on with what options of the command line say of ``serve``; None says nothing. Raises
-        BadSetting."""
+        """Apply options of the command line to the ``serve`` settings and return the settings; None changes nothing.
+
+        Raises BadSetting.
+        """
         if said := {name: value for name, value in changed.items() if value is not None}:
             self.settings = load_settings(self.config, serve=said)
         return self.settings
 
     @contextmanager
     def store(self) -> Iterator[Store]:
-        """The store, closed afterwards. Raises DatabaseUnreachable or SchemaOutdated."""
+        """Open the store and close it afterwards. Raises DatabaseUnreachable or SchemaOutdated."""
         from storage.store import open_store
 
         store = open_store(self.settings)
@@ -48,5 +50,5 @@ class Surroundings:
 
 
 def surroundings(ctx: typer.Context) -> Surroundings:
-    """The surroundings of the command that runs."""
+    """Return the context of the running command."""
     return ctx.ensure_object(Surroundings)

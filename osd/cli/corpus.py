@@ -1,4 +1,4 @@
-"""`osd corpus`: texts whose n-grams drafts are made of."""
+"""`osd corpus`: n-gram tables made from texts."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def build(
 
 @contextmanager
 def told_bar() -> Iterator[Any]:
-    """A line that says what goes on, tokens so far, and megabytes a second."""
+    """Show progress: the current step, tokens so far, and megabytes a second."""
     columns = SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.fields[said]}")
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, said="")

@@ -84,12 +84,12 @@ def demo(
 
 
 def dashboard_port(settings: Settings, serve: bool, port: int | None) -> int | None:
-    """None where no dashboard is wanted. Raises BadInput."""
+    """Return the dashboard's port; None where none is wanted. Raises BadInput for --port without --serve."""
     if port is not None and not serve:
         raise BadInput(reason="--port is the dashboard's: give --serve with it.")
     return None if not serve else settings.server.admin_port if port is None else port
 
 
 def new_folder(name: str) -> Path:
-    """``out/<name>-<date>-<time>``."""
+    """Return the path ``out/<name>-<date>-<time>``."""
     return Path("out") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -1,4 +1,4 @@
-"""`osd doctor`: what is there, what is missing, how to mend it."""
+"""`osd doctor`: what is installed and reachable, what is missing, and how to mend it."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
 
 def with_mend(row: dict[str, str]) -> dict[str, str]:
-    """The row with what to do about it below what was found."""
+    """Return the row with the remedy below what was found."""
     return {**row, "found": f"{row['found']}\n→ {row['mend']}"} if row["mend"] else row

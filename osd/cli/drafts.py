@@ -110,13 +110,13 @@ def export(
 
 
 def version_rows(store: Store, versions: list[DraftVersion]) -> list[dict[str, Any]]:
-    """Rows for the table and for JSON, with the current version of each draft marked."""
+    """Return rows for the table and for JSON, with the current version of each draft marked."""
     current = {store.versions.current(draft).id for draft in {version.draft for version in versions}}
     return [{**asdict(version), "current": version.id in current} for version in versions]
 
 
 def describe(store: Store, version: DraftVersion) -> dict[str, Any]:
-    """Everything known about a version. Damaged files are a finding here, not an error."""
+    """Return everything known about a version. Damaged files are a finding here, not an error."""
     from storage.errors import WeightsDamaged
 
     try:
@@ -137,7 +137,7 @@ def describe(store: Store, version: DraftVersion) -> dict[str, Any]:
 
 
 def flat(facts: dict[str, Any]) -> dict[str, str | None]:
-    """Facts as text, nested ones with dotted names."""
+    """Return facts as text, nested ones with dotted names."""
     lines: dict[str, str | None] = {}
     for key, value in facts.items():
         if isinstance(value, dict):

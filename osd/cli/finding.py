@@ -1,4 +1,4 @@
-"""What `osd doctor` says of one thing."""
+"""The result of a check by `osd doctor`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ OK, WARNING, BROKEN = "ok", "warning", "broken"
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing that was looked at."""
+    """The result of checking one thing."""
 
     part: str
     state: str
-    """ok, warning or broken."""
+    """``ok``, ``warning`` or ``broken``."""
     found: str
     mend: str = ""
     """What to do about it; empty where nothing need be done."""

@@ -1,4 +1,4 @@
-"""`osd generate`: prompts in, text out, through the same loop as everything else."""
+"""`osd generate`: completes prompts through the engine's usual loop."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def generate(
 
 
 def serve(engine: Engine, wish: Wish, source: Path | Prompt, *, as_json: bool) -> int:
-    """Serve a prompt or a file of them; how many could not be served."""
+    """Serve a prompt or a file of them; return how many could not be served."""
     if isinstance(source, Prompt) and not as_json:
         stream_one(engine, wish.request(engine, source))
         return 0
@@ -101,12 +101,12 @@ def serve(engine: Engine, wish: Wish, source: Path | Prompt, *, as_json: bool) -
 
 
 def one(prompt: str) -> Prompt:
-    """The prompt of the command line, or of stdin."""
+    """Return the prompt of the command line, or of stdin."""
     return Prompt(sys.stdin.read() if prompt == "-" else prompt, line=1)
 
 
 def start(stack: ExitStack, here: Surroundings, names: PairNames, *, learn: bool) -> Engine:
-    """The engine, inside the circle unless nothing is to be kept. It is closed with the stack."""
+    """Start the engine, with recorder and follower unless ``learn`` is False; it is closed with the stack."""
     if names.shipped:
         note("No pair is named; serving with the small one that ships with osd.")
     store = stack.enter_context(here.store()) if learn else None

@@ -1,4 +1,4 @@
-"""Serving the prompts of one call: one that streams, or a file of them in batches."""
+"""Serving of one command's prompts: one that streams, or a file of them in batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What every request of one call shares."""
+    """The options that all requests of one command share."""
 
     sampling: Sampling
     max_tokens: int
@@ -31,8 +31,10 @@ class Wish:
     learn: bool
 
     def request(self, engine: Engine, prompt: Prompt) -> Request:
-        """The request for a prompt; a line's own route and tenant come before the options, and its language before
-        guessing. Raises BadRequest."""
+        """Make the request for a prompt; the line's own route, tenant and language override the options.
+
+        Raises BadRequest.
+        """
         language = prompt.fields.get("language")
         return Request(
             encode(engine.pair.tokenizer, prompt.text, raw=self.raw),
@@ -70,7 +72,7 @@ class PromptBatch:
         self._prompts: dict[str, Prompt] = {}
 
     def serve(self, source: Iterable[Prompt | BadPromptFile]) -> None:
-        """Serve them all; afterwards ``failed`` counts those that could not be."""
+        """Serve all prompts; afterwards ``failed`` counts those that could not be served."""
         items = iter(source)
         while True:
             while len(self._prompts) < self.engine.settings.max_batch and (item := next(items, None)) is not None:
@@ -108,7 +110,7 @@ class PromptBatch:
 
 
 def facts(done: Completion) -> dict[str, Any]:
-    """What a finished request says of itself."""
+    """Return a finished request's statistics for JSON."""
     accepted = sum(one.accepted for one in done.rounds)
     rejections = sum(one.rejected for one in done.rounds)
     return {
@@ -126,7 +128,7 @@ def facts(done: Completion) -> dict[str, Any]:
 
 
 def summary(done: Completion) -> str:
-    """One line for the person at the terminal."""
+    """Summarise a finished request in one line for the person at the terminal."""
     found = facts(done)
     speed = found["tokens"] / max(done.seconds, 1e-9)
     alpha = "" if found["alpha"] is None else f", α {found['alpha']:.2f}"

@@ -1,4 +1,4 @@
-"""`osd keys`: who may call the server."""
+"""`osd keys`: API keys of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command's root: what `osd` is made of, and how an error becomes a line and an exit status.
+"""The root of the command: its subcommands, and how an error becomes a line and an exit status.
 
 Commands import torch when they run and not before, so that `osd stats` and every --help start at once.
 """
@@ -46,7 +46,7 @@ SERVE, LOOK, KEEP, MEASURE = "Decode and learn", "Look", "Keep", "Show and measu
 
 
 class OsdGroup(TyperGroup):
-    """Turns what goes wrong into one clear line on stderr and an exit status."""
+    """The command group: turns an error into one line on stderr and an exit status."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
@@ -108,13 +108,13 @@ app.add_typer(bench.app, name="bench", rich_help_panel=MEASURE)
 
 
 def main() -> None:
-    """What the console script runs."""
+    """Run the console script."""
     signal.signal(signal.SIGTERM, _terminated)
     app(prog_name="osd")
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    """A polite kill ends the command the way that lets its ``finally`` clauses run."""
+    """Turn SIGTERM into an exit, so that ``finally`` clauses run."""
     sys.exit(128 + number)
 
 

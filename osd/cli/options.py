@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their values are read."""
+"""Options that several commands share, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def moment(text: str) -> float:
-    """Unix seconds of ``90s``, ``15m``, ``2h``, ``7d``, ``2w`` ago, or of an ISO date or time (local time)."""
+    """Parse ``90s``, ``15m``, ``2h``, ``7d``, ``2w`` ago, or an ISO date or time (local time), to Unix seconds."""
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip()):
         return time.time() - float(match[1]) * _UNITS[match[2]]
     try:
@@ -56,7 +56,7 @@ def moment(text: str) -> float:
 
 
 def span(text: str) -> float:
-    """Seconds of ``90s``, ``15m``, ``2h``, ``7d``, ``2w``."""
+    """Parse ``90s``, ``15m``, ``2h``, ``7d``, ``2w`` to seconds."""
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip()):
         return float(match[1]) * _UNITS[match[2]]
     raise typer.BadParameter(f"{text!r} is no length of time (15m, 2h, 7d)")
@@ -95,7 +95,7 @@ N = TypeVar("N", int, float)
 
 
 def numbers(text: str, option: str, kind: Callable[[str], N], least: N) -> tuple[N, ...]:
-    """The numbers between the commas of an option, each once, in their order. Raises BadSetting."""
+    """Parse an option's comma-separated numbers, each once, in their order. Raises BadSetting."""
     try:
         found = tuple(dict.fromkeys(kind(part) for part in text.split(",")))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Printing: answers go to stdout as a table, JSON or CSV; everything else goes to stderr."""
+"""Printing: results go to stdout as a table, JSON or CSV; everything else goes to stderr."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ WIDE = 240
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: the row's key, the heading, and how a value is shown."""
+    """A column of a table: the row's key, the heading, and the value's format."""
 
     key: str
     heading: str
     show: Callable[[Any], str] = str
     right: bool = False
     whole: bool = False
-    """Never folded while another column can be."""
+    """Never wrapped while another column can be."""
 
 
 def note(text: str) -> None:
-    """A line for the person at the terminal, kept out of stdout."""
+    """Print a line for the person at the terminal, on stderr."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
 
 
 def say(text: str) -> None:
-    """A plain line of the answer itself."""
+    """Print a plain line of the result."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def print_json(value: Any) -> None:
-    """One line of JSON."""
+    """Print one line of JSON."""
     say(json.dumps(plain(value), ensure_ascii=False, allow_nan=False))
 
 
 def print_csv(rows: Sequence[Row]) -> None:
-    """Rows as CSV with a heading; nothing when there are none."""
+    """Print rows as CSV with a heading; nothing when there are none."""
     if rows:
         writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]))
         writer.writeheader()
@@ -60,7 +60,7 @@ def print_csv(rows: Sequence[Row]) -> None:
 
 
 def print_table(rows: Iterable[Row], columns: Sequence[Column], *, title: str | None = None, empty: str = "") -> None:
-    """Rows as a table; ``empty`` goes to stderr when there are none."""
+    """Print rows as a table; ``empty`` goes to stderr when there are none."""
     rows = list(rows)
     if not rows:
         note(empty)
@@ -75,7 +75,7 @@ def print_table(rows: Iterable[Row], columns: Sequence[Column], *, title: str | 
 
 
 def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool, empty: str = "") -> None:
-    """Rows as JSON or as a table."""
+    """Print rows as JSON or as a table."""
     if as_json:
         print_json(rows)
     else:
@@ -83,7 +83,7 @@ def print_rows(rows: Sequence[Row], columns: Sequence[Column], *, as_json: bool,
 
 
 def print_facts(facts: Row) -> None:
-    """One thing as two columns, name and value."""
+    """Print one thing's facts as two columns, name and value."""
     table = Table(show_header=False, box=None, pad_edge=False)
     for key, value in facts.items():
         table.add_row(f"[bold]{escape(key)}[/bold]", cell(value))
@@ -91,19 +91,19 @@ def print_facts(facts: Row) -> None:
 
 
 def console() -> Console:
-    """stdout: as wide as the terminal, and never folded where it goes to a file or a pipe."""
+    """Return stdout's console: as wide as the terminal, and unlimited when it goes to a file or a pipe."""
     return Console() if sys.stdout.isatty() else Console(width=WIDE)
 
 
 def cell(value: Any, show: Callable[[Any], str] = str) -> str:
-    """A value as a table shows it."""
+    """Format a value for a table cell."""
     if value is None or value == "":
         return NOTHING
     return escape(show(value))
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: enums by value, paths as text, no NaN (null instead)."""
+    """Convert a value for JSON: enums by value, paths as text, NaN to null."""
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -116,27 +116,27 @@ def plain(value: Any) -> Any:
 
 
 def when(seconds: float) -> str:
-    """Unix seconds as local date and time."""
+    """Format Unix seconds as local date and time."""
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def share(value: float) -> str:
-    """A rate with three decimals."""
+    """Format a rate with three decimals."""
     return f"{value:.3f}"
 
 
 def count(value: float) -> str:
-    """A whole number with separators."""
+    """Format a whole number with separators."""
     return f"{value:,.0f}"
 
 
 def counted(number: int, thing: str) -> str:
-    """``1 round``, ``2 rounds``."""
+    """Format a number with its noun: ``1 round``, ``2 rounds``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def size(value: float) -> str:
-    """Bytes, in the unit that suits."""
+    """Format bytes in a suitable unit."""
     for unit in ("B", "KB", "MB", "GB"):
         if value < 1000:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
@@ -145,5 +145,5 @@ def size(value: float) -> str:
 
 
 def state(value: Any) -> str:
-    """An enum's value."""
+    """Return an enum's value."""
     return str(value.value if isinstance(value, Enum) else value)

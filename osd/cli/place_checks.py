@@ -1,4 +1,4 @@
-"""What `osd doctor` looks at where samples and weights lie, how they are encrypted, and how new versions are told."""
+"""The checks of `osd doctor` for storage of samples and weights, their encryption, and version notifications."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READABLE_BY_OTHERS = 0o077
 
 
 def places(here: Surroundings) -> Iterator[CheckResult]:
-    """Samples, weights and the key ring: is each there, and can it be written? Nothing is left behind."""
+    """Check that samples, weights and the key ring exist and can be written, leaving nothing behind."""
     from storage.replay.segment_place import segment_place
     from storage.versions.bucket_weights import weight_place
 
@@ -37,7 +37,7 @@ def places(here: Surroundings) -> Iterator[CheckResult]:
 
 
 def place(part: str, where: ObjectStore | Path | str, key: str = "") -> CheckResult:
-    """The finding for a folder or a bucket."""
+    """Return the finding for a folder or a bucket."""
     if not isinstance(where, ObjectStore):
         folder = Path(where)
         there = next(path for path in (folder, *folder.parents) if path.exists())
@@ -58,7 +58,7 @@ def place(part: str, where: ObjectStore | Path | str, key: str = "") -> CheckRes
 
 
 def encryption(kept: StorageSettings) -> Iterator[CheckResult]:
-    """The key ring, where there is to be one."""
+    """Check the key ring, if one is configured."""
     from storage.files.cipher import open_cipher
 
     if kept.encryption is None:
@@ -76,7 +76,7 @@ def encryption(kept: StorageSettings) -> Iterator[CheckResult]:
 
 
 def notify(here: Surroundings) -> Iterator[CheckResult]:
-    """How servers learn of new versions; nothing of a database that does not answer, which is a finding of its own."""
+    """Check how servers are notified of new versions, unless the database, a finding of its own, does not answer."""
     from storage.sql.announce import Announcer
     from storage.sql.database import Database
 

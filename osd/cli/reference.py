@@ -1,7 +1,7 @@
-"""The reference pages in docs/, written from the code: ``python -m osd.cli.reference``.
+"""The reference pages in docs/, generated from the code: ``python -m osd.cli.reference``.
 
-docs/cli.md is every command's help; docs/operating.md holds a table of every setting between two marks. A test
-compares both with what this module would write, so neither can fall behind.
+docs/cli.md is every command's help; docs/operating.md contains a table of every setting between two marks. A test
+compares both with the output of this module, so neither can fall behind.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ LIMITS = {Ge: "≥ {ge}", Gt: "> {gt}", Le: "≤ {le}", Lt: "< {lt}"}
 
 
 def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Every command below this one with its full name, in the order of the help."""
+    """Yield every command below this one with its full name, in the order of the help."""
     yield name, command
     for child in getattr(command, "commands", {}).values():
         yield from commands(child, f"{name} {child.name}")
 
 
 def command_page() -> str:
-    """docs/cli.md."""
+    """Return the text of docs/cli.md."""
     found = list(commands(typer.main.get_command(app), "osd"))
     parts = [
         "# The osd command",
@@ -44,7 +44,7 @@ def command_page() -> str:
 
 
 def command_section(name: str, command: Any) -> str:
-    """One command: how it is called, what it does, its arguments and options."""
+    """Return a command's section: usage, description, arguments and options."""
     is_group = hasattr(command, "commands")
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     usage = " ".join([name, *map(argument_usage, arguments), *(["COMMAND"] if is_group else [])])
@@ -54,18 +54,18 @@ def command_section(name: str, command: Any) -> str:
 
 
 def argument_usage(parameter: Any) -> str:
-    """An argument as the usage line has it."""
+    """Format an argument for the usage line."""
     name = f"{metavar(parameter)} ..." if parameter.nargs == -1 else metavar(parameter)
     return name if parameter.required else f"[{name}]"
 
 
 def metavar(parameter: Any) -> str:
-    """What stands for a value."""
+    """Return the placeholder for a value."""
     return str(parameter.metavar or parameter.name.upper())
 
 
 def signature(parameter: Any) -> str:
-    """An argument, or an option with what it takes: ``--since WHEN``."""
+    """Format an argument, or an option with its value: ``--since WHEN``."""
     if parameter.param_type_name == "argument":
         return f"`{metavar(parameter)}`"
     words = ", ".join([*parameter.opts, *parameter.secondary_opts])
@@ -73,7 +73,7 @@ def signature(parameter: Any) -> str:
 
 
 def sentence(parameter: Any) -> str:
-    """What it does, and its default where that is not nothing."""
+    """Return a parameter's help, with its default if it has one."""
     if isinstance(said := getattr(parameter, "show_default", None), str):
         return f"{parameter.help} Default: {said}."
     shown = parameter.default not in (None, False, (), []) and not callable(parameter.default)
@@ -81,7 +81,7 @@ def sentence(parameter: Any) -> str:
 
 
 def settings_table() -> str:
-    """Every setting, a section at a time."""
+    """Return the table of every setting, section by section."""
     lines = ["| setting | default | values | what it does |", "|---|---|---|---|"]
     for section, field in Settings.model_fields.items():
         for name, inner in typing.cast(type[Section], field.annotation).model_fields.items():
@@ -91,23 +91,23 @@ def settings_table() -> str:
 
 
 def default(field: FieldInfo) -> str:
-    """The default as osd.toml would have it."""
+    """Format a default as in osd.toml."""
     return "–" if field.default is None else f"`{field.default}`"
 
 
 def values(field: FieldInfo) -> str:
-    """What a setting may be: its type or its choices, and its limits."""
+    """Describe a setting's type or choices, and its limits."""
     limits = [LIMITS[type(limit)].format_map(vars_of(limit)) for limit in field.metadata if type(limit) in LIMITS]
     return ", ".join([words_for(field.annotation), *limits])
 
 
 def vars_of(limit: Any) -> dict[str, Any]:
-    """A limit's one attribute, by name."""
+    """Return a limit's one attribute, by name."""
     return {name: getattr(limit, name) for name in ("ge", "gt", "le", "lt") if hasattr(limit, name)}
 
 
 def words_for(annotation: Any) -> str:
-    """A type, as a person calls it."""
+    """Name a type for people."""
     if typing.get_origin(annotation) is typing.Literal:
         return ", ".join(f"`{choice}`" for choice in typing.get_args(annotation))
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
@@ -121,7 +121,7 @@ def words_for(annotation: Any) -> str:
 
 
 def with_settings(page: str) -> str:
-    """docs/operating.md with its table of settings made anew."""
+    """Return docs/operating.md with its table of settings replaced."""
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}\n\n{settings_table()}\n\n{END}{after}"

@@ -1,4 +1,4 @@
-"""`osd replay`: what is kept for learning."""
+"""`osd replay`: the samples stored for learning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from storage.sql import admin_log
 app = typer.Typer(no_args_is_help=True, help="See, take out and delete what is kept for learning.")
 
 SHOWN = 5
-"""Requests that were set aside, of which the reason is told."""
+"""Number of requests set aside whose reason is shown."""
 
 COLUMNS = (
     Column("route", "route"),
@@ -116,7 +116,7 @@ def purge(
 
 
 def what(chosen: dict[str, Any]) -> str:
-    """The samples meant, as a person would say it."""
+    """Describe the selected samples for people."""
     words = {
         "request_id": "of request {}",
         "tenant": "of tenant {}",

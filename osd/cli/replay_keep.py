@@ -1,4 +1,4 @@
-"""`osd replay forget`, `retain`, `compact`, `verify`, `import`, `tenant`, `log`: what keeping asks of an admin."""
+"""`osd replay forget`, `retain`, `compact`, `verify`, `import`, `tenant`, `log`: administration of stored samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.replay.verify import verify_samples
 from storage.sql import admin_log
 
 DAMAGED = 5
-"""Exit status of `osd replay verify` where something is wrong: that of StoreError."""
+"""Exit status of `osd replay verify` when it finds a fault, that of StoreError."""
 CHANGES = (
     Column("at", "at", when), Column("who", "who"), Column("action", "action"), Column("subject", "about"),
     Column("facts", "what came of it", lambda facts: "; ".join(told_of(facts))),
@@ -56,7 +56,7 @@ def forget(
 
 
 def tell(forgotten: Forgotten) -> None:
-    """What was forgotten, as lines for a person; the versions are the answer itself."""
+    """Print what was forgotten as lines on stderr; the versions are the result itself."""
     purged, learned = forgotten.purged, forgotten.learned
     note(f"Forgot {counted(purged.requests, 'request')} ({size(purged.bytes)}) and {forgotten.outcomes} outcomes.")
     print_table(
@@ -167,7 +167,7 @@ def tenant(
 
 
 def told_of(facts: Mapping[str, Any]) -> list[str]:
-    """What a line of the trail holds, without what says nothing."""
+    """Format the non-empty facts of a line of the audit trail."""
     parts = []
     for key, value in facts.items():
         if isinstance(value, Mapping):

@@ -1,10 +1,10 @@
-"""`osd router`: routes, and what steers them. Changes are here; the rest is in
+"""`osd router`: changes of routes, candidates, conditions and pins; the rest is in
 
     osd.cli.router_show     list, show, history
     osd.cli.router_ask      explain, eval
     osd.cli.router_files    teach, forget, export, import
 
-Every change is recorded with who made it, when, and what was before and after; servers hear of it within
+Every change is recorded with who made it, when, and what was before and after; servers follow it within
 ``router.poll_seconds``.
 """
 
@@ -195,13 +195,13 @@ def train(
 def conditions(
     language: list[str] | None, topic: list[str] | None, tenant: list[str] | None, pattern: str | None
 ) -> dict[str, Any]:
-    """Those that were given, as a route's ``matches``."""
+    """Return the given conditions as a route's ``matches``."""
     given = {"language": language, "topic": topic, "tenant": tenant, "pattern": pattern}
     return {key: value for key, value in given.items() if value}
 
 
 def require_removable(store: Store, route: str) -> None:
-    """What would be refused is refused before anybody is asked. Raises UnknownRoute, DefaultRoute."""
+    """Raise what removing the route would, before the user is asked. Raises UnknownRoute, DefaultRoute."""
     from storage.routes.route_rows import require_not_default
 
     store.routes.get(route)
@@ -209,13 +209,13 @@ def require_removable(store: Store, route: str) -> None:
 
 
 def pinned_words(store: Store, route: str) -> str:
-    """What else goes with a route."""
+    """Describe the pins that are removed with a route."""
     tenants = [tenant for tenant, pinned in sorted(store.routes.pins().items()) if pinned == route]
     return f" and the pins of {', '.join(tenants)}" if tenants else ""
 
 
 def tell(route: Route, words: str, as_json: bool) -> None:
-    """The route as JSON, or what happened in words."""
+    """Print the route as JSON, or a sentence on what happened."""
     from storage.routes.route_rows import as_facts
 
     print_json(as_facts(route)) if as_json else note(words)

@@ -1,4 +1,4 @@
-"""`osd router explain`, `eval`: what the routes as they are make of prompts."""
+"""`osd router explain`, `eval`: how the present routes treat prompts."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def evaluate(
 
 
 def router_for(here: Surroundings, store: Store) -> Router:
-    """The router of a server, which looks at language and topic even where no rule asks."""
+    """Return a server's router that detects language and topic even where no rule uses them."""
     from router.make import builder
 
     return builder(store, here.settings, look=True)(store.routes.plan())
 
 
 def look(here: Surroundings, store: Store, request: Request) -> tuple[Decision, dict[str, Any]]:
-    """The decision, and what language and topic look like whatever decided."""
+    """Return the decision, and the detected language and topic, whether or not they decided."""
     from router.classifying import ClassifierRouter
 
     router = router_for(here, store)
@@ -122,7 +122,8 @@ def look(here: Surroundings, store: Store, request: Request) -> tuple[Decision, 
 
 
 def estimate(store: Store, decision: Decision, draft: str) -> dict[str, Any]:
-    """What a draft did on the route, else anywhere: α, and tokens over its shares of drafting and verifying time."""
+    """Return a draft's statistics on the route, else anywhere: α, and tokens over its share of drafting and verifying
+    time."""
     for measured, route in (("on this route", decision.name), ("anywhere", None)):
         if did := store.outcomes.acceptance(route=route, draft=draft):
             row = did[0]
@@ -137,7 +138,7 @@ def estimate(store: Store, decision: Decision, draft: str) -> dict[str, Any]:
 
 
 def readable(file: Path) -> Iterable[Prompt]:
-    """The prompts of a file; what cannot be used is said. Raises BadPromptFile when the file cannot be read."""
+    """Yield a file's prompts, reporting invalid lines. Raises BadPromptFile when the file cannot be read."""
     from osd.prompts import read_prompts
     from storage.errors import BadPromptFile
 
@@ -153,13 +154,13 @@ def readable(file: Path) -> Iterable[Prompt]:
 
 
 def asked(prompt: Prompt) -> Request:
-    """A line as a request; what is to be compared is not told."""
+    """Make a request of a line, without the labels to compare with."""
     tenant, tag = prompt.fields.get("tenant"), prompt.fields.get("tag")
     return Request((), text=prompt.text, tenant=str(tenant or DEFAULT_TENANT), language=str(tag) if tag else None)
 
 
 def judge(lines: Iterable[tuple[Mapping[str, Any], Decision]]) -> dict[str, Any]:
-    """Accuracy and confusion by route, topic and language, each over the lines that say what is true of it."""
+    """Return accuracy and confusion by route, topic and language, each over the lines that have its label."""
     tables: dict[str, Confusion] = {what: defaultdict(Counter) for what in ("route", "topic", "language")}
     sures, number = 0.0, 0
     for fields, decision in lines:
@@ -174,7 +175,7 @@ def judge(lines: Iterable[tuple[Mapping[str, Any], Decision]]) -> dict[str, Any]
 
 
 def scored(table: Confusion) -> dict[str, Any] | None:
-    """A confusion with its accuracy; None where no line said what is true."""
+    """Return a confusion with its accuracy; None where no line had the label."""
     prompts = sum(sum(row.values()) for row in table.values())
     if not prompts:
         return None
@@ -183,7 +184,7 @@ def scored(table: Confusion) -> dict[str, Any] | None:
 
 
 def score_rows(confusion: Confusion, alphas: Mapping[str, float | None]) -> list[dict[str, Any]]:
-    """A row for each true label."""
+    """Return a row for each true label."""
     rows = []
     for truth, row in sorted(confusion.items()):
         others = sorted(((n, label) for label, n in row.items() if label != truth), reverse=True)

@@ -1,6 +1,6 @@
 """`osd router discover`, `proposals`, `apply`, `decline`, `split`, `merge`: routes found in the traffic.
 
-What needs models is done by the trainer in a process of its own; it answers JSON and says how far it is on stderr.
+The trainer, in a process of its own, does what needs models; it prints JSON, and its progress on stderr.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def discover(
 
 
 def _why(kept: int) -> str:
-    """Of so many requests that are kept there is no proposal."""
+    """Explain why there is no proposal from so many stored requests."""
     if kept < 2 * LEAST:
         return f"it takes {2 * LEAST} requests at least, and {kept} of this traffic were kept."
     return "no kind of the newest requests would win by a draft of its own."
@@ -139,7 +139,7 @@ def merge(
 
 
 def ask_trainer(here: Surroundings, action: str, *arguments: str) -> list[dict[str, Any]]:
-    """What `python -m trainer routes` answers; its errors and its exit status become this command's."""
+    """Return the output of `python -m trainer routes`; its errors and its exit status become this command's."""
     config = ["--config", str(here.config)] if here.config else []
     command = [*trainer_command("routes"), action, *arguments, *config]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -155,7 +155,7 @@ def _show(found: Sequence[RouteProposal], as_json: bool, empty: str) -> None:
 
 
 def _row(proposal: RouteProposal) -> dict[str, Any]:
-    """A proposal without the requests that it rests on."""
+    """Return a proposal's facts without its lists of requests."""
     facts = {key: value for key, value in proposal.facts.items() if key not in ("members", "examples")}
     evidence: Mapping[str, Any] = facts.get("evidence", {})
     subject = facts.get("name") or " + ".join(facts.get("routes", ())) or NOTHING

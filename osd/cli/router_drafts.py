@@ -1,4 +1,4 @@
-"""A draft for a new route: where it starts. What the route would be refused for is said before weights are copied."""
+"""Creation of a draft for a new route. Reasons to refuse the route are reported before weights are copied."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ NEAREST = "nearest"
 
 @dataclass(frozen=True, slots=True)
 class NewDraft:
-    """A draft to be made."""
+    """The draft to create."""
 
     name: str
     origin: str | None
-    """A draft, a version, a folder or ``nearest``; None is the default draft."""
+    """A draft, a version, a folder or ``nearest``; None means the default draft."""
     kind: str | None
-    """full or lora; None is as the settings say."""
+    """``full`` or ``lora``; None means as the settings say."""
 
 
 def add_route(store: Store, here: Surroundings, route: Route, made: NewDraft | None) -> Route:
-    """Add a route, and its draft first where one is to be made.
+    """Add a route, first creating its draft if asked.
 
     Raises what ``store.routes.add`` raises, and for a new draft UnknownDraft, UnknownVersion, ModelNotLoaded,
     WeightsDamaged, BadInput when a draft of the name is there.
@@ -51,7 +51,7 @@ def add_route(store: Store, here: Surroundings, route: Route, made: NewDraft | N
 
 
 def make(store: Store, settings: Settings, made: NewDraft) -> DraftVersion:
-    """The new draft's current version."""
+    """Create the draft; return its current version."""
     if store.versions.list(made.name):
         raise BadInput(reason=f"There is a draft named {made.name!r} already; use it with --draft {made.name}.")
     kind = made.kind or settings.learn.method
@@ -65,9 +65,10 @@ def make(store: Store, settings: Settings, made: NewDraft) -> DraftVersion:
 
 
 def nearest(store: Store, here: Surroundings, route: str) -> str:
-    """The draft that guesses best on what is kept under the route's name, else on the newest traffic of all routes.
+    """Return the draft with the best acceptance on the route's stored requests, else on the newest traffic of all
+    routes.
 
-    The trainer scores them, in a process of its own. Raises BadInput with what it said when it could not.
+    The trainer scores them in a process of its own. Raises BadInput with its message when it fails.
     """
     named = any(row.route == route for row in store.samples.stats())
     config = ["--config", str(here.config)] if here.config else []
@@ -80,7 +81,7 @@ def nearest(store: Store, here: Surroundings, route: str) -> str:
 
 
 def _from_folder(store: Store, name: str, folder: Path) -> DraftVersion:
-    """A draft of a model folder, or of an adapter over the default draft's number 0."""
+    """Create a draft from a model folder, or from an adapter over the default draft's number 0."""
     kind = kind_of(folder)
     if kind == "head":
         raise BadInput(reason=f"{folder} holds an acceptance head, which is no draft.")
@@ -92,7 +93,7 @@ def _from_folder(store: Store, name: str, folder: Path) -> DraftVersion:
 
 
 def require_fit(store: Store, base: DraftVersion, folder: Path) -> None:
-    """Raises AdapterMismatch for an adapter over other weights, WeightsDamaged for one that does not load."""
+    """Raise AdapterMismatch for an adapter over other weights, WeightsDamaged for one that does not load."""
     import torch
 
     from osd.models.lora.adapter import NotPlain, read_adapter, sizes_of
@@ -100,12 +101,12 @@ def require_fit(store: Store, base: DraftVersion, folder: Path) -> None:
 
     store.versions.verify(base)
     module = load_model(store.versions.folder(base), torch.device("cpu"), "float32").module
-    with suppress(NotPlain):  # it will be merged, and whether that works shows there
+    with suppress(NotPlain):  # it will be merged, which reports what does not work
         read_adapter(folder, folder.name, sizes_of(module), base.digest, torch.device("cpu"), torch.float32)
 
 
 def _origin(store: Store, word: str, kind: str) -> str:
-    """The version to fork. A draft's name stands for its current version, or for the base of a new adapter."""
+    """Return the version to fork. A draft's name means its current version, or the base for a new adapter."""
     drafts = {version.draft: version for version in store.versions.list()}
     if word not in drafts and any(version.id == word for version in store.versions.list()):
         return word
@@ -113,7 +114,7 @@ def _origin(store: Store, word: str, kind: str) -> str:
 
 
 def _require_addable(store: Store, route: Route) -> None:
-    """What the route alone would be refused for, before weights are copied."""
+    """Raise what adding the route alone would, before weights are copied."""
     require_name(route.name)
     if any(known.name == route.name for known in store.routes.list()):
         raise DuplicateRoute(route=route.name)

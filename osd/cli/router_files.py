@@ -1,4 +1,4 @@
-"""`osd router teach`, `forget`, `export`, `import`: what goes in and out by files."""
+"""`osd router teach`, `forget`, `export`, `import`: examples and routes from and to files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from osd.prompts import open_bytes
 from storage.errors import BadRouteFile
 
 ENOUGH = 8
-"""Examples of a topic from which on it is told from others more often than not."""
+"""Examples of a topic from which on it is recognised more often than not."""
 
 
 @app.command()
@@ -58,7 +58,7 @@ def teach(
 
 
 def _taught_so_far(counts: Mapping[str, int]) -> str:
-    """What is known of topics, and what is still to be taught."""
+    """Summarise the topics taught so far, and what is still to be taught."""
     rarest = min(counts, key=lambda topic: counts[topic])
     found = f"{counted(len(counts), 'topic')}, {counted(sum(counts.values()), 'example')} in all."
     if counts[rarest] < ENOUGH:
@@ -140,7 +140,7 @@ def import_routes(
 
 
 def read_examples(path: Path, topic: str | None) -> Iterator[tuple[str, str]]:
-    """(topic, text) of every line. Raises BadRouteFile at the first line that has not both."""
+    """Yield (topic, text) of every line. Raises BadRouteFile at the first line that lacks one of them."""
     try:
         with open_bytes(path) as lines:
             for number, line in enumerate(lines, start=1):
@@ -151,7 +151,7 @@ def read_examples(path: Path, topic: str | None) -> Iterator[tuple[str, str]]:
 
 
 def read_example(path: Path, number: int, line: bytes, topic: str | None) -> tuple[str, str]:
-    """One line's topic and text; ``topic`` for every line, where it is given."""
+    """Return one line's topic and text; ``topic``, if given, overrides the line's."""
     try:
         fields = json.loads(line)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`osd router list`, `show`, `history`: what there is and how it came about."""
+"""`osd router list`, `show`, `history`: the routes and their changes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def history(
 
 
 def route_rows(store: Store, routes: list[Route]) -> list[dict[str, Any]]:
-    """Rows for the table and for JSON."""
+    """Return rows for the table and for JSON."""
     pins, made = store.routes.pins(), store.routes.created()
     outcomes = {row.by["route"]: row for row in store.outcomes.acceptance(by=["route"])}
     kept = {row.route: row for row in store.samples.stats()}
@@ -103,7 +103,7 @@ def route_rows(store: Store, routes: list[Route]) -> list[dict[str, Any]]:
 
 
 def describe(store: Store, route: Route) -> dict[str, Any]:
-    """Everything known about a route."""
+    """Return everything known about a route."""
     aliases = store.routes.plan().aliases
     taught = store.examples.counts()
     return {
@@ -116,7 +116,7 @@ def describe(store: Store, route: Route) -> dict[str, Any]:
 
 
 def draft_row(store: Store, route: Route, draft: str) -> dict[str, Any]:
-    """One draft of a route, and how it did there."""
+    """Return one draft of a route, with its statistics there."""
     from storage.errors import UnknownDraft
 
     did = store.outcomes.acceptance(route=route.name, draft=draft)
@@ -129,13 +129,13 @@ def draft_row(store: Store, route: Route, draft: str) -> dict[str, Any]:
 
 
 def matching(matches: Any) -> str:
-    """A route's conditions on one line."""
+    """Format a route's conditions on one line."""
     parts = [f"{key} {' | '.join(value) if isinstance(value, list) else value}" for key, value in matches.items()]
     return ", ".join(parts)
 
 
 def told(change: dict[str, Any]) -> dict[str, Any]:
-    """A change for the table: only what differs."""
+    """Return a change for the table: only what differs."""
     before, after = change["before"], change["after"]
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
     parts = [f"{key}: {short(before.get(key))} → {short(after.get(key))}" for key in keys]
@@ -143,7 +143,7 @@ def told(change: dict[str, Any]) -> dict[str, Any]:
 
 
 def short(value: Any) -> str:
-    """A value in few characters."""
+    """Format a value in few characters."""
     if value in (None, "", [], {}):
         return "–"
     return matching(value) if isinstance(value, dict) else ", ".join(value) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""`osd stats`: what came of drafting, from what servers and trainers leave. It formats; storage.insights knows."""
+"""`osd stats`: statistics of drafting and training. It formats the answers of storage.insights."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Ask how well drafts guess, why, and what it brings.")
 
 GROUPS = ("route", "version", "controller", "tenant", "worker", "minute", "hour", "day")
-"""What storage.outcomes.outcomes can tell apart, repeated here so that help needs no database library; a test
-compares."""
+"""Groups of storage.outcomes.outcomes, repeated here so that help needs no database library; a test compares them."""
 PLACE_GROUPS = ("route", "version", "minute", "hour", "day")
 TIMES = ("minute", "hour", "day")
 ALPHA = Column("alpha", "α", share, right=True)
@@ -45,7 +44,7 @@ MEASURES = (
     Column("verification_rate", "rounds /emitted", share, right=True),
     Column("emitted", "tokens", count, right=True),
 )
-"""What a table shows; JSON and CSV have every measure and every sum."""
+"""Measures shown in a table; JSON and CSV have every measure and every sum."""
 PLACES = (
     Column("position", "place", lambda value: str(value + 1), right=True),
     ALPHA,

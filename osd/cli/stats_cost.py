@@ -1,4 +1,4 @@
-"""`osd stats cost` and `osd stats runs`: what speculation and learning spend and save."""
+"""`osd stats cost` and `osd stats runs`: costs and savings of speculation and training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _flops(value: float) -> str:
-    """In the unit that suits."""
+    """Format FLOPs in a suitable unit."""
     for unit in ("", "k", "M", "G", "T", "P", "E"):
         if abs(value) < 1000:
             return f"{value:.3g} {unit}FLOP"
@@ -111,7 +111,8 @@ def cost(
 
 
 def _target(folder: Path, asked: bool) -> ModelSize | None:
-    """None where the target is known by a hub name only. Raises BadSetting for a folder without weights."""
+    """Return the target's size; None where only its hub name is known. Raises BadSetting for a folder without
+    weights."""
     from storage.insights.sizes import model_size
 
     found = model_size(folder)
@@ -121,7 +122,7 @@ def _target(folder: Path, asked: bool) -> ModelSize | None:
 
 
 def _assumption(answer: CostAnswer) -> str:
-    """What the seconds rest on."""
+    """Describe how the seconds without a draft were estimated."""
     plain = answer.plain_round
     if plain is None:
         return "What a round without a draft takes is not known: none was served, and drafts were all of one length."

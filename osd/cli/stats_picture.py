@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
-"""Okabe and Ito's colours, which people with any colour vision tell apart."""
+"""Okabe and Ito's colours, which people with any colour vision can tell apart."""
 LINES = len(COLOURS)
 BARS = 25
-"""Bars of a picture at most; the rest is in the table."""
+"""Maximum number of bars in a picture; the rest is in the table."""
 
 
 def over_time(rows: Sequence[Row], time: str, keys: Sequence[str]) -> Figure:
-    """α over time, a line for each group; the groups with most tokens where there are too many."""
+    """Draw α over time, a line for each group; only the groups with most tokens where there are too many."""
     figure, axes = _new("acceptance rate α")
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -40,7 +40,7 @@ def over_time(rows: Sequence[Row], time: str, keys: Sequence[str]) -> Figure:
 
 
 def bars(rows: Sequence[Row], keys: Sequence[str], measure: str, name: str) -> Figure:
-    """One horizontal bar a row, from the top."""
+    """Draw one horizontal bar a row, from the top."""
     shown = [row for row in rows if row[measure] is not None][:BARS]
     figure, axes = _new(None, height=1.2 + 0.28 * len(shown))
     labels = [", ".join(str(row[key]) for key in keys) or "all requests" for row in shown]
@@ -52,7 +52,7 @@ def bars(rows: Sequence[Row], keys: Sequence[str], measure: str, name: str) -> F
 
 
 def places(rows: Sequence[Row], keys: Sequence[str]) -> Figure:
-    """α by place in the draft, a line for each group."""
+    """Draw α by position in the draft, a line for each group."""
     figure, axes = _new("acceptance rate α there")
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -70,7 +70,7 @@ def places(rows: Sequence[Row], keys: Sequence[str]) -> Figure:
 
 
 def changes(rows: Sequence[Row]) -> Figure:
-    """The difference of each route with its interval."""
+    """Draw each route's difference with its interval."""
     shown = [row for row in rows if row["difference"] is not None]
     figure, axes = _new(None, height=1.2 + 0.35 * len(shown))
     for at, row in enumerate(shown):
@@ -85,7 +85,7 @@ def changes(rows: Sequence[Row]) -> Figure:
 
 
 def learned(rows: Sequence[Row]) -> Figure:
-    """Precision and recall by rank of frequency, before and after: Figure 7 of online speculative decoding."""
+    """Draw precision and recall by frequency rank, before and after: Figure 7 of online speculative decoding."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.5, 3.6), layout="constrained")

@@ -1,4 +1,4 @@
-"""`osd stats rejections`: why acceptance is low."""
+"""`osd stats rejections`: where and why drafted tokens are rejected."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KEYS = {
     ),
 }
 MARKS = {"position": "position", "route": "route", "token": "wanted"}
-"""The key that only rows of this kind have."""
+"""Kind of rejections -> the key that only its rows have."""
 
 
 def rejections(
@@ -94,7 +94,7 @@ def rejections(
 
 
 def _draw(parts: dict[str, list[dict[str, object]]]) -> Figure:
-    """Of the one kind that was asked for."""
+    """Draw the one kind that was asked for."""
     from osd.cli.stats_picture import bars
 
     ((kind, rows),) = parts.items()

@@ -1,4 +1,4 @@
-"""How `osd stats` shows an answer: a table, JSON, CSV, or a picture."""
+"""Output of `osd stats`: a table, JSON, CSV, or a picture."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def show(
     empty: str = "Nothing has been recorded that fits these options.",
     whole: Any = None,
 ) -> None:
-    """The answer in the form asked for. ``whole``: what JSON has instead of the rows. Raises BadSetting."""
+    """Print the rows in the form asked for; JSON has ``whole`` instead, if given. Raises BadSetting."""
     if as_json and as_csv:
         raise BadSetting(source="option", key="--csv", reason="give either --json or --csv")
     if picture is not None and picture.suffix.lower() not in FORMATS:

@@ -1,4 +1,4 @@
-"""Tokens as text: with the target's tokenizer where its folder is known, else by their numbers. No torch."""
+"""Token ids as text, by the target's tokenizer where its folder is known, else as numbers. No torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Text = Callable[[int], str | None]
 
 
 def tokenizer_file(folder: Path | None, serve: ServeSettings) -> Path | None:
-    """The folder's own, else the target's of the settings, else the draft's; None where none is on this machine.
+    """Return the tokenizer file of the folder, else of the configured target, else of the draft; None if none is local.
 
     Raises BadSetting for a folder that was asked for and has none.
     """
@@ -27,7 +27,8 @@ def tokenizer_file(folder: Path | None, serve: ServeSettings) -> Path | None:
 
 
 def token_text(file: Path | None) -> Text:
-    """What a token id says; None where nobody knows. Raises BadSetting for a file that is no tokenizer."""
+    """Return a function from token id to text, or to None without a tokenizer. Raises BadSetting for an invalid
+    file."""
     if file is None:
         return lambda _: None
     from tokenizers import Tokenizer
@@ -44,7 +45,7 @@ def token_text(file: Path | None) -> Text:
 
 
 def with_text(rows: Iterable[dict[str, object]], text: Text, keys: Iterable[str]) -> list[dict[str, object]]:
-    """The rows with ``<key>_text`` after each of these keys; tokens that are not in a row are passed over."""
+    """Return the rows with ``<key>_text`` after each of these keys; keys missing in a row are skipped."""
     wanted = set(keys)
     shown = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""`osd stats change` and `osd stats tokens`: what a version brought, and which tokens it learned."""
+"""`osd stats change` and `osd stats tokens`: what a version changed, and which tokens it learned."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _sides(
 
 
 def _sorted(rows: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
-    """Greatest gain first; what has none is left out."""
+    """Sort by greatest gain first; rows without one are left out."""
     if sort == "rank":
         return rows
     known = [row for row in rows if row[f"{sort}_gain"] is not None]

@@ -1,4 +1,4 @@
-"""`osd worker`: becomes the training process."""
+"""`osd worker`: replaces itself by the training process."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def worker(
 
 
 def trainer_command(action: str, *, config: Path | None = None) -> list[str]:
-    """The command line of a process of the trainer; ``-P`` keeps the working directory's folders out of its imports."""
+    """Return the command line of a trainer process; ``-P`` keeps the working directory out of its imports."""
     return [sys.executable, "-P", "-m", "trainer", action, *(["--config", str(config)] if config else [])]
 
 
 def become(command: list[str]) -> None:
-    """Replace this process: signals and the exit status are then the worker's own, with nothing to forward."""
+    """Replace this process, so that signals and the exit status are the worker's own, with nothing to forward."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(command[0], command)

@@ -18,12 +18,13 @@ SHORT = 8
 
 
 def seconds(value: float) -> str:
-    """An age."""
+    """Format an age."""
     return f"{value:.0f} s"
 
 
 def held(drafts: list[Mapping[str, Any]]) -> str:
-    """What a worker drafts with, a line a draft: ✓ is what the ledger serves, ≠ is not, and who tries a new one."""
+    """Format what a worker drafts with, a line a draft: ✓ is the ledger's version, ≠ another, and canaries are
+    marked."""
     marks = [" canary" if one["canary"] else "" if one["matches"] else " ≠" for one in drafts]
     return "\n".join(
         f"{one['version']} {one['digest'][:SHORT]}{mark or ' ✓'}" for one, mark in zip(drafts, marks, strict=True)

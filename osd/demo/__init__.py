@@ -1,4 +1,4 @@
-"""What ships for the demo: a pair of small models and prompts of four domains."""
+"""The demo's assets: a pair of small models and prompts of four domains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admin routes, on a port of their own: a thin layer over the services that the command uses too."""
+"""The admin routes, on a port of their own: a thin layer over the services that the commands use."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ Rows = list[dict[str, Any]]
 
 
 class Promotion(BaseModel):
-    """POST /admin/drafts/promote."""
+    """The body of POST /admin/drafts/promote."""
 
     version: str
     """A version's id."""
 
 
 class Rollback(BaseModel):
-    """POST /admin/drafts/rollback."""
+    """The body of POST /admin/drafts/rollback."""
 
     draft: str = DEFAULT_DRAFT
     to: str | None = None
-    """None is the parent."""
+    """The version to return to; None means the parent."""
     reason: str = Field(default="asked for over HTTP", max_length=500)
 
 
 def make_admin(host: Host, snapshots: Snapshots) -> FastAPI:
-    """The application of the admin port."""
+    """Create the application of the admin port."""
     app = bare_app("osd admin", host)
     app.state.snapshots = snapshots
     app.include_router(admin)
@@ -79,7 +79,7 @@ By = Annotated[str, Query(description="route, version, tenant, …, separated by
 
 @admin.get("/drafts")
 def drafts(http: Request, draft: str | None = None) -> Rows:
-    """Every version of every draft, oldest first."""
+    """List every version of every draft, oldest first."""
     versions = _host(http).store.versions
     found = versions.list(draft)
     current = {versions.current(name).id for name in {one.draft for one in found}}
@@ -96,7 +96,7 @@ def promote(http: Request, body: Promotion) -> dict[str, Any]:
 
 @admin.post("/drafts/rollback")
 def rollback(http: Request, body: Rollback) -> dict[str, Any]:
-    """Take back a draft's current version; what is current then."""
+    """Take back a draft's current version; return what is current then."""
     done = _host(http).store.versions.rollback(body.draft, body.reason, to=body.to)
     _note(http, "rollback", done.id, {"draft": body.draft, "reason": body.reason})
     return _version(done)
@@ -114,7 +114,7 @@ def _version(version: DraftVersion) -> dict[str, Any]:
 
 @admin.get("/workers")
 def workers(http: Request) -> dict[str, Rows]:
-    """Serving processes, the versions that servers last said they draft with, and training runs under way."""
+    """List serving processes, the versions that servers last reported, and training runs under way."""
     store = _host(http).store
     names = sorted({version.draft for version in store.versions.list()})
     serving = [
@@ -126,16 +126,16 @@ def workers(http: Request) -> dict[str, Rows]:
 
 
 class Drain(BaseModel):
-    """POST /admin/workers/drain."""
+    """The body of POST /admin/workers/drain."""
 
     worker: str
-    """Its name, as GET /admin/workers has it."""
+    """The worker's name, as in GET /admin/workers."""
     undo: bool = False
 
 
 @admin.post("/workers/drain")
 def drain(http: Request, body: Drain) -> dict[str, Any]:
-    """Let one serving process finish what it has, and stop; or no longer."""
+    """Drain a serving process, or end its draining."""
     key = http.state.caller.key
     asked = _host(http).store.workers.ask_drain(body.worker, undo=body.undo, who=key.id if key else None)
     return dict(plain({"worker": asked.id, "state": asked.state.value, "drains": asked.drains}))
@@ -165,12 +165,12 @@ for _name in QUESTIONS:
 
 @admin.get("/stats/change")
 def change(http: Request, version: str, window: Annotated[float, Query(gt=0)] = DAY) -> Any:
-    """Before and after a version; ``window`` seconds on either side."""
+    """Compare acceptance before and after a version, ``window`` seconds on either side."""
     return _plain(Answers(_host(http).store).change(version, window=window))
 
 
 def _plain(found: Any) -> Any:
-    """Records as JSON has them."""
+    """Convert records to JSON types."""
     if isinstance(found, (list, tuple)):
         return [_plain(one) for one in found]
     if hasattr(found, "as_dict"):
@@ -180,7 +180,7 @@ def _plain(found: Any) -> Any:
 
 @admin.get("/events", response_class=StreamingResponse)
 async def events(http: Request) -> StreamingResponse:
-    """A snapshot once a second, as server-sent events."""
+    """Stream a snapshot once a second, as server-sent events."""
     return StreamingResponse(_events(http), media_type="text/event-stream")
 
 

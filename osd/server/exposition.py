@@ -1,9 +1,8 @@
 """GET /metrics: the store's numbers, the engine's and the server's own.
 
-Of one server two processes measure, that which decodes and that which answers HTTP; what both count is added up. Behind
-a shared port there are several servers, and any may be asked. It asks the others for what they have measured and shows
-each under a label of its own, ``worker="0"``: sums that lost a process would look to Prometheus like counters that
-began anew.
+Two processes of a server measure, the one that decodes and the one that answers HTTP; what both count is summed. Behind
+a shared port there are several servers, and any may be scraped. It asks the others for their numbers and shows
+each under a label of its own, ``worker="0"``: to Prometheus, sums that lost a process would look like counter resets.
 """
 
 from __future__ import annotations
@@ -29,30 +28,31 @@ Ask = Callable[[], Awaitable[bytes | None]]
 
 @metrics.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def show_metrics(http: Request) -> Response:
-    """For Prometheus: vLLM's four counters of speculative decoding under their names, and osd_* beside them."""
+    """Return Prometheus metrics: vLLM's four counters of speculative decoding under their names, and osd_* beside
+    them."""
     text: bytes = await http.app.state.service.measure()
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 class Exposition:
-    """What a server says of itself, in the process that decodes."""
+    """The metrics of a server, in the process that decodes."""
 
     def __init__(self, host: Host, beside: Ask | None = None) -> None:
-        """``beside`` asks the process that answers HTTP for what it has measured, if there is one."""
+        """Expose a host's metrics; ``beside`` asks the process that answers HTTP, if there is one, for its own."""
         self._host, self._beside = host, beside
         self._store = CollectorRegistry()
         self._store.register(StoreCollector(host.store, host.model))
         host.meters.registry.register(EngineCollector(host.engine, host.model))
 
     async def own(self, front: bytes | None = None) -> bytes:
-        """What both processes have measured; that of HTTP is asked unless it said so with the question."""
+        """Return both processes' metrics; HTTP's (``front``) are requested unless given."""
         if front is None and self._beside:
             front = await self._beside()
         mine = await asyncio.to_thread(self._engine)
         return mine if front is None else await asyncio.to_thread(added, [mine, front])
 
     async def whole(self, front: bytes | None = None) -> bytes:
-        """The same with what the store counts, and the other servers behind the port."""
+        """Return the same with the store's, and those of the other servers behind the port."""
         own, seat = await self.own(front), self._host.seat
         if seat is not None:
             others = await seat.measured()
@@ -67,18 +67,18 @@ class Exposition:
 
 
 def labelled(texts: Mapping[int, bytes]) -> bytes:
-    """What several servers have measured, each sample with the number of its server."""
+    """Merge the metrics of several servers, each sample labelled with the number of its server."""
     return generate_latest(registry_of([_Together([(text, {"worker": str(n)}) for n, text in sorted(texts.items())])]))
 
 
 def added(texts: Sequence[bytes]) -> bytes:
-    """What several processes of one server have measured; counters and gauges of the same name and labels in one."""
+    """Sum the metrics of one server's processes, over counters and gauges of the same name and labels."""
     return generate_latest(registry_of([_Together([(text, {}) for text in texts])]))
 
 
 class _Together:
     def __init__(self, texts: Sequence[tuple[bytes, Mapping[str, str]]]) -> None:
-        """Expositions, and the labels that the samples of each get beside their own."""
+        """Parse expositions, each with the labels to add to its samples."""
         self._texts = texts
 
     def collect(self) -> Iterable[Metric]:
@@ -98,6 +98,6 @@ class _Together:
 
 
 def _sum(one: Sample, other: Sample) -> Sample:
-    """A counter began when the first of them did."""
+    """Add two samples; a counter was created when the earlier of them was."""
     began = one.name.endswith("_created")
     return one._replace(value=min(one.value, other.value) if began else one.value + other.value)

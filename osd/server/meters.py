@@ -1,4 +1,4 @@
-"""What the server counts of itself, for Prometheus, and its one log line a request. Neither has a word of a prompt."""
+"""The server's own Prometheus metrics, and one log line a request. Neither contains anything of a prompt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Meters:
         self.waiting = Gauge("osd_requests_waiting", "Requests in line.", registry=registry)
 
     def answered(self, scope: Mapping[str, Any], status: int, ms: float, state: Mapping[str, Any]) -> None:
-        """A request was answered, or its client went away before that (status 0)."""
+        """Count an answered request, or one whose client went away before (status 0)."""
         path = getattr(scope.get("route"), "path", UNKNOWN_PATH)  # the pattern, so that labels are few
         self.requests.labels(path, status).inc()
         tenant = caller.tenant if (caller := state.get("caller")) else "-"

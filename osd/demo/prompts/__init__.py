@@ -32,12 +32,15 @@ DOMAINS: dict[str, Draw] = {
     "finnish": _again_and_again(finnish.one),
 }
 PATIENCE = 20
-"""Draws for each prompt wanted, before a domain counts as used up."""
+"""Draws for each prompt wanted, after which a domain counts as exhausted."""
 
 
 def prompts(domain: str, count: int, seed: int = 0) -> list[str]:
-    """``count`` different prompts of a domain, the same ones for the same seed (and, for ``python``, the same
-    Python); fewer when the domain has no more. Raises BadSetting for a domain that there is not."""
+    """Return ``count`` different prompts of a domain, fewer when it is exhausted.
+
+    The same seed (and, for ``python``, the same Python) returns the same prompts. Raises BadSetting for an unknown
+    domain.
+    """
     if domain not in DOMAINS:
         raise BadSetting(source="demo", key="domain", reason=f"there is no {domain!r}; known: {', '.join(DOMAINS)}")
     found: dict[str, None] = {}

@@ -8,7 +8,7 @@ from osd.demo.prompts.words import words_of
 
 
 def one(rng: random.Random) -> str:
-    """One prompt."""
+    """Return one prompt."""
     kept = words_of("arithmetic")
     fillings = {
         "kin": "relatives", "goods": "goods", "box": "boxes", "place": "places", "beasts": "beasts", "day": "days",

@@ -8,7 +8,7 @@ from osd.demo.prompts.words import words_of
 
 
 def one(rng: random.Random) -> str:
-    """One prompt."""
+    """Return one prompt."""
     kept = words_of("finnish")
     it, about = rng.choice(list(kept["topics"].items()))
     fillings = {"reader": rng.choice(kept["readers"]), "form": rng.choice(kept["forms"])}

@@ -11,7 +11,7 @@ Columns = list[dict[str, Any]]
 
 
 def one(rng: random.Random) -> str:
-    """One prompt."""
+    """Return one prompt."""
     table = rng.choice(words_of("sql")["tables"])
     question = rng.choice(words_of("sql")["questions"]).format(
         one=table["one"], many=table["many"], **_fillings(table, rng)
@@ -20,7 +20,7 @@ def one(rng: random.Random) -> str:
 
 
 def _schema(table: dict[str, Any], rng: random.Random) -> str:
-    """The table as people paste it above a question, its columns in any order."""
+    """Format the table as people paste it above a question, its columns in random order."""
     columns = [column["column"] for column in (*table["words"], *table["numbers"])]
     rng.shuffle(columns)
     return f"{table['name']}({table['name'].lower()}_id, {', '.join(columns)})"

@@ -1,6 +1,6 @@
-"""Python functions to complete: signatures and docstrings out of the standard library that runs this.
+"""Python functions to complete: signatures and docstrings from the running Python's standard library.
 
-Nothing of the library is kept with osd; its source is read when the prompts are asked for.
+Nothing of the library ships with osd; its source is read when prompts are generated.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
 SHORTEST, LONGEST = 60, 600
-"""Characters of a prompt."""
+"""Minimum and maximum length of a prompt in characters."""
 PER_FILE, FILES_MIXED = 6, 60
-"""At most so many functions of one file, and the functions of so many files shuffled together."""
+"""Maximum functions taken from one file, and the number of files whose functions are shuffled together."""
 
 
 def several(rng: random.Random) -> Iterator[str]:
-    """Prompts in random order; ends when the library is used up."""
+    """Yield prompts in random order until the library is exhausted."""
     root = Path(sysconfig.get_path("stdlib"))
     files = [path for path in sorted(root.rglob("*.py")) if not LEFT_OUT.intersection(path.relative_to(root).parts)]
     rng.shuffle(files)
@@ -34,7 +34,8 @@ def _some(heads: list[str], rng: random.Random) -> list[str]:
 
 
 def functions(path: Path) -> Iterator[str]:
-    """Signature and docstring of every documented function in a file, dedented; nothing if it cannot be parsed."""
+    """Yield signature and docstring of every documented function in a file, dedented; nothing if it cannot be
+    parsed."""
     try:
         source = path.read_text(encoding="utf-8")
         tree = ast.parse(source)

@@ -1,4 +1,4 @@
-"""The words that prompts are made of: a .toml file beside each domain's module."""
+"""The words for prompts: a .toml file beside each domain's module."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from typing import Any
 
 @cache
 def words_of(domain: str) -> dict[str, Any]:
-    """What ``<domain>.toml`` holds."""
+    """Return the contents of ``<domain>.toml``."""
     return tomllib.loads((Path(__file__).parent / f"{domain}.toml").read_text(encoding="utf-8"))

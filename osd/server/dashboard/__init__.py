@@ -1,7 +1,7 @@
 """The dashboard: one page on the admin port that shows a server learning.
 
-page      the page, our own assets, and plotly.js from its Python package
-facts     what the page asks for beside the admin routes
-live      what goes with every snapshot
+page      the page, its assets, and plotly.js from its Python package
+facts     the page's data beside the admin routes
+live      the current numbers in every snapshot
 inside    the newest requests token by token, in memory
 """

@@ -1,4 +1,4 @@
-"""What the page asks for beside the admin routes. No prompt anywhere but in `inside`."""
+"""The page's data beside the admin routes. Prompts appear in `inside` alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from storage.store import Store
 facts = APIRouter(prefix="/admin/dashboard")
 Seconds = Annotated[float, Query(ge=60, le=400 * DAY)]
 TEXT = ("members", "examples")
-"""Facts of proposals that stand for requests."""
+"""Facts of proposals that identify requests or contain their text."""
 
 
 def _store(http: Request) -> Store:
@@ -37,14 +37,14 @@ def _inside(http: Request) -> Inside:
 
 @facts.get("/timeline")
 def acceptance(http: Request, seconds: Seconds = 900) -> dict[str, Any]:
-    """Acceptance by route and time, with marks."""
+    """Return acceptance by route and time, with marks."""
     at = now()
     return dict(plain(asdict(timeline(_store(http).db, at - seconds, at))))
 
 
 @facts.get("/runs")
 def runs(http: Request, limit: Annotated[int, Query(ge=1, le=200)] = 40) -> list[dict[str, Any]]:
-    """Training runs with their losses, newest first."""
+    """Return training runs with their losses, newest first."""
     return [_run(run) for run in _store(http).runs.list(limit=limit)]
 
 
@@ -61,7 +61,7 @@ def _run(run: TrainingRun) -> dict[str, Any]:
 
 @facts.get("/routes")
 def routes(http: Request, seconds: Seconds = DAY) -> dict[str, Any]:
-    """Routes with their traffic, and what the trainer proposes to change about them."""
+    """Return routes with their traffic, and the trainer's proposals about them."""
     store = _store(http)
     traffic = {row.by["route"]: row.as_dict() for row in Answers(store).acceptance(Window(now() - seconds), ["route"])}
     found = [
@@ -86,7 +86,7 @@ def _proposal(proposal: RouteProposal) -> dict[str, Any]:
 
 @facts.get("/gain")
 def gain(http: Request) -> dict[str, Any]:
-    """Seconds saved less seconds trained, a row a draft, since the beginning."""
+    """Return seconds saved − seconds trained, a row a draft, since the beginning."""
     answer = Answers(_store(http)).cost()
     how = answer.plain_round and asdict(answer.plain_round)
     return dict(plain({"rows": [row.as_dict() for row in answer.rows], "plain_round": how}))
@@ -94,14 +94,14 @@ def gain(http: Request) -> dict[str, Any]:
 
 @facts.get("/inside")
 def inside(http: Request) -> dict[str, Any]:
-    """The newest requests whose text may be shown."""
+    """Return the newest requests whose text may be shown."""
     ring = _inside(http)
     return {"allowed": ring.allowed, "requests": ring.newest()}
 
 
 @facts.get("/inside/{request_id}")
 def look_inside(http: Request, request_id: str) -> dict[str, Any]:
-    """One of them, token by token."""
+    """Return one request, token by token."""
     found = _inside(http).show(request_id)
     if found is None:
         raise HTTPException(404, "That request is no longer held, or its text may not be shown.")

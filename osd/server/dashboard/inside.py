@@ -1,6 +1,6 @@
-"""The newest requests token by token, in memory only: what was accepted, refused, and put in its place.
+"""The newest requests token by token, in memory only: accepted and rejected tokens, and their corrections.
 
-Nothing is kept of requests that may not be learned from, and nothing at all where `server.inspect` says no.
+Requests that may not be learned from are not held, and none where `server.inspect` is off.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from osd.verification.result import VerifyResult
 from storage.records import Round, now
 
 NEWEST = 50
-"""Requests kept."""
+"""Maximum number of requests held."""
 
 
 Refused = dict[int, int]
-"""The drafted tokens that the target refused, by round."""
+"""Round -> the drafted token that the target rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class InspectedRequest:
     done: Completion
     refused: Refused
     at: float
-    """When it began."""
+    """Time at which it began."""
 
     def turns(self) -> Iterator[tuple[Round, tuple[int, ...], int | None]]:
-        """Each round, the tokens that came out, and the one that the target refused."""
+        """Yield each round, its emitted tokens, and the rejected token if there is one."""
         begin = 0
         for number, turn in enumerate(self.done.rounds):
             yield turn, self.done.tokens[begin : begin + turn.emitted], self.refused.get(number)
@@ -44,23 +44,29 @@ class InspectedRequest:
 
 
 class Inside:
-    """A listener of the engine. ``rounds`` runs on the decode thread, and looks only at rows that had a token refused
-    or that have ended; text is made when asked for."""
+    """An engine listener that holds the newest requests.
+
+    ``rounds`` runs on the decode thread, and reads only sequences with a rejected token or that have ended; text is
+    made on demand.
+    """
 
     def __init__(
         self, tokenizer: Any, allowed: Callable[[], bool], learnable: Callable[[Iterable[str]], set[str]],
         keep: int = NEWEST,
     ) -> None:  # fmt: skip
-        """``allowed``: whether text may be kept at all; ``learnable``: which of these tenants allow it."""
+        """Hold at most ``keep`` requests.
+
+        ``allowed`` returns whether text may be held at all; ``learnable`` returns which of these tenants allow it.
+        """
         self._tokenizer, self._allowed, self._learnable, self._keep = tokenizer, allowed, learnable, keep
         self._lock = threading.Lock()
         self._refused: dict[str, Refused] = {}
-        """Of requests under way."""
+        """Rejected tokens of running requests."""
         self._done: OrderedDict[str, InspectedRequest] = OrderedDict()
 
     @property
     def allowed(self) -> bool:
-        """Whether text may be kept now. Where it no longer may, what there was is gone."""
+        """Whether text may be held now. Where it no longer may, what was held is deleted."""
         if self._allowed():
             return True
         with self._lock:
@@ -69,7 +75,7 @@ class Inside:
         return False
 
     def attach(self, engine: Engine) -> None:
-        """Hear what the engine does, after whoever hears it already."""
+        """Listen to an engine, after its earlier listeners."""
         before = engine.listener
 
         def both(
@@ -85,7 +91,7 @@ class Inside:
         engine.listener = both
 
     def rounds(self, rows: Sequence[SequenceState], progress: Sequence[RequestOutput], verdict: VerifyResult) -> None:
-        """A round of the batch."""
+        """Add a round of the batch."""
         if not self.allowed:
             return
         for row, step, drafted in zip(rows, progress, verdict.drafted, strict=True):
@@ -109,7 +115,7 @@ class Inside:
                 del self._refused[gone]  # cancelled
 
     def newest(self) -> list[dict[str, Any]]:
-        """The finished ones, newest first, without text. Asks the store what tenants allow."""
+        """Return the finished requests, newest first, without text. Queries the tenants' permissions."""
         return [_line(seen) for seen in reversed(self._shown())]
 
     def _shown(self) -> list[InspectedRequest]:
@@ -121,7 +127,7 @@ class Inside:
         return [seen for seen in found if seen.done.request.tenant in tenants]
 
     def show(self, request_id: str) -> dict[str, Any] | None:
-        """One of them with its text; None where it is not (or no longer) there."""
+        """Return a request with its text; None where it is not, or no longer, held."""
         seen = next((seen for seen in self._shown() if seen.done.request.id == request_id), None)
         if seen is None:
             return None
@@ -130,7 +136,7 @@ class Inside:
         return {**_line(seen), "prompt": prompt, "rounds": [self._round(*turn, stream) for turn in seen.turns()]}
 
     def _round(self, turn: Round, tokens: Sequence[int], refused: int | None, stream: TextStream) -> dict[str, Any]:
-        """Its tokens as text; half a character comes with the token that completes it."""
+        """Return a round's tokens as text; an incomplete character comes with the token that completes it."""
         pieces = []
         for place, token in enumerate(tokens):
             kind = "accepted" if place < turn.accepted else "own" if refused is None else "corrected"

@@ -1,4 +1,4 @@
-"""The numbers of this moment, for every snapshot: rates of the last minute and what they are worth."""
+"""The current numbers in every snapshot: rates of the last minute and the speedup."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from storage.store import Store
 
 SECONDS = 60.0
 PLAIN_SECONDS = 10.0
-"""b(0) reads the whole log of requests: it is asked for so often at most."""
+"""Minimum seconds between computations of b(0), which reads the whole log of requests."""
 
 
 class Live:
-    """Of all servers of the store. Not thread-safe."""
+    """The current numbers over all servers of the store. Not thread-safe."""
 
     def __init__(self, store: Store, lag: float, started: float) -> None:
-        """``lag``: seconds that an outcome may wait before it is written; ``started``: Unix seconds."""
+        """Read from a store. ``lag`` is seconds an outcome may wait before it is written; ``started`` is Unix
+        seconds."""
         self._store, self._lag, self._started = store, lag, started
         self._plain: PlainRound | None = None
         self._asked = -PLAIN_SECONDS
 
     def look(self) -> dict[str, Any]:
-        """Raises StoreError. ``speedup`` is what a round without a draft would have taken ÷ what was taken."""
+        """Return the numbers; ``speedup`` is estimated time without a draft ÷ time taken. Raises StoreError."""
         until = now() - self._lag
         found = lately(self._store.db, max(until - SECONDS, min(self._started, until - 1)), until)
         if time.monotonic() - self._asked >= PLAIN_SECONDS:

@@ -1,4 +1,4 @@
-"""Puts the dashboard on the admin port's application."""
+"""Adds the dashboard to the admin port's application."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from osd.server.process.host import Host
 
 
 def add_dashboard(app: FastAPI, host: Host) -> None:
-    """The page, what it asks for, and a look into the newest requests where that is allowed."""
+    """Add the page, its data, and the view of the newest requests where that is allowed."""
     inside = Inside(host.tokenizer, lambda: may_inspect(host), host.store.tenants.learnable)
     inside.attach(host.engine)
     app.state.inside = inside
@@ -20,7 +20,7 @@ def add_dashboard(app: FastAPI, host: Host) -> None:
 
 
 def may_inspect(host: Host) -> bool:
-    """Whether texts may be held and shown; see ``server.inspect``."""
+    """Return whether texts may be held and shown; see ``server.inspect``."""
     settings, ring = host.settings, host.ring
     if settings.server.inspect is not None:
         return settings.server.inspect

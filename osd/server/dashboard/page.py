@@ -1,7 +1,7 @@
-"""The page and what it loads: our own files, and plotly.js, which its Python package brings along.
+"""The page and its assets, and plotly.js from its Python package.
 
-Nothing of it is secret, so it needs no key; what it shows comes from the admin routes, which do. The policy lets the
-browser load and ask nothing but this server.
+None of it is secret, so it needs no key; its data comes from the admin routes, which do. The content security policy
+lets the browser load from, and connect to, this server alone.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ PLOTLY = "/dashboard/plotly.min.js"
 
 @page.get("/")
 def home() -> RedirectResponse:
-    """The admin port's front door."""
+    """Redirect the admin port's root to the dashboard."""
     return RedirectResponse("/dashboard")
 
 
 @page.get("/dashboard")
 def dashboard() -> HTMLResponse:
-    """The page."""
+    """Return the page."""
     nonce = secrets.token_urlsafe(16)
     html = (files(__package__) / "static" / "index.html").read_text(encoding="utf-8").replace("{{nonce}}", nonce)
     return HTMLResponse(html, headers={"Content-Security-Policy": POLICY.format(nonce=nonce)})
@@ -40,7 +40,7 @@ def dashboard() -> HTMLResponse:
 
 @page.get(PLOTLY)
 def plotly(http: Request) -> Response:
-    """The library, 4.8 MB; a third of it where the browser takes gzip."""
+    """Return plotly.js, 4.8 MB; a third of it where the browser takes gzip."""
     headers = {"Vary": "Accept-Encoding", "Cache-Control": "max-age=86400"}
     if "gzip" not in http.headers.get("accept-encoding", ""):
         return Response(_plotly(), media_type=TYPES[".js"], headers=headers)
@@ -49,7 +49,7 @@ def plotly(http: Request) -> Response:
 
 @page.get("/dashboard/{name}")
 def asset(name: str) -> Response:
-    """One of our own files."""
+    """Return one of the page's assets."""
     found = {file.name: file for file in (files(__package__) / "static").iterdir()}.get(name)
     kind = TYPES.get(name[name.rfind(".") :]) if found else None
     if found is None or kind is None:

@@ -21,14 +21,14 @@ from osd.server.process.service import Service
 from storage.records import new_id, now
 
 WHOLE_SECONDS = 1.0
-"""Nobody waits for a part of an answer that is sent whole; but its caller's key may end meanwhile."""
+"""Seconds between checks of the key while a whole answer is awaited."""
 GONE = 499
-"""What nginx writes for a client that did not wait; nobody reads it."""
+"""nginx's status for a client that has gone; nobody reads it."""
 
 
 @dataclass(slots=True)
 class Answer:
-    """A call that is being answered."""
+    """The answering of one call."""
 
     service: Service
     shape: Shape
@@ -45,7 +45,7 @@ class Answer:
         self.choices = [Choice(tokenizer, request.stop, eos_ids) for request in self.order.requests]
 
     async def respond(self, http: HttpRequest) -> Response:
-        """The response; a stream begins with its first token, so that what fails before it has a status of its own."""
+        """Return the response; a stream begins with its first token, so that an earlier error has its own status."""
         async with AsyncExitStack() as stack:
             service, order = self.service, self.order
             flight = await stack.enter_async_context(
@@ -77,7 +77,7 @@ class Answer:
         return JSONResponse(body, headers=self._headers())
 
     async def _events(self, opening: str, pieces: AsyncIterator[list[Arrived]]) -> AsyncIterator[str]:
-        """The chunks. What fails now is an event, for the status is gone."""
+        """Yield the chunks. An error is sent as an event now, since the status was sent."""
         try:
             yield opening
             async for some in pieces:
@@ -93,7 +93,7 @@ class Answer:
         return self.service.settings.server.stream_ms / 1000 if self.order.stream else WHOLE_SECONDS
 
     def _lines(self, some: Sequence[Arrived]) -> str:
-        """A chunk for each choice that something has come for; none where there is nothing to show of it."""
+        """Return a chunk for each choice with new tokens; empty where there is nothing to show."""
         firsts = {index: self.choices[index].version is None for index, _ in some}
         deltas: dict[int, list[Delta]] = {}
         for index, piece in some:
@@ -112,13 +112,13 @@ class Answer:
         return event({**self._frame(self.shape.chunk, [part]), **usage})
 
     def _mold(self, index: int, version: str | None) -> Mold:
-        """Of chunks that have text and nothing else, which most are: they differ in the text alone."""
+        """Return the template of chunks that have text and nothing else, as most do: they differ in the text alone."""
         if (index, version) not in self._molds:
             self._molds[index, version] = Mold.of(self._chunk(index, Delta(MARK), first=False))
         return self._molds[index, version]
 
     def _last(self) -> str:
-        """A chunk without choices where something is to be said of the whole call, and the end."""
+        """Return a chunk without choices for usage and metrics if there are any, and the end mark."""
         said = {"usage": self._usage()} if self.order.usage_chunk else {}
         if self.order.usage_chunk or self.order.detail != "off":
             return event({**self._frame(self.shape.chunk, []), **said, **self._closing()}) + "data: [DONE]\n\n"
@@ -140,7 +140,7 @@ class Answer:
         return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
 
     def _closing(self) -> Json:
-        """osd's own part, and vLLM's numbers where they were asked for."""
+        """Return osd's own fields, and vLLM's metrics where they were asked for."""
         done = [choice.done for choice in self.choices if choice.done]
         own = {"route": [one.route for one in done], "draft_version": [choice.version for choice in self.choices]}
         steps = [step for one in done for step in one.steps]
@@ -152,7 +152,7 @@ class Answer:
         return {name: value for name, value in found.items() if value and value.isascii()}
 
     def _account(self, flight: Call) -> None:
-        """What the call used, however it ended once it was let in."""
+        """Charge what the call used, however it ended once it was admitted."""
         if flight.refused:
             return
         prompt = self._usage()["prompt_tokens"]

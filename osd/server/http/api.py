@@ -1,4 +1,4 @@
-"""OpenAI's routes, and vLLM's beside them."""
+"""OpenAI's routes, and vLLM's additional ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STREAMED: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-strea
 
 
 def service_of(http: Request) -> Service:
-    """What the route stands on."""
+    """Return the service that the route belongs to."""
     found: Service = http.app.state.service
     return found
 
@@ -57,13 +57,13 @@ async def _serve(http: Request, shape: Shape, order: Order) -> Response:
 
 @api.get("/v1/models")
 def models(http: Request) -> ModelsReply:
-    """The one model that is served."""
+    """List the one model that is served."""
     return ModelsReply(data=[_card(service_of(http))])
 
 
 @api.get("/v1/models/{model:path}")
 def model(http: Request, model: str) -> ModelCard:
-    """The model, by its name."""
+    """Return the model by its name."""
     check_model(service_of(http), model)
     return _card(service_of(http))
 
@@ -74,7 +74,7 @@ def _card(service: Service) -> ModelCard:
 
 @api.post("/tokenize")
 def tokenize(http: Request, body: TokenizeBody) -> TokenizeReply:
-    """A text's tokens, or a chat's as the model reads it."""
+    """Tokenize a text, or a chat as the model reads it."""
     service = service_of(http)
     check_model(service, body.model)
     if (body.prompt is None) == (body.messages is None):
@@ -92,7 +92,7 @@ def tokenize(http: Request, body: TokenizeBody) -> TokenizeReply:
 
 @api.post("/detokenize")
 def detokenize(http: Request, body: DetokenizeBody) -> DetokenizeReply:
-    """The text of tokens."""
+    """Return the text of tokens."""
     service = service_of(http)
     check_model(service, body.model)
     if wrong := next((token for token in body.tokens if token >= service.facts.vocab_size), None):
@@ -103,14 +103,14 @@ def detokenize(http: Request, body: DetokenizeBody) -> DetokenizeReply:
 
 @api.get("/health", response_model=StatusReply)
 def health(http: Request) -> Response:
-    """200 as long as it decodes."""
+    """Return 200 as long as the server decodes."""
     alive = service_of(http).thread.alive
     return JSONResponse({"status": "ok"}) if alive else JSONResponse({"status": "failed"}, 503)
 
 
 @api.get("/ready", response_model=StatusReply)
 def ready(http: Request) -> Response:
-    """200 as long as it takes requests: not while it drains."""
+    """Return 200 as long as the server takes requests: not while it drains."""
     service = service_of(http)
     if service.ready and service.thread.alive:
         return JSONResponse({"status": "ready"})

@@ -24,7 +24,7 @@ CODES = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: 
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application of the API's port."""
+    """Create the application of the API's port."""
     app = bare_app("osd", service)
     app.include_router(api)
     app.include_router(metrics)
@@ -55,12 +55,12 @@ async def _osd_error(http: Request, error: Any) -> JSONResponse:
 
 
 async def _bug(http: Request, error: Any) -> JSONResponse:
-    """Ours; the log has it."""
+    """Answer an unexpected error; the log has the details."""
     return _answer(Broken())
 
 
 async def _validation_error(http: Request, error: Any) -> JSONResponse:
-    """The first thing that is wrong. What was given is never repeated: it may be somebody's prompt."""
+    """Answer with the first validation error, without the given value, which may be somebody's prompt."""
     problem = error.errors()[0]
     if problem["type"] == "json_invalid":
         reason = f"The body is not JSON: {problem.get('ctx', {}).get('error', 'it cannot be read')}."
@@ -73,6 +73,6 @@ async def _validation_error(http: Request, error: Any) -> JSONResponse:
 
 
 async def _http_error(http: Request, error: Any) -> JSONResponse:
-    """Starlette's own: no such path, no such method, a body that cannot be read."""
+    """Answer Starlette's own errors: no such path, no such method, an unreadable body."""
     body = {"message": error.detail, "type": INVALID, "param": None, "code": CODES.get(error.status_code)}
     return JSONResponse({"error": body}, error.status_code, error.headers)

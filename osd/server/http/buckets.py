@@ -1,4 +1,4 @@
-"""How much a key may ask for: so many requests and so many tokens a minute, counted in this process."""
+"""Rate limits of a key: requests and tokens a minute, counted in this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MINUTE = 60.0
 
 
 class TokenBucket:
-    """Holds a minute's worth, and fills up all the time. What is taken after the fact may leave it in debt."""
+    """A token bucket of one minute's worth, refilled continuously. Taking after the fact may leave it in debt."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.size, self._clock = per_minute, clock
@@ -17,16 +17,16 @@ class TokenBucket:
 
     @property
     def level(self) -> float:
-        """What is in it now."""
+        """The present amount."""
         now = self._clock()
         self._level = min(float(self.size), self._level + (now - self._at) * self.size / MINUTE)
         self._at = now
         return self._level
 
     def wait(self, amount: float = 1.0) -> float:
-        """Seconds until so much is in it; 0 where it is."""
+        """Return the seconds until ``amount`` is available; 0 where it is."""
         return max(0.0, amount - self.level) * MINUTE / self.size
 
     def take(self, amount: float) -> None:
-        """Take it out, whether it is there or not."""
+        """Take an amount, whether it is available or not."""
         self._level = self.level - amount

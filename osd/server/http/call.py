@@ -1,4 +1,4 @@
-"""The requests that one call became, and what comes back for each of them."""
+"""The requests that one call became, and their tokens as they arrive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arrived = tuple[int, Piece]
 
 
 class Call:
-    """Jobs in the air. Open it with :func:`flying`."""
+    """The submitted requests of one call. Open it with :func:`flying`."""
 
     def __init__(self, thread: EngineClient, requests: Sequence[Request], top: int | None, pause: float) -> None:
         self._thread = thread
@@ -32,17 +32,19 @@ class Call:
         self.first: float | None = None
         """Seconds to the first token."""
         self.seconds: float | None = None
-        """Seconds to the newest one."""
+        """Seconds to the newest token."""
         self.emitted = 0
         self.refused = False
-        """Whether it was never let into the line."""
+        """Whether it was refused before it entered the queue."""
 
     def _receiver(self, index: int) -> Callable[[Piece], None]:
         return lambda piece: self._inbox.put((index, piece))
 
     async def pieces(self, caller: Caller, ring: KeyRing) -> AsyncIterator[list[Arrived]]:
-        """What comes, until everything is there: the first of it at once, then in portions. Raises
-        ApiError; ends early when the client has gone."""
+        """Yield tokens until every request is finished: the first at once, then in portions.
+
+        Raises ApiError; ends early when the client has gone.
+        """
         while self._open:
             good: list[Arrived] = []
             some, error = await self._inbox.take(), ring.check(caller)
@@ -69,11 +71,11 @@ class Call:
             self.first = self.seconds if self.first is None else self.first
 
     def abandon(self) -> None:
-        """The client has gone: nobody reads what would come."""
+        """Give up: the client has gone."""
         self._inbox.put(None)
 
     def end(self, why: ApiError | None = None) -> None:
-        """Give back the rows, or the places in line, of what is still open."""
+        """End the requests that are still running or waiting."""
         for index in self._open:
             self._thread.end(self.jobs[index], why)
 
@@ -88,10 +90,9 @@ async def flying(
     seconds: float | None = None,
     pause: float = 0.0,
 ) -> AsyncIterator[Call]:
-    """Submit requests; at the end, or when the client goes away, what is not finished leaves the batch. ``pause``:
-    seconds between two portions of what comes.
+    """Submit requests; at the end, or when the client goes away, unfinished ones leave the batch.
 
-    Raises EngineFailed.
+    ``pause`` is seconds between two portions of tokens. Raises EngineFailed.
     """
     flight, loop = Call(thread, requests, top, pause), asyncio.get_running_loop()
     thread.submit(flight.jobs)

@@ -1,4 +1,4 @@
-"""A chat as a prompt, by the tokenizer's own template or by one that the settings name."""
+"""Rendering of a chat as a prompt, by the tokenizer's own template or by a configured one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.errors import BadSetting
 
 
 def read_template(path: Path | None) -> str | None:
-    """The template in a file. Raises BadSetting."""
+    """Return the template in a file. Raises BadSetting."""
     if path is None:
         return None
     try:
@@ -26,7 +26,7 @@ def read_template(path: Path | None) -> str | None:
 def chat_text(
     tokenizer: Any, template: str | None, messages: Sequence[Message], *, add_generation_prompt: bool = True
 ) -> str:
-    """The chat as the model reads it. Raises ApiError where there is no template, or it takes no such chat."""
+    """Return the chat as the model reads it. Raises ApiError where there is no template, or it rejects the chat."""
     if not (template or tokenizer.chat_template):
         reason = "the model has no chat template; use /v1/completions, or name a template with server.chat_template"
         raise ApiError(reason=reason, param="messages", code="no_chat_template")
@@ -42,11 +42,11 @@ def chat_text(
 
 
 def _role(message: Message) -> str:
-    """`developer` is what newer clients call `system`."""
+    """Return the message's role; `developer` is what newer clients call `system`."""
     return "system" if message.role == "developer" else message.role
 
 
 def last_user_text(messages: Sequence[Message]) -> str:
-    """What a router goes by: the newest message of the user."""
+    """Return the newest message of the user, by which the router decides."""
     said = [message.text for message in messages if message.role == "user"]
     return said[-1] if said else messages[-1].text

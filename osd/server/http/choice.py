@@ -1,4 +1,4 @@
-"""One answer as it grows: text that can be shown, log-probabilities of the tokens that it is made of, how it ended."""
+"""One choice of an answer as it grows: its text, the log-probabilities of its tokens, its finish reason."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from osd.server.process.piece import Done, Piece
 
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
-    """One token of the answer with its log-probabilities."""
+    """A token of the answer with its log-probabilities."""
 
     token: int
     logprob: float
     top: list[tuple[int, float]]
-    """The likeliest tokens there and theirs."""
+    """The likeliest tokens at its position, with their log-probabilities."""
     offset: int
-    """Where in the answer its text begins, in characters."""
+    """Offset of its text within the answer, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What can be shown of an answer now."""
+    """The part of an answer that can be shown now."""
 
     text: str
     scored: list[ScoredToken] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Delta:
 
 
 class Choice:
-    """Fed with pieces, it hands out deltas. Texts and scores of all deltas together are those of the whole answer."""
+    """A growing choice that turns pieces into deltas. All deltas together are the whole answer."""
 
     def __init__(self, tokenizer: Any, stops: Sequence[str], eos_ids: frozenset[int]) -> None:
         self._stream, self._stops, self._eos_ids = TextStream(tokenizer, stops), stops, eos_ids
@@ -43,7 +43,7 @@ class Choice:
         self.route: str | None = None
 
     def take(self, piece: Piece) -> Delta:
-        """What a step brought."""
+        """Return the delta for what a step emitted."""
         self.version, self.route = piece.version or self.version, piece.route or self.route
         text = self._push(piece.tokens, piece.scores)
         if piece.done is None:
@@ -64,7 +64,7 @@ class Choice:
         return shown
 
     def _release(self, end: int | None) -> list[ScoredToken]:
-        """Scores of tokens whose text begins before ``end``; None is all of them but an end token."""
+        """Return scores of tokens whose text begins before ``end``; None means all but an end token."""
         ready = [one for one in self._held if end is None or one.offset < end]
         self._held = self._held[len(ready) :]
         return [one for one in ready if one.token not in self._eos_ids]

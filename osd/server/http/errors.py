@@ -1,4 +1,4 @@
-"""What goes wrong in a call, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
+"""Errors of a call, in OpenAI's shape: {"error": {"message", "type", "param", "code"}}."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ApiError(BadInput):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of the answer."""
+        """HTTP headers of the answer."""
         wait = self.facts.get("retry_after")
         return {} if wait is None else {"Retry-After": str(max(1, round(wait)))}
 
     def body(self) -> dict[str, Any]:
-        """The answer."""
+        """Return the body of the answer."""
         code = self.facts.get("code", self.code)
         return {"error": {"message": str(self), "type": self.type, "param": self.facts.get("param"), "code": code}}
 
@@ -41,7 +41,7 @@ class BadKey(ApiError):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of the answer."""
+        """HTTP headers of the answer."""
         return {"WWW-Authenticate": "Bearer"}
 
 
@@ -107,7 +107,7 @@ class Elsewhere(ApiError):
 
 
 def as_api_error(error: OsdError) -> ApiError:
-    """The same as an answer of the API."""
+    """Convert an error to one of the API."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, BadRequest):
@@ -120,7 +120,7 @@ def as_api_error(error: OsdError) -> ApiError:
 
 
 def other(error: OsdError) -> ApiError:
-    """What the caller did not do wrong."""
+    """Convert an error that the caller did not cause."""
     made = Elsewhere(reason=str(error))
     made.status = 404 if isinstance(error, NotFound) else 409 if isinstance(error, WrongState) else 503  # type: ignore[misc]
     if isinstance(error, NotFound):

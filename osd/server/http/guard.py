@@ -1,4 +1,4 @@
-"""What every request passes first: sizes, keys, hosts; and the headers that every answer gets."""
+"""Checks that every request passes first (size, key, host), and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ LOCAL = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 
 
 class Guard:
-    """ASGI middleware. ``scopes`` is by the beginning of paths; other paths are open to all."""
+    """ASGI middleware that checks requests. ``scopes`` maps beginnings of paths; other paths are open to all."""
 
     def __init__(self, app: ASGIApp, ring: KeyRing, meters: Meters, scopes: Mapping[str, str], *, limit: int) -> None:
-        """``limit``: bytes of a body."""
+        """Wrap an application; ``limit`` is the maximum body in bytes."""
         self.app, self.ring, self.meters = app, ring, meters
         self.scopes, self.limit = scopes, limit
 
@@ -59,7 +59,10 @@ class Guard:
             self.meters.answered(scope, status, 1000 * (time.perf_counter() - begun), state)
 
     def _check(self, scope: Scope, headers: Headers, state: dict[str, Any]) -> None:
-        """What is posted must say that it is JSON, which a foreign web page cannot do unasked. Raises ApiError."""
+        """Check host, key and content type. Raises ApiError.
+
+        A POST must declare JSON, which a foreign web page cannot do without the browser asking first.
+        """
         if not self.ring.needed and self.ring.local_only and not LOCAL.fullmatch(headers.get("host", "")):
             raise NotAllowed(reason="Without keys the server answers on this machine's own names only.")
         needed = next((name for path, name in self.scopes.items() if scope["path"].startswith(path)), None)
@@ -84,7 +87,7 @@ def _add_headers(message: Message, state: Mapping[str, Any]) -> None:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """The same, but a body that says nothing of its length cannot grow beyond the limit."""
+    """Return a receiver that stops a body of undeclared length at the limit."""
     read = 0
 
     async def bounded() -> Message:

@@ -1,4 +1,4 @@
-"""A body as requests of the engine. What cannot be served is refused here, before anything waits."""
+"""Conversion of a body to the engine's requests. What cannot be served is refused here, before anything waits."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SEEDS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one call wants."""
+    """The validated contents of one call."""
 
     requests: list[Request]
     """Choices of the first prompt, then of the second, …"""
     prompts: int
     top: int | None
-    """Likeliest tokens whose log-probabilities come with each token; None: no log-probabilities."""
+    """Number of likeliest tokens whose log-probabilities are returned; None returns no log-probabilities."""
     seconds: float | None
-    """Until its deadline."""
+    """Seconds until its deadline."""
     detail: Detail
     stream: bool
     usage_chunk: bool
@@ -42,7 +42,7 @@ class _Prompt:
 
 
 def chat_order(service: Service, body: ChatBody, headers: Mapping[str, str], tenant: str) -> Order:
-    """Raises ApiError."""
+    """Convert a chat's body. Raises ApiError."""
     text = chat_text(service.tokenizer, service.facts.chat_template, body.messages)
     tokens = tuple(service.tokenizer.encode(text, add_special_tokens=False))
     prompt = _Prompt(tokens, last_user_text(body.messages), "messages")
@@ -54,7 +54,7 @@ def chat_order(service: Service, body: ChatBody, headers: Mapping[str, str], ten
 
 
 def completion_order(service: Service, body: CompletionBody, headers: Mapping[str, str], tenant: str) -> Order:
-    """Raises ApiError."""
+    """Convert a completion's body. Raises ApiError."""
     prompts = [_prompt(service, one) for one in _prompts(body)]
     return _order(service, body, headers, tenant, prompts, body.max_tokens, body.logprobs)
 
@@ -99,13 +99,13 @@ def _order(
 
 
 def check_model(service: Service, model: str | None) -> None:
-    """Raises UnknownModel."""
+    """Raise UnknownModel for any but the served model."""
     if model is not None and model != service.model:
         raise UnknownModel(model=model, known=service.model, param="model")
 
 
 def _room(service: Service, prompt: _Prompt, most: int | None) -> int:
-    """Tokens that may come. Raises ContextOverflow."""
+    """Return the maximum number of new tokens. Raises ContextOverflow."""
     length, limit = len(prompt.tokens), service.facts.limit
     if length >= limit or (most is not None and length + most > limit):
         asked = f"{length} tokens of the prompt" + ("" if most is None else f" and {most} to come")
@@ -138,7 +138,7 @@ def _request(
 
 
 def _sampling(body: SamplingBody, number: int) -> Sampling:
-    """Choice ``number`` of a seeded call has a seed of its own."""
+    """Return the sampling of choice ``number``; each choice of a seeded call has a seed of its own."""
     top_p = None if body.top_p in (None, 1) else body.top_p
     top_k = None if body.top_k in (None, 0, -1) else body.top_k
     seed = None if body.seed is None else (body.seed + number) % SEEDS
@@ -158,7 +158,7 @@ def _seconds(ours: int | None, theirs: int | None) -> float | None:
 
 
 def osd_fields(body: SamplingBody, headers: Mapping[str, str]) -> OsdFields:
-    """The fields of the body, and of headers those that it does not give. Raises ApiError."""
+    """Return osd's own fields: the body's, and from headers those that it does not give. Raises ApiError."""
     said = {
         name: value for name in OsdFields.model_fields
         if (value := headers.get(f"x-osd-{name.replace('_', '-')}")) is not None

@@ -1,4 +1,4 @@
-"""The answers' schemas, for the OpenAPI document. Chats and completions differ in their choices only."""
+"""The schemas of answers, for the OpenAPI document. Chats and completions differ in their choices only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 class ErrorFacts(BaseModel):
-    """What was wrong."""
+    """What was wrong with a request."""
 
     message: str
     type: str
@@ -17,13 +17,13 @@ class ErrorFacts(BaseModel):
 
 
 class ErrorReply(BaseModel):
-    """Any answer that is none."""
+    """The body of an error."""
 
     error: ErrorFacts
 
 
 class Usage(BaseModel):
-    """Tokens."""
+    """The numbers of tokens."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -38,7 +38,7 @@ class AnswerReply(BaseModel):
     created: int
     model: str
     system_fingerprint: str | None
-    """The draft version that served the call last."""
+    """The draft version that last served the call."""
     choices: list[dict[str, Any]]
     usage: Usage
     osd: dict[str, Any]
@@ -46,25 +46,25 @@ class AnswerReply(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """A model."""
+    """A served model."""
 
     id: str
     object: str = "model"
     created: int
     owned_by: str = "osd"
     max_model_len: int
-    """Tokens of prompt and output together."""
+    """Maximum tokens of prompt and output together."""
 
 
 class ModelsReply(BaseModel):
-    """GET /v1/models."""
+    """The answer of GET /v1/models."""
 
     object: str = "list"
     data: list[ModelCard]
 
 
 class TokenizeReply(BaseModel):
-    """POST /tokenize."""
+    """The answer of POST /tokenize."""
 
     count: int
     max_model_len: int
@@ -72,19 +72,19 @@ class TokenizeReply(BaseModel):
 
 
 class DetokenizeReply(BaseModel):
-    """POST /detokenize."""
+    """The answer of POST /detokenize."""
 
     prompt: str
 
 
 class StatusReply(BaseModel):
-    """GET /health and /ready."""
+    """The answer of GET /health and /ready."""
 
     status: str
 
 
 class VersionReply(BaseModel):
-    """GET /version."""
+    """The answer of GET /version."""
 
     version: str
 

@@ -1,4 +1,4 @@
-"""The keys that the store knows, held in memory: a request never waits for the database."""
+"""The store's API keys held in memory, so that a request never waits for the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Caller:
-    """Who calls: a key, or nobody in particular where none is needed."""
+    """The caller of the API: a key, or anybody where none is needed."""
 
     def __init__(self, key: ApiKey | None = None) -> None:
         self.key = key
@@ -25,7 +25,7 @@ class Caller:
 
     @property
     def tenant(self) -> str:
-        """Whose requests these are."""
+        """The tenant of the caller's requests."""
         return self.key.tenant if self.key else DEFAULT_TENANT
 
     def let_in(self) -> None:
@@ -42,7 +42,7 @@ class Caller:
             self.tokens.take(tokens)
 
     def headers(self) -> dict[str, str]:
-        """What is left of the limits, as OpenAI says it."""
+        """Return OpenAI's headers on the remaining limits."""
         kinds = {"requests": self.requests, "tokens": self.tokens}
         there = {kind: bucket for kind, bucket in kinds.items() if bucket}
         return {f"x-ratelimit-limit-{kind}": str(bucket.size) for kind, bucket in there.items()} | {
@@ -51,11 +51,14 @@ class Caller:
 
 
 class KeyRing:
-    """Reads all keys every so many seconds. Without any, everybody may do everything; see `osd serve` on addresses."""
+    """The API keys, read again at an interval. Without any, everybody may do everything; see `osd serve` on
+    addresses."""
 
     def __init__(self, keys: KeyLedger, seconds: float, *, required: bool = True, local_only: bool = True) -> None:
-        """``required`` False lets everybody in, keys or not. ``local_only``: the server listens on this machine's own
-        addresses only. Raises StoreError."""
+        """Read the keys. ``required`` False lets everybody in, keys or not.
+
+        ``local_only``: the server listens on this machine's own addresses only. Raises StoreError.
+        """
         self._ledger, self._seconds, self.required, self.local_only = keys, seconds, required, local_only
         self._keys: dict[str, ApiKey] = {}
         self._callers: dict[str, Caller] = {}
@@ -64,11 +67,11 @@ class KeyRing:
 
     @property
     def needed(self) -> bool:
-        """Whether a request must bring a key. A key that has ended does not open the door for all."""
+        """Whether a request must bring a key. An ended key does not open the server to all."""
         return self.required and bool(self._keys)
 
     async def follow(self) -> None:
-        """Read the keys again and again; what cannot be read stays as it was."""
+        """Read the keys again and again; when that fails the last ones stay."""
         while True:
             await asyncio.sleep(self._seconds)
             try:
@@ -80,7 +83,7 @@ class KeyRing:
         self._keys = {key.hash: key for key in keys}
 
     def caller(self, authorization: str | None, scope: str) -> Caller:
-        """Who brings this header. Raises BadKey and NotAllowed."""
+        """Return the caller with this header. Raises BadKey and NotAllowed."""
         if not self.needed:
             return self._nobody
         kind, _, secret = (authorization or "").partition(" ")
@@ -94,11 +97,11 @@ class KeyRing:
         return self._known(key)
 
     def _known(self, key: ApiKey) -> Caller:
-        """The same one every time, so that its limits count."""
+        """Return the key's one Caller object, so that its limits count."""
         return self._callers.setdefault(key.hash, Caller(key))
 
     def check(self, caller: Caller) -> ApiError | None:
-        """What is wrong with a caller who was let in earlier."""
+        """Return the error for a caller whose key has ended since it was admitted; None if it has not."""
         if caller.key is None or not self.required:
             return None
         key = self._keys.get(caller.key.hash)

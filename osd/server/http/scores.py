@@ -1,4 +1,4 @@
-"""The target's log-probabilities of emitted tokens, where somebody asked: at temperature 1, before any warping."""
+"""The target's log-probabilities of emitted tokens, where requested: at temperature 1, before any warping."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor
 
 
 class Scores(NamedTuple):
-    """Of m tokens that a round emitted."""
+    """The log-probabilities of m tokens that a round emitted."""
 
     chosen: list[float]
-    """(m,) of each token itself."""
+    """(m,) log-probability of each token."""
     top_ids: list[list[int]]
-    """(m, k) the likeliest tokens there, likeliest first."""
+    """(m, k) likeliest token ids, likeliest first."""
     top: list[list[float]]
-    """(m, k)"""
+    """(m, k) log-probabilities of those."""
 
     def then(self, later: Scores) -> Scores:
-        """Of these tokens, and of those that came after them."""
+        """Concatenate with the scores of later tokens."""
         return Scores(self.chosen + later.chosen, self.top_ids + later.top_ids, self.top + later.top)
 
 
 def score(logits: Tensor, tokens: Sequence[int], top: int) -> Scores:
-    """From the target's logits (m, V) where each of the m tokens was decided; ``top`` is k."""
+    """Compute scores from the target's logits (m, V) at the m tokens' positions; ``top`` is k."""
     logprobs = logits.float().log_softmax(-1)
     which = torch.tensor(tokens, device=logprobs.device).unsqueeze(1)
     values, ids = logprobs.topk(min(top, logprobs.shape[-1]), dim=-1)

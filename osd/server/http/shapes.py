@@ -1,4 +1,4 @@
-"""Answers as clients read them: completions and chats, whole and in chunks."""
+"""The JSON of answers: completions and chats, whole and in chunks."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ Json = dict[str, Any]
 
 
 class Shape(Protocol):
-    """How one kind of answer looks."""
+    """The JSON of one kind of answer."""
 
     prefix: str
-    """Of its ids."""
+    """Prefix of its ids."""
     whole: str
     """`object` of a whole answer."""
     chunk: str
     """`object` of a chunk."""
 
     def choice(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool) -> Json:
-        """A choice of a whole answer."""
+        """Return a choice of a whole answer."""
         ...
 
     def part(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool, first: bool) -> Json:
-        """A choice of a chunk."""
+        """Return a choice of a chunk."""
         ...
 
 
 class CompletionShape:
-    """/v1/completions."""
+    """The JSON of /v1/completions."""
 
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
 
     def choice(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool) -> Json:
-        """See :class:`Shape`."""
+        """Return a choice of a whole answer, see :class:`Shape`."""
         logprobs = _completion_logprobs(delta.scored, token_text) if scored else None
         return {"index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
 
     def part(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool, first: bool) -> Json:
-        """See :class:`Shape`."""
+        """Return a choice of a chunk, see :class:`Shape`."""
         return self.choice(index, delta, token_text, scored=scored)
 
 
 class ChatShape:
-    """/v1/chat/completions."""
+    """The JSON of /v1/chat/completions."""
 
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def choice(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool) -> Json:
-        """See :class:`Shape`."""
+        """Return a choice of a whole answer, see :class:`Shape`."""
         message = {"role": "assistant", "content": delta.text, "refusal": None}
         return {"index": index, "message": message, **_chat_rest(delta, token_text, scored)}
 
     def part(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool, first: bool) -> Json:
-        """See :class:`Shape`."""
+        """Return a choice of a chunk, see :class:`Shape`."""
         said = ({"role": "assistant"} if first else {}) | ({"content": delta.text} if first or delta.text else {})
         return {"index": index, "delta": said, **_chat_rest(delta, token_text, scored)}
 
@@ -77,7 +77,7 @@ def _token(token: int, logprob: float, token_text: TokenText) -> Json:
 
 
 LEAST = -9999.0
-"""−∞ is no JSON; OpenAI writes this."""
+"""Replaces −∞, which JSON lacks, as OpenAI does."""
 
 
 def _completion_logprobs(scored: Sequence[ScoredToken], token_text: TokenText) -> Json:

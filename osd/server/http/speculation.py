@@ -1,4 +1,4 @@
-"""How a call was speculated, in vLLM's words: `metrics.speculative_decoding`."""
+"""Speculation statistics of a call in vLLM's terms: `metrics.speculative_decoding`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from storage.records import ratio
 
 
 def speculative_decoding(steps: Sequence[tuple[int, int]], gamma_max: int, detail: Detail) -> dict[str, Any] | None:
-    """Of all rounds of a call, (drafted, accepted) each, that drafted; None where it was not asked for.
+    """Summarise a call's rounds that drafted, (drafted, accepted) each; None where it was not asked for.
 
     ``mean_acceptance_length`` counts the target's own token: 1 + accepted ÷ steps. ``acceptance_histogram[j]`` is the
     number of steps that accepted j tokens.

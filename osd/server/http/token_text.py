@@ -12,14 +12,14 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class TokenText:
-    """What single tokens say."""
+    """The text of single tokens."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._known: dict[int, tuple[str, list[int] | None]] = {}
 
     def __call__(self, token: int) -> tuple[str, list[int] | None]:
-        """A token's text and its bytes in UTF-8; None where it is half a character and its bytes are not known."""
+        """Return a token's text and its UTF-8 bytes; None where it is part of a character and its bytes are unknown."""
         if token not in self._known:
             self._known[token] = self._read(token)
         return self._known[token]
@@ -32,7 +32,7 @@ class TokenText:
 
 
 def half_bytes(token: str) -> list[int] | None:
-    """The bytes of a token's name, as byte-level BPE and SentencePiece's byte fallback spell it."""
+    """Return the bytes of a token's name, as byte-level BPE and SentencePiece's byte fallback spell it."""
     if match := BYTE.fullmatch(token):
         return [int(match[1], 16)]
     table = byte_letters()
@@ -41,7 +41,7 @@ def half_bytes(token: str) -> list[int] | None:
 
 @cache
 def byte_letters() -> dict[str, int]:
-    """GPT-2's spelling: printable bytes as themselves, the others as letters from U+0100 on."""
+    """Return GPT-2's spelling: printable bytes as themselves, the others as letters from U+0100 on."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(0x100) if byte not in plain]
     return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(rest)}

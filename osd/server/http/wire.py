@@ -1,4 +1,4 @@
-"""The bodies that clients send. What would be ignored in silence is refused, unless it changes nothing."""
+"""The bodies that clients send. An unsupported field is refused unless it changes nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "function_call": ("none", "auto"), "best_of": (1,), "echo": (False,), "suffix": ("",), "modalities": (["text"],),
     "min_p": (0,), "min_tokens": (0,), "stop_token_ids": ([],), "store": (False,), "reasoning_effort": ("none",),
 }  # fmt: skip
-"""Fields of OpenAI's and vLLM's that osd does not have, with the values that ask for nothing."""
+"""Fields of OpenAI's and vLLM's that osd lacks, with the values that ask for nothing."""
 IGNORED = {
     "user", "metadata", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
     "parallel_tool_calls",
@@ -29,14 +29,14 @@ Detail: TypeAlias = Literal["off", "summary", "detailed"]
 
 
 class RequestBody(BaseModel):
-    """What every body is: closed, but for fields that ask for nothing."""
+    """The base of all bodies: closed, but for fields that ask for nothing."""
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_half_characters(cls, given: Any) -> Any:
-        """JSON can spell half a surrogate pair, which is no text."""
+        """Refuse half a surrogate pair, which JSON can spell but is no text."""
         try:
             json.dumps(given, ensure_ascii=False).encode()
         except UnicodeEncodeError:
@@ -63,38 +63,38 @@ def _wrong(code: str, name: str, reason: str) -> PydanticCustomError:
 
 
 class OsdFields(BaseModel):
-    """osd's own fields; each is a header too (`X-OSD-Deadline-Ms`). The body counts where both are given."""
+    """osd's own fields; each is a header too (`X-OSD-Deadline-Ms`), which the body overrides."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     route: str | None = Field(default=None, max_length=200)
-    """A route by name; else the router chooses."""
+    """Route requested by name; else the router chooses."""
     learn: bool | None = None
-    """False keeps nothing of this request."""
+    """False stores nothing of this request."""
     gamma: int | None = Field(default=None, ge=0)
-    """Draft so many tokens every round; 0 does not speculate."""
+    """Draft length for every round; 0 does not speculate."""
     deadline_ms: int | None = Field(default=None, ge=1, le=86_400_000)
     """End with an error if it is not finished by then."""
     language: str | None = Field(default=None, max_length=8)
     """The prompt's language, ISO 639, for the router."""
     metrics: Detail | None = None
-    """`summary` or `detailed`: the answer has `metrics.speculative_decoding`."""
+    """`summary` or `detailed` adds `metrics.speculative_decoding` to the answer."""
 
 
 class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
     include_usage: bool | None = None
-    """A last chunk says how many tokens there were."""
+    """Adds a last chunk with the numbers of tokens."""
 
 
 class SamplingBody(RequestBody):
-    """What completions and chats share."""
+    """The fields that completions and chats share."""
 
     model: str | None = None
     """The name at /v1/models; may be left out."""
     n: int | None = Field(default=1, ge=1)
-    """Answers to each prompt."""
+    """Number of answers to each prompt."""
     temperature: Finite | None = Field(default=1.0, ge=0, le=2)
     top_p: Finite | None = Field(default=1.0, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1)
@@ -104,12 +104,12 @@ class SamplingBody(RequestBody):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = False
-    """Go on past the end token."""
+    """Continue past the end token."""
     osd: OsdFields = OsdFields()
 
 
 class CompletionBody(SamplingBody):
-    """POST /v1/completions."""
+    """The body of POST /v1/completions."""
 
     prompt: str | Tokens | list[str] | list[Tokens]
     """Text or token ids, one prompt or several."""
@@ -118,14 +118,14 @@ class CompletionBody(SamplingBody):
 
 
 class TextPart(BaseModel):
-    """A part of a message."""
+    """A text part of a message."""
 
     type: Literal["text"]
     text: str
 
 
 class Message(BaseModel):
-    """One message of a chat."""
+    """A message of a chat."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -135,25 +135,25 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """The content, parts put together."""
+        """The content, parts joined."""
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
 
 
 class ChatBody(SamplingBody):
-    """POST /v1/chat/completions."""
+    """The body of POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
-    """Goes before max_tokens."""
+    """Overrides max_tokens."""
     logprobs: bool | None = False
     top_logprobs: Count | None = None
 
 
 class TokenizeBody(RequestBody):
-    """POST /tokenize: a text, or a chat as the model sees it."""
+    """The body of POST /tokenize: a text, or a chat as the model sees it."""
 
     model: str | None = None
     prompt: str | None = None
@@ -163,7 +163,7 @@ class TokenizeBody(RequestBody):
 
 
 class DetokenizeBody(RequestBody):
-    """POST /detokenize."""
+    """The body of POST /detokenize."""
 
     model: str | None = None
     tokens: Tokens

@@ -1,4 +1,4 @@
-"""What one engine knows of itself, for Prometheus: a server mounts this collector beside the store's."""
+"""Prometheus metrics of one engine; a server exports this collector beside the store's."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class EngineCollector:
     """A collector for prometheus_client. It reads a few numbers and never waits for a round."""
 
     def __init__(self, engine: Engine, model_name: str = "osd") -> None:
-        """``model_name`` is the label that vLLM's metrics carry."""
+        """Collect from an engine; ``model_name`` is the label that vLLM's metrics carry."""
         self.engine, self.model_name = engine, model_name
 
     def describe(self) -> Iterable[Family]:
-        """The families without samples."""
+        """Return the families without samples."""
         return Sheet(m.ENGINE).families.values()
 
     def collect(self) -> Iterable[Family]:
-        """All families; without a recorder its four are 0."""
+        """Return all families; without a recorder its four are 0."""
         sheet, stats, recorder = Sheet(m.ENGINE), self.engine.stats, self.engine.recorder
         pauses = list(stats.swap_pause_ms)
         sheet.add(m.DROPPED, recorder.dropped if recorder else 0)

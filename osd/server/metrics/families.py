@@ -1,6 +1,6 @@
-"""The metrics' names, labels and meanings, in one place; dashboard and alert rules are checked against it.
+"""Names, labels and descriptions of all metrics; the dashboard and the alert rules are checked against them.
 
-Labels are bounded: routes beyond a limit share ``other``, drafts are few, states and places are known. Tenants,
+Labels are bounded: routes beyond a limit share ``other``, drafts are few, states and positions are known. Tenants,
 requests and versions are never labels: they would leak, or grow for ever. The first four are vLLM's own, verbatim.
 """
 
@@ -17,7 +17,7 @@ ROUTED = ("route", "draft")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. A counter's name gets ``_total`` where it is shown."""
+    """A metric. A counter's samples have ``_total`` added to its name."""
 
     name: str
     help: str
@@ -25,7 +25,7 @@ class Metric:
     counter: bool = True
 
     def family(self) -> Family:
-        """An empty one, to be filled."""
+        """Return an empty family, to be filled."""
         made = CounterMetricFamily if self.counter else GaugeMetricFamily
         return made(self.name, self.help, labels=self.labels)
 
@@ -58,7 +58,7 @@ SUMS: dict[str, Metric] = {
     "draft_ms": Metric("osd_draft_seconds", "Requests' shares of the time spent drafting.", ROUTED),
     "verify_ms": Metric("osd_verify_seconds", "Requests' shares of the time spent verifying.", ROUTED),
 }
-"""By the names of :class:`storage.outcomes.outcomes.AcceptanceRow`."""
+"""Field of :class:`storage.outcomes.outcomes.AcceptanceRow` -> its metric."""
 
 PLACE_DRAFTED = Metric("osd_place_drafted", "Rounds that drafted a token at this place.", ("position",))
 PLACE_ACCEPTED = Metric("osd_place_accepted", "Rounds in which the token there was accepted.", ("position",))
@@ -104,20 +104,20 @@ STORE: Sequence[Metric] = (
     *VLLM, *SUMS.values(), PLACE_DRAFTED, PLACE_ACCEPTED, PLACE_REFUSED, RUNS, RUN_SECONDS, RUN_POSITIONS, LAST_RUN,
     VERSION, SERVERS, WAITING, KEPT_REQUESTS, KEPT_BYTES, OLDEST, DISK_FREE, DISK_SIZE, UP, TOOK,
 )  # fmt: skip
-"""What the store's collector has."""
+"""The metrics of the store's collector."""
 ENGINE: Sequence[Metric] = (
     DROPPED, SPILLED, SPILL_BYTES, RECORDER_SECONDS, STEPS, STOOD_IN, SWAPS, SWAP_SECONDS, READ, PREFIX_QUERIED,
     PREFIX_HITS, VLLM_PREFIX_QUERIES, VLLM_PREFIX_HITS,
 )  # fmt: skip
-"""What an engine's collector has."""
+"""The metrics of an engine's collector."""
 
 
 class Sheet:
-    """The families of one scrape, each there once, in the order of the list."""
+    """The families of one scrape, each once, in the order of the list."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self.families = {metric.name: metric.family() for metric in metrics}
 
     def add(self, metric: Metric, value: float, *labels: object) -> None:
-        """One sample."""
+        """Add a sample."""
         self.families[metric.name].add_metric([str(label) for label in labels], float(value))

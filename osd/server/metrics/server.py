@@ -12,7 +12,7 @@ from storage.errors import BadSetting
 
 
 def registry(collectors: Sequence[Collector]) -> CollectorRegistry:
-    """A registry of these collectors and nothing else."""
+    """Create a registry of these collectors and nothing else."""
     made = CollectorRegistry(auto_describe=False)
     for collector in collectors:
         made.register(collector)
@@ -21,7 +21,7 @@ def registry(collectors: Sequence[Collector]) -> CollectorRegistry:
 
 @contextmanager
 def exporting(collectors: Sequence[Collector], host: str, port: int) -> Iterator[int]:
-    """Serve until the context ends; the port that is listened on (``port`` 0 takes a free one). Raises BadSetting."""
+    """Serve until the context ends; yield the port (``port`` 0 takes a free one). Raises BadSetting."""
     try:
         server, thread = start_http_server(port, host, registry(collectors))
     except (OSError, OverflowError) as error:

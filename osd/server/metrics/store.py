@@ -1,4 +1,4 @@
-"""What the store knows, for Prometheus: sums over all servers that share it, so scrape one exporter of a store."""
+"""Prometheus metrics of the store, summed over all servers that share it, so scrape one exporter a store."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from storage.store import Store
 log = logging.getLogger(__name__)
 
 ROUTES = 100
-"""Routes with a label of their own; those that come later share ``other``."""
+"""Maximum number of routes with a label of their own; later ones share ``other``."""
 OTHER, NONE = "other", ""
 ENDED = ("published", "rejected", "failed")
 
 
 class StoreCollector:
-    """A collector for prometheus_client. A scrape reads and changes nothing; may be called by several threads."""
+    """A collector for prometheus_client. A scrape changes nothing; thread-safe."""
 
     def __init__(self, store: Store, model_name: str = "osd", routes: int = ROUTES) -> None:
-        """``model_name`` is the label that vLLM's four metrics carry."""
+        """Collect from a store; ``model_name`` is the label that vLLM's four metrics carry."""
         self.store, self.answers, self.model_name, self.routes = store, Answers(store), model_name, routes
         self._named: dict[str, str] = {}
 
     def describe(self) -> Iterable[Family]:
-        """The families without samples, so that registering asks the store nothing."""
+        """Return the families without samples, so that registering queries nothing."""
         return Sheet(m.STORE).families.values()
 
     def collect(self) -> Iterable[Family]:
-        """All families; where the store cannot be reached, ``osd_store_up`` 0 alone."""
+        """Return all families; where the store is unreachable, ``osd_store_up`` 0 alone."""
         began, sheet = time.perf_counter(), Sheet(m.STORE)
         try:
             self._fill(sheet)
@@ -60,7 +60,7 @@ class StoreCollector:
         sheet.add(m.DISK_SIZE, disk.total)
 
     def _decoding(self, sheet: Sheet) -> None:
-        """By route and draft, and vLLM's three over all of them."""
+        """Add sums by route and draft, and vLLM's three over all of them."""
         drafts = {version.id: version.draft for version in self.store.versions.list()}
         sums: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: dict.fromkeys(m.SUMS, 0.0))
         for row in self.answers.acceptance(by=["route", "version"]):
@@ -74,13 +74,13 @@ class StoreCollector:
             sheet.add(metric, sum(group[name] for group in sums.values()), self.model_name, 0)
 
     def _label(self, route: str) -> str:
-        """A route keeps its label as long as the exporter lives: a counter that changed it would jump."""
+        """Return a route's label, fixed for the exporter's life: a counter whose label changed would jump."""
         if route not in self._named:
             self._named[route] = route if len(self._named) < self.routes else OTHER
         return self._named[route]
 
     def _places(self, sheet: Sheet) -> None:
-        """vLLM counts a draft where a token was drafted: at the first place."""
+        """Add counts by position; vLLM's number of drafts is that of tokens drafted at the first position."""
         places = self.answers.positions()
         for place in places:
             sheet.add(m.PLACE_DRAFTED, place.drafted, place.position)

@@ -1,4 +1,4 @@
-"""The thread that decodes, as the process that answers HTTP sees it: at the other end of a link of its own."""
+"""The client of the decode thread, in the process that answers HTTP, over a link of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from osd.server.process.piece import Piece
 
 
 class EngineClient:
-    """Belongs to one event loop."""
+    """The client of the decode thread. Belongs to one event loop."""
 
     def __init__(self, link: Link) -> None:
         self.alive = True
@@ -21,21 +21,21 @@ class EngineClient:
         self._jobs: dict[str, Job] = {}
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Send jobs over. Where they find no room a piece says so. Raises EngineFailed."""
+        """Send jobs; a piece reports those for which there is no room. Raises EngineFailed."""
         if not self.alive:
             raise EngineFailed()
         self._jobs |= {job.request.id: job for job in jobs}
         self._link.say("submit", [packed_job(job) for job in jobs])
 
     def end(self, job: Job, why: ApiError | None = None) -> None:
-        """Stop working for a job; with ``why`` it is told."""
+        """End a job; ``why`` is the error to report, if any."""
         if job.request.id in self._jobs:
             self._link.say("end", job.request.id, packed_error(why))
             if why is None:
                 del self._jobs[job.request.id]
 
     async def follow(self) -> None:
-        """Hand on what comes over, until it does not decode any more: whoever waits is told."""
+        """Dispatch incoming pieces until decoding ends; those that still wait are told."""
         await self._link.listen(lambda _, what: self._take(*what))
         self.alive = False
         jobs, self._jobs = self._jobs, {}

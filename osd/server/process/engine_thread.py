@@ -1,6 +1,6 @@
-"""The one thread that steps the engine: jobs in and pieces out, straight from and to the process that answers HTTP.
+"""The one thread that steps the engine. It takes jobs from, and sends pieces to, the process that answers HTTP.
 
-It never waits for HTTP, for the database or for the disk. Between two steps it reads what has come over its socket and
+It never waits for HTTP, for the database or for the disk. Between two steps it reads its socket and
 writes what is due; nothing of a job passes through this process's event loop, which would take the interpreter from it
 every time.
 """
@@ -35,22 +35,25 @@ from storage.errors import OsdError
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.05
-"""Without requests the engine is stepped so often: it has swaps to make, and routers to tell."""
+"""Interval at which an idle engine is stepped, to swap drafts and inform routers."""
 
 
 class EngineThread:
-    """Start it once, from an event loop. What is public may be used from other threads."""
+    """The decode thread. Start it once, from an event loop; public methods may be called from other threads."""
 
     def __init__(self, engine: Engine, queue: int, failed: Callable[[], None], end: socket.socket) -> None:
-        """``queue`` requests may wait; ``failed`` is called on the event loop when decoding broke; a
-        :class:`~osd.server.process.engine_client.EngineClient` is at the other side of ``end``."""
+        """Prepare the thread.
+
+        At most ``queue`` requests wait; ``failed`` is called on the event loop when decoding breaks; an
+        :class:`EngineClient` is at the other end of the socket ``end``.
+        """
         self.engine, self.draining = engine, False
         self.finished = 0
-        """Requests that have ended, in whatever way, since it began."""
+        """Requests that have ended, in whatever way, since the start."""
         self._failed, self._loop, self._post = failed, asyncio.get_running_loop(), Post(end)
         self._line: FairQueue[Served] = FairQueue(queue)
         self._jobs: dict[str, Served] = {}
-        """Those that wait, and those in the engine."""
+        """Waiting and running jobs, by request id."""
         self._outbox: Outbox[Served] = Outbox()
         self._closing = self._ending_all = False
         self._thread = threading.Thread(target=self._work, name="osd-decode", daemon=True)
@@ -64,12 +67,12 @@ class EngineThread:
 
     @property
     def waiting(self) -> int:
-        """Requests in line."""
+        """Number of waiting requests."""
         return len(self._line)
 
     @property
     def running(self) -> int:
-        """Requests in the engine."""
+        """Number of requests in the engine."""
         return max(0, len(self._jobs) - len(self._line))
 
     @property
@@ -78,7 +81,7 @@ class EngineThread:
         return self._thread.is_alive()
 
     def end_all(self) -> None:
-        """End everything that runs or waits, before the next step."""
+        """End every running or waiting request, before the next step."""
         self._ending_all = True
 
     def close(self, timeout: float | None = None) -> None:
@@ -88,7 +91,7 @@ class EngineThread:
 
     def _work(self) -> None:
         wake_promptly()
-        torch.set_num_threads(self._cores)  # a new thread would begin with what the recorder's thread was given
+        torch.set_num_threads(self._cores)  # a new thread would begin with the recorder thread's setting
         try:
             while not self._closing:
                 self._hear()
@@ -99,10 +102,10 @@ class EngineThread:
             log.exception("decoding failed", extra={"action": "decoding_failed"})
             self._closing = True
             self._loop.call_soon_threadsafe(self._failed)
-        self._post.close()  # whoever still waits is told on the other side
+        self._post.close()  # the other side tells those that still wait
 
     def _hear(self) -> None:
-        """What the other side says; wait for it where there is nothing else to do."""
+        """Handle messages of the other process, waiting for one when idle."""
         if not (self._line or self.engine.busy):
             self._post.wait(IDLE_SECONDS)
         for kind, *what in self._post.take():
@@ -113,7 +116,7 @@ class EngineThread:
                 self._stop(job, ServerStopped())
 
     def _submit(self, packed: Sequence[list[Any]]) -> None:
-        """Put jobs in line, all or none."""
+        """Queue jobs, all or none."""
         jobs = [served_of(one) for one in packed]
         if self.draining:
             self._refuse(jobs, Draining(retry_after=5))
@@ -133,14 +136,14 @@ class EngineThread:
         self._refuse(pushed_out, _full())
 
     def _refuse(self, jobs: Sequence[Served], why: ApiError | None) -> None:
-        """They do not come into the engine."""
+        """Reject jobs before they enter the engine."""
         for job in jobs:
             self._jobs.pop(job.request.id, None)
             job.why = why
             self._due(job)
 
     def _end(self, request_id: str, why: list[Any] | None) -> None:
-        """Somebody does not want it any more; who is to be told says why."""
+        """End a request that is no longer wanted; ``why`` is the error to report, if any."""
         if job := self._jobs.get(request_id):
             self._stop(job, error_of(why))
 
@@ -152,7 +155,7 @@ class EngineThread:
             self.engine.cancel(job.request.id)
 
     def _begin(self) -> None:
-        """From the line into the engine, as far as there is room."""
+        """Move requests from the queue into the engine, as far as there is room."""
         for _ in range(self.engine.room):
             if not (job := self._line.take()):
                 return
@@ -176,7 +179,7 @@ class EngineThread:
         verdict: VerifyResult,
         scored: RaggedLogits,
     ) -> None:
-        """The engine's listener: who has begun, and log-probabilities where they were asked for."""
+        """Note, as the engine's listener, which requests have begun, and log-probabilities where asked for."""
         for i, row in enumerate(rows):
             job = self._jobs[row.request.id]
             if job.row is None:
@@ -189,7 +192,7 @@ class EngineThread:
         self._outbox.put(job, time.monotonic(), urgent=True)
 
     def _tell(self) -> None:
-        """All that is due, in one message; who is still decoded is told again."""
+        """Send everything that is due in one message, and schedule the jobs that still decode again."""
         now, told = time.monotonic(), len(self.engine.rows)
         due = self._outbox.take(now)
         if pieces := [(job.request.id, packed_piece(piece)) for job in due for piece in job.take()]:

@@ -1,4 +1,4 @@
-"""Who is next: tenants take turns, whatever each of them has waiting."""
+"""A fair queue: tenants take turns, however much each of them has waiting."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ T = TypeVar("T")
 
 
 class FairQueue(Generic[T]):
-    """Things that wait, at most ``limit``. Not thread-safe."""
+    """A fair queue of at most ``limit`` things. Not thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
-        """By tenant, the one whose turn it is first."""
+        """Queue of each tenant, the one whose turn it is first."""
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def put(self, tenant: str, thing: T) -> T | None:
-        """Add one. In a full line somebody has to go: the newest of the tenant who has most, or the one that came."""
+        """Add a thing; return the one dropped from a full queue: the newest of the longest tenant's, or the one
+        added."""
         out = None
         if self._count >= self.limit:
             most = max(self._waiting, key=lambda name: len(self._waiting[name]))
@@ -34,11 +35,11 @@ class FairQueue(Generic[T]):
         return out
 
     def of(self, tenant: str) -> int:
-        """How many of the tenant wait."""
+        """Return how many of the tenant's wait."""
         return len(self._waiting.get(tenant, ()))
 
     def take(self) -> T | None:
-        """The first of the tenant whose turn it is."""
+        """Take the first of the tenant whose turn it is; None if there is none."""
         if not self._count:
             return None
         tenant, queue = self._waiting.popitem(last=False)
@@ -49,7 +50,7 @@ class FairQueue(Generic[T]):
         return thing
 
     def remove(self, tenant: str, thing: T) -> bool:
-        """Take one out of the line; False if it is not there."""
+        """Remove a thing; False if it is not there."""
         queue = self._waiting.get(tenant, deque())
         if thing not in queue:
             return False

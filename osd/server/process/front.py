@@ -1,7 +1,7 @@
-"""The process that answers HTTP: what it does with the interpreter takes nothing from decoding.
+"""The process that answers HTTP, so that its use of the interpreter does not slow decoding.
 
-It is forked by the one that decodes before that loads a model or starts a thread, so it has all modules for nothing and
-starts at once. It holds no weights and no secret but the keys' hashes, heeds no signal, and ends when it is told to or
+It is forked by the one that decodes before that loads a model or starts a thread, so it has all modules at no cost and
+starts at once. It holds no weights and no secret but the keys' hashes, ignores signals, and ends when it is told to or
 when the process that decodes has gone.
 """
 
@@ -40,16 +40,16 @@ FAILED = 1
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The process, as the one that decodes knows it."""
+    """The HTTP process, as seen by the one that decodes."""
 
     pid: int
     end: socket.socket
-    """Of the link."""
+    """Socket of the link."""
     jobs: socket.socket
-    """Of the link that jobs take."""
+    """Socket of the jobs' link."""
 
     def reap(self) -> None:
-        """Wait until it has ended; end it where it still waits for a database, say."""
+        """Wait until the process has ended; kill it where it hangs, for example on a database."""
         until = time.monotonic() + LAST_SECONDS
         while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
             if time.monotonic() > until:
@@ -58,7 +58,10 @@ class Front:
 
 
 def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], port: socket.socket, seat: Seat | None) -> Front:
-    """Start it. ``target`` has the tokenizer; ``ring`` opens the keys anew, for what is open cannot be shared."""
+    """Fork the HTTP process.
+
+    ``target`` has the tokenizer; ``ring`` opens the keys anew, as an open connection cannot be shared.
+    """
     ours, its = zip(socket.socketpair(), socket.socketpair(), strict=True)
     pid = os.fork()
     if pid:
@@ -82,7 +85,7 @@ def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], port: soc
 
 
 class _Fronting:
-    """The process from its start to its end: what the other says decides."""
+    """The HTTP process from its start to its end, directed by messages of the other."""
 
     def __init__(self, target: str, settings: Settings, port: socket.socket, seat: Seat | None) -> None:
         self.target, self.settings, self.port, self.seat = target, settings, port, seat
@@ -95,7 +98,7 @@ class _Fronting:
         }  # fmt: skip
 
     async def run(self, end: socket.socket, jobs: socket.socket, ring: Callable[[], KeyRing]) -> None:
-        """Until the listener has ended."""
+        """Run until the listener has ended."""
         self.link = await Link.over(end)
         self.thread = EngineClient(await Link.over(jobs))
         self.ring, self.tokenizer = ring(), load_tokenizer(self.target)
@@ -109,7 +112,7 @@ class _Fronting:
             task.cancel()
 
     def _begin(self, facts: list[Any]) -> None:
-        """The model is there: listen."""
+        """Begin to listen, now that the model is loaded."""
         meters = Meters(CollectorRegistry())
         self.service = Service(
             Facts(*facts), self.settings, self.thread, self.ring, meters, self.tokenizer, self._metrics
@@ -141,7 +144,7 @@ class _Fronting:
         self.service.ready = ready
 
     def _leave(self) -> None:
-        """Leave the port to others: accept no connection any more, and close each when its answer is there."""
+        """Leave the port to others: accept no connection any more, and close each when its answer was sent."""
         for server in self.listener.servers:
             server.close()
         for connection in list(self.listener.server_state.connections):

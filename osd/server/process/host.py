@@ -1,4 +1,4 @@
-"""What the admin port's routes stand on: the engine and its thread, the store, the keys, the counters."""
+"""The state behind the admin port's routes: the engine and its thread, the store, the keys, the counters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from storage.store import Store
 
 @dataclass(slots=True)
 class Host:
-    """Everything that the process which decodes knows of itself. Raises BadSetting and PairError."""
+    """The state of the process that decodes. Raises BadSetting and PairError."""
 
     engine: Engine
     settings: Settings
@@ -33,7 +33,7 @@ class Host:
     seat: Seat | None = None
     """Its place among the processes behind the port; None where it is alone."""
     measure: Callable[[], Awaitable[bytes]] = field(init=False)
-    """GET /metrics."""
+    """Returns the body of GET /metrics."""
     tokenizer: Any = field(init=False)
     facts: Facts = field(init=False)
     started: float = field(default_factory=now)

@@ -1,4 +1,4 @@
-"""Addresses: what may be listened on without keys, and sockets that are bound before anything heavy is loaded."""
+"""Addresses: which may be listened on without keys, and sockets that are bound before anything heavy is loaded."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ BACKLOG = 2048
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Bound sockets."""
+    """The bound sockets."""
 
     api: socket.socket
     admin: socket.socket
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Return whether only this machine can reach the address."""
     if host == "localhost":
         return True
     try:
@@ -30,7 +30,7 @@ def is_local(host: str) -> bool:
 
 
 def check_address(host: str, key: str, *, guarded: bool) -> None:
-    """Raises BadSetting for an address that others can reach where ``guarded`` is False."""
+    """Raise BadSetting for an address that others can reach where ``guarded`` is False."""
     if not guarded and not is_local(host):
         reason = (
             f"{host} can be reached from other machines, and there are no API keys; make one with `osd keys create`, "
@@ -40,10 +40,10 @@ def check_address(host: str, key: str, *, guarded: bool) -> None:
 
 
 def listen(host: str, port: int, key: str) -> socket.socket:
-    """A bound socket. Raises BadSetting.
+    """Return a bound socket. Raises BadSetting.
 
-    Its connections send at once: where a stream's first token waited for the client to confirm the head of the answer,
-    it came 40 ms late. (asyncio sees to that only for sockets that name their protocol.)
+    Nagle's algorithm is off on its connections: otherwise a stream's first token waited 40 ms for the client to
+    acknowledge the headers. (asyncio turns it off only for sockets that name their protocol.)
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -60,6 +60,6 @@ def listen(host: str, port: int, key: str) -> socket.socket:
 
 
 def url(bound: socket.socket) -> str:
-    """Where it listens."""
+    """Return the URL of a bound socket."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

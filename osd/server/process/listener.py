@@ -1,4 +1,4 @@
-"""uvicorn as this server runs it."""
+"""uvicorn, configured for this server."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LAST_SECONDS = 5.0
-"""How long answers that are on their way may take to leave."""
+"""Maximum seconds for answers under way at shutdown."""
 
 
 class Listener(uvicorn.Server):
-    """But for signals, which are not its own."""
+    """A uvicorn server that leaves signals alone."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them alone."""
+        """Install no signal handlers."""
         yield
 
 
 def listener(app: FastAPI) -> Listener:
-    """Serves an application."""
+    """Create a server for an application."""
     return Listener(uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none", http=HttpToolsProtocol,
         timeout_graceful_shutdown=int(LAST_SECONDS),

@@ -1,7 +1,7 @@
-"""One server: the process that decodes, with the admin port, beside the one that answers HTTP, and their end.
+"""One server: the process that decodes, with the admin port, beside the one that answers HTTP, and their shutdown.
 
-The first SIGTERM or Ctrl-C drains: new requests are refused, what runs may finish within ``server.drain_seconds``. A
-second one is final. `osd workers drain` does the same by way of the database, and can be undone while something runs.
+The first SIGTERM or Ctrl-C drains: new requests are refused, running ones may finish within ``server.drain_seconds``. A
+second one is final. `osd workers drain` does the same through the database, and can be undone while something runs.
 
 Where several processes share the port (``seat``), the one that holds the lock answers the admin port, and one that is
 to drain while others serve leaves new connections to them.
@@ -41,7 +41,7 @@ from storage.store import Store
 log = logging.getLogger(__name__)
 
 LEAD_SECONDS = 0.2
-"""How often a process behind a shared port looks whether the admin port became free."""
+"""Interval at which a process behind a shared port checks whether the admin port became free."""
 
 
 class Running:
@@ -51,7 +51,7 @@ class Running:
         self, engine: Engine, settings: Settings, store: Store, ring: KeyRing, front: Front, seat: Seat | None = None,
         replaces: str | None = None,
     ) -> None:  # fmt: skip
-        """``replaces``: a process that ended without a word, in whose place this one was started."""
+        """Set up a server. ``replaces`` names a process that died, in whose place this one was started."""
         self.seat, self.front, self._replaces = seat, front, replaces
         self.thread = EngineThread(engine, settings.server.queue, self._failed, front.jobs)
         self.host = Host(engine, settings, store, self.thread, ring, Meters(CollectorRegistry()), seat)
@@ -61,10 +61,10 @@ class Running:
         self.status = 0
         self._draining: asyncio.Task[None] | None = None
         self._asked = False
-        """Whether it drains because somebody asked for it in the database: that may be undone."""
+        """Whether it drains because the database asked for it, which may be undone."""
 
     async def serve(self, ports: Ports, ready: Callable[[], None]) -> int:
-        """Until it is told to stop; the exit status. ``ready`` is called once it listens."""
+        """Serve until told to stop; return the exit status. ``ready`` is called once it listens."""
         self.relay = Relay(await Link.over(self.front.end), self.exposition.whole)
         self._take_signals()
         self.thread.start()
@@ -87,11 +87,12 @@ class Running:
         return self.status
 
     def _listens(self) -> bool:
-        """Or will not any more. Behind a shared port another process may answer the admin's."""
+        """Return whether the admin port is answered or never will be: behind a shared port another process may answer
+        it."""
         return self.admin.should_exit or (self.relay.listens.is_set() and (bool(self.seat) or self.admin.started))
 
     async def _serve_api(self) -> None:
-        """As long as the process for HTTP lives."""
+        """Wait as long as the HTTP process lives."""
         self.relay.link.say("begin", self.host.facts)
         await self.relay.follow()
         if not self.admin.should_exit:
@@ -115,7 +116,7 @@ class Running:
 
     @contextlib.asynccontextmanager
     async def _seated(self) -> AsyncIterator[None]:
-        """Known to the other processes behind the port, if there are any."""
+        """Register with the other processes behind the port, if there are any."""
         if self.seat is None:
             yield
             return
@@ -135,7 +136,7 @@ class Running:
             loop.add_signal_handler(number, self._signalled, number)
 
     def drain(self) -> None:
-        """As the first signal does; a second call changes nothing."""
+        """Drain, as the first signal does; a second call changes nothing."""
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain())
 
@@ -150,7 +151,7 @@ class Running:
             self._stop(force=True)
 
     def _wish(self, drains: bool) -> None:
-        """Somebody wants it to drain, or no longer."""
+        """Begin or end draining on request of the database."""
         if drains and self._draining is None:
             self._asked = True
             self.drain()
@@ -169,7 +170,7 @@ class Running:
         log.info("draining" if drains else "serving again", extra={"action": "draining" if drains else "drain_undone"})
 
     async def _drain(self) -> None:
-        """Refuse what is new, wait for what runs, then end it."""
+        """Refuse new requests, wait for running ones, then end the rest."""
         self._say(drains=True)
         if self._asked and self.seat and self.seat.others():
             self.relay.link.say("leave")
@@ -181,7 +182,7 @@ class Running:
         self._stop()
 
     async def _idle(self, seconds: float) -> bool:
-        """Wait until nothing runs or waits; False when the time ran out."""
+        """Wait until nothing runs or waits; return False when the time ran out."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while self.thread.alive and (self.thread.running or self.thread.waiting):
@@ -191,7 +192,7 @@ class Running:
         return True
 
     def _failed(self) -> None:
-        """Decoding broke: leave, so that whoever watches the process can start a new one."""
+        """Exit after decoding broke, so that the process's supervisor can start a new one."""
         self.status = FAILED
         self._stop()
 
@@ -205,8 +206,11 @@ def serve(
     ready: Callable[[], None], seat: Seat | None = None, replaces: str | None = None,
     parted: Callable[[Callable[[], None]], None] | None = None,
 ) -> int:  # fmt: skip
-    """Serve until a signal; the exit status. ``parted`` is given, on the event loop, what to call when the process that
-    started this one has gone. Raises BadSetting and PairError before it listens."""
+    """Serve until a signal; return the exit status.
+
+    ``parted`` is given, on the event loop, the function to call when the parent process has gone. Raises BadSetting and
+    PairError before it listens.
+    """
 
     async def run() -> int:
         running = Running(engine, settings, store, ring, front, seat, replaces)

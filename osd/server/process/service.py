@@ -1,4 +1,4 @@
-"""What the API's routes stand on: what is known of the model, the way to the thread that decodes, keys, counters."""
+"""The state behind the API's routes: facts about the model, the decode thread's client, keys, counters."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from storage.settings import Settings
 
 
 class Facts(NamedTuple):
-    """What is served."""
+    """Facts about the served model."""
 
     model: str
     """The name that clients ask for."""
     limit: int
-    """Tokens of a prompt and its answer."""
+    """Maximum tokens of a prompt and its answer."""
     vocab_size: int
     eos_ids: tuple[int, ...]
     gamma_max: int
     chat_template: str | None
-    """In place of the tokenizer's own."""
+    """Replaces the tokenizer's own template."""
 
 
 @dataclass(slots=True)
 class Service:
-    """Everything that the API's requests share."""
+    """The state that the API's requests share."""
 
     facts: Facts
     settings: Settings
@@ -39,7 +39,7 @@ class Service:
     meters: Meters
     tokenizer: Any
     measure: Callable[[], Awaitable[bytes]]
-    """GET /metrics."""
+    """Returns the body of GET /metrics."""
     token_text: TokenText = field(init=False)
     started: float = field(default_factory=now)
     ready: bool = True
@@ -55,5 +55,5 @@ class Service:
 
     @property
     def vocab_size(self) -> int:
-        """Token ids run from 0 to one less."""
+        """Number of token ids."""
         return self.facts.vocab_size

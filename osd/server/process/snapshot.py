@@ -1,4 +1,4 @@
-"""What the server looks like now, for those who watch it."""
+"""A snapshot of the server's state, for those who watch it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECENT_SECONDS = 600.0
 
 
 class Snapshots:
-    """One a second at most, however many watch."""
+    """Snapshots, at most one a second, however many watch."""
 
     seconds = 1.0
 
@@ -32,7 +32,7 @@ class Snapshots:
         self._newest: dict[str, Any] = {}
 
     def take(self) -> dict[str, Any]:
-        """The newest; asks the store, so not on the event loop."""
+        """Return the newest snapshot; queries the store, so not on the event loop."""
         with self._lock:
             if time.monotonic() - self._at >= self.seconds:
                 self._newest, self._at = self._make(), time.monotonic()
