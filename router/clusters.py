@@ -34,7 +34,7 @@ class Clusters:
     separation: float
     """The mean silhouette, in [−1, 1]; 0 where there is only one cluster."""
     typical: tuple[tuple[int, ...], ...]
-    """For each cluster its most distinctive tokens, at most WORDS."""
+    """The most distinctive tokens of each cluster, at most WORDS."""
 
     def __len__(self) -> int:
         return len(self.typical)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 Vector = npt.NDArray[np.float64]
 
 RIDGE = 1e-2
-"""Added to the diagonal: Σ b bᵀ is singular until there are r independent prompts."""
+"""Ridge term added to the diagonal: Σ b bᵀ is singular until there are r independent prompts."""
 
 
 class LeastSquares:

@@ -34,7 +34,7 @@ class LabelGuess:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What is known or guessed of a request."""
+    """The known or guessed traits of a request."""
 
     tenant: str
     text: str

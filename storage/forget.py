@@ -29,7 +29,7 @@ from storage.versions.weight_place import WeightPlace
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What was forgotten, and which versions had learned from it."""
+    """The result of forgetting, with the versions that had learned from it."""
 
     purged: Purged
     outcomes: int

@@ -35,7 +35,7 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen from the target's distribution."""
+    """The sampling parameters of a request: how the next token is chosen from the target's distribution."""
 
     temperature: float = 0.0
     """Divides the logits; 0 means greedy."""
@@ -140,7 +140,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSamples:
-    """Everything that one finished request stores for learning: its tokens and m sampled positions."""
+    """The data that one finished request stores for learning: its tokens and m sampled positions."""
 
     request_id: str
     route: str
@@ -211,8 +211,7 @@ class Outcome:
     verify_ms: float
     """This request's share of the batch's verifying time."""
     positions: tuple[tuple[int, int, int], ...] = ()
-    """For each position in a draft: rounds that drafted it, rounds that accepted it, rounds that ended with its
-    rejection.
+    """(drafted, accepted, rejected) rounds of each position in a draft.
 
     Their sums are ``drafted`` (for trees less: several tokens may be for one position), ``accepted`` and
     ``rejections``; empty where they were not counted. Not stored in the log of single outcomes.
@@ -299,7 +298,7 @@ class DraftVersion:
     """Folder relative to the weights directory."""
     run_id: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """What the gate measured; see trainer.distil.gate."""
+    """The gate's measurements, see trainer.distil.gate."""
 
     def evolve(self, **changes: Any) -> DraftVersion:
         """Return a changed copy."""
@@ -318,7 +317,7 @@ class RunState(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What one training run claimed, its settings, and its result."""
+    """A training run: what it claimed, its settings, and its result."""
 
     id: str
     draft: str

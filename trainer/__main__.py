@@ -6,7 +6,7 @@ distil    distil a draft offline on everything that a store holds
 head      train an acceptance head offline, from files of prompts
 head-bench  compare a head learned online with one trained offline
 routes    find routes in the traffic, and apply what was found
-ping      can the broker be reached?
+ping      check whether the broker can be reached
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _say(message: str) -> None:
 
 @app.command()
 def ping(config: Config = None) -> None:
-    """Can the broker be reached? One JSON line."""
+    """Check whether the broker can be reached; print one JSON line."""
     from trainer.worker.ping import ping as reach
 
     answer = reach(load_settings(config))

@@ -58,9 +58,9 @@ def build(
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a corpus and its n-gram table of texts.
+    """Make a corpus and its n-gram table from texts.
 
-    Broken off, it goes on where it was when the same command is given again. A corpus of --replay holds the requests'
+    Interrupted, it continues when the same command is given again. A corpus of --replay holds the requests'
     tokens, and `osd replay purge` does not reach it: treat it as you treat the prompts.
     """
     from osd.drafters.ngram.corpus import Builder, BuildProgress
@@ -133,9 +133,9 @@ def stats(
     top: Annotated[int, typer.Option(help="Contexts shown, the most frequent.", min=0)] = 10,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a corpus' table knows.
+    """Show the statistics of a corpus' table.
 
-    Coverage is the share of the corpus' own tokens that stand among the first 1, 4 and 16 successors of their context.
+    Coverage is the share of the corpus' own tokens that are among the first 1, 4 and 16 successors of their context.
     """
     from osd.drafters.ngram.corpus import open_corpus
     from osd.drafters.ngram.corpus_stats import coverage, table_stats, top_contexts

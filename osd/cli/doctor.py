@@ -18,9 +18,9 @@ COLUMNS = (Column("state", "", MARKS.__getitem__), Column("part", "part", whole=
 
 
 def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Check the installation, the device, the disk, the database, where samples and weights lie, the broker, the pair.
+    """Check installation, device, disk, database, storage of samples and weights, broker, and pair.
 
-    What is kept is left as it is. Ends with status 1 when something is broken.
+    Stored data is left as it is. Ends with status 1 when something is broken.
     """
     with Console(stderr=True).status("Looking …"):
         findings = list(examine(surroundings(ctx)))

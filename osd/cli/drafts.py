@@ -59,7 +59,7 @@ def show(ctx: typer.Context, version: VersionArgument, as_json: JsonOption = Fal
 
 @app.command()
 def promote(ctx: typer.Context, version: VersionArgument, yes: YesOption = False) -> None:
-    """Make a version the current one, whatever the gate said of it.
+    """Make a version the current one, whatever the gate decided.
 
     Its files are checked first. Servers swap it in between two steps.
     """

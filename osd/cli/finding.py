@@ -16,4 +16,4 @@ class CheckResult:
     """``ok``, ``warning`` or ``broken``."""
     found: str
     mend: str = ""
-    """What to do about it; empty where nothing need be done."""
+    """The remedy; empty where none is needed."""

@@ -66,7 +66,7 @@ def create(
 
 @app.command("list")
 def list_keys(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """List every key there ever was, oldest first."""
+    """List every key ever created, oldest first."""
     with surroundings(ctx).store() as store:
         rows = [key.facts() for key in store.keys.list()]
     print_rows(rows, COLUMNS, as_json=as_json, empty="There are no keys: `osd serve` listens on this machine only.")
@@ -78,9 +78,9 @@ def revoke(
     key: Annotated[str, typer.Argument(help="A key's id, as `osd keys list` shows it.", metavar="KEY")],
     yes: YesOption = False,
 ) -> None:
-    """End a key. Streams that it opened end with an error, too.
+    """Revoke a key. Streams that it opened end with an error, too.
 
-    It cannot be undone; make another one.
+    It cannot be undone; create another one.
     """
     with surroundings(ctx).store() as store:
         confirm(f"Revoke {key}?", yes)

@@ -32,7 +32,7 @@ class Column:
     show: Callable[[Any], str] = str
     right: bool = False
     whole: bool = False
-    """Never wrapped while another column can be."""
+    """Whether it is never wrapped while another column can be."""
 
 
 def note(text: str) -> None:

@@ -37,10 +37,10 @@ def forget(
 ) -> None:
     """Forget requests or a tenant, and name every draft version that was trained on them.
 
-    Samples and lines of the log go; sums by minute, which name no request, stay. Weights do not forget: of the versions
-    named, `osd drafts rollback` leaves one that serves. Every stored table of n-grams is deleted; servers make theirs
-    anew from the requests that are kept, running ones within seconds. What still waits on a server's disk is refused
-    when it comes. Examples of topics carry no request's id: `osd router forget` takes those.
+    Samples and lines of the log are deleted; sums by minute, which name no request, stay. Weights do not forget: of the
+    versions named, `osd drafts rollback` takes back one that serves. Every stored table of n-grams is deleted; servers
+    make theirs anew from the requests that are kept, running ones within seconds. What still waits on a server's disk
+    is refused when it comes. Examples of topics carry no request's id: `osd router forget` takes those.
     """
     if bool(request) == (tenant is not None):
         raise typer.BadParameter("say what: --request, which may be repeated, or --tenant alone")
@@ -78,7 +78,7 @@ def retain(
     dry: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """End what `[retention]` says must go, as the worker does between its turns.
+    """Delete what `[retention]` says must go, as the worker does between its turns.
 
     What a run under way has claimed stays until it has ended.
     """
@@ -96,7 +96,7 @@ def retain(
 
 @app.command()
 def compact(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Put small segments together, as the worker does between its turns."""
+    """Merge small segments, as the worker does between its turns."""
     here = surroundings(ctx)
     with here.store() as store:
         done = store.keeper.compact(here.settings.retention.compact_requests)
@@ -110,7 +110,7 @@ def compact(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
 @app.command()
 def verify(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Read every segment and hold it against its index; status 5 when something is wrong."""
+    """Read every segment and compare it with its index; status 5 when something is wrong."""
     with surroundings(ctx).store() as store:
         found = verify_samples(store.db, store.samples.place)
     if as_json:
@@ -155,7 +155,7 @@ def tenant(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say, or show, what a tenant allows. `[privacy]` says what those allow who are not named here.
+    """Set or show a tenant's permissions. `[privacy]` sets those of tenants that are not listed.
 
     A tenant that does not share trains one draft only: that of the route to which it alone is pinned.
     """
@@ -188,7 +188,7 @@ def log(
     limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """The trail of what admins did to what is kept: who, when, and what came of it."""
+    """Show the audit trail of admins' changes to stored data: who, when, and with which result."""
     with surroundings(ctx).store() as store, store.db.session(read_only=True) as session:
         rows: list[dict[str, Any]] = [asdict(change) for change in admin_log.history(session, subject, limit)]
     print_rows(rows, CHANGES, as_json=as_json, empty="No admin has changed what is kept.")

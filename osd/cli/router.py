@@ -162,7 +162,7 @@ def unpin(
     tenant: Annotated[str, typer.Argument(help=f"A pinned tenant, or {EVERYBODY}.", metavar="TENANT")],
     as_json: JsonOption = False,
 ) -> None:
-    """Let a tenant's requests be routed by what they say again."""
+    """Let a tenant's requests be routed by their contents again."""
     with surroundings(ctx).store() as store:
         store.routes.unpin(tenant)
         pins = store.routes.pins()
@@ -178,7 +178,7 @@ def train(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a route's draft now, in this process, on what its routes have left.
+    """Train a route's draft now, in this process, on its routes' waiting requests.
 
     The gate decides as always whether the result is served. Ctrl-C ends it after the step at hand.
     """

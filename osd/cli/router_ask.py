@@ -48,7 +48,7 @@ def explain(
     route: Annotated[str | None, typer.Option(help="As if the request named this route.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which route and draft a prompt takes, and why: language, topic, how sure, and what each draft did so far.
+    """Show which route and draft a prompt takes, and why: language, topic, confidence, and each draft's statistics.
 
     α and tokens per second are those measured on the route, else anywhere. A server that chooses among a route's
     drafts by the prompt (router.kind = auto) also weighs what it learned since it started.

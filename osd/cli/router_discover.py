@@ -46,7 +46,7 @@ def discover(
     requests: RequestsOption = 800,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for routes in the newest traffic: clusters that would win by a draft of their own, drafts that no longer
+    """Look for routes in the newest traffic: clusters that would gain from a draft of their own, drafts that no longer
     differ, traffic that moved.
 
     A candidate is trained for each cluster, so this takes a while; nothing is changed but the list of proposals.
@@ -82,7 +82,7 @@ def apply_proposal(
     ctx: typer.Context, number: NumberArgument, name: NameOption = None, yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Do what a proposal says.
+    """Apply a proposal.
 
     A split makes a draft from the candidate and a route that takes prompts of its kind; prompts of the traffic are kept
     as examples of the topic. A merge leads both routes to one draft.
@@ -106,7 +106,7 @@ def split(
     ctx: typer.Context, route: RouteArgument, requests: RequestsOption = 800, yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
-    """Find the kinds of traffic within a route, and give each that would win by it a route and a draft of its own."""
+    """Find the kinds of traffic within a route, and give each that would gain by it a route and a draft of its own."""
     here = surroundings(ctx)
     with here.store() as store:
         store.routes.get(route)
@@ -128,7 +128,7 @@ def merge(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Lead a route to another one's draft. Both routes stay, so that their numbers can be told apart."""
+    """Point a route to another one's draft. Both routes stay, so that their statistics remain separate."""
     with surroundings(ctx).store() as store:
         old, other = store.routes.get(route), store.routes.get(into)
         if old.draft == other.draft:

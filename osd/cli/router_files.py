@@ -124,7 +124,7 @@ def import_routes(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Add and change routes, pins and examples as a file says: all of it, or nothing when something is wrong."""
+    """Add and change routes, pins and examples from a file: all of them, or nothing when something is wrong."""
     from router.classifiers import prepare
     from storage.routes.route_files import read
 

@@ -46,7 +46,7 @@ class CostRow:
     drafted: int
     emitted: int
     flops: Arithmetic | None
-    """None where a model's size is unknown; the same holds for ``bytes``."""
+    """FLOPs spent and saved; None, like ``bytes``, where a model's size is unknown."""
     bytes: Arithmetic | None
     decode_seconds: float
     """Seconds of drafting and verifying, counting each request's share of its batch's time."""

@@ -17,7 +17,7 @@ class Rate:
 
     value: float | None
     variance: float | None
-    """None with fewer than two buckets."""
+    """The ratio's variance; None with fewer than two buckets."""
     freedom: int
     """Degrees of freedom: number of buckets − 1."""
 

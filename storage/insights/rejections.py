@@ -1,4 +1,4 @@
-"""Where rejections concentrate, and which tokens the target wanted instead."""
+"""The groups in which rejections concentrate, and the tokens that the target wanted instead."""
 
 from __future__ import annotations
 

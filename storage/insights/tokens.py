@@ -51,12 +51,12 @@ class TokenRow:
 
     @property
     def precision_gain(self) -> float | None:
-        """After − before; None where one side never proposed it."""
+        """Precision after − before; None where one side never proposed the token."""
         return _gain(self.before.precision, self.after.precision)
 
     @property
     def recall_gain(self) -> float | None:
-        """After − before; None where it never appeared on one side."""
+        """Recall after − before; None where the token never appeared on one side."""
         return _gain(self.before.recall, self.after.recall)
 
     def as_dict(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Finished(NamedTuple):
 
 
 class News(NamedTuple):
-    """What was forgotten after a line of the audit trail."""
+    """The requests and tenants forgotten after a line of the audit trail."""
 
     line: int
     """Id of the newest line about forgetting; the line asked about if none follows it."""

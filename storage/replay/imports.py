@@ -15,7 +15,7 @@ from storage.replay.samples import SampleStore
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import found and stored."""
+    """The counts of an import."""
 
     requests: int
     positions: int

@@ -28,7 +28,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What retention deleted."""
+    """The result of applying retention."""
 
     purged: Purged
     by_rule: dict[str, int]
@@ -37,7 +37,7 @@ class Retained:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What compaction merged."""
+    """The result of a compaction."""
 
     before: int
     """Segments before the merge."""

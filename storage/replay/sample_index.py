@@ -23,7 +23,7 @@ class Waiting:
 
     requests: int
     oldest_age_seconds: float | None
-    """None when nothing waits."""
+    """Age of the oldest waiting request; None when nothing waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where segments are stored: a local folder, or a folder of an object store.
+"""Storage places of segments: a local folder, or a folder of an object store.
 
     place.put(path, data)   write the whole segment and hold it until its index is committed; deleted when that fails
     place.source(path)      what Arrow reads it from

@@ -26,7 +26,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was checked, and the faults found."""
+    """The result of a verification: counts of what was checked, and the faults found."""
 
     segments: int
     requests: int

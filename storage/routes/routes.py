@@ -30,7 +30,7 @@ Changes = list[RouteChange]
 
 @dataclass(frozen=True, slots=True)
 class RoutePlan:
-    """Everything that requests are routed by, at one revision."""
+    """The routing plan: everything that requests are routed by, at one revision."""
 
     routes: tuple[Route, ...] = (Route(),)
     """All routes: the default first, then by name."""

@@ -134,7 +134,7 @@ class RouteRow(Base):
     matches: Mapped[Facts]
     candidates: Mapped[Ids] = mapped_column(server_default=text("'[]'"))
     created_at: Mapped[float | None]
-    """None for routes that are older than this column."""
+    """Time of creation; None for routes that are older than this column."""
 
 
 class RouteChangeRow(Base):
@@ -232,7 +232,7 @@ class SegmentRow(Base):
 
 
 class SampleRow(Base):
-    """Where one request's samples are, and whether a training run has taken them."""
+    """The place of one request's samples, and whether a training run has taken them."""
 
     __tablename__ = "sample_requests"
     __table_args__ = (

@@ -61,7 +61,7 @@ class Canary:
     claims: int
     """Workers that have served it and did not stop in order."""
     looks: int
-    """How often its acceptance was judged."""
+    """Number of times its acceptance was judged."""
     began_at: float
     settled_at: float | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Canary:
 
 @dataclass(frozen=True, slots=True)
 class CanaryStage:
-    """What one worker should do about a draft."""
+    """The instruction to one worker about a draft."""
 
     version: DraftVersion
     """The version that the worker should serve."""

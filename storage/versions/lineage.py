@@ -1,4 +1,4 @@
-"""Which draft versions learned from which requests, by what each run claimed and replayed, and by descent.
+"""The lineage of learning: which draft versions learned from which requests, through runs and by descent.
 
 A version learned from a request if its run did, or if the weights that it started from did.
 """

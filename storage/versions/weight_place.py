@@ -1,4 +1,4 @@
-"""Where weights are stored: a local folder, or a folder of an object store with a local cache.
+"""Storage places of weights: a local folder, or a folder of an object store with a local cache.
 
     weights/<draft>/<version id>/     in a folder: written aside, renamed, READY last
     <URL>/<draft>/<32 hex digits>/    in an object store: put file by file, then osd.json, READY last

@@ -56,7 +56,7 @@ class Judges:
 
     held_out: list[RequestSamples]
     fresh: list[RequestSamples]
-    """Not yet claimed by any run."""
+    """Requests not yet claimed by any run."""
     trained: list[RequestSamples]
     """Trained on; used only where there are too few others."""
 

@@ -38,7 +38,7 @@ class Recipe:
     mixing: float = 0.15
     """r, the share of fed tokens that are the target's own."""
     sampling: Sampling = field(default_factory=Sampling)
-    """How answers and proposals are sampled: as the head's traffic will be."""
+    """Sampling of answers and proposals, which should be that of the head's traffic."""
     max_tokens: int = 128
     """Maximum number of tokens in an answer."""
 

@@ -1,4 +1,4 @@
-"""`python -m trainer routes`: look for routes in the traffic, and do what was found. `osd router` calls these."""
+"""`python -m trainer routes`: find routes in the traffic, and apply proposals. `osd router` calls these."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def discover(config: Config = None, route: Route = None, requests: Requests = 80
 
 @app.command()
 def nearest(config: Config = None, route: Route = None, requests: Requests = 64) -> None:
-    """Which draft guesses best on the newest requests (of the routes named), best first."""
+    """Rank the drafts by acceptance on the newest requests (of the routes named), best first."""
     settings = load_settings(config)
     with _store(settings) as store:
         ids = store.samples.recent(limit=requests, routes=route or None)
@@ -70,7 +70,7 @@ def apply(
     name: Annotated[str | None, typer.Option(help="Another name for the new route.")] = None,
     who: Who = None,
 ) -> None:
-    """Do what a proposal says."""
+    """Apply a proposal."""
     from trainer.routes.apply import apply as do
 
     with _store(load_settings(config)) as store:

@@ -20,7 +20,7 @@ MARGIN = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Sameness:
-    """What each of two routes would lose if one draft served both."""
+    """The loss of each of two routes if one draft served both."""
 
     keep: str
     """The draft that remains: the one that loses less on the other's traffic."""

@@ -1,4 +1,4 @@
-"""Adds the dashboard to the admin port's application."""
+"""Mounting of the dashboard on the admin port's application."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 class ErrorFacts(BaseModel):
-    """What was wrong with a request."""
+    """The description of an error."""
 
     message: str
     type: str

@@ -77,7 +77,7 @@ def _token(token: int, logprob: float, token_text: TokenText) -> Json:
 
 
 LEAST = -9999.0
-"""Replaces −∞, which JSON lacks, as OpenAI does."""
+"""The number that replaces −∞, which JSON lacks, as in OpenAI's answers."""
 
 
 def _completion_logprobs(scored: Sequence[ScoredToken], token_text: TokenText) -> Json:

@@ -85,7 +85,7 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
     include_usage: bool | None = None
-    """Adds a last chunk with the numbers of tokens."""
+    """Whether a last chunk gives the numbers of tokens."""
 
 
 class SamplingBody(RequestBody):

@@ -33,7 +33,7 @@ class Host:
     seat: Seat | None = None
     """Its place among the processes behind the port; None where it is alone."""
     measure: Callable[[], Awaitable[bytes]] = field(init=False)
-    """Returns the body of GET /metrics."""
+    """Produces the body of GET /metrics."""
     tokenizer: Any = field(init=False)
     facts: Facts = field(init=False)
     started: float = field(default_factory=now)

@@ -25,7 +25,7 @@ class Facts(NamedTuple):
     eos_ids: tuple[int, ...]
     gamma_max: int
     chat_template: str | None
-    """Replaces the tokenizer's own template."""
+    """The chat template that replaces the tokenizer's own; None keeps that."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Service:
     meters: Meters
     tokenizer: Any
     measure: Callable[[], Awaitable[bytes]]
-    """Returns the body of GET /metrics."""
+    """Produces the body of GET /metrics."""
     token_text: TokenText = field(init=False)
     started: float = field(default_factory=now)
     ready: bool = True
