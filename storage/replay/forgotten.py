@@ -43,7 +43,7 @@ class Finished(NamedTuple):
 
 
 class News(NamedTuple):
-    """The requests and tenants forgotten after a line of the audit trail."""
+    """The requests forgotten after a line of the audit trail, and the newest such line."""
 
     line: int
     """Id of the newest line about forgetting; the line asked about if none follows it."""

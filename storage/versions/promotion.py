@@ -39,7 +39,7 @@ def mark_serving(session: Session, version_id: str, worker: str) -> VersionRow:
 def _is_tried_by(session: Session, row: VersionRow, worker: str) -> bool:
     """Return whether the server serves the version as a canary.
 
-    When another server loads the version, it was not a trial but a choice by hand: the canary is released to all.
+    An open canary that another server loads is released to all here: that was a choice by hand.
     """
     if not is_watched(session, row.id):
         return False
@@ -72,7 +72,7 @@ def _retire_others(session: Session, row: VersionRow) -> None:
 
 
 def end_serving(session: Session, worker: str, draft: str | None) -> None:
-    """Record that a server has ended and drafts no longer with a draft; None means all of its drafts."""
+    """Record that a server no longer drafts with a draft; None means all of its drafts, because it ended."""
     ended = delete(ServingRow).where(ServingRow.worker == worker)
     session.execute(ended if draft is None else ended.where(ServingRow.draft == draft))
 

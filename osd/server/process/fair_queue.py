@@ -21,8 +21,10 @@ class FairQueue(Generic[T]):
         return self._count
 
     def put(self, tenant: str, thing: T) -> T | None:
-        """Add a thing; return the one dropped from a full queue: the newest of the longest tenant's, or the one
-        added."""
+        """Add a thing; return the one that a full queue drops for it, None while there is room.
+
+        That is the newest of the tenant who has most waiting, or the added one itself.
+        """
         out = None
         if self._count >= self.limit:
             most = max(self._waiting, key=lambda name: len(self._waiting[name]))
