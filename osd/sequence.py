@@ -107,7 +107,7 @@ class SequenceState:
         return self.request.sampling.temperature == 0
 
     def begin(self, controller: Any) -> None:
-        """It has a seat, and this rule sizes its drafts."""
+        """Start decoding: it has a draft, and this rule sets its draft length."""
         self.controller, self.gamma_state = controller, controller.start()
 
     @property

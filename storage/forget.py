@@ -21,7 +21,8 @@ from storage.replay.sample_index import chunks
 from storage.replay.segment_place import SegmentPlace
 from storage.sql import admin_log
 from storage.sql.database import Database, changed_rows
-from storage.sql.tables import OutcomeRow, SampleRow
+from storage.sql.outcome_tables import OutcomeRow
+from storage.sql.tables import SampleRow
 from storage.versions.forgotten_tables import drop_tables
 from storage.versions.lineage import Learned, learned_from
 from storage.versions.weight_place import WeightPlace

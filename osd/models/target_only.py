@@ -15,11 +15,11 @@ from osd.models.pair import Model, Pair, choose_device, eos_ids, load_model, loa
 from storage.settings import ServeSettings
 
 EVERYWHERE = 1 << 30
-"""Positions that nothing limits."""
+"""Position limit of what has no limit."""
 
 
 class NoModel(Model):
-    """Stands where a pair has its draft."""
+    """Null object in place of a pair's draft model."""
 
     __slots__ = ()
 
@@ -29,28 +29,28 @@ class NoModel(Model):
 
     @property
     def module(self) -> NoReturn:
-        """Raises NeedsDraft."""
+        """No module: raises NeedsDraft."""
         raise NeedsDraft(what="This")
 
     @property
     def device(self) -> torch.device:
-        """Where the target is."""
+        """The target's device."""
         return cast(torch.device, cast(Any, self.build)(None))
 
 
 def load_alone(target: str | Path, *, device: str = "auto", dtype: str = "auto") -> Pair:
-    """A pair of a target alone. Raises ModelNotLoaded, CannotServeRagged."""
+    """Load a target as a pair without a draft model. Raises ModelNotLoaded, CannotServeRagged."""
     model = load_model(target, choose_device(device), dtype)
     return Pair(model, NoModel(model.device), load_tokenizer(target), eos_ids(model.module))
 
 
 def has_draft(pair: Pair) -> bool:
-    """Whether there is a draft model in memory."""
+    """Return whether there is a draft model in memory."""
     return not isinstance(pair.draft, NoModel)
 
 
 def require_drafter(pair: Pair, serve: ServeSettings) -> None:
-    """Raises NeedsDraft where these settings ask for a draft model and the pair has none."""
+    """Check that the pair has a draft model where these settings ask for one. Raises NeedsDraft."""
     if has_draft(pair):
         return
     if serve.drafter not in MODELLESS:

@@ -12,8 +12,9 @@ from storage.errors import BadInput, UnknownVersion
 from storage.insights.interval import Bucket, difference, rate
 from storage.outcomes.outcome_window import Window, grouped
 from storage.sql.database import Database
+from storage.sql.outcome_tables import CounterRow
 from storage.sql.spans import DAY, HOUR, MINUTE
-from storage.sql.tables import CounterRow, VersionRow
+from storage.sql.tables import VersionRow
 
 SUMS = ("requests", "accepted", "rejections")
 EVERY_ROUTE = "*"

@@ -9,7 +9,7 @@ from sqlalchemy import Float, case, cast, func, select
 
 from storage.outcomes.outcome_window import hurry
 from storage.sql.database import Database
-from storage.sql.tables import OutcomeRow
+from storage.sql.outcome_tables import OutcomeRow
 
 ENOUGH = 200
 """Undrafted rounds from which their own mean is used."""

@@ -11,8 +11,8 @@ from storage.outcomes.outcome_window import Window, grouped
 from storage.records import ratio
 from storage.sql.database import Database
 from storage.sql.outcome_positions import POSITION_COUNTS
+from storage.sql.outcome_tables import PositionRow
 from storage.sql.spans import SPANS
-from storage.sql.tables import PositionRow
 
 GROUPS: dict[str, Any] = {"route": PositionRow.route, "version": PositionRow.draft_version} | dict.fromkeys(SPANS)
 """Columns to group by besides the position; a time is the Unix second at which its span starts."""

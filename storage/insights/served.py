@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from storage.sql.database import Database
-from storage.sql.tables import OutcomeRow
+from storage.sql.outcome_tables import OutcomeRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from storage.records import VersionState, ratio
 from storage.routes.proposals import ProposalKind
 from storage.sql import admin_log
 from storage.sql.database import Database
+from storage.sql.outcome_tables import CounterRow as Sums
+from storage.sql.outcome_tables import OutcomeRow
 from storage.sql.spans import DAY, HOUR, MINUTE, SPANS
-from storage.sql.tables import CounterRow as Sums
-from storage.sql.tables import OutcomeRow, RouteProposalRow, VersionRow
+from storage.sql.tables import RouteProposalRow, VersionRow
 
 COUNTS = ("requests", "rounds", "drafted", "accepted", "rejections", "emitted", "draft_ms", "verify_ms")
 LIVE_SECONDS = 900.0

@@ -10,8 +10,9 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Double, Float, String, cast, func, select, text
 from sqlalchemy.orm import Session
 
+from storage.sql.outcome_tables import CounterRow, PositionRow
 from storage.sql.spans import SPANS, WEEK, SpanPart, cover
-from storage.sql.tables import CounterRow, PositionRow, VersionRow
+from storage.sql.tables import VersionRow
 
 Table = type[CounterRow] | type[PositionRow]
 Key = tuple[Any, ...]

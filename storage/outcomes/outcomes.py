@@ -23,8 +23,9 @@ from storage.routes.route_names import under_present_names
 from storage.sql.database import Database
 from storage.sql.drivers import insert_for
 from storage.sql.outcome_positions import PositionSums
+from storage.sql.outcome_tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow
 from storage.sql.spans import SPANS, by_span
-from storage.sql.tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow, VersionRow, table_of
+from storage.sql.tables import VersionRow, table_of
 
 LOG_ROWS = 20_000
 """Number of single outcomes kept."""

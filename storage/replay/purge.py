@@ -21,7 +21,8 @@ from storage.replay.segment_place import SegmentPlace
 from storage.replay.sweep import sweep_segments
 from storage.sql.database import Database, changed_rows
 from storage.sql.leases import lock_all_drafts
-from storage.sql.tables import OutcomeRow, RunRow, SampleRow, SegmentRow
+from storage.sql.outcome_tables import OutcomeRow
+from storage.sql.tables import RunRow, SampleRow, SegmentRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from storage.routes.route_rows import as_facts, get_row, require_name, require_n
 from storage.sql.drivers import insert_for
 from storage.sql.leases import lock_all_drafts
 from storage.sql.outcome_positions import PositionSums
+from storage.sql.outcome_tables import COUNTS, CounterRow, OutcomeRow
 from storage.sql.route_log import note
-from storage.sql.tables import COUNTS, CounterRow, OutcomeRow, RouteAliasRow, RoutePinRow, RouteRow, SampleRow
+from storage.sql.tables import RouteAliasRow, RoutePinRow, RouteRow, SampleRow
 
 KEYS = ("span", "start", "draft_version", "controller", "tenant", "worker")
 

@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 
 from storage.records import Outcome
 from storage.sql.drivers import insert_for
+from storage.sql.outcome_tables import PositionRow
 from storage.sql.spans import by_span
-from storage.sql.tables import PositionRow
 
 KEYS = ("span", "start", "route", "draft_version", "position")
 POSITION_COUNTS = ("drafted", "accepted", "refused")

@@ -15,7 +15,7 @@ from osd.recording.writer import StoreWriter
 from storage.errors import BadExport, DatabaseUnreachable, ForgottenAhead
 from storage.replay.spill import OUTCOMES, SAMPLES
 from storage.settings import Settings, load_settings
-from storage.sql.tables import OutcomeBatchRow
+from storage.sql.outcome_tables import OutcomeBatchRow
 from storage.store import Store, open_store
 from tests.integration.make import ALL, keep
 from tests.integration.proxy import Proxy

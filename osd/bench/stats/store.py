@@ -12,8 +12,9 @@ import numpy as np
 from osd.bench.stats.year import END, Plan
 from storage.records import Outcome, RequestSamples, RunState, TokenKind, VersionState
 from storage.sql.database import Database
+from storage.sql.outcome_tables import OutcomeRow
 from storage.sql.spans import HOUR, MINUTE
-from storage.sql.tables import OutcomeRow, RunRow, VersionRow
+from storage.sql.tables import RunRow, VersionRow
 from storage.store import Store
 
 LOG_ROWS = 20_000

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from sqlalchemy import text
 
 from storage.sql.database import Database
+from storage.sql.outcome_tables import COUNTS
 from storage.sql.spans import DAY, HOUR, KEPT, MINUTE
-from storage.sql.tables import COUNTS
 
 END = 1_795_219_200
 """Where the year ends: 2026-11-21, a whole day in Unix seconds."""

@@ -93,7 +93,7 @@ class BatchRepeats:
         self.heard += len(drafted)
 
     def signals(self, peaks: Sequence[float], likeliest: list[int]) -> list[Peak]:
-        """Return each row's ``peak_echo``, as :meth:`RepeatedNgrams.signal`, once all drafted tokens before it were appended."""
+        """Return each row's ``peak_echo``, as :meth:`RepeatedNgrams.signal`, once the tokens before it were heard."""
         thirds, seconds, lasts = self._before
         threes = zip(peaks, self._triples, zip(seconds, lasts, likeliest, strict=True), strict=True)
         values = [(_BELOW_ONE if peak > _BELOW_ONE else peak) + (three in said) for peak, said, three in threes]

@@ -8,8 +8,8 @@ from sqlalchemy import select
 
 from osd.sequence import by_position
 from storage.records import Round, Route
+from storage.sql.outcome_tables import PositionRow
 from storage.sql.spans import KEPT
-from storage.sql.tables import PositionRow
 from storage.store import Store
 from tests.storage.make import outcome
 
