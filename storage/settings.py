@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from platformdirs import user_cache_path, user_data_path
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from storage.errors import BadSetting
@@ -27,6 +27,9 @@ from storage.section import Section as Section
 from storage.server_settings import ServerSettings
 
 CONFIG_NAME = "osd.toml"
+LOOKUP = "suffix matching over kept requests left serving, look-up in a request's own text drafts more: use lookup"
+GONE = {"suffix_requests": LOOKUP, "suffix_seconds": LOOKUP}
+"""Settings of earlier releases, and what to use instead."""
 
 
 class StorageSettings(Section):
@@ -120,11 +123,10 @@ class ServeSettings(Section):
     """h: specdecpp stops drafting once the head's chance that a token was refused is above it."""
     gamma_head: Path | None = None
     """Folder of the acceptance head to start from; None waits until the first one was learned."""
-    drafter: Literal["causal", "blended", "trigram", "lookup", "suffix", "mixed"] = "causal"
+    drafter: Literal["causal", "blended", "trigram", "lookup", "mixed"] = "causal"
     """Who drafts: the draft; the draft, and a table of n-grams that learns from what is served where that is more often
-    right; that table alone; look-up in a request's own text; look-up in kept requests; or the draft with branches of
-    one of these three."""
-    branches: Literal["trigram", "lookup", "suffix"] = "trigram"
+    right; that table alone; look-up in a request's own text; or the draft with branches of one of these two."""
+    branches: Literal["trigram", "lookup"] = "trigram"
     """Whose branches mixed takes."""
     corpus: Path | None = None
     """Folder of `osd corpus build` that a table of n-grams starts from, where none was kept yet."""
@@ -138,10 +140,6 @@ class ServeSettings(Section):
     """Tables in memory: one a route, one for each tenant that does not share. The one unused longest makes room."""
     table_seconds: float = Field(default=600, gt=0)
     """How often tables that learned a tenth more are kept as a new version; they are at the end, too."""
-    suffix_requests: int = Field(default=2000, ge=1)
-    """Newest kept requests in which suffix looks."""
-    suffix_seconds: float = Field(default=300, gt=0)
-    """How often the index over them is made anew."""
     tree_nodes: int = Field(default=24, ge=1, le=1024)
     """Drafted tokens of a row at most where drafts are trees; a chain that mixed has drawn is never cut for it."""
     record: Literal["off", "rejected", "verified"] = "verified"
@@ -155,6 +153,13 @@ class ServeSettings(Section):
     """How often a server looks for newer draft versions and for routes to new drafts."""
     draft_memory_mb: int | None = Field(default=None, ge=1)
     """Memory for drafts, their caches included; beyond it the one that served longest ago leaves. None: no limit."""
+
+    @field_validator("drafter", "branches", mode="before")
+    @classmethod
+    def _refuse_suffix(cls, value: object) -> object:
+        if value == "suffix":
+            raise ValueError(LOOKUP)
+        return value
 
 
 class RouterSettings(Section):
@@ -387,5 +392,5 @@ def _known_beside(path: list[str]) -> list[str]:
 
 def _unknown(source: str, key: str, word: str, known: list[str]) -> BadSetting:
     near = difflib.get_close_matches(word, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    hint = GONE.get(word) or (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
     return BadSetting(source=source, key=key, reason=f"there is no such setting; {hint}")

@@ -80,7 +80,7 @@ def test_a_command_that_needs_both_asks_for_the_draft() -> None:
         lambda: choose_pair(serve, None, "d", alone=True),
     ):  # fmt: skip
         refused(make)
-    with pytest.raises(BadSetting, match="trigram, lookup, suffix"):
+    with pytest.raises(BadSetting, match=r"\(trigram, lookup\)"):
         choose_pair(ServeSettings(drafter="mixed"), "t", alone=True)
 
 

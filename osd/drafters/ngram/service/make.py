@@ -19,15 +19,7 @@ def proposer_of(pair: Pair, serve: ServeSettings, store: Store) -> Iterator[Prop
     Raises ModelFileDamaged, OtherTokenizer and BadTable for the corpus of ``serve.corpus``.
     """
     name = proposer_name(serve)
-    if name == "suffix":
-        from osd.drafters.ngram.service.suffixes import Suffixes
-
-        suffixes = Suffixes(serve, store, pair.vocab_size)
-        try:
-            yield suffixes
-        finally:
-            suffixes.close()
-    elif name == "trigram":
+    if name == "trigram":
         from osd.drafters.ngram.service.consent import Consent
         from osd.drafters.ngram.service.shelf import Shelf
         from osd.drafters.ngram.service.tables import Tables

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from osd.drafters.model_free import TAIL
-from osd.drafters.ngram.served import SOME
 from osd.drafters.ngram.service.shared import shared_requests
 from osd.drafters.ngram.table import Table
 from storage.errors import SegmentDamaged
@@ -21,6 +20,8 @@ from storage.records import RequestSamples
 from storage.replay.samples import SampleStore
 
 log = logging.getLogger(__name__)
+SOME = 256
+"""Requests that are read in one go."""
 MOST = 20_000
 """Newest requests of a route that a table learns from."""
 LOST = 0.01

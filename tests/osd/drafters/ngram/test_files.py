@@ -11,14 +11,12 @@ from safetensors.numpy import load_file, save_file
 
 from osd.drafters.ngram.errors import OtherTokenizer
 from osd.drafters.ngram.files import ARRAYS, keep_table, load_table, save_table, vocabulary_digest
-from osd.drafters.ngram.served import index_of_requests
 from osd.drafters.ngram.table import Table, TableSettings
 from storage.errors import BadInput, ModelFileDamaged
 from storage.records import VersionState
 from storage.settings import Settings
 from storage.store import open_store
 from tests.osd.drafters.ngram.test_table import lists_of, text_of
-from tests.storage.make import samples
 
 DIGEST = vocabulary_digest({"a": 0, "b": 1})
 
@@ -117,13 +115,3 @@ def test_versions_of_a_table_are_kept_like_any_drafts(tmp_path: Path) -> None:
         assert second.state is VersionState.READY
         store.versions.verify(second)
         assert load_table(store.versions.folder(second), DIGEST).learned == 1000
-
-
-def test_suffixes_of_kept_requests_are_looked_up(tmp_path: Path) -> None:
-    with open_store(Settings(storage={"directory": tmp_path})) as store:
-        kept = [samples(number) for number in range(5)]
-        store.samples.add(kept)
-        index = index_of_requests(store.samples, 4)
-    newest, oldest = kept[-1].tokens.astype(np.int64), kept[0].tokens.astype(np.int64)
-    assert index.propose([newest[:4]])[0].tokens.tolist() == newest[4:].tolist()
-    assert len(index.propose([oldest[:4]])[0]) == 0

@@ -16,7 +16,6 @@ from osd.drafters.ngram.files import load_table
 from osd.drafters.ngram.service import refill, trail
 from osd.drafters.ngram.service import tables as tables_module
 from osd.drafters.ngram.service.refill import Refill, learn
-from osd.drafters.ngram.service.suffixes import Suffixes
 from osd.drafters.ngram.service.tables import Tables
 from osd.drafters.ngram.table import Table, TableSettings
 from osd.engine.engine import Engine
@@ -229,21 +228,6 @@ def test_a_tenants_own_table_starts_empty(pair: Pair, store: Store, tmp_path: Pa
         until(lambda: table_in(tables, ("default", "secret")).learned == 0)
         assert tables_of(engine, "secret") is tables
     assert stored(store) == []
-
-
-def test_the_index_over_kept_requests_drops_it(pair: Pair, store: Store, tmp_path: Path) -> None:
-    """Long before it would be made anew."""
-    with serving(pair, settings_in(tmp_path, drafter="suffix", suffix_seconds=3600), store) as engine:
-        done = serve_all(engine, pair)
-        until(lambda: len(store.samples.recent(limit=9)) == len(done))
-    with serving(pair, settings_in(tmp_path, drafter="suffix", suffix_seconds=3600), store) as engine:
-        suffixes = engine.drafting.proposer  # type: ignore[attr-defined]
-        assert isinstance(suffixes, Suffixes)
-        text = np.array([*done[0].request.prompt_tokens, *done[0].tokens], np.int32).tobytes()
-        until(lambda: suffixes.index is not None and text in suffixes.index.stream.astype(np.int32).tobytes())
-        forget(store, done[0].request.id)
-        until(lambda: suffixes.index is not None and text not in suffixes.index.stream.astype(np.int32).tobytes())
-        assert suffixes.index is not None and np.count_nonzero(suffixes.index.stream < 0) == 2
 
 
 def test_a_table_learns_anew_from_whom_it_may(store: Store) -> None:

@@ -14,7 +14,6 @@ import pytest
 from osd.drafters.ngram.errors import OtherTokenizer
 from osd.drafters.ngram.files import ARRAYS, load_table, save_table
 from osd.drafters.ngram.service.shelf import digest_of
-from osd.drafters.ngram.service.suffixes import Suffixes
 from osd.drafters.ngram.service.tables import Tables
 from osd.drafters.ngram.table import Table, TableSettings
 from osd.engine.session import serving
@@ -63,7 +62,7 @@ def alone(pair: Pair, asked: list[Request], folder: Path) -> list[tuple[int, ...
     return [done[request.prompt_tokens] for request in asked]
 
 
-@pytest.mark.parametrize("drafter", ["trigram", "mixed", "suffix"])
+@pytest.mark.parametrize("drafter", ["trigram", "mixed"])
 def test_texts_are_the_targets_before_and_after_there_is_a_table(
     pair: Pair, store: Store, tmp_path: Path, drafter: str
 ) -> None:
@@ -74,7 +73,7 @@ def test_texts_are_the_targets_before_and_after_there_is_a_table(
             asked = requests(pair)
             done = {c.request.id: c.tokens for c in engine.run(asked)}
             assert [done[request.id] for request in asked] == expected
-            if turn == 0 and drafter != "suffix":
+            if turn == 0:
                 tables_of(engine)
 
 
@@ -181,24 +180,6 @@ def test_tables_are_bounded_and_the_one_unused_longest_leaves_and_is_kept(
         until(lambda: not tables._gone)
         assert tables_of(engine)._makers[("default", "")].table.learned > 0  # it came back with what it had learned
         assert len(tables._makers) == 2
-
-
-def test_the_index_grows_with_what_is_kept_and_leaves_out_who_does_not_share(
-    pair: Pair, store: Store, tmp_path: Path
-) -> None:
-    store.samples.tenants.allow("secret", share=False)
-    settings = settings_in(tmp_path, drafter="suffix", suffix_seconds=0.05)
-    with serving(pair, settings, store) as engine:
-        suffixes = engine.drafting.proposer  # type: ignore[attr-defined]
-        assert isinstance(suffixes, Suffixes)
-        list(engine.run(requests(pair, tenant="secret")))
-        until(lambda: store.samples.recent(limit=9) and suffixes._seen == store.samples.recent(limit=9))
-        assert suffixes.index is not None and not len(suffixes.index.stream)
-        first = list(engine.run(requests(pair)))
-        until(lambda: suffixes.index is not None and np.count_nonzero(suffixes.index.stream < 0) == len(ASKED))
-        later = list(engine.run(requests(pair)))
-        assert accepted(later) > accepted(first)
-        assert {c.tokens for c in later} == {c.tokens for c in first}
 
 
 def test_the_store_is_asked_for_nothing_while_decoding(
