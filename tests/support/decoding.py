@@ -11,9 +11,8 @@ from typing import Any
 from osd.engine.engine import Engine
 from osd.server.process.engine_client import EngineClient
 from osd.server.process.engine_thread import EngineThread
-from osd.server.process.job import Job
-from osd.server.process.link import Link
-from osd.server.process.piece import Piece
+from osd.server.process.ipc import Endpoint
+from osd.server.process.jobs import Job, JobOutput
 from storage.records import Request
 
 PROMPT = (3, 5, 8)
@@ -25,7 +24,10 @@ async def decoding(
 ) -> AsyncIterator[tuple[EngineClient, EngineThread]]:
     """Both, as long as the block runs."""
     here, there = socket.socketpair()
-    thread, distant = EngineThread(engine, queue, failed, there), EngineClient(await Link.over(here))
+    thread, distant = (
+        EngineThread(engine, queue, failed, there),
+        EngineClient(Endpoint(here, asyncio.get_running_loop())),
+    )
     thread.start()
     following = asyncio.create_task(distant.follow())
     try:
@@ -35,14 +37,14 @@ async def decoding(
         await following
 
 
-def make_job(count: int = 20, tenant: str = "default", **fields: Any) -> tuple[Job, asyncio.Queue[Piece]]:
+def make_job(count: int = 20, tenant: str = "default", **fields: Any) -> tuple[Job, asyncio.Queue[JobOutput]]:
     """A job, and where its pieces arrive."""
-    inbox: asyncio.Queue[Piece] = asyncio.Queue()
+    inbox: asyncio.Queue[JobOutput] = asyncio.Queue()
     request = Request(PROMPT, max_new_tokens=count, tenant=tenant, ignore_eos=True)
     return Job(request, inbox.put_nowait, **fields), inbox
 
 
-async def ended(inbox: asyncio.Queue[Piece]) -> list[Piece]:
+async def ended(inbox: asyncio.Queue[JobOutput]) -> list[JobOutput]:
     """All pieces of a job."""
     pieces = [await inbox.get()]
     while not pieces[-1].last:
@@ -50,7 +52,7 @@ async def ended(inbox: asyncio.Queue[Piece]) -> list[Piece]:
     return pieces
 
 
-async def answer(thread: EngineClient, count: int, **fields: Any) -> list[Piece]:
+async def answer(thread: EngineClient, count: int, **fields: Any) -> list[JobOutput]:
     """What one request brings."""
     job, inbox = make_job(count, **fields)
     thread.submit([job])

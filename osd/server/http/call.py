@@ -13,11 +13,10 @@ from osd.server.http.errors import ApiError, Busy, DeadlineExceeded, Draining
 from osd.server.http.ring import Caller, KeyRing
 from osd.server.process.engine_client import EngineClient
 from osd.server.process.inbox import Inbox
-from osd.server.process.job import Job
-from osd.server.process.piece import Piece
+from osd.server.process.jobs import Job, JobOutput
 from storage.records import Request
 
-Arrived = tuple[int, Piece]
+Arrived = tuple[int, JobOutput]
 
 
 class Call:
@@ -37,7 +36,7 @@ class Call:
         self.refused = False
         """Whether it was refused before it entered the queue."""
 
-    def _receiver(self, index: int) -> Callable[[Piece], None]:
+    def _receiver(self, index: int) -> Callable[[JobOutput], None]:
         return lambda piece: self._inbox.put((index, piece))
 
     async def pieces(self, caller: Caller, ring: KeyRing) -> AsyncIterator[list[Arrived]]:
@@ -62,7 +61,7 @@ class Call:
             if gone:
                 return
 
-    def _count(self, index: int, piece: Piece) -> None:
+    def _count(self, index: int, piece: JobOutput) -> None:
         if piece.done:
             self._open.discard(index)
         self.emitted += len(piece.tokens)

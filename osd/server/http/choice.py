@@ -8,7 +8,7 @@ from typing import Any
 
 from osd.engine.detokenizer import TextStream
 from osd.server.http.scores import Scores
-from osd.server.process.piece import Done, Piece
+from osd.server.process.jobs import Done, JobOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Delta:
 
 
 class Choice:
-    """A growing choice that turns pieces into deltas. All deltas together are the whole answer."""
+    """Fed with outputs, it hands out deltas. Texts and scores of all deltas together are those of the whole answer."""
 
     def __init__(self, tokenizer: Any, stops: Sequence[str], eos_ids: frozenset[int]) -> None:
         self._stream, self._stops, self._eos_ids = TextStream(tokenizer, stops), stops, eos_ids
@@ -42,8 +42,8 @@ class Choice:
         self.version: str | None = None
         self.route: str | None = None
 
-    def take(self, piece: Piece) -> Delta:
-        """Return the delta for what a step emitted."""
+    def take(self, piece: JobOutput) -> Delta:
+        """What a step brought."""
         self.version, self.route = piece.version or self.version, piece.route or self.route
         text = self._push(piece.tokens, piece.scores)
         if piece.done is None:

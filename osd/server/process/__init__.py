@@ -1,1 +1,0 @@
-"""The process that decodes, the one that answers, and the pipe between them."""

@@ -1,4 +1,4 @@
-"""The client of the decode thread, in the process that answers HTTP, over a link of its own."""
+"""The thread that decodes, as the process that answers HTTP sees it: at the other end of a pair of sockets."""
 
 from __future__ import annotations
 
@@ -6,46 +6,45 @@ from collections.abc import Sequence
 from typing import Any
 
 from osd.server.http.errors import ApiError, EngineFailed
-from osd.server.process.cargo import packed_error, packed_job, piece_of
-from osd.server.process.job import Job
-from osd.server.process.link import Link
-from osd.server.process.piece import Piece
+from osd.server.process.ipc import Endpoint
+from osd.server.process.ipc_codec import job_output
+from osd.server.process.jobs import Job, JobOutput
 
 
 class EngineClient:
     """The client of the decode thread. Belongs to one event loop."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self.alive = True
-        self._link = link
+        self._endpoint = endpoint
         self._jobs: dict[str, Job] = {}
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Send jobs; a piece reports those for which there is no room. Raises EngineFailed."""
+        """Send jobs over. Where they find no room an output says so. Raises EngineFailed."""
         if not self.alive:
             raise EngineFailed()
         self._jobs |= {job.request.id: job for job in jobs}
-        self._link.say("submit", [packed_job(job) for job in jobs])
+        self._endpoint.say("submit", [(job.request, job.pause, job.top) for job in jobs])
 
     def end(self, job: Job, why: ApiError | None = None) -> None:
         """End a job; ``why`` is the error to report, if any."""
         if job.request.id in self._jobs:
-            self._link.say("end", job.request.id, packed_error(why))
+            self._endpoint.say("end", job.request.id, why)
             if why is None:
                 del self._jobs[job.request.id]
 
     async def follow(self) -> None:
-        """Dispatch incoming pieces until decoding ends; those that still wait are told."""
-        await self._link.listen(lambda _, what: self._take(*what))
+        """Hand on what comes over, until it does not decode any more: whoever waits is told."""
+        await self._endpoint.listen({"outputs": self._take})
         self.alive = False
         jobs, self._jobs = self._jobs, {}
         for job in jobs.values():
-            job.deliver(Piece(error=EngineFailed()))
+            job.deliver(JobOutput(error=EngineFailed()))
 
-    def _take(self, pieces: Sequence[tuple[str, list[Any]]]) -> None:
-        for request_id, packed in pieces:
+    def _take(self, outputs: Sequence[tuple[str, list[Any]]]) -> None:
+        for request_id, packed in outputs:
             if job := self._jobs.get(request_id):
-                piece = piece_of(packed)
-                if piece.last:
+                output = job_output(packed)
+                if output.last:
                     del self._jobs[request_id]
-                job.deliver(piece)
+                job.deliver(output)

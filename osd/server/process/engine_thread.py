@@ -1,4 +1,4 @@
-"""The one thread that steps the engine. It takes jobs from, and sends pieces to, the process that answers HTTP.
+"""The one thread that steps the engine: jobs in and outputs out, straight from and to the process that answers HTTP.
 
 It never waits for HTTP, for the database or for the disk. Between two steps it reads its socket and
 writes what is due; nothing of a job passes through this process's event loop, which would take the interpreter from it
@@ -23,12 +23,11 @@ from osd.logits import RaggedLogits
 from osd.sequence import RequestOutput, SequenceState
 from osd.server.http.errors import ApiError, Busy, Draining, ServerStopped, as_api_error
 from osd.server.http.scores import Scores, score
-from osd.server.process.cargo import error_of, packed_piece, served_of
 from osd.server.process.fair_queue import FairQueue
+from osd.server.process.ipc import Endpoint
+from osd.server.process.ipc_codec import api_error, engine_job
+from osd.server.process.jobs import Done, EngineJob
 from osd.server.process.outbox import Outbox
-from osd.server.process.piece import Done
-from osd.server.process.post import Post
-from osd.server.process.served import Served
 from osd.verification.result import VerifyResult
 from storage.errors import OsdError
 
@@ -49,12 +48,12 @@ class EngineThread:
         """
         self.engine, self.draining = engine, False
         self.finished = 0
-        """Requests that have ended, in whatever way, since the start."""
-        self._failed, self._loop, self._post = failed, asyncio.get_running_loop(), Post(end)
-        self._line: FairQueue[Served] = FairQueue(queue)
-        self._jobs: dict[str, Served] = {}
-        """Waiting and running jobs, by request id."""
-        self._outbox: Outbox[Served] = Outbox()
+        """Requests that have ended, in whatever way, since it began."""
+        self._failed, self._loop, self._endpoint = failed, asyncio.get_running_loop(), Endpoint(end)
+        self._line: FairQueue[EngineJob] = FairQueue(queue)
+        self._jobs: dict[str, EngineJob] = {}
+        """Those that wait, and those in the engine."""
+        self._outbox: Outbox[EngineJob] = Outbox()
         self._closing = self._ending_all = False
         self._thread = threading.Thread(target=self._work, name="osd-decode", daemon=True)
         self._cores = torch.get_num_threads()
@@ -102,26 +101,26 @@ class EngineThread:
             log.exception("decoding failed", extra={"action": "decoding_failed"})
             self._closing = True
             self._loop.call_soon_threadsafe(self._failed)
-        self._post.close()  # the other side tells those that still wait
+        self._endpoint.close()  # whoever still waits is told on the other side
 
     def _hear(self) -> None:
         """Handle messages of the other process, waiting for one when idle."""
         if not (self._line or self.engine.busy):
-            self._post.wait(IDLE_SECONDS)
-        for kind, *what in self._post.take():
+            self._endpoint.wait(IDLE_SECONDS)
+        for kind, *what in self._endpoint.take():
             self._heeds[kind](*what)
-        if self._ending_all or (self._jobs and not self._post.open):
+        if self._ending_all or (self._jobs and not self._endpoint.open):
             self._ending_all = False
             for job in list(self._jobs.values()):
                 self._stop(job, ServerStopped())
 
     def _submit(self, packed: Sequence[list[Any]]) -> None:
-        """Queue jobs, all or none."""
-        jobs = [served_of(one) for one in packed]
+        """Put jobs in line, all or none."""
+        jobs = [engine_job(one) for one in packed]
         if self.draining:
             self._refuse(jobs, Draining(retry_after=5))
             return
-        pushed_out: list[Served] = []
+        pushed_out: list[EngineJob] = []
         for number, job in enumerate(jobs):
             out = self._line.put(job.request.tenant, job)
             if out is job or out in jobs:
@@ -135,8 +134,8 @@ class EngineThread:
             self._jobs |= {job.request.id: job for job in jobs}
         self._refuse(pushed_out, _full())
 
-    def _refuse(self, jobs: Sequence[Served], why: ApiError | None) -> None:
-        """Reject jobs before they enter the engine."""
+    def _refuse(self, jobs: Sequence[EngineJob], why: ApiError | None) -> None:
+        """They do not come into the engine."""
         for job in jobs:
             self._jobs.pop(job.request.id, None)
             job.why = why
@@ -145,9 +144,9 @@ class EngineThread:
     def _end(self, request_id: str, why: list[Any] | None) -> None:
         """End a request that is no longer wanted; ``why`` is the error to report, if any."""
         if job := self._jobs.get(request_id):
-            self._stop(job, error_of(why))
+            self._stop(job, api_error(why))
 
-    def _stop(self, job: Served, why: ApiError | None) -> None:
+    def _stop(self, job: EngineJob, why: ApiError | None) -> None:
         if self._line.remove(job.request.tenant, job):
             self._refuse([job], why)
         else:
@@ -188,17 +187,16 @@ class EngineThread:
             if job.top is not None:
                 job.score(_scores(job.top, i, progress[i], verdict, scored))
 
-    def _due(self, job: Served) -> None:
+    def _due(self, job: EngineJob) -> None:
         self._outbox.put(job, time.monotonic(), urgent=True)
 
     def _tell(self) -> None:
         """Send everything that is due in one message, and schedule the jobs that still decode again."""
         now, told = time.monotonic(), len(self.engine.rows)
         due = self._outbox.take(now)
-        if pieces := [(job.request.id, packed_piece(piece)) for job in due for piece in job.take()]:
-            self._post.say("pieces", pieces)
-        else:
-            self._post.send()
+        if outputs := [(job.request.id, output) for job in due for output in job.take()]:
+            self._endpoint.say("outputs", outputs)
+        self._endpoint.send()
         for job in due:
             if job.request.id in self._jobs:
                 self._outbox.put(job, now, told=told)

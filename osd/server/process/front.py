@@ -26,7 +26,7 @@ from osd.server.http.app import make_app
 from osd.server.http.ring import KeyRing
 from osd.server.meters import Meters
 from osd.server.process.engine_client import EngineClient
-from osd.server.process.link import ANSWER, Link
+from osd.server.process.ipc import Endpoint
 from osd.server.process.listener import LAST_SECONDS, Listener, listener
 from osd.server.process.service import Facts, Service
 from osd.server.workers.seat import Seat
@@ -44,9 +44,9 @@ class Front:
 
     pid: int
     end: socket.socket
-    """Socket of the link."""
+    """Of the pair over which everything is said that is no job."""
     jobs: socket.socket
-    """Socket of the jobs' link."""
+    """Of the pair that jobs take."""
 
     def reap(self) -> None:
         """Wait until the process has ended; kill it where it hangs, for example on a database."""
@@ -92,18 +92,18 @@ class _Fronting:
         self.listener: Listener
         self.service: Service
         self.serving: asyncio.Task[None] | None = None
-        self.heeds: dict[str, Callable[..., None]] = {
+        self.heeds: dict[str, Callable[..., Any]] = {
             "begin": self._begin, "ready": self._ready, "leave": self._leave, "return": self._return,
-            "measure": self._measure, "stop": self._stop,
+            "measure": self._measured, "stop": self._stop,
         }  # fmt: skip
 
     async def run(self, end: socket.socket, jobs: socket.socket, ring: Callable[[], KeyRing]) -> None:
-        """Run until the listener has ended."""
-        self.link = await Link.over(end)
-        self.thread = EngineClient(await Link.over(jobs))
+        """Until the listener has ended."""
+        loop = asyncio.get_running_loop()
+        self.link, self.thread = Endpoint(end, loop), EngineClient(Endpoint(jobs, loop))
         self.ring, self.tokenizer = ring(), load_tokenizer(self.target)
         beside = [asyncio.create_task(work) for work in (self.ring.follow(), keep_giving_back())]
-        await asyncio.gather(self.thread.follow(), self.link.listen(lambda kind, what: self.heeds[kind](*what)))
+        await asyncio.gather(self.thread.follow(), self.link.listen(self.heeds))
         if self.serving:
             self._leave()  # at once: what came now would find nobody who decodes
             self._stop()
@@ -127,7 +127,7 @@ class _Fronting:
         await self.listener.serve([self._socket()])
         for task in telling:
             task.cancel()
-        await self.link.close()
+        self.link.close()
 
     async def _tell_listening(self) -> None:
         while not self.listener.started:
@@ -160,10 +160,8 @@ class _Fronting:
             self.listener.should_exit, self.listener.force_exit = True, force
 
     async def _metrics(self) -> bytes:
-        return (await self.link.ask("metrics", self._measured())).encode()
+        text: str = await self.link.ask("metrics", await self._measured())
+        return text.encode()
 
-    def _measure(self, number: int) -> None:
-        self.link.say(ANSWER, number, self._measured())
-
-    def _measured(self) -> str:
+    async def _measured(self) -> str:
         return generate_latest(self.service.meters.registry).decode()

@@ -26,10 +26,9 @@ from osd.server.meters import Meters
 from osd.server.process.engine_thread import EngineThread
 from osd.server.process.front import FAILED, POLL_SECONDS, Front
 from osd.server.process.host import Host
-from osd.server.process.link import Link
+from osd.server.process.ipc import Endpoint
 from osd.server.process.listen import Ports, url
 from osd.server.process.listener import LAST_SECONDS, listener
-from osd.server.process.relay import Relay
 from osd.server.process.snapshot import Snapshots
 from osd.server.workers.board import Phase
 from osd.server.workers.presence import Presence
@@ -40,6 +39,8 @@ from storage.store import Store
 
 log = logging.getLogger(__name__)
 
+MEASURE_SECONDS = 1.0
+"""How long the process for HTTP may take to say what it has measured: less than a peer waits for the two of us."""
 LEAD_SECONDS = 0.2
 """Interval at which a process behind a shared port checks whether the admin port became free."""
 
@@ -55,17 +56,18 @@ class Running:
         self.seat, self.front, self._replaces = seat, front, replaces
         self.thread = EngineThread(engine, settings.server.queue, self._failed, front.jobs)
         self.host = Host(engine, settings, store, self.thread, ring, Meters(CollectorRegistry()), seat)
-        self.exposition = Exposition(self.host, lambda: self.relay.measured())
+        self.exposition = Exposition(self.host, self._measure_front)
         self.host.measure = self.exposition.whole
         self.admin = listener(make_admin(self.host, Snapshots(self.host)))
         self.status = 0
+        self._front_listens = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
         self._asked = False
         """Whether it drains because the database asked for it, which may be undone."""
 
     async def serve(self, ports: Ports, ready: Callable[[], None]) -> int:
-        """Serve until told to stop; return the exit status. ``ready`` is called once it listens."""
-        self.relay = Relay(await Link.over(self.front.end), self.exposition.whole)
+        """Until it is told to stop; the exit status. ``ready`` is called once it listens."""
+        self.link = Endpoint(self.front.end, asyncio.get_running_loop())
         self._take_signals()
         self.thread.start()
         beside = [asyncio.create_task(work) for work in (self.host.ring.follow(), keep_giving_back())]
@@ -87,17 +89,29 @@ class Running:
         return self.status
 
     def _listens(self) -> bool:
-        """Return whether the admin port is answered or never will be: behind a shared port another process may answer
-        it."""
-        return self.admin.should_exit or (self.relay.listens.is_set() and (bool(self.seat) or self.admin.started))
+        """Or will not any more. Behind a shared port another process may answer the admin's."""
+        return self.admin.should_exit or (self._front_listens.is_set() and (bool(self.seat) or self.admin.started))
 
     async def _serve_api(self) -> None:
-        """Wait as long as the HTTP process lives."""
-        self.relay.link.say("begin", self.host.facts)
-        await self.relay.follow()
+        """As long as the process for HTTP lives."""
+        self.link.say("begin", self.host.facts)
+        await self.link.listen({"listening": self._front_listens.set, "metrics": self._metrics})
         if not self.admin.should_exit:
             log.error("the process for HTTP has ended", extra={"action": "front_ended"})
             self._failed()
+
+    async def _metrics(self, measured: str) -> str:
+        """Answer GET /metrics for the process for HTTP, which says what it has measured itself."""
+        return (await self.exposition.whole(measured.encode())).decode()
+
+    async def _measure_front(self) -> bytes | None:
+        """Return what the process for HTTP has measured; None where it does not say in time."""
+        try:
+            async with asyncio.timeout(MEASURE_SECONDS):
+                text: str = await self.link.ask("measure")
+                return text.encode()
+        except (ConnectionError, TimeoutError):
+            return None
 
     async def _serve_admin(self, ports: Ports) -> None:
         while self.seat and not self.seat.leads():
@@ -159,11 +173,11 @@ class Running:
             self._draining.cancel()
             self._draining, self._asked = None, False
             self._say(drains=False)
-            self.relay.link.say("return")
+            self.link.say("return")
 
     def _say(self, *, drains: bool) -> None:
         self.host.ready, self.thread.draining = not drains, drains
-        self.relay.link.say("ready", not drains)
+        self.link.say("ready", not drains)
         self.presence.turn(WorkerState.DRAINING if drains else WorkerState.SERVING)
         if self.seat:
             self.seat.write(phase=Phase.DRAINING if drains else Phase.SERVING)
@@ -173,7 +187,7 @@ class Running:
         """Refuse new requests, wait for running ones, then end the rest."""
         self._say(drains=True)
         if self._asked and self.seat and self.seat.others():
-            self.relay.link.say("leave")
+            self.link.say("leave")
         if not await self._idle(self.host.settings.server.drain_seconds):
             log.warning("requests were cut off: they took too long", extra={"action": "drain_ended"})
             self.thread.end_all()
@@ -198,7 +212,7 @@ class Running:
 
     def _stop(self, *, force: bool = False) -> None:
         self.admin.should_exit, self.admin.force_exit = True, force
-        self.relay.link.say("stop", force)
+        self.link.say("stop", force)
 
 
 def serve(

@@ -12,9 +12,8 @@ import pytest
 from osd.sequence import SequenceState
 from osd.server.http.errors import ServerStopped
 from osd.server.http.scores import Scores
+from osd.server.process.jobs import Done, EngineJob, JobOutput
 from osd.server.process.outbox import Outbox
-from osd.server.process.piece import Done, Piece
-from osd.server.process.served import Served
 from router.base import Decision
 from storage.records import Request, Round, Route
 
@@ -89,12 +88,12 @@ REQUEST = Request((3,), max_new_tokens=9)
 DONE = Done(3, "abc", "length", "sql", ((2, 1),))
 
 
-def served(**more: Any) -> Served:
+def served(**more: Any) -> EngineJob:
     """One that is decoded."""
-    return Served(REQUEST, row=SequenceState(REQUEST, REQUEST, Decision(Route("sql")), 99), **more)
+    return EngineJob(REQUEST, row=SequenceState(REQUEST, REQUEST, Decision(Route("sql")), 99), **more)
 
 
-def bring(job: Served, tokens: Sequence[int], version: str = "v1") -> None:
+def bring(job: EngineJob, tokens: Sequence[int], version: str = "v1") -> None:
     """What a round does."""
     assert job.row
     job.row.tokens += tokens
@@ -106,15 +105,15 @@ def test_what_rounds_brought_is_told_as_one_piece() -> None:
     bring(job, (1, 2))
     bring(job, (3,), "v2")
     job.done = DONE
-    assert job.take() == [Piece((1, 2, 3), None, "v2", "sql", DONE)]
+    assert job.take() == [JobOutput((1, 2, 3), None, "v2", "sql", DONE)]
 
 
 def test_what_was_told_is_not_told_again() -> None:
     job = served()
     bring(job, (1, 2))
-    assert job.take() == [Piece((1, 2), None, "v1", "sql")] and job.take() == []
+    assert job.take() == [JobOutput((1, 2), None, "v1", "sql")] and job.take() == []
     bring(job, (3,), "v2")
-    assert job.take() == [Piece((3,), None, "v2", "sql")]
+    assert job.take() == [JobOutput((3,), None, "v2", "sql")]
 
 
 def test_log_probabilities_of_several_rounds_stay_beside_their_tokens() -> None:
@@ -124,16 +123,16 @@ def test_log_probabilities_of_several_rounds_stay_beside_their_tokens() -> None:
     bring(job, (2, 3))
     job.score(Scores([-2.0, -3.0], [[2], [3]], [[-2.0], [-3.0]]))
     scores = Scores([-1.0, -2.0, -3.0], [[1], [2], [3]], [[-1.0], [-2.0], [-3.0]])
-    assert job.take() == [Piece((1, 2, 3), scores, "v1", "sql")]
+    assert job.take() == [JobOutput((1, 2, 3), scores, "v1", "sql")]
     bring(job, (4,))
     job.score(Scores([-4.0], [[4]], [[-4.0]]))
-    assert job.take() == [Piece((4,), Scores([-4.0], [[4]], [[-4.0]]), "v1", "sql")]
+    assert job.take() == [JobOutput((4,), Scores([-4.0], [[4]], [[-4.0]]), "v1", "sql")]
 
 
 def test_what_came_before_an_error_is_a_piece_of_its_own() -> None:
     job = served()
     bring(job, (1, 2))
     job.why, job.done = ServerStopped(), DONE._replace(finish_reason="cancelled")
-    assert job.take() == [Piece((1, 2), None, "v1", "sql"), Piece(error=job.why)]
-    never = Served(REQUEST, why=ServerStopped())
-    assert never.take() == [Piece(error=never.why)]
+    assert job.take() == [JobOutput((1, 2), None, "v1", "sql"), JobOutput(error=job.why)]
+    never = EngineJob(REQUEST, why=ServerStopped())
+    assert never.take() == [JobOutput(error=never.why)]

@@ -21,13 +21,11 @@ from osd.server.exposition import added
 from osd.server.http import errors
 from osd.server.http.errors import ApiError, Busy, DeadlineExceeded, EngineFailed, other
 from osd.server.http.scores import Scores
-from osd.server.process.cargo import ERRORS, error_of, packed_error, packed_job, packed_piece, piece_of, served_of
 from osd.server.process.engine_client import EngineClient
 from osd.server.process.engine_thread import EngineThread
-from osd.server.process.job import Job
-from osd.server.process.link import ANSWER, Link
-from osd.server.process.piece import Done, Piece
-from osd.server.process.post import Post
+from osd.server.process.ipc import Endpoint
+from osd.server.process.ipc_codec import ERRORS, api_error, engine_job, job_output, pack_message, unpack_messages
+from osd.server.process.jobs import Done, Job, JobOutput
 from storage.errors import UnknownRoute, UnknownVersion
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
@@ -38,23 +36,26 @@ from tests.support.models import alone, random_pair
 LONG = {"prompt": "def add(a, b):", "max_tokens": 1800, "ignore_eos": True, "temperature": 0, "stream": True}
 
 
-def over_json(packed: list[Any]) -> list[Any]:
-    return list(json.loads(json.dumps(packed)))
+def over(*what: Any) -> list[Any]:
+    """What arrives at the other side."""
+    [[kind, *found]] = unpack_messages(bytearray(pack_message("kind", what)))
+    assert kind == "kind"
+    return found
 
 
-def test_jobs_and_pieces_come_back_as_they_were() -> None:
+def test_jobs_and_outputs_come_back_as_they_were() -> None:
     request = Request(
         (1, 2, 3), max_new_tokens=7, sampling=Sampling(0.5, 3, 0.9, 1 << 63), stop=("a", "ä\n"), ignore_eos=True,
         route="r", tenant="t", learn=False, text="x", language="fi", gamma=2,
     )  # fmt: skip
-    job = served_of(over_json(packed_job(Job(request, print, 0.25, top=4))))
+    job = engine_job(over(request, 0.25, 4))
     assert (job.request, job.pause, job.top) == (request, 0.25, 4)
-    for piece in [
-        Piece((4, 5), Scores([-0.5, -1.0], [[4], [5]], [[-0.5], [-float("inf")]]), "v", "r"),
-        Piece((4,), None, "v", "r", Done(9, "text", "stop", "r", ((2, 1), (0, 0)))),
-        Piece((), done=Done(0, None, "cancelled", "r", ())),
+    for output in [
+        JobOutput((4, 5), Scores([-0.5, -1.0], [[4], [5]], [[-0.5], [-float("inf")]]), "v", "r"),
+        JobOutput((4,), None, "v", "r", Done(9, "text", "stop", "r", ((2, 1), (0, 0)))),
+        JobOutput((), done=Done(0, None, "cancelled", "r", ())),
     ]:
-        assert piece_of(over_json(packed_piece(piece))) == piece
+        assert job_output(*over(output)) == output
 
 
 @pytest.mark.parametrize("error", [
@@ -62,17 +63,17 @@ def test_jobs_and_pieces_come_back_as_they_were() -> None:
     errors.as_api_error(UnknownRoute(route="x", known="y")), other(UnknownVersion(version="v")),
 ])  # fmt: skip
 def test_an_error_answers_the_same_on_the_other_side(error: ApiError) -> None:
-    made = error_of(over_json(packed_error(error) or []))
+    made = api_error(*over(error))
     assert made is not None and type(made) is type(error)
     assert (made.body(), made.status, made.headers) == (error.body(), error.status, error.headers)
-    assert type(error).__name__ in ERRORS and error_of(packed_error(None)) is None
+    assert type(error).__name__ in ERRORS and api_error(*over(None)) is None
 
 
-def ends(body: Callable[[Link, Link], Awaitable[None]]) -> None:
-    """Both ends of a link in one event loop."""
+def ends(body: Callable[[Endpoint, Endpoint], Awaitable[None]]) -> None:
+    """Both ends in one event loop."""
 
     async def run() -> None:
-        here, there = [await Link.over(end) for end in socket.socketpair()]
+        here, there = (Endpoint(end, asyncio.get_running_loop()) for end in socket.socketpair())
         await asyncio.wait_for(body(here, there), 60)
 
     asyncio.run(run())
@@ -81,13 +82,22 @@ def ends(body: Callable[[Link, Link], Awaitable[None]]) -> None:
 def test_messages_arrive_whole_and_in_order_and_questions_are_answered() -> None:
     heard: list[tuple[str, list[Any]]] = []
 
-    async def body(here: Link, there: Link) -> None:
-        def heed(kind: str, what: list[Any]) -> None:
-            heard.append((kind, what))
-            if kind == "question":
-                there.say(ANSWER, what[0], what[1] * 2)
+    async def body(here: Endpoint, there: Endpoint) -> None:
+        def heed(kind: str) -> Callable[..., None]:
+            return lambda *what: heard.append((kind, list(what)))
 
-        hearing = [asyncio.create_task(there.listen(heed)), asyncio.create_task(here.listen(lambda *_: None))]
+        async def twice(text: str) -> str:
+            heard.append(("question", [text]))
+            return text * 2
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        heeds: dict[str, Callable[..., Any]] = {kind: heed(kind) for kind in ("one", "large", "half")} | {
+            "question": twice,
+            "nothing": never,
+        }
+        hearing = [asyncio.create_task(end.listen(heeds)) for end in (here, there)]
         here.say("one", 1)
         here.say("large", "x" * 5_000_000)
         here.say("half", "\ud83d")
@@ -96,7 +106,7 @@ def test_messages_arrive_whole_and_in_order_and_questions_are_answered() -> None
         assert len(heard[1][1][0]) == 5_000_000 and heard[2][1] == ["\ud83d"]
         asked = asyncio.create_task(here.ask("nothing"))
         await asyncio.sleep(0)
-        await there.close()
+        there.close()
         with pytest.raises(ConnectionError):
             await asked
         await asyncio.gather(*hearing)
@@ -105,34 +115,38 @@ def test_messages_arrive_whole_and_in_order_and_questions_are_answered() -> None
     ends(body)
 
 
-def test_a_post_speaks_with_a_link_and_waits_for_nobody() -> None:
+def test_a_thread_speaks_with_an_event_loop_and_waits_for_nobody() -> None:
     here, there = socket.socketpair()
-    post, heard = Post(there), []
+    thread, heard = Endpoint(there), []
 
     async def body() -> None:
-        link = await Link.over(here)
-        listening = asyncio.create_task(link.listen(lambda kind, what: heard.append((kind, what))))
-        assert post.take() == []
+        looped = Endpoint(here, asyncio.get_running_loop())
+        heeds = {kind: lambda *what: heard.append(what) for kind in ("first", "second")}
+        listening = asyncio.create_task(looped.listen(heeds))
+        assert thread.take() == []
         large = "ä" * 3_000_000
-        post.say("first", large, "\ud83d")  # more than a socket holds
-        post.say("second", 2)
-        link.say("one", 1, large)
-        link.say("two")
+        thread.say("first", large, "\ud83d")  # more than a socket holds
+        thread.send()
+        thread.say("second", 2)
+        looped.say("one", 1, large)
+        looped.say("two")
         got: list[list[Any]] = []
         while len(heard) < 2 or len(got) < 2:
-            await asyncio.to_thread(post.wait, 1.0)
-            post.send()
-            got += post.take()
-        assert heard == [("first", [large, "\ud83d"]), ("second", [2])]
+            await asyncio.to_thread(thread.wait, 1.0)
+            thread.send()
+            got += thread.take()
+        assert heard == [(large, "\ud83d"), (2,)]
         assert got == [["one", 1, large], ["two"]]
-        await link.close()
+        looped.close()
         await listening
-        await asyncio.to_thread(post.wait, 0.01)
-        assert post.take() == [] and not post.open
-        post.say("too late")
+        await asyncio.to_thread(thread.wait, 0.01)
+        assert thread.take() == [] and not thread.open
+        for end in (thread, looped):
+            end.say("too late")
+            end.send()
 
     asyncio.run(asyncio.wait_for(body(), 60))
-    post.close()
+    thread.close()
 
 
 def far(body: Callable[[EngineClient, EngineThread], Awaitable[None]], *, queue: int = 4) -> None:
@@ -199,11 +213,11 @@ def test_what_came_before_a_deadline_is_still_shown() -> None:
 
 def test_when_http_goes_nobody_decodes_for_it() -> None:
     async def body(distant: EngineClient, thread: EngineThread) -> None:
-        told: list[Piece] = []
+        told: list[JobOutput] = []
         distant.submit([Job(Request(PROMPT, max_new_tokens=400), told.append) for _ in range(3)])
         while thread.running == 0:
             await asyncio.sleep(0.001)
-        await distant._link.close()
+        distant._endpoint.close()
         while thread.running or thread.waiting or distant.alive:
             await asyncio.sleep(0.001)
         assert len([piece for piece in told if isinstance(piece.error, EngineFailed)]) == 3

@@ -1,0 +1,109 @@
+"""A request on its way through a server's two processes: what is asked, and the outputs that come back.
+
+Job        where HTTP is answered: the request and who waits for it
+EngineJob  where it is decoded: the same request, and what its caller has not been told yet
+JobOutput  what goes back, of one round or of several; the last one says how it ended
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from osd.sequence import Completion, SequenceState
+from osd.server.http.errors import ApiError
+from osd.server.http.scores import Scores
+from storage.records import Request
+
+
+class Done(NamedTuple):
+    """How a job ended."""
+
+    length: int
+    """Tokens of the answer."""
+    text: str | None
+    finish_reason: str
+    route: str
+    steps: tuple[tuple[int, int], ...]
+    """(drafted, accepted) of each round."""
+
+    @classmethod
+    def of(cls, completion: Completion) -> Done:
+        """Return what an answer says of a completion."""
+        steps = tuple((r.drafted, r.accepted) for r in completion.rounds)
+        return cls(len(completion.tokens), completion.text, completion.finish_reason, completion.route, steps)
+
+
+class JobOutput(NamedTuple):
+    """New tokens of a job, of one round or of several, or its end."""
+
+    tokens: tuple[int, ...] = ()
+    scores: Scores | None = None
+    version: str | None = None
+    """The draft version that drafted."""
+    route: str | None = None
+    done: Done | None = None
+    """Set when it is finished."""
+    error: ApiError | None = None
+    """Why it ended before its end."""
+
+    @property
+    def last(self) -> bool:
+        """Whether nothing comes after it."""
+        return self.done is not None or self.error is not None
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request with somebody who waits for it."""
+
+    request: Request
+    deliver: Callable[[JobOutput], None]
+    """Called on the event loop."""
+    pause: float = 0.0
+    """Seconds between two portions of what comes."""
+    top: int | None = None
+    """How many of the likeliest tokens' log-probabilities come with each token; None for none at all."""
+
+
+@dataclass(slots=True, eq=False)
+class EngineJob:
+    """A job where it is decoded. ``pause`` and ``top``: see :class:`Job`."""
+
+    request: Request
+    pause: float = 0.0
+    top: int | None = None
+    begun: bool = False
+    """Whether anything has been told, or is about to be."""
+    why: ApiError | None = None
+    """Why it was ended."""
+    done: Done | None = None
+    row: SequenceState | None = None
+    """Since its first round."""
+    _told: int = 0
+    """Tokens that its caller has been told of."""
+    _scores: Scores | None = None
+
+    def score(self, scores: Scores) -> None:
+        """Add log-probabilities of the tokens that a round brought."""
+        self._scores = scores if self._scores is None else self._scores.then(scores)
+
+    def take(self) -> list[JobOutput]:
+        """Return what its caller has not been told. Why it was ended is an output of its own, for what came before is
+        still shown."""
+        outputs = [output] if (output := self._news()) else []
+        if self.why:
+            outputs.append(JobOutput(error=self.why))
+        return outputs
+
+    def _news(self) -> JobOutput | None:
+        row, done = self.row, None if self.why else self.done
+        if row is None:
+            return JobOutput(done=done) if done else None
+        tokens = tuple(row.tokens[row.prompt_len + self._told :])
+        if not tokens and not done:
+            return None
+        self._told += len(tokens)
+        scores, self._scores = self._scores, None
+        return JobOutput(tokens, scores, row.rounds[-1].draft_version, row.route, done)
