@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from osd.cli.context import surroundings
 from osd.cli.options import DrafterOption, DraftOption, JsonOption, PromptsOption, TargetOption, numbers
 from osd.cli.out import Column, note, print_json, print_table
-from osd.cli.pair import choose_pair
 from osd.prompts import Prompt, encode, read_prompts
+from osd.server.start import choose_pair
 from storage.errors import BadPromptFile
 
 

@@ -12,7 +12,7 @@ from osd.cli.bench_progress import bars
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, TargetOption
 from osd.cli.out import Column, count, note, print_json, print_table, share
-from osd.cli.pair import choose_pair
+from osd.server.start import choose_pair
 from storage.errors import BadSetting
 
 

@@ -17,15 +17,15 @@ from osd.cli.context import surroundings
 from osd.cli.demo import INTERRUPTED, new_folder
 from osd.cli.options import DraftOption, JsonOption, MoreFilesArgument, TargetOption, numbers
 from osd.cli.out import Column, note, print_json, print_table, share
-from osd.cli.pair import choose_pair
+from osd.server.start import choose_pair
 from storage.errors import BadSetting
 
 if TYPE_CHECKING:
     from osd.bench.gamma.bench import Done
     from osd.bench.gamma.plan import Plan
     from osd.bench.gamma.result import Results
-    from osd.cli.pair import PairNames
     from osd.demo.runner.source import Segment
+    from osd.server.start import PairNames
     from storage.settings import ServeSettings
 
 LINE_SECONDS = 20

@@ -12,7 +12,7 @@ from osd.cli.context import surroundings
 from osd.cli.demo import INTERRUPTED, new_folder
 from osd.cli.options import DraftOption, JsonOption, MoreFilesArgument, TargetOption
 from osd.cli.out import note, print_json
-from osd.cli.pair import choose_pair
+from osd.server.start import choose_pair
 
 
 def online(

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from osd.cli.context import surroundings
 from osd.cli.options import DraftOption, JsonOption, TargetOption
 from osd.cli.out import print_facts, print_json
-from osd.cli.pair import choose_pair
+from osd.server.start import choose_pair
 
 SMALL = 20_000
 """Positions of ``--small``."""

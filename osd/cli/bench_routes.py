@@ -12,7 +12,7 @@ from osd.cli.context import surroundings
 from osd.cli.demo import INTERRUPTED, new_folder
 from osd.cli.options import DraftOption, JsonOption, MoreFilesArgument, TargetOption
 from osd.cli.out import Column, note, print_json, print_table, share
-from osd.cli.pair import choose_pair
+from osd.server.start import choose_pair
 from storage.errors import BadSetting
 
 

@@ -12,9 +12,8 @@ from osd.cli.context import surroundings
 from osd.cli.demo import INTERRUPTED
 from osd.cli.options import DraftOption, JsonOption, PromptsOption, TargetOption, numbers
 from osd.cli.out import Column, note, print_json, print_table
-from osd.cli.pair import choose_pair
-from osd.cli.serve import leave_a_core
 from osd.prompts import encode
+from osd.server.start import choose_pair, leave_a_core
 from storage.errors import BadRequest
 
 if TYPE_CHECKING:

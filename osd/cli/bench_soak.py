@@ -11,7 +11,7 @@ from osd.cli.bench_serve import ENTRIES, MaxTokensOption, tokens_of
 from osd.cli.context import surroundings
 from osd.cli.options import DraftOption, JsonOption, PromptsOption, TargetOption
 from osd.cli.out import Column, note, print_json, print_table
-from osd.cli.pair import choose_pair
+from osd.server.start import choose_pair
 
 
 def soak(

@@ -13,8 +13,8 @@ from osd.cli.bench_decode import texts_of
 from osd.cli.context import surroundings
 from osd.cli.options import DraftOption, JsonOption, PromptsOption, TargetOption
 from osd.cli.out import Column, note, print_json, print_table
-from osd.cli.pair import choose_pair
 from osd.prompts import encode
+from osd.server.start import choose_pair
 
 
 def _small(value: float) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from osd.cli.options import JsonOption
 from osd.cli.out import Column, note, print_json, print_table
-from osd.cli.pair import SHIPPED
+from osd.server.start import SHIPPED
 
 
 def _us(value: float) -> str:

@@ -17,11 +17,10 @@ from packaging.requirements import Requirement
 from osd.cli.context import Surroundings
 from osd.cli.finding import BROKEN, OK, WARNING, CheckResult
 from osd.cli.out import counted
-from osd.cli.pair import choose_pair
 from osd.cli.place_checks import notify, places
 from osd.cli.worker import trainer_command
 from osd.kernels.host import usable_cores
-from storage.distribution import DISTRIBUTION
+from osd.server.start import choose_pair
 from storage.errors import OsdError, WeightsDamaged
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from rich.progress import SpinnerColumn, TextColumn
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
 from osd.cli.out import Column, count, counted, note, print_facts, print_json, print_table, say, share, size
-from osd.cli.pair import choose_pair
+from osd.server.start import choose_pair
 
 if TYPE_CHECKING:
     from osd.drafters.ngram.corpus import Batch

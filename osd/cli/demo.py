@@ -12,7 +12,7 @@ from rich.console import Console
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
 from osd.cli.out import print_json
-from osd.cli.serve import server_parts
+from osd.server.start import server_parts
 from storage.errors import BadInput
 from storage.settings import Settings
 

@@ -13,8 +13,8 @@ from osd.cli.context import Surroundings, surroundings
 from osd.cli.generation import PromptBatch, Wish, stream_one
 from osd.cli.options import DrafterOption, DraftOption, TargetOption
 from osd.cli.out import note
-from osd.cli.pair import PairNames, choose_pair
 from osd.prompts import Prompt, read_prompts
+from osd.server.start import PairNames, choose_pair
 from storage.errors import BadPromptFile
 from storage.records import DEFAULT_TENANT, Sampling
 

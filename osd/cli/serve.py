@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from osd.cli.context import surroundings
 from osd.cli.options import DrafterOption, DraftOption, TargetOption
 from osd.cli.out import note
-from osd.cli.pair import PairNames, choose_pair
-from osd.kernels.host import usable_cores
-from osd.server.process.listen import Ports, check_address, is_local, listen, url
-from osd.server.workers.order import Order
-from osd.server.workers.parent import Parent
-from storage.distribution import install_extra
-from storage.errors import BadSetting
-from storage.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from osd.server.http.ring import KeyRing
-    from osd.server.process.front import Front
-    from storage.store import Store
+from osd.server.process.listen import url
+from osd.server.start import choose_pair, key_ring, leave_a_core, ports_of, serve_pair, serve_workers, tell_log
+from storage.settings import load_settings
 
 LISTENING = "Listening"
 HostOption = Annotated[
@@ -109,72 +96,5 @@ def serve(
             status = serve_pair(names, leave_a_core(settings), store, ring, ports, ready)
         else:
             store.close()
-            order = Order(here.config, changes, target, draft, required=not no_keys)
-            status = Parent(order, ports, settings.fleet.workers, ready).run()
+            status = serve_workers(names, settings, ring, ports, ready)
     raise typer.Exit(status)
-
-
-def tell_log() -> None:
-    """Our own sentences on stderr, and what others warn of."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("osd").setLevel(logging.INFO)
-
-
-def leave_a_core(settings: Settings, processes: int = 1) -> Settings:
-    """One core for HTTP and recording, the others shared out among the processes, where nobody has said how many torch
-    threads each may have: threads that wait for one that has no core are slower than one thread less."""
-    if settings.serve.threads or "OMP_NUM_THREADS" in os.environ:
-        return settings
-    threads = max(1, (usable_cores() - 1) // processes)
-    return settings.model_copy(update={"serve": settings.serve.model_copy(update={"threads": threads})})
-
-
-def serve_pair(
-    names: PairNames, settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[], None],
-    **options: Any,
-) -> int:  # fmt: skip
-    """Load the pair and serve it here, HTTP in another process; the exit status. ``options``:
-    osd.server.process.run.serve."""
-    run, fork = server_parts()
-    store.db.close()  # what is open must not be carried through a fork; the next question opens it anew
-    front = fork(names.target, settings, lambda: again(settings, ring), ports.api, options.get("seat"))
-    pair = names.load(settings.serve)
-    from osd.engine.session import serving
-
-    with serving(pair, settings, store) as engine:
-        return run(engine, settings, store, ring, front, ports, ready, **options)
-
-
-def server_parts() -> tuple[Callable[..., int], Callable[..., Front]]:
-    """What serves, and what starts the process that answers HTTP. Raises BadSetting where they are not installed."""
-    try:
-        from osd.server.process.front import fork
-        from osd.server.process.run import serve
-    except ModuleNotFoundError as error:
-        reason = f"{error.name} is not installed; {install_extra('serve')}"
-        raise BadSetting(source="command", key="osd serve", reason=reason) from None
-    return serve, fork
-
-
-def key_ring(store: Store, settings: Settings, *, required: bool) -> KeyRing:
-    """The store's keys. Raises StoreError."""
-    from osd.server.http.ring import KeyRing
-
-    local = is_local(settings.server.host) and is_local(settings.server.admin_host)
-    return KeyRing(store.keys, settings.server.keys_poll_seconds, required=required, local_only=local and required)
-
-
-def again(settings: Settings, ring: KeyRing) -> KeyRing:
-    """The same keys over a connection of its own. Raises StoreError."""
-    from storage.store import open_store
-
-    return key_ring(open_store(settings), settings, required=ring.required)
-
-
-def ports_of(stack: ExitStack, settings: Settings, *, guarded: bool) -> Ports:
-    """Both sockets, closed with the stack. Raises BadSetting."""
-    server = settings.server
-    check_address(server.host, "server.host", guarded=guarded)
-    check_address(server.admin_host, "server.admin_host", guarded=guarded)
-    api = stack.enter_context(listen(server.host, server.port, "server.port"))
-    return Ports(api, stack.enter_context(listen(server.admin_host, server.admin_port, "server.admin_port")))

@@ -11,7 +11,6 @@ import typer
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
 from osd.cli.out import Column, count, note, share, size, when
-from osd.cli.pair import choose_pair
 from osd.cli.stats_show import (
     CsvOption,
     PictureOption,
@@ -20,6 +19,7 @@ from osd.cli.stats_show import (
     UntilOption,
     show,
 )
+from osd.server.start import choose_pair
 from storage.errors import BadSetting
 
 if TYPE_CHECKING:

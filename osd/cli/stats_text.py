@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from osd.cli.pair import choose_pair
+from osd.server.start import choose_pair
 from storage.errors import BadSetting
 from storage.settings import ServeSettings
 

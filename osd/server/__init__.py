@@ -7,10 +7,11 @@ front ──> app               HTTP: the API's port, forked by the other before
   │         v
   │       far_thread        what decodes, as seen from here
   │
-  │ link, message, cargo    what the two say to each other; post: the end of a thread without an event loop
+  │ process/ipc             what the two say to each other; ipc_codec: as bytes; jobs: requests and their outputs
   v
-run ──> engine_thread       decoding: the one thread that steps the engine; line: who is next; served: what has come of
-  │                         each; outbox: who waits for a tick
-  ├──> relay                everything between the two that is no job
+run ──> engine_thread       decoding: the one thread that steps the engine; line: who is next; outbox: who waits for
+  │                         a tick
   └──> admin                the admin port; dashboard: its page
+
+start                       what a command asks for: pair, keys, ports; workers/: several servers behind one port
 """

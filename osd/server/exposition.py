@@ -52,11 +52,11 @@ class Exposition:
         return mine if front is None else await asyncio.to_thread(added, [mine, front])
 
     async def whole(self, front: bytes | None = None) -> bytes:
-        """Return the same with the store's, and those of the other servers behind the port."""
-        own, seat = await self.own(front), self._host.seat
-        if seat is not None:
-            others = await seat.measured()
-            own = await asyncio.to_thread(labelled, {seat.number: own, **others})
+        """The same with what the store counts, and the other servers behind the port."""
+        own, peers = await self.own(front), self._host.peers
+        if peers is not None:
+            others = await peers.metrics()
+            own = await asyncio.to_thread(labelled, {peers.number: own, **others})
         return await asyncio.to_thread(generate_latest, self._store) + own
 
     def _engine(self) -> bytes:

@@ -29,7 +29,6 @@ from osd.server.process.engine_client import EngineClient
 from osd.server.process.ipc import Endpoint
 from osd.server.process.listener import LAST_SECONDS, Listener, listener
 from osd.server.process.service import Facts, Service
-from osd.server.workers.seat import Seat
 from storage.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -57,11 +56,9 @@ class Front:
             time.sleep(POLL_SECONDS)
 
 
-def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], port: socket.socket, seat: Seat | None) -> Front:
-    """Fork the HTTP process.
-
-    ``target`` has the tokenizer; ``ring`` opens the keys anew, as an open connection cannot be shared.
-    """
+def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], accepting: Callable[[], socket.socket]) -> Front:
+    """Start it. ``target`` has the tokenizer; ``ring`` opens the keys anew, for what is open cannot be shared;
+    ``accepting`` gives the API's socket."""
     ours, its = zip(socket.socketpair(), socket.socketpair(), strict=True)
     pid = os.fork()
     if pid:
@@ -75,7 +72,7 @@ def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], port: soc
             end.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        asyncio.run(_Fronting(target, settings, port, seat).run(*its, ring))
+        asyncio.run(_Fronting(target, settings, accepting).run(*its, ring))
         status = 0
     except Exception:
         log.exception("the process for HTTP failed", extra={"action": "front_failed"})
@@ -87,8 +84,8 @@ def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], port: soc
 class _Fronting:
     """The HTTP process from its start to its end, directed by messages of the other."""
 
-    def __init__(self, target: str, settings: Settings, port: socket.socket, seat: Seat | None) -> None:
-        self.target, self.settings, self.port, self.seat = target, settings, port, seat
+    def __init__(self, target: str, settings: Settings, accepting: Callable[[], socket.socket]) -> None:
+        self.target, self.settings, self.accepting = target, settings, accepting
         self.listener: Listener
         self.service: Service
         self.serving: asyncio.Task[None] | None = None
@@ -121,24 +118,15 @@ class _Fronting:
         self.serving = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
-        telling = [asyncio.create_task(self._tell_listening())]
-        if self.seat:
-            telling.append(asyncio.create_task(self.seat.follow(self._connections)))
-        await self.listener.serve([self._socket()])
-        for task in telling:
-            task.cancel()
+        telling = asyncio.create_task(self._tell_listening())
+        await self.listener.serve([self.accepting()])
+        telling.cancel()
         self.link.close()
 
     async def _tell_listening(self) -> None:
         while not self.listener.started:
             await asyncio.sleep(POLL_SECONDS)
         self.link.say("listening")
-
-    def _socket(self) -> socket.socket:
-        return self.seat.share(self.port) if self.seat else self.port
-
-    def _connections(self) -> dict[str, int]:
-        return {"connections": len(self.listener.server_state.connections)}
 
     def _ready(self, ready: bool) -> None:
         self.service.ready = ready
@@ -152,8 +140,8 @@ class _Fronting:
 
     def _return(self) -> None:
         """Accept connections again, where the port was left."""
-        if self.seat and not self.listener.servers[0].is_serving():
-            self.returning = asyncio.create_task(self.listener.startup([self._socket()]))
+        if not self.listener.servers[0].is_serving():
+            self.returning = asyncio.create_task(self.listener.startup([self.accepting()]))
 
     def _stop(self, force: bool = False) -> None:
         if self.serving:

@@ -13,7 +13,7 @@ from osd.server.http.ring import KeyRing
 from osd.server.meters import Meters
 from osd.server.process.engine_thread import EngineThread
 from osd.server.process.service import Facts
-from osd.server.workers.seat import Seat
+from osd.server.workers.peers import Peers
 from storage.errors import PairError
 from storage.records import now
 from storage.settings import Settings
@@ -30,8 +30,8 @@ class Host:
     thread: EngineThread
     ring: KeyRing
     meters: Meters
-    seat: Seat | None = None
-    """Its place among the processes behind the port; None where it is alone."""
+    peers: Peers | None = None
+    """The other processes behind the port; None where it is alone."""
     measure: Callable[[], Awaitable[bytes]] = field(init=False)
     """Produces the body of GET /metrics."""
     tokenizer: Any = field(init=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 from dataclasses import dataclass
 
 from storage.errors import BadSetting
@@ -17,6 +18,12 @@ class Ports:
 
     api: socket.socket
     admin: socket.socket
+    shared: bool = False
+    """Whether several processes answer the API's port: then ``api`` only keeps it, and does not listen."""
+
+    def accepting(self) -> socket.socket:
+        """Return the API's socket as a process that answers it needs it, to be closed by that."""
+        return share(self.api) if self.shared else self.api
 
 
 def is_local(host: str) -> bool:
@@ -39,8 +46,9 @@ def check_address(host: str, key: str, *, guarded: bool) -> None:
         raise BadSetting(source="server", key=key, reason=reason)
 
 
-def listen(host: str, port: int, key: str) -> socket.socket:
-    """Return a bound socket. Raises BadSetting.
+def listen(host: str, port: int, key: str, *, shared: bool = False) -> socket.socket:
+    """Return a socket that listens, or, ``shared``, one that is bound only, where others of this user's may be too.
+    Raises BadSetting.
 
     Nagle's algorithm is off on its connections: otherwise a stream's first token waited 40 ms for the client to
     acknowledge the headers. (asyncio turns it off only for sockets that name their protocol.)
@@ -50,13 +58,32 @@ def listen(host: str, port: int, key: str) -> socket.socket:
     try:
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         bound.bind((host, port))
-        bound.listen(BACKLOG)
+        if not shared:
+            bound.listen(BACKLOG)
     except OSError as error:
         bound.close()
         reason = f"cannot listen on {host}:{port} ({error.strerror or error}); choose another"
         raise BadSetting(source="server", key=key, reason=reason) from None
     return bound
+
+
+def reserve(host: str, port: int, key: str) -> socket.socket:
+    """Return a socket that keeps an address for several processes, each of which listens by one of :func:`share`.
+    Raises BadSetting, also where the system would not spread connections among them."""
+    if sys.platform != "linux":
+        reason = "only Linux spreads one port's connections over several processes (SO_REUSEPORT); give 1"
+        raise BadSetting(source="server", key="fleet.workers", reason=f"{reason}, or a port to each of several servers")
+    with listen(host, port, key) as alone:  # nobody else may have it: with SO_REUSEPORT they would get a part of it
+        port = alone.getsockname()[1]
+    return listen(host, port, key, shared=True)
+
+
+def share(reserved: socket.socket) -> socket.socket:
+    """Return another socket on an address that is kept by :func:`reserve`, for one process. Raises BadSetting."""
+    return listen(*reserved.getsockname()[:2], "server.port", shared=True)
 
 
 def url(bound: socket.socket) -> str:

@@ -3,17 +3,16 @@
 The first SIGTERM or Ctrl-C drains: new requests are refused, running ones may finish within ``server.drain_seconds``. A
 second one is final. `osd workers drain` does the same through the database, and can be undone while something runs.
 
-Where several processes share the port (``seat``), the one that holds the lock answers the admin port, and one that is
+Where several processes share the port (``peers``), the one that holds the lock answers the admin port, and one that is
 to drain while others serve leaves new connections to them.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
@@ -30,9 +29,8 @@ from osd.server.process.ipc import Endpoint
 from osd.server.process.listen import Ports, url
 from osd.server.process.listener import LAST_SECONDS, listener
 from osd.server.process.snapshot import Snapshots
-from osd.server.workers.board import Phase
+from osd.server.workers.peers import Peers, WorkerLoad
 from osd.server.workers.presence import Presence
-from osd.server.workers.seat import Seat
 from storage.access.workers import WorkerState
 from storage.settings import Settings
 from storage.store import Store
@@ -49,13 +47,13 @@ class Running:
     """A server from its start to its end."""
 
     def __init__(
-        self, engine: Engine, settings: Settings, store: Store, ring: KeyRing, front: Front, seat: Seat | None = None,
-        replaces: str | None = None,
+        self, engine: Engine, settings: Settings, store: Store, ring: KeyRing, front: Front,
+        peers: Peers | None = None, replaces: str | None = None,
     ) -> None:  # fmt: skip
-        """Set up a server. ``replaces`` names a process that died, in whose place this one was started."""
-        self.seat, self.front, self._replaces = seat, front, replaces
+        """``replaces``: a process that ended without a word, in whose place this one was started."""
+        self.peers, self.front, self._replaces = peers, front, replaces
         self.thread = EngineThread(engine, settings.server.queue, self._failed, front.jobs)
-        self.host = Host(engine, settings, store, self.thread, ring, Meters(CollectorRegistry()), seat)
+        self.host = Host(engine, settings, store, self.thread, ring, Meters(CollectorRegistry()), peers)
         self.exposition = Exposition(self.host, self._measure_front)
         self.host.measure = self.exposition.whole
         self.admin = listener(make_admin(self.host, Snapshots(self.host)))
@@ -72,15 +70,16 @@ class Running:
         self.thread.start()
         beside = [asyncio.create_task(work) for work in (self.host.ring.follow(), keep_giving_back())]
         presence = self._make_presence(ports)
-        async with self._seated():
-            serving = [asyncio.create_task(self._serve_api()), asyncio.create_task(self._serve_admin(ports))]
-            while not self._listens():
-                await asyncio.sleep(POLL_SECONDS)
-            presence.begin()
-            if self.seat:
-                self.seat.write(phase=Phase.SERVING)
-            ready()
-            await asyncio.gather(*serving)
+        serving = [asyncio.create_task(self._serve_api()), asyncio.create_task(self._serve_admin(ports))]
+        while not self._listens():
+            await asyncio.sleep(POLL_SECONDS)
+        presence.begin()
+        answering = await self.peers.answer(self.exposition.own, self._load) if self.peers else None
+        ready()
+        await asyncio.gather(*serving)
+        if self.peers and answering:
+            answering.close()
+            self.peers.leave()
         for task in beside:
             task.cancel()
         await asyncio.to_thread(presence.close)
@@ -90,7 +89,7 @@ class Running:
 
     def _listens(self) -> bool:
         """Or will not any more. Behind a shared port another process may answer the admin's."""
-        return self.admin.should_exit or (self._front_listens.is_set() and (bool(self.seat) or self.admin.started))
+        return self.admin.should_exit or (self._front_listens.is_set() and (bool(self.peers) or self.admin.started))
 
     async def _serve_api(self) -> None:
         """As long as the process for HTTP lives."""
@@ -114,7 +113,7 @@ class Running:
             return None
 
     async def _serve_admin(self, ports: Ports) -> None:
-        while self.seat and not self.seat.leads():
+        while self.peers and not self.peers.leads():
             if self.admin.should_exit:
                 return
             await asyncio.sleep(LEAD_SECONDS)
@@ -128,35 +127,17 @@ class Running:
         )  # fmt: skip
         return self.presence
 
-    @contextlib.asynccontextmanager
-    async def _seated(self) -> AsyncIterator[None]:
-        """Register with the other processes behind the port, if there are any."""
-        if self.seat is None:
-            yield
-            return
-        measured = await self.seat.expose(self.exposition.own)
-        telling = asyncio.create_task(self.seat.follow(self._load))
-        yield
-        telling.cancel()
-        measured.close()
-        self.seat.close()
-
-    def _load(self) -> dict[str, int]:
-        return {"running": self.thread.running, "waiting": self.thread.waiting}
+    def _load(self) -> WorkerLoad:
+        return WorkerLoad(self.host.ready, self.thread.running, self.thread.waiting)
 
     def _take_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
 
-    def drain(self) -> None:
-        """Drain, as the first signal does; a second call changes nothing."""
-        if self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
-
     def _signalled(self, number: int) -> None:
         if self._draining is None:
-            self.drain()
+            self._draining = asyncio.create_task(self._drain())
         elif self._asked:
             self._asked = False  # it drains in any case now; the next signal is final
         else:
@@ -168,7 +149,7 @@ class Running:
         """Begin or end draining on request of the database."""
         if drains and self._draining is None:
             self._asked = True
-            self.drain()
+            self._draining = asyncio.create_task(self._drain())
         elif not drains and self._asked and self._draining is not None:
             self._draining.cancel()
             self._draining, self._asked = None, False
@@ -179,14 +160,12 @@ class Running:
         self.host.ready, self.thread.draining = not drains, drains
         self.link.say("ready", not drains)
         self.presence.turn(WorkerState.DRAINING if drains else WorkerState.SERVING)
-        if self.seat:
-            self.seat.write(phase=Phase.DRAINING if drains else Phase.SERVING)
         log.info("draining" if drains else "serving again", extra={"action": "draining" if drains else "drain_undone"})
 
     async def _drain(self) -> None:
         """Refuse new requests, wait for running ones, then end the rest."""
         self._say(drains=True)
-        if self._asked and self.seat and self.seat.others():
+        if self._asked and self.peers and any(other.serving for other in await self.peers.loads()):
             self.link.say("leave")
         if not await self._idle(self.host.settings.server.drain_seconds):
             log.warning("requests were cut off: they took too long", extra={"action": "drain_ended"})
@@ -217,20 +196,12 @@ class Running:
 
 def serve(
     engine: Engine, settings: Settings, store: Store, ring: KeyRing, front: Front, ports: Ports,
-    ready: Callable[[], None], seat: Seat | None = None, replaces: str | None = None,
-    parted: Callable[[Callable[[], None]], None] | None = None,
+    ready: Callable[[], None], peers: Peers | None = None, replaces: str | None = None,
 ) -> int:  # fmt: skip
-    """Serve until a signal; return the exit status.
-
-    ``parted`` is given, on the event loop, the function to call when the parent process has gone. Raises BadSetting and
-    PairError before it listens.
-    """
+    """Serve until a signal; return the exit status. Raises BadSetting and PairError before it listens."""
 
     async def run() -> int:
-        running = Running(engine, settings, store, ring, front, seat, replaces)
-        if parted:
-            parted(running.drain)
-        return await running.serve(ports, ready)
+        return await Running(engine, settings, store, ring, front, peers, replaces).serve(ports, ready)
 
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     leave_alone()

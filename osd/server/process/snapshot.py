@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Any
 from osd.server.dashboard.live import Live
 from osd.server.process.engine_thread import EngineThread
 from osd.server.process.host import Host
-from osd.server.workers.board import Line
+from osd.server.workers.peers import WorkerLoad
 from storage.errors import StoreError
 from storage.insights.service import Answers
 from storage.outcomes.outcome_window import Window
@@ -39,8 +40,9 @@ class Snapshots:
             return self._newest
 
     def _make(self) -> dict[str, Any]:
-        engine, seat = self.host.engine, self.host.seat
-        at_work: Sequence[Line | EngineThread] = seat.all() if seat else [self.host.thread]
+        engine, peers = self.host.engine, self.host.peers
+        others = asyncio.run(peers.loads()) if peers else []
+        at_work: Sequence[WorkerLoad | EngineThread] = [self.host.thread, *others]
         own = {
             "at": now(), "model": self.host.model, "ready": self.host.ready, "workers": len(at_work),
             "running": sum(one.running for one in at_work), "waiting": sum(one.waiting for one in at_work),

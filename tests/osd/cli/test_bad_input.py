@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from osd.cli.pair import SHIPPED
 from osd.engine.engine import Engine
 from osd.models.pair import load_pair
+from osd.server.start import SHIPPED
 from storage.errors import BadRequest
 from storage.records import Request
 from storage.settings import ServeSettings

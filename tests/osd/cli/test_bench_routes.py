@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from osd.cli.pair import SHIPPED
 from osd.demo.prompts import prompts
+from osd.server.start import SHIPPED
 
 
 @pytest.fixture

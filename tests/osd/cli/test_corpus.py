@@ -18,10 +18,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from typer.testing import Result
 
-from osd.cli.pair import SHIPPED
 from osd.drafters.ngram.corpus import Builder, BuildProgress, open_corpus
 from osd.drafters.ngram.errors import OtherTokenizer
 from osd.drafters.ngram.files import load_table
+from osd.server.start import SHIPPED
 from tests.osd.cli.conftest import Done, Filled, Osd
 from tests.storage.make import samples as strange
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from osd.cli.pair import SHIPPED
 from osd.prompts import encode
+from osd.server.start import SHIPPED
 
 PROMPT = "How many apples are five apples and seven apples?"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from osd.cli.pair import SHIPPED
 from osd.engine.engine import Engine
 from osd.engine.session import serving
 from osd.models.pair import load_pair
 from osd.prompts import encode
 from osd.sequence import Completion
+from osd.server.start import SHIPPED
 from storage.errors import UnknownRoute
 from storage.records import Request
 from storage.settings import Settings, load_settings

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from osd.cli.pair import SHIPPED, choose_pair
 from osd.engine.engine import Engine
 from osd.engine.session import serving
 from osd.models.needs_draft import MODELLESS, NeedsDraft
 from osd.models.pair import Pair
 from osd.models.target_only import NoModel, load_alone
 from osd.prompts import encode
+from osd.server.start import SHIPPED, choose_pair
 from storage.errors import BadSetting
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings, load_settings

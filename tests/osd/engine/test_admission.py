@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from osd.cli.pair import SHIPPED
 from osd.engine.engine import Engine
 from osd.models.decoder import SCORED
 from osd.models.pair import Pair, load_pair
 from osd.prompts import encode
+from osd.server.start import SHIPPED
 from router.base import Decision
 from storage.records import Outcome, Request, Route
 from storage.settings import ServeSettings

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from osd.cli.pair import SHIPPED
 from osd.engine.session import serving
 from osd.models.pair import load_pair
 from osd.prompts import encode
 from osd.sequence import Completion
+from osd.server.start import SHIPPED
 from storage.records import Request
 from storage.settings import load_settings
 from storage.store import open_store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from osd.cli.pair import SHIPPED
+from osd.server.start import SHIPPED
 from tests.osd.server.conftest import serving, until
 
 ASKED = {"model": "target", "prompt": "SELECT all users", "max_tokens": 24, "temperature": 0}

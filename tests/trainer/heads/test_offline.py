@@ -10,9 +10,9 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from osd.cli.pair import SHIPPED
 from osd.demo.prompts import prompts as shipped
 from osd.models.acceptance_head import digest_of_model, load_head
+from osd.server.start import SHIPPED
 from storage.errors import BadInput
 from storage.records import Sampling
 from tests.support.models import prompts, random_pair

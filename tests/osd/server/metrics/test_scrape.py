@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from osd.cli.pair import SHIPPED
 from osd.engine.session import serving
 from osd.models.pair import load_pair
 from osd.prompts import encode
@@ -22,6 +21,7 @@ from osd.server.metrics import families
 from osd.server.metrics.engine import EngineCollector
 from osd.server.metrics.server import exporting
 from osd.server.metrics.store import StoreCollector
+from osd.server.start import SHIPPED
 from storage.errors import BadSetting
 from storage.records import Request
 from storage.settings import load_settings

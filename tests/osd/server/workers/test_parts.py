@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from osd.cli.serve import leave_a_core
-from osd.server.exposition import labelled
 from osd.server.workers.accepting import SharedSocket
 from osd.server.workers.board import Board, Line, Phase
 from osd.server.workers.order import Order, Posting, packed, unpacked
 from osd.server.workers.seat import Seat
+
+from osd.server.exposition import labelled
+from osd.server.start import leave_a_core
 from storage.settings import load_settings
 
 
@@ -114,7 +114,7 @@ def test_a_core_is_left_over_unless_somebody_said_how_many_threads(monkeypatch: 
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     found = []
     for cores, processes in ((1, 1), (2, 1), (16, 1), (16, 3), (4, 8)):
-        monkeypatch.setattr("osd.cli.serve.usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("osd.server.start.usable_cores", lambda cores=cores: cores)
         found.append(leave_a_core(load_settings(), processes).serve.threads)
     assert found == [1, 1, 15, 5, 1]
     assert leave_a_core(load_settings(serve={"threads": 4})).serve.threads == 4

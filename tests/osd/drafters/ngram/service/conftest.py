@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from osd.cli.pair import SHIPPED
 from osd.models.pair import Pair, load_pair
+from osd.server.start import SHIPPED
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 

@@ -1,0 +1,158 @@
+"""What stands between a command and a server: which pair, which keys and ports, and how many processes.
+
+The pair is the one asked for, the one in the settings, or the one that ships with osd.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import osd
+from osd.kernels.host import usable_cores
+from osd.models.needs_draft import MODELLESS
+from osd.server.process.listen import Ports, check_address, is_local, listen, reserve
+from storage.errors import BadSetting
+from storage.settings import ServeSettings, Settings
+
+if TYPE_CHECKING:
+    from osd.models.pair import Pair
+    from osd.server.http.ring import KeyRing
+    from osd.server.process.front import Front
+    from osd.server.workers.peers import Peers
+    from storage.store import Store
+
+OR_ELSE = f", or set serve.drafter to one that needs no draft model ({', '.join(MODELLESS)})"
+SHIPPED = Path(osd.__file__).parent / "demo" / "pair"
+
+
+@dataclass(frozen=True, slots=True)
+class PairNames:
+    """Folders or hub names of a target and a draft."""
+
+    target: str
+    draft: str
+    """Empty where drafts need no model."""
+    shipped: bool = False
+    """Whether it is osd's own small pair because no other was named."""
+
+    def load(self, serve: ServeSettings) -> Pair:
+        """Load both models. Raises PairError."""
+        if not self.draft:
+            from osd.models.target_only import load_alone
+
+            return load_alone(self.target, device=serve.device, dtype=serve.dtype)
+        from osd.models.pair import load_pair
+
+        return load_pair(self.target, self.draft, device=serve.device, dtype=serve.dtype)
+
+
+def choose_pair(
+    serve: ServeSettings, target: str | None = None, draft: str | None = None, *, alone: bool = False
+) -> PairNames:
+    """Return the pair to serve with. ``alone``: a target without a draft will do where ``serve.drafter`` needs none.
+    Raises BadSetting when one half is named without the other."""
+    target, draft = target or serve.target, draft or serve.draft
+    if target and draft:
+        return PairNames(target, draft)
+    if target and alone and serve.drafter in MODELLESS:
+        return PairNames(target, "")
+    if target or draft:
+        given, missing = ("target", "draft") if target else ("draft", "target")
+        raise BadSetting(
+            source="pair",
+            key=f"serve.{missing}",
+            reason=f"a {given} is named without a {missing}; give --{missing} too{OR_ELSE * (alone and bool(target))}",
+        )
+    return PairNames(str(SHIPPED / "target"), str(SHIPPED / "draft"), shipped=True)
+
+
+def tell_log() -> None:
+    """Write our own sentences to stderr, and what others warn of."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("osd").setLevel(logging.INFO)
+
+
+def leave_a_core(settings: Settings, processes: int = 1) -> Settings:
+    """Leave one core for HTTP and recording, the others shared out among the processes, where nobody has said how many
+    torch threads each may have: threads that wait for one that has no core are slower than one thread less."""
+    if settings.serve.threads or "OMP_NUM_THREADS" in os.environ:
+        return settings
+    threads = max(1, (usable_cores() - 1) // processes)
+    return settings.model_copy(update={"serve": settings.serve.model_copy(update={"threads": threads})})
+
+
+def serve_pair(
+    names: PairNames, settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[], None],
+    **options: Any,
+) -> int:  # fmt: skip
+    """Load the pair and serve it here, HTTP in another process; return the exit status. ``options``: see
+    :func:`osd.server.process.run.serve`."""
+    run, fork = server_parts()
+    store.db.close()  # what is open must not be carried through a fork; the next question opens it anew
+    front = fork(names.target, settings, lambda: again(settings, ring), ports.accepting)
+    pair = names.load(settings.serve)
+    from osd.engine.session import serving
+
+    with serving(pair, settings, store) as engine:
+        return run(engine, settings, store, ring, front, ports, ready, **options)
+
+
+def serve_workers(names: PairNames, settings: Settings, ring: KeyRing, ports: Ports, ready: Callable[[], None]) -> int:
+    """Serve the pair in several processes behind the port (``fleet.workers``); return the exit status."""
+    server_parts()  # imported once, for all that are forked
+    from osd.server.workers.supervisor import Supervisor
+    from storage.store import open_store
+
+    count = settings.fleet.workers
+    settings = leave_a_core(settings, count)
+
+    def work(peers: Peers, replaces: str | None) -> int:
+        with open_store(settings) as store:
+            keys = key_ring(store, settings, required=ring.required)
+            return serve_pair(names, settings, store, keys, ports, lambda: None, peers=peers, replaces=replaces)
+
+    return Supervisor(work, count, ready).run()
+
+
+def server_parts() -> tuple[Callable[..., int], Callable[..., Front]]:
+    """Import what serves, and what starts the process that answers HTTP. Raises BadSetting where they are not
+    installed."""
+    try:
+        from osd.server.process.front import fork
+        from osd.server.process.run import serve
+    except ModuleNotFoundError as error:
+        reason = f"{error.name} is not installed; `pip install 'osd[serve]'` brings it"
+        raise BadSetting(source="command", key="osd serve", reason=reason) from None
+    return serve, fork
+
+
+def key_ring(store: Store, settings: Settings, *, required: bool) -> KeyRing:
+    """Return the store's keys. Raises StoreError."""
+    from osd.server.http.ring import KeyRing
+
+    local = is_local(settings.server.host) and is_local(settings.server.admin_host)
+    return KeyRing(store.keys, settings.server.keys_poll_seconds, required=required, local_only=local and required)
+
+
+def again(settings: Settings, ring: KeyRing) -> KeyRing:
+    """Return the same keys over a connection of its own. Raises StoreError."""
+    from storage.store import open_store
+
+    return key_ring(open_store(settings), settings, required=ring.required)
+
+
+def ports_of(stack: ExitStack, settings: Settings, *, guarded: bool) -> Ports:
+    """Bind both addresses, until the stack is closed. Raises BadSetting."""
+    server = settings.server
+    check_address(server.host, "server.host", guarded=guarded)
+    check_address(server.admin_host, "server.admin_host", guarded=guarded)
+    shared = settings.fleet.workers > 1
+    api = stack.enter_context((reserve if shared else listen)(server.host, server.port, "server.port"))
+    admin = stack.enter_context(listen(server.admin_host, server.admin_port, "server.admin_port"))
+    return Ports(api, admin, shared)
