@@ -7,6 +7,7 @@ import asyncio
 import fcntl
 import json
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -36,7 +37,7 @@ class Peers:
     def __init__(self, folder: Path, number: int) -> None:
         self.folder, self.number = folder, number
         self.socket = folder / f"{number}.sock"
-        self._lead = (folder / "lead").open("a")
+        self._lead = os.open(folder / "lead", os.O_RDWR | os.O_CREAT)
 
     @property
     def serving(self) -> bool:

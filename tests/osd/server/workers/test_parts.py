@@ -1,85 +1,83 @@
-"""The parts of several processes behind a port, in one process."""
+"""The parts of several processes behind a port, in one process or a few that load no model."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
+import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from osd.server.workers.accepting import SharedSocket
-from osd.server.workers.board import Board, Line, Phase
-from osd.server.workers.order import Order, Posting, packed, unpacked
-from osd.server.workers.seat import Seat
 
 from osd.server.exposition import labelled
+from osd.server.process.listen import listen, reserve, share
 from osd.server.start import leave_a_core
+from osd.server.workers.peers import Peers, WorkerLoad
+from osd.server.workers.supervisor import Supervisor
+from storage.errors import BadSetting
 from storage.settings import load_settings
 
-
-@pytest.fixture
-def bound() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        made.setblocking(False)
-        yield made
+KEY = "server.port"
 
 
-def knock(bound: socket.socket) -> socket.socket:
-    return socket.create_connection(bound.getsockname())
+def accepted(bound: socket.socket) -> int:
+    """How many connections wait."""
+    bound.setblocking(False)
+    count = 0
+    try:
+        while True:
+            bound.accept()[0].close()
+            count += 1
+    except BlockingIOError:
+        return count
 
 
-def test_who_is_behind_holds_back_but_not_for_ever(bound: socket.socket) -> None:
-    taken: list[int] = []
-    with SharedSocket(bound, lambda: True, lambda: taken.append(1)) as shared, knock(bound):
-        refused, began = 0, time.monotonic()
-        while not taken:
-            try:
-                shared.accept()[0].close()
-            except BlockingIOError:
-                refused += 1
-            assert time.monotonic() - began < 30
-        assert refused > 1
+def test_connections_are_spread_over_who_listens_and_nobody_else_gets_the_port() -> None:
+    """With 64 connections one of two sockets has fewer than 8 with a chance of 1e-10."""
+    with reserve("127.0.0.1", 0, KEY) as kept:
+        address = kept.getsockname()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+        with share(kept) as one, share(kept) as two:
+            for bound in (one, two):
+                bound.listen(128)
+            with pytest.raises(BadSetting, match="cannot listen"):
+                reserve(*address, KEY)
+            with pytest.raises(BadSetting, match="cannot listen"):
+                listen(*address, KEY)
+            knocking = [socket.create_connection(address) for _ in range(64)]
+            counts = [accepted(bound) for bound in (one, two)]
+            assert sum(counts) == 64 and min(counts) >= 8
+            two.close()
+            knocking += [socket.create_connection(address) for _ in range(8)]
+            assert accepted(one) == 8, "who listens no more gets none"
+        for end in knocking:
+            end.close()
 
 
-def test_one_connection_is_taken_at_a_time(bound: socket.socket) -> None:
-    with SharedSocket(bound, lambda: False, lambda: None) as shared, knock(bound), knock(bound):
-        shared.accept()[0].close()
-        with pytest.raises(BlockingIOError):
-            shared.accept()
-        shared.accept()[0].close()
+def test_where_the_system_does_not_spread_connections_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(BadSetting, match=r"fleet.workers: only Linux .* give 1"):
+        reserve("127.0.0.1", 0, KEY)
 
 
-def test_seats_see_each_others_load_and_one_leads(tmp_path: Path) -> None:
-    one, two = Seat(tmp_path, 0, 2, 10), Seat(tmp_path, 1, 2, 11)
-    assert one.others() == [] == two.others(), "none serves yet"
-    for seat in (one, two):
-        seat.write(phase=Phase.SERVING)
-    one.write(connections=2, running=1, waiting=4)
-    assert (two.others()[0].load, [line.pid for line in two.all()]) == (7, [10, 11])
-    assert one._is_behind() and not two._is_behind()
-    two._take()
-    two.write(connections=7)
-    assert two._is_behind() and not one._is_behind(), "as much to do, and it took one just now"
-    one.write(phase=Phase.DRAINING)
-    assert two.others() == [] and len(two.all()) == 2
-    assert one.leads() and one.leads()
-    one.close()
-    assert [line.pid for line in two.all()] == [11]
-    two.close()
+def test_one_process_leads_until_it_ends(tmp_path: Path) -> None:
+    peers = Peers(tmp_path, 0)
+    said, told = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.write(told, b"1" if Peers(tmp_path, 1).leads() else b"0")
+        signal.pause()
+        os._exit(0)
+    answers = os.read(said, 1), peers.leads()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert answers == (b"1", False) and peers.leads() and peers.leads()
 
 
-def test_a_board_that_is_there_is_kept(tmp_path: Path) -> None:
-    first = Board(tmp_path, 3)
-    first.write(2, **Line(7, Phase.SERVING, 1, 2, 3)._asdict())
-    second = Board(tmp_path, 3)
-    assert second.read() == [Line(), Line(), Line(7, Phase.SERVING, 1, 2, 3)]
-    first.close()
-    second.close()
-
-
-def test_what_each_measured_has_its_label_and_who_is_silent_is_left_out(
+def test_what_each_says_has_its_label_and_who_is_silent_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = b'# HELP osd_n_total N.\n# TYPE osd_n_total counter\nosd_n_total{path="/"} 3.0\n'
@@ -87,27 +85,59 @@ def test_what_each_measured_has_its_label_and_who_is_silent_is_left_out(
     async def measured() -> bytes:
         return text
 
-    async def ask() -> dict[int, bytes]:
-        seats = [Seat(tmp_path, number, 3, number) for number in range(3)]
-        for seat in seats:
-            seat.write(phase=Phase.SERVING)
-        async with await seats[1].expose(measured):
-            found = await seats[0].measured()
-        for seat in seats:
-            seat.close()
+    async def ask() -> tuple[dict[int, bytes], list[WorkerLoad]]:
+        one, two, dead = (Peers(tmp_path, number) for number in range(3))
+        assert await one.loads() == []
+        with socket.socket(socket.AF_UNIX) as left_behind:
+            left_behind.bind(str(dead.socket))
+        async with await two.answer(measured, lambda: WorkerLoad(True, 1, 4)):
+            assert two.serving and not one.serving
+            found = await one.metrics(), await one.loads()
+            two.leave()
+            assert not two.serving and await one.metrics() == {}
         return found
 
-    found = asyncio.run(ask())
-    assert found == {1: text} and "worker 2 does not say" in caplog.text
+    found, loads = asyncio.run(ask())
+    assert found == {1: text} and loads == [WorkerLoad(True, 1, 4)] and "worker 2 does not answer" in caplog.text
     shown = labelled({0: text, **found}).decode()
     assert 'osd_n_total{path="/",worker="0"} 3.0' in shown and 'osd_n_total{path="/",worker="1"} 3.0' in shown
     assert shown.count("# TYPE osd_n_total counter") == 1
 
 
-def test_an_order_comes_back_as_it_was() -> None:
-    order = Order(Path("/etc/osd.toml"), {"server": {"port": 1}}, "target", None, required=True)
-    posting = Posting(1, 2, "/tmp/x", 5, 6, "host:7")
-    assert unpacked(packed(order, posting)) == (order, posting)
+def wait_for_signal(peers: Peers) -> int:
+    peers.socket.touch()
+    while True:
+        time.sleep(60)
+
+
+def test_a_dead_worker_is_started_anew_and_a_signal_ends_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def work(peers: Peers, replaces: str | None) -> int:
+        with (tmp_path / f"{peers.number}").open("a") as file:
+            print(replaces, file=file)
+        if peers.number and not replaces:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return wait_for_signal(peers)
+
+    readies: list[int] = []
+
+    def ready() -> None:
+        readies.append(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert Supervisor(work, 2, ready).run() == 0 and readies == [1]
+    first, second = ((tmp_path / f"{number}").read_text().split() for number in range(2))
+    assert first == ["None"] and second[0] == "None" and second[1].startswith(f"{socket.gethostname()}:")
+    assert "worker 1" in caplog.text and "ended with signal 9; another is started in 0.5 s" in caplog.text
+
+
+def test_an_error_at_the_start_ends_all_with_its_status(capfd: pytest.CaptureFixture[str]) -> None:
+    def work(peers: Peers, replaces: str | None) -> int:
+        if peers.number:
+            raise BadSetting(source="here", key="this", reason="it is bad")
+        return wait_for_signal(peers)
+
+    assert Supervisor(work, 2, lambda: None).run() == BadSetting.exit_code
+    assert "osd: here: this: it is bad" in capfd.readouterr().err
 
 
 def test_a_core_is_left_over_unless_somebody_said_how_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
