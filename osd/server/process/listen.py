@@ -83,7 +83,8 @@ def reserve(host: str, port: int, key: str) -> socket.socket:
 
 def share(reserved: socket.socket) -> socket.socket:
     """Return another socket on an address that is kept by :func:`reserve`, for one process. Raises BadSetting."""
-    return listen(*reserved.getsockname()[:2], "server.port", shared=True)
+    host, port = reserved.getsockname()[:2]
+    return listen(host, port, "server.port", shared=True)
 
 
 def url(bound: socket.socket) -> str:

@@ -163,10 +163,11 @@ class Running:
         log.info("draining" if drains else "serving again", extra={"action": "draining" if drains else "drain_undone"})
 
     async def _drain(self) -> None:
-        """Refuse new requests, wait for running ones, then end the rest."""
-        self._say(drains=True)
+        """Refuse what is new, wait for what runs, then end it."""
+        self.host.ready = False  # before the others are asked, who may drain too
         if self._asked and self.peers and any(other.serving for other in await self.peers.loads()):
             self.link.say("leave")
+        self._say(drains=True)
         if not await self._idle(self.host.settings.server.drain_seconds):
             log.warning("requests were cut off: they took too long", extra={"action": "drain_ended"})
             self.thread.end_all()

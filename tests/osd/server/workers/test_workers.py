@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -37,6 +37,21 @@ def by_worker(server: Server, name: str) -> dict[str, float]:
     return sums
 
 
+def keep_both_busy(server: Server, streams: ExitStack) -> None:
+    """Open streams until both processes have some: the system spreads connections by chance."""
+    until_both_run(server, lambda: streams.enter_context(open_stream(server, max_tokens=1900)))
+
+
+def until_both_run(server: Server, begin: Callable[[], object]) -> None:
+    """Begin requests until both processes have two of them."""
+
+    def both() -> bool:
+        begin()
+        return min(row["running"] for row in alive(server).values()) >= 2
+
+    until(both, "both processes have some")
+
+
 def osd(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "osd.cli.main", *arguments]
     environment = {"OSD_STORAGE__DIRECTORY": str(server.data), "PATH": "/usr/bin", "COLUMNS": "300"}
@@ -45,9 +60,7 @@ def osd(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_connections_are_spread_and_every_answer_is_the_same(server: Server) -> None:
     with ExitStack() as streams:
-        for _ in range(8):  # each while those before it still run, so that the other process has less to do
-            streams.enter_context(open_stream(server, max_tokens=1900))
-        until(lambda: min(row["running"] for row in alive(server).values()) >= 2, "both have some of eight")
+        keep_both_busy(server, streams)
         texts = [ask(server, max_tokens=60)["choices"][0]["text"] for _ in range(8)]
     assert len(set(texts)) == 1
 
@@ -80,7 +93,7 @@ def test_the_list_says_what_each_drafts_with(server: Server) -> None:
 def test_a_killed_worker_costs_its_own_clients_their_answers_and_nothing_else(server: Server) -> None:
     """Streams run on both; one process is killed in mid-stream."""
     ask(server)
-    reads = [threading.Event() for _ in range(6)]
+    threads: list[threading.Thread] = []
     texts, errors = [], []
 
     def read(started: threading.Event) -> None:
@@ -102,15 +115,18 @@ def test_a_killed_worker_costs_its_own_clients_their_answers_and_nothing_else(se
 
     victim = min(alive(server).values(), key=lambda row: row["pid"])
     admin = server.get("/admin/workers").status_code
-    threads = [threading.Thread(target=read, args=(started,)) for started in reads]
-    for thread in threads:
-        thread.start()
-    for started in reads:
+
+    def begin() -> None:
+        started = threading.Event()
+        threads.append(threading.Thread(target=read, args=(started,)))
+        threads[-1].start()
         assert started.wait(PATIENCE)
+
+    until_both_run(server, begin)
     kill(victim["pid"])
     for thread in threads:
         thread.join(PATIENCE)
-    assert admin == 200 and len(texts) + len(errors) == 6
+    assert admin == 200 and len(texts) + len(errors) == len(threads)
     assert texts and errors and len(set(texts)) == 1, "the others' streams went on to their end"
     assert set(errors) == {"engine_failed"}, "what answers HTTP lives on until everybody has been told"
 
@@ -130,8 +146,7 @@ def test_a_killed_worker_costs_its_own_clients_their_answers_and_nothing_else(se
 def _drained_and_taken_back(server: Server, name: str) -> None:
     """While streams run on both, one is told to drain, and then to serve on: it takes connections again."""
     with ExitStack() as streams, server.store() as store:
-        for _ in range(4):
-            streams.enter_context(open_stream(server, max_tokens=1900))
+        keep_both_busy(server, streams)
         store.workers.ask_drain(name)
         until(lambda: {row["id"]: row["state"] for row in listed(server)}[name] == "draining", "it drains")
         store.workers.ask_drain(name, undo=True)
