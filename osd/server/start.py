@@ -17,6 +17,7 @@ import osd
 from osd.kernels.host import usable_cores
 from osd.models.needs_draft import MODELLESS
 from osd.server.process.listen import Ports, check_address, is_local, listen, reserve
+from storage.distribution import install_extra
 from storage.errors import BadSetting
 from storage.settings import ServeSettings, Settings
 
@@ -127,7 +128,7 @@ def server_parts() -> tuple[Callable[..., int], Callable[..., Front]]:
         from osd.server.process.front import fork
         from osd.server.process.run import serve
     except ModuleNotFoundError as error:
-        reason = f"{error.name} is not installed; `pip install 'osd[serve]'` brings it"
+        reason = f"{error.name} is not installed; {install_extra('serve')}"
         raise BadSetting(source="command", key="osd serve", reason=reason) from None
     return serve, fork
 

@@ -107,6 +107,6 @@ class Presence:
         if self.swap is None:
             return {}
         digests = {version.id: version.digest for version in self.swap.serving.copy().values()}
-        seats = self._engine.drafter.seats.copy()
+        seats = self._engine.drafter.loaded_drafts.copy()
         held = {name: seat.version for name, seat in seats.items()}
         return {name: {"version": version, "digest": digests.get(version, "")} for name, version in held.items()}
