@@ -12,7 +12,6 @@ import torch
 from transformers.utils import logging
 
 from osd.engine.engine import Engine
-from osd.models.brief import PASSES
 from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair
 from osd.verification.compiled_sampling import CHOOSING
@@ -42,7 +41,7 @@ class Contender:
 
 def wait_for_compiled() -> None:
     """What decoding runs is compiled from here on: that is done once, and no part of what decoding costs."""
-    for compiled in (PARTS, CHOOSING, PASSES):
+    for compiled in (PARTS, CHOOSING):
         compiled.wait()
 
 

@@ -14,7 +14,6 @@ from osd.drafters.chain import Chain
 from osd.drafters.chain_override import Begin, ChainOverride, Reads
 from osd.drafters.signals import PassInfo, Signals
 from osd.models.acceptance_head import HeadPass
-from osd.models.brief import PASSES, WORTH_COMPILING, ReadOff
 from osd.models.decoder import Decoder
 from osd.models.prefill import PrefillChunk, read_pieces
 from osd.models.prefix_cache import Prefixes
@@ -29,16 +28,13 @@ class CausalDrafter:
     def __init__(self, decoder: Decoder, vocabulary: int, head: HeadPass | None = None) -> None:
         """Wrap a decoder. ``vocabulary``: width of the target's logits, to which the draft's are cut or padded."""
         self.decoder, self.vocabulary = decoder, vocabulary
-        self.decoder.go_brief()
         self.head = head
         self.most_read: int | None = None
         """Most tokens of a row that are prefilled in one round; None for all."""
         self.prefixes: Prefixes | None = None
         """Prefix cache of prompts; None where there is none."""
         self.second: Begin | None = None
-        """Returns what may put other tokens into the chains of a round; None where nothing may."""
-        self._rounds = 0
-        """Rounds since the first that drafted."""
+        """Who may put other tokens in."""
 
     @property
     def head(self) -> HeadPass | None:
@@ -49,7 +45,6 @@ class CausalDrafter:
     def head(self, head: HeadPass | None) -> None:
         self._head = head
         self.decoder.cache.wants_embedding = head is not None
-        self.decoder.acceptance = head.arrays if head else None
 
     def propose(
         self,
@@ -74,22 +69,22 @@ class CausalDrafter:
                         break
                 signals = self._ask(rows, lengths, chain, warp, chance, second)
             should_continue(rows, lengths, chain.size, signals.read)
-        self._rounds += bool(self._rounds or chain.passes)
-        if self._rounds == WORTH_COMPILING and getattr(self.decoder.forward, "brief", None):
-            PASSES.start()
         return chain.draft(lengths)
 
     def _ask(
         self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain, warp: Warp | None,
         chance: Tensor | None, second: ChainOverride | None,
     ) -> Reads:  # fmt: skip
-        """Make one pass, choose the tokens after it, and return its signals."""
-        logits, read_off = self._next(rows, lengths, chain)
+        """One pass, and the tokens that it brings."""
+        logits, embedding, read_off = self._next(rows, lengths, chain), self.decoder.cache.embedding, None
+        if compiled_sampling.takes(logits):
+            last = None if embedding is None else embedding[:, 0]
+            read_off = compiled_sampling.read_off(logits[:, 0], last, self.head.arrays if self.head else None)
         if warp is None and read_off:
             chosen, q = read_off.choices, None
         else:
             chosen, q = self._choose(logits, warp, chance, chain.size)
-        told = PassInfo(chain.repeats, chain.tokens[:], read_off, self.head, self.decoder.cache.embedding)
+        told = PassInfo(chain.repeats, chain.tokens[:], read_off, self.head, embedding)
         signals: Reads = Signals(logits[:, 0], chosen, told)
         if second:
             chosen, signals = second.overrule(chosen, q, signals)
@@ -127,11 +122,8 @@ class CausalDrafter:
                 self.prefixes.keep(place, row.request.prompt_tokens, owner)
         return [min(size, length) if row.unread() else length for row, length in zip(rows, lengths, strict=True)]
 
-    def _next(
-        self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain
-    ) -> tuple[Tensor, ReadOff | None]:
-        """Return logits (B, 1, V) after the last drafted token, or after the rows' own text; and what the pass computed
-        beside them, if it did and no logit is cut off."""
+    def _next(self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Tensor:
+        """Logits (B, 1, V) after the last drafted token, or after the rows' own text."""
         if chain.passes:
             tokens, starts = chain.unread(), [row.length + chain.fed for row in rows]
             several = tokens.shape[1] > 1
@@ -140,9 +132,7 @@ class CausalDrafter:
         else:
             logits = self._after_text(rows, lengths, chain)
         missing = self.vocabulary - logits.shape[-1]
-        if missing:
-            logits = F.pad(logits, (0, missing), value=float("-inf"))
-        return logits, self.decoder.read_off if missing >= 0 else None
+        return F.pad(logits, (0, missing), value=float("-inf")) if missing else logits
 
     def _after_text(self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Tensor:
         """Make one pass that feeds every drafting row what its cache lacks, then the chains so far.

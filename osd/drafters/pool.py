@@ -147,9 +147,9 @@ class DraftPool:
             body.drafter.prefixes = draft_prefixes(self._serve, body.decoder.cache)
         unread = [row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma]
         body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))
-        went_brief = body.decoder.went_brief
         body.newest = draft = body.drafter.propose(body.rows, gammas, warp, chance, should_continue)
-        if body.decoder.went_brief and went_brief is False:  # its passes cost a part of what they did
+        if body.decoder.quicker:
+            body.decoder.quicker = False
             body.costs(self.costs).forget_drafts()
         if not draft.passes:
             body.costs(self.costs).unread = 0

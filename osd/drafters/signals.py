@@ -13,7 +13,7 @@ from osd.gamma.base import Signal
 from osd.gamma.goodput.contexts import Peak
 from osd.gamma.goodput.repeats import BatchRepeats
 from osd.models.acceptance_head import HeadPass
-from osd.models.brief import ReadOff
+from osd.verification.compiled_sampling import ReadOff
 
 
 class PassInfo(NamedTuple):

@@ -95,7 +95,6 @@ class Loader:
         forward = family.build(module)
         assert forward is not None
         decoder = Decoder(module, forward, 1, self.length, family.limit)
-        decoder.go_brief()
         require_runs(decoder, module, version)
         return decoder
 

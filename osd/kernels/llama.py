@@ -1,9 +1,10 @@
-"""A forward pass of a Llama-type model over a few tokens: one call a layer and one for all that follows.
+"""A Llama-type model over a few tokens: what stands between the matrix products of a pass, and small layers in one
+call.
 
 What the lean pass (:mod:`osd.models.llama_forward`) computes with some twenty operations a layer, each of which costs
 PyTorch 3 to 10 µs however little it computes. Shapes: n lines (tokens, of any rows), D hidden, H and K heads of
-queries and of keys, W a head's width, F feed-forward, V vocabulary. All float32, but for matrices
-(:mod:`osd.kernels.products`)."""
+queries and of keys, W a head's width, F feed-forward. All float32.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from osd.kernels.arithmetic import LANES, WITHOUT_CHECKS, Floats, exp, first_at, largest, one, sum_exp, zero
+from osd.kernels.arithmetic import LANES, WITHOUT_CHECKS, Floats, exp, one, zero
 from osd.kernels.code_cache import holding
-from osd.kernels.matrix import Matrix
-from osd.kernels.products import products
 
 Index = npt.NDArray[np.int64]
 Tuple = tuple[Any, ...]
+
+BLOCK = 512
+"""Sums of a line that are made side by side: they and the weights that they need next stay in the first cache."""
 
 
 @njit(fastmath=LANES)
@@ -146,7 +148,9 @@ def look_back(
     mixed: Floats, sight: Tuple, rotary: Tuple, norms: Tuple, eps: np.float32, scale: np.float32, keys: Floats,
     values: Floats, out: Floats,
 ) -> None:  # fmt: skip
-    """:func:`remember`, then :func:`attend`."""
+    """Queries, keys and values in, what the queries see out. ``sight``: see :mod:`osd.models.compiled_inputs`;
+    ``rotary``: cos and sin (positions, W), see :func:`turn`; ``norms``: of queries and of keys (W,), empty where there
+    are none."""
     remember(mixed, sight, rotary, norms, eps, keys, values)
     attend(mixed, sight, scale, keys, values, out)
 
@@ -170,80 +174,55 @@ def gate(both: Floats, out: Floats) -> None:
 
 
 @njit(fastmath=LANES)
-def transform(hidden: Floats, normed: Floats, gate_up: Matrix, down: Matrix, part: Floats) -> None:
-    """part (n, D) ← the feed-forward half (SwiGLU) of ``normed``."""
-    none = np.empty(0, np.float32)
-    size = down[3]
-    both, inner = np.empty((len(hidden), 2 * size), np.float32), np.empty((len(hidden), size), np.float32)
-    products(gate_up, none, normed, both)
-    gate(both, inner)
-    products(down, none, inner, part)
+def multiply(lines: Floats, weight: Floats, bias: Floats, out: Floats) -> None:
+    """out (n, O) ← lines (n, I) · weight (I, O), plus ``bias`` (O,) where it is not empty. I is a multiple of 8: so
+    many inputs are multiplied before a sum is written back."""
+    for n in range(len(lines)):
+        for o in range(out.shape[1]):
+            out[n, o] = bias[o] if len(bias) else zero
+    for begin in range(0, out.shape[1], BLOCK):
+        end = min(begin + BLOCK, out.shape[1])
+        for i in range(0, len(weight), 8):
+            w0, w1, w2, w3 = (
+                weight[i, begin:end],
+                weight[i + 1, begin:end],
+                weight[i + 2, begin:end],
+                weight[i + 3, begin:end],
+            )
+            w4, w5, w6, w7 = (
+                weight[i + 4, begin:end],
+                weight[i + 5, begin:end],
+                weight[i + 6, begin:end],
+                weight[i + 7, begin:end],
+            )
+            for n in range(len(lines)):
+                x0, x1, x2, x3 = lines[n, i], lines[n, i + 1], lines[n, i + 2], lines[n, i + 3]
+                x4, x5, x6, x7 = lines[n, i + 4], lines[n, i + 5], lines[n, i + 6], lines[n, i + 7]
+                sums = out[n, begin:end]
+                for o in range(len(sums)):
+                    left = x0 * w0[o] + x1 * w1[o] + x2 * w2[o] + x3 * w3[o]
+                    sums[o] += left + x4 * w4[o] + x5 * w5[o] + x6 * w6[o] + x7 * w7[o]
 
 
 @holding
 def run_layer(
-    hidden: Floats, sight: Tuple, rotary: Tuple, weights: Tuple, norms: Tuple, eps: np.float32, scale: np.float32,
-    keys: Floats, values: Floats,
+    hidden: Floats, part: Floats, weights: Tuple, before: Floats, after: Floats, sight: Tuple, rotary: Tuple,
+    norms: Tuple, eps: np.float32, scale: np.float32, keys: Floats, values: Floats,
 ) -> None:  # fmt: skip
-    """One decoder layer over ``hidden`` (n, D), in place, of which a line sees none that comes after it. ``sight``: see
-    :mod:`osd.models.compiled_inputs`. ``rotary``: cos and sin (positions, W); ``weights``: the matrix of q, k
-    and v (…, D), their bias, out (D, H · W), its bias, gate and up (2 F, D), down (D, F), the norms before and after
-    (D,); ``norms``: of queries and of keys (W,). Biases and those norms are empty where there are none."""
-    qkv, qkv_bias, back, back_bias, gate_up, down, before, after = weights
+    """One decoder layer, of which a token sees none that comes after it: ``hidden`` (n, D) grows by ``part`` (n, D),
+    and part becomes what hidden is to grow by next. ``weights``: of q, k and v (D, (H + 2 K) · W), their bias, of out
+    (H · W, D), its bias, of gate and up (D, 2 F) and of down (F, D); a bias is empty where there is none. ``before``,
+    ``after``: norms (D,). The rest: see :func:`look_back`."""
+    qkv, qkv_bias, back, back_bias, gate_up, down = weights
     count, size = hidden.shape
-    normed, part = np.empty((count, size), np.float32), np.empty((count, size), np.float32)
-    mixed = np.empty((count, qkv[2]), np.float32)
-    seen = np.empty((count, back[3]), np.float32)
-    for n in range(count):
-        norm(hidden[n], before, eps, normed[n])
-    products(qkv, qkv_bias, normed, mixed)
+    normed, mixed = np.empty((count, size), np.float32), np.empty((count, qkv.shape[1]), np.float32)
+    seen, none = np.empty((count, len(back)), np.float32), np.empty(0, np.float32)
+    both, inner = np.empty((count, 2 * len(down)), np.float32), np.empty((count, len(down)), np.float32)
+    add_and_norm(hidden, part, before, eps, normed)
+    multiply(normed, qkv, qkv_bias, mixed)
     look_back(mixed, sight, rotary, norms, eps, scale, keys, values, seen)
-    products(back, back_bias, seen, part)
+    multiply(seen, back, back_bias, part)
     add_and_norm(hidden, part, after, eps, normed)
-    transform(hidden, normed, gate_up, down, part)
-    for n in range(count):
-        for i in range(size):
-            hidden[n, i] += part[n, i]
-
-
-@njit(fastmath=LANES)
-def accept(embedding: Floats, matrices: Matrix, biases: Floats, out: Floats, chances: Floats) -> None:
-    """chances (n,) ← sigmoid of what a SiLU ResNet of layers ``matrices`` (L, D, D), ``biases`` (L, D) and an output
-    ``out``, D weights and a bias, makes of ``embedding`` (n, D)."""
-    tiles, units, outputs, inputs = matrices
-    hidden, part = embedding.copy(), np.empty_like(embedding)
-    for k in range(len(tiles)):
-        products((tiles[k], units[k], outputs, inputs), biases[k], hidden, part)
-        for n in range(len(hidden)):
-            for i in range(hidden.shape[1]):
-                hidden[n, i] += part[n, i] * sigmoid(part[n, i])
-    for n in range(len(hidden)):
-        total = zero
-        for i in range(hidden.shape[1]):
-            total += hidden[n, i] * out[i]
-        chances[n] = sigmoid(total + out[hidden.shape[1]])
-
-
-@njit
-def read_off(logits: Floats, choices: Index, peaks: Floats) -> None:
-    """Of logits (n, V) the first of the largest in each line (n,), and its probability (n,)."""
-    for n in range(len(logits)):
-        most = largest(logits[n])
-        choices[n], peaks[n] = first_at(logits[n], most), one / sum_exp(logits[n], most)
-
-
-@holding
-def run_top(
-    hidden: Floats, final: Floats, eps: np.float32, head: Matrix, bias: Floats, acceptance: Tuple,
-    embedding: Floats, logits: Floats, choices: Index, peaks: Floats, chances: Floats,
-) -> None:  # fmt: skip
-    """embedding (n, D) ← ``hidden`` after the final norm; logits (n, V) ← what the output layer (V, D) makes of it;
-    choices and peaks (n,) ← see :func:`read_off`; chances (n,) ← see :func:`accept`, whose ``matrices``, ``biases`` and
-    ``out`` ``acceptance`` is; where ``out`` is empty there is no such head."""
-    for n in range(len(hidden)):
-        norm(hidden[n], final, eps, embedding[n])
-    products(head, bias, embedding, logits)
-    read_off(logits, choices, peaks)
-    matrices, biases, out = acceptance
-    if len(out):
-        accept(embedding, matrices, biases, out, chances)
+    multiply(normed, gate_up, none, both)
+    gate(both, inner)
+    multiply(inner, down, none, part)

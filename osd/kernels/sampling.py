@@ -22,9 +22,11 @@ from osd.kernels.arithmetic import (
     least_exponent,
     one,
     reaching,
+    sum_exp,
     zero,
 )
 from osd.kernels.code_cache import holding
+from osd.kernels.llama import score, sigmoid
 
 Doubles = npt.NDArray[np.float64]
 Index = npt.NDArray[np.int64]
@@ -221,3 +223,30 @@ def judge(
             warp(own[length], settings[row], p)
             follows[row] = pick(p, last)
         accepted[row] = taken
+
+
+@njit(fastmath=LANES)
+def accept(embedding: Floats, matrices: Floats, biases: Floats, out: Floats) -> np.float32:
+    """The sigmoid of what a SiLU ResNet of layers ``matrices`` (L, D, D), ``biases`` (L, D) and an output ``out``, D
+    weights and a bias, makes of ``embedding`` (D,)."""
+    hidden, part = embedding.copy(), np.empty_like(embedding)
+    for k in range(len(matrices)):
+        for o in range(len(part)):
+            part[o] = score(matrices[k, o], hidden) + biases[k, o]
+        for i in range(len(part)):
+            hidden[i] += part[i] * sigmoid(part[i])
+    return sigmoid(score(hidden, out) + out[len(hidden)])
+
+
+@holding
+def read_off(
+    logits: Floats, embedding: Floats, matrices: Floats, biases: Floats, out: Floats,
+    choices: Index, peaks: Floats, chances: Floats,
+) -> None:  # fmt: skip
+    """Of logits (B, V) the first of the largest in each row (B,), and its probability (B,); chances (B,) ← of
+    ``embedding`` (B, D) see :func:`accept`, where ``out`` is not empty."""
+    for b in range(len(logits)):
+        most = largest(logits[b])
+        choices[b], peaks[b] = first_at(logits[b], most), one / sum_exp(logits[b], most)
+        if len(out):
+            chances[b] = accept(embedding[b], matrices, biases, out)

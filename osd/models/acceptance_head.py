@@ -24,9 +24,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from osd.kernels.matrix import eight_bits
-from osd.models.brief import Acceptance, array_of
+from osd.models.llama_forward_compiled import array_of
 from osd.models.pair import Model
+from osd.verification.compiled_sampling import Acceptance
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.settings import ServeSettings
 from storage.versions.weights import HEAD_CONFIG, digest_of, servable_files
@@ -95,8 +95,8 @@ class HeadPass:
         for k, layer in enumerate(layers):
             weights[k], biases[k] = array_of(layer.weight), array_of(layer.bias)
         out = np.concatenate([array_of(head.out.weight)[0], array_of(head.out.bias)])
-        self.arrays: Acceptance = (eight_bits(weights), biases, out)
-        """The head's weights for int8 passes, which run it along (:mod:`osd.models.brief`)."""
+        self.arrays: Acceptance = (weights, biases, out)
+        """The same for :func:`osd.verification.compiled_sampling.read_off`, which runs it along."""
 
     def __call__(self, embeddings: Tensor) -> Tensor:
         """Compute sigmoid(f_θ): embeddings (B, hidden) → (B,)."""

@@ -11,7 +11,6 @@ from transformers import PreTrainedModel
 
 from osd.logits import RaggedLogits
 from osd.models import llama_forward
-from osd.models.brief import MOST_READ, Acceptance, BriefPass, ReadOff
 from osd.models.compiled_inputs import PassInput
 from osd.models.forward import Builder, Fill, Forward
 from osd.models.hf_forward import hugging_face_forward
@@ -41,17 +40,9 @@ class Decoder:
         self.cache = RaggedCache(layers, rows, length, weight.device, weight.dtype, limit)
         self.device = weight.device
         self.adapters: Callable[[int, int], Mix | None] | None = None
-        """Returns the adapters of rows ``first`` … ``first + count − 1``; None where no row has one."""
-        self.brief = False
-        """Whether passes over few tokens take the compiled int8 path, where there is one (:mod:`osd.models.brief`)."""
-        self.went_brief: bool | None = None
-        """Whether any pass took that path; None before the first pass."""
+        """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""
         self.quicker = False
-        """Whether passes over few tokens have become quicker since the engine last checked; the engine resets it."""
-        self.acceptance: Acceptance | None = None
-        """The acceptance head that runs along with int8 passes."""
-        self.read_off: ReadOff | None = None
-        """What the last pass computed beside its logits; None unless it was an int8 pass."""
+        """Whether its passes over few tokens have become quicker since somebody looked, who sets it back."""
         self.forward = forward
         """The forward pass. Other weights' may replace it between two calls; cached keys are then only stale."""
 
@@ -59,15 +50,6 @@ class Decoder:
     def packs(self) -> bool:
         """Whether a pass costs only its real tokens, however they are spread over the rows."""
         return bool(getattr(self.forward, "packs", False))
-
-    def go_brief(self) -> None:
-        """Allow the compiled int8 path, as drafts do, and build it here, where no round waits for it."""
-        self.brief = True
-        self._brief_pass()
-
-    def _brief_pass(self) -> BriefPass | None:
-        brief: BriefPass | None = getattr(self.forward, "brief", None)
-        return brief
 
     def logits(
         self,
@@ -82,14 +64,6 @@ class Decoder:
         With ``last`` (B,) int64 only each row's logits after its token ``last[i]`` are computed: (B, 1, V).
         """
         self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
-        if self.brief:
-            brief = self._brief_pass()
-            if brief is not None and brief.takes(tokens.numel(), self.cache):
-                self.went_brief = True
-                logits, self.read_off = brief(tokens, self.cache, first, starts, last, self.acceptance)
-                return logits
-            self.went_brief = bool(self.went_brief)
-        self.read_off = None
         return self._pass(tokens, PassInput(first, starts, [tokens.shape[1]] * len(starts)), last)
 
     def scored(
@@ -98,15 +72,12 @@ class Decoder:
         """Feed the first ``counts[i]`` of tokens (B, T) to each of the first rows, from position ``starts[i]`` on, and
         return their logits; with a layout they are trees, whose roots stand there."""
         self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
-        self.read_off = None
         return _scored(self._pass(tokens, PassInput(0, starts, counts, layout), None), tokens.shape[1], counts)
 
     def _pass(self, tokens: torch.Tensor, fed: PassInput, last: torch.Tensor | None) -> torch.Tensor:
-        """Return the logits, (1, N, V) where the pass is packed. Takes the compiled path for few tokens where there is
-        one; until that is trusted, runs both and compares them."""
-        few: FewTokens | None = getattr(self.forward, "few", None)
-        if few and not few.takes(fed, self.cache):
-            few = None
+        """The logits, (1, N, V) where it is packed, by the way of few tokens where there is one that takes these; until
+        it is trusted, beside the long one."""
+        few = self._few(fed)
         if few and few.trusted:
             return few(tokens, self.cache, fed, last)
         self._aim(fed, tokens.shape[1])
@@ -114,8 +85,14 @@ class Decoder:
         if few:
             said = few(tokens, self.cache, fed, last)
             width, counts = (tokens.shape[1], fed.counts) if last is None else (1, [1] * len(fed.counts))
-            self.quicker = few.compare(_scored(said, width, counts), _scored(logits, width, counts), counts)
+            trusted = few.compare(_scored(said, width, counts), _scored(logits, width, counts), counts)
+            self.quicker = trusted and few.waited
         return logits
+
+    def _few(self, fed: PassInput) -> FewTokens | None:
+        """The compiled pass, where there is one that takes these."""
+        few: FewTokens | None = getattr(self.forward, "few", None)
+        return few if few and few.takes(fed, self.cache) else None
 
     def _aim(self, fed: PassInput, width: int) -> None:
         packed = self._packed(fed.counts, width)
@@ -138,9 +115,10 @@ class Decoder:
         tokens = torch.tensor([[*piece, *[0] * (width - len(piece))] for piece in pieces], device=self.device)
         counts = [len(piece) for piece in pieces]
         mix = self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
-        brief = self._brief_pass() if self.brief and min(starts) > 0 else None  # a prompt's beginning is read exactly
-        if brief is not None and brief.takes(tokens.numel(), self.cache, MOST_READ):
-            brief.read(tokens, self.cache, first, starts)
+        fed = PassInput(first, starts, counts)
+        few = self._few(fed)
+        if few and few.trusted:
+            few.read(tokens, self.cache, fed)
             return
         self.cache.aim(first, starts, width, counts, None if mix else self._packed(counts, width))
         only_fill: Fill | None = getattr(self.forward, "read", None)

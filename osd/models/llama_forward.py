@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from itertools import accumulate, count, takewhile
 from typing import Any
 
@@ -20,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from osd.models.brief import BriefPass
 from osd.models.kv_cache import RaggedCache
 from osd.models.llama_forward_compiled import FewTokens
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
@@ -73,17 +71,9 @@ class LeanDecoder:
         self.head = _product(module.lm_head.weight, module.lm_head.bias)
         self.rotary = model.rotary_emb
         self.cos = self.sin = self.embedding.new_empty(0)
-        self._module: PreTrainedModel | None = module
         plain = self.embedding.device.type == "cpu" and self.embedding.dtype == torch.float32
-        self.few = FewTokens(self, self._extend_rotary) if plain else None
-        """The pass for few tokens: these products, and compiled code between them."""
-
-    @cached_property
-    def brief(self) -> BriefPass | None:
-        """The compiled int8 pass over few tokens; None where it would not be faster. Made when a draft first asks for
-        it: no target does, and it holds all products' weights in eight bits."""
-        module, self._module = self._module, None  # its weights are not kept beside those that were packed
-        return BriefPass.over(module, self._extend_rotary)
+        self.few = FewTokens(self, self._extend_rotary, model.layers) if plain else None
+        """The same over few tokens, compiled."""
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
         mix = cache.mix

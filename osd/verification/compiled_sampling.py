@@ -19,11 +19,16 @@ from torch import Tensor
 from osd.kernels.compile_background import InBackground
 from osd.kernels.compile_subprocess import apart
 from osd.logits import RaggedLogits
-from osd.models.brief import WORTH_COMPILING
+from osd.models.llama_forward_compiled import WORTH_COMPILING, Array
 from osd.verification.warping import Warp
 
 MOST_NUMBERS = 1 << 20
 """Most logits of a call: over more, PyTorch's threads gain what it loses between operations."""
+
+
+Acceptance = tuple[Array, Array, Array]
+"""An acceptance head, float32: matrices (L, D, D), biases (L, D), and the D weights and the bias of its output."""
+NO_ACCEPTANCE: Acceptance = (np.empty((0, 1, 1), np.float32), np.empty((0, 1), np.float32), np.empty(0, np.float32))
 
 
 def compile_choosing() -> Any:
@@ -38,6 +43,7 @@ def compile_choosing() -> Any:
     compiled.judge(logits, length, q, token, length, settings, chances, True, *judged)
     compiled.draw(logits[:1], settings, chances, 0, q[0], token[0])
     compiled.likeliest(logits, np.empty(2, np.int64))
+    compiled.read_off(logits, logits, *NO_ACCEPTANCE, np.empty(2, np.int64), *np.empty((2, 2), np.float32))
     return compiled
 
 
@@ -45,6 +51,17 @@ CHOOSING = InBackground(
     compile_choosing, "osd-compile-choosing", "choosing tokens is not compiled: one that is sampled takes 0.1 ms more"
 )
 _ASKED = count(1)
+
+
+class ReadOff(NamedTuple):
+    """What one call reads off a draft's logits, of each row."""
+
+    choices: Tensor
+    """(B,) int64: its likeliest token, the first of several."""
+    peaks: list[float]
+    """That token's probability."""
+    chances: list[float] | None
+    """What the acceptance head says of the token that was read; None where there is no head."""
 
 
 class SampledResult(NamedTuple):
@@ -74,6 +91,18 @@ def likeliest(logits: Tensor) -> list[int]:
     compiled.likeliest(logits.contiguous().numpy(), choices)
     found: list[int] = choices.tolist()
     return found
+
+
+def read_off(logits: Tensor, embedding: Tensor | None, acceptance: Acceptance | None) -> ReadOff:
+    """Of logits (B, V), and of ``embedding`` (B, D), what the draft gave its output layer."""
+    compiled: Any = CHOOSING.ready
+    choices, numbers = np.empty(len(logits), np.int64), np.empty((2, len(logits)), np.float32)
+    if embedding is None or acceptance is None:
+        embedding, acceptance = logits, None
+    rows = logits.contiguous().numpy(), embedding.contiguous().numpy()
+    compiled.read_off(*rows, *(acceptance or NO_ACCEPTANCE), choices, *numbers)
+    peaks, chances = numbers.tolist()
+    return ReadOff(torch.from_numpy(choices), peaks, chances if acceptance else None)
 
 
 def draw(logits: Tensor, warp: Warp, chance: Tensor, step: int) -> tuple[Tensor, Tensor]:

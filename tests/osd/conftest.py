@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from osd.models.brief import PASSES
+
 from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair
 from osd.verification.compiled_sampling import CHOOSING

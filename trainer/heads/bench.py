@@ -20,10 +20,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from osd.models.brief import PASSES
 
 from osd.engine.session import serving
 from osd.models.acceptance_head import AcceptanceHead, HeadPass
-from osd.models.brief import PASSES
 from osd.models.pair import Pair
 from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT, Request, RunState, head_of

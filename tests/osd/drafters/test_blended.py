@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from osd.models.brief import ReadOff
 from torch import Tensor
 
 from osd.demo.runner.scoring import blended_hits
@@ -18,7 +19,6 @@ from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SEEN
 from osd.drafters.table_override import Blending, Trust
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
-from osd.models.brief import ReadOff
 from osd.models.pair import Pair
 from osd.sequence import SequenceState
 from storage.records import Request, Sampling

@@ -7,10 +7,10 @@ import platform
 import numpy as np
 import pytest
 from numba import njit
-
-from osd.kernels import tiles
 from osd.kernels.matrix import STRIDE, TILE, Array, Matrix, eight_bits, in_tiles
 from osd.kernels.products import products, shorten
+
+from osd.kernels import tiles
 
 NONE, MOST = np.empty(0, np.float32), 2**15 - 1
 SHAPES = [(1, 1), (TILE, STRIDE), (TILE + 1, STRIDE + 1), (3, 700), (200, 37), (128, 128)]

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from osd.models.brief import MOST_LINES, MOST_READ, BriefPass
 from torch import Tensor
 
 from osd.engine.engine import Engine
 from osd.kernels.compile_background import InBackground
 from osd.models.acceptance_head import HeadPass
-from osd.models.brief import MOST_LINES, MOST_READ, BriefPass
 from osd.models.decoder import Decoder
 from osd.models.lora.bank import Mix
 from storage.records import Request
