@@ -76,10 +76,8 @@ class CausalDrafter:
         chance: Tensor | None, second: ChainOverride | None,
     ) -> Reads:  # fmt: skip
         """One pass, and the tokens that it brings."""
-        logits, embedding, read_off = self._next(rows, lengths, chain), self.decoder.cache.embedding, None
-        if compiled_sampling.takes(logits):
-            last = None if embedding is None else embedding[:, 0]
-            read_off = compiled_sampling.read_off(logits[:, 0], last, self.head.arrays if self.head else None)
+        logits, embedding = self._next(rows, lengths, chain), self.decoder.cache.embedding
+        read_off = compiled_sampling.read_off(logits, embedding, self.head and self.head.arrays)
         if warp is None and read_off:
             chosen, q = read_off.choices, None
         else:

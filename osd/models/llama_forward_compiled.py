@@ -46,16 +46,16 @@ def compile_parts() -> Any:
     """Import :mod:`osd.kernels.llama` and run its parts over a token of eight numbers."""
     from osd.kernels import llama as parts
 
-    apart(parts.gate, "osd.models.llama_forward_compiled:compile_parts")
+    apart(parts.run_layer, "osd.models.llama_forward_compiled:compile_parts")
     number, none, kept = np.float32(1), array_of(None), np.ones((1, 1, 8), np.float32)
     line, norm, square = np.ones((1, 8), np.float32), np.ones(8, np.float32), np.ones((8, 8), np.float32)
     mixed, both, gates = np.ones((1, 24), np.float32), np.ones((1, 16), np.float32), np.ones((8, 16), np.float32)
     attention = of_rows(0, [0], [1], 1), (line, line), (none, none), number, number, kept, kept.copy()
     weights = np.ones((8, 24), np.float32), none, square, none, gates, square
-    parts.run_layer(line.copy(), line.copy(), weights, norm, norm, *attention)
     parts.look_back(mixed, *attention, line.copy())
     parts.add_and_norm(line.copy(), line, norm, number, line.copy())
     parts.gate(both, line.copy())
+    parts.run_layer(line.copy(), line.copy(), weights, norm, norm, *attention)
     return parts
 
 

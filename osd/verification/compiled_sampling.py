@@ -93,14 +93,17 @@ def likeliest(logits: Tensor) -> list[int]:
     return found
 
 
-def read_off(logits: Tensor, embedding: Tensor | None, acceptance: Acceptance | None) -> ReadOff:
-    """Of logits (B, V), and of ``embedding`` (B, D), what the draft gave its output layer."""
+def read_off(logits: Tensor, embedding: Tensor | None, acceptance: Acceptance | None) -> ReadOff | None:
+    """What a draft's logits (B, 1, V) say, and the head of ``embedding`` (B, 1, D), which its output layer was given;
+    None where :func:`takes` says no."""
+    if not takes(logits):
+        return None
     compiled: Any = CHOOSING.ready
     choices, numbers = np.empty(len(logits), np.int64), np.empty((2, len(logits)), np.float32)
     if embedding is None or acceptance is None:
         embedding, acceptance = logits, None
-    rows = logits.contiguous().numpy(), embedding.contiguous().numpy()
-    compiled.read_off(*rows, *(acceptance or NO_ACCEPTANCE), choices, *numbers)
+    lines = [each[:, 0].contiguous().numpy() for each in (logits, embedding)]
+    compiled.read_off(*lines, *(acceptance or NO_ACCEPTANCE), choices, *numbers)
     peaks, chances = numbers.tolist()
     return ReadOff(torch.from_numpy(choices), peaks, chances if acceptance else None)
 

@@ -6,6 +6,7 @@ import pytest
 
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
+from osd.models.llama_forward_compiled import MOST_ALONE
 from storage.records import Request
 from storage.settings import ServeSettings
 from tests.support.models import CONFIGS, alone, model_of, noisy, prompts, random_pair
@@ -20,11 +21,11 @@ def serve(engine: Engine, asked: list[Request]) -> list[list[int]]:
     return [done[request.id] for request in asked]
 
 
-@pytest.mark.parametrize("brief", [False, True])
+@pytest.mark.parametrize("most", [0, MOST_ALONE])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_every_architecture_in_ragged_batches(kind: str, brief: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not brief:
-        monkeypatch.setattr("osd.models.brief.BriefPass.over", lambda *_: None)
+def test_every_architecture_in_ragged_batches(kind: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With layers' products by PyTorch, and compiled with the rest of a layer."""
+    monkeypatch.setattr("osd.models.llama_forward_compiled.MOST_ALONE", most)
     pair = random_pair(kind)
     asked = [Request(p, max_new_tokens=8 + 4 * i) for i, p in enumerate(prompts(9, seed=3))]
     expected = [alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in asked]
@@ -44,10 +45,7 @@ def test_every_controller(controller: str, batch: int) -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05, 3.0])
-def test_drafts_that_are_always_sometimes_and_never_right(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "osd.models.brief.BriefPass.over", lambda *_: None
-    )  # a brief pass rounds, and is wrong now and then
+def test_drafts_that_are_always_sometimes_and_never_right(noise: float) -> None:
     pair = random_pair("llama", noise=noise)
     asked = [Request(p, max_new_tokens=COUNT) for p in prompts(6, seed=5)]
     engine = Engine(pair, ServeSettings(max_batch=3, max_length=96, gamma="fixed", gamma_initial=5))

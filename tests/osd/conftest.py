@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from osd.models.brief import PASSES
 
 from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair
@@ -29,6 +28,5 @@ def pair() -> Pair:
 @pytest.fixture(scope="session")
 def compiled() -> None:
     """Passes over few tokens are compiled, as they are once a process has decoded and drafted a while."""
-    assert PASSES.wait() is not None
     assert PARTS.wait() is not None
     assert CHOOSING.wait() is not None

@@ -56,23 +56,12 @@ def noisy(module: Any, noise: float = 0.2, seed: int = 1) -> Any:
     return other
 
 
-def rounded(module: Any) -> Any:
-    """A copy whose matrices brief passes need not round any more: whole numbers of 1 ÷ 127 of each row's largest."""
-    other = copy.deepcopy(module)
-    for name, weight in other.named_parameters():
-        if weight.dim() > 1 and "embed" not in name:
-            unit = weight.abs().amax(-1, keepdim=True) / 127
-            weight.copy_((weight / unit).round() * unit)
-    return other
-
-
 def random_pair(
     kind: str = "llama", *, noise: float = 0.2, eos: int | None = None, vocabulary: int = VOCABULARY
 ) -> Pair:
-    """A target and a noisy copy of it, without a tokenizer; rounded as brief passes round it, so that whether a process
-    has them compiled makes no difference."""
+    """A target and a noisy copy of it, without a tokenizer."""
     target = random_module(kind, vocabulary=vocabulary)
-    draft = rounded(noisy(target, noise)) if noise else noisy(target, noise)
+    draft = noisy(target, noise)
     ends = frozenset() if eos is None else frozenset([eos])
     return Pair(model_of(target, "target"), model_of(draft, "draft"), None, ends)
 
@@ -105,7 +94,7 @@ def some(*shape: int) -> Tensor:
 def seated(kind: str) -> Decoder:
     """Three rows of 9, 5 and 12 tokens in four; what a bias or a norm is, is random too. To be called in inference
     mode."""
-    module = rounded(random_module(kind))
+    module = random_module(kind)
     torch.manual_seed(3)
     for name, weight in module.named_parameters():
         if name.endswith("bias") or "norm" in name:

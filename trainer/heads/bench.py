@@ -20,11 +20,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from osd.models.brief import PASSES
 
 from osd.engine.session import serving
 from osd.models.acceptance_head import AcceptanceHead, HeadPass
+from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair
+from osd.verification import compiled_sampling
 from storage.errors import BadInput
 from storage.records import DEFAULT_DRAFT, Request, RunState, head_of
 from storage.settings import Settings
@@ -154,22 +155,22 @@ def cost(pair: Pair, head: AcceptanceHead) -> dict[str, float]:
     ratios.
     """
     decoder, context = pair.draft.decoder(1, 256), 100
-    decoder.brief = PASSES.wait() is not None  # as in an engine that has drafted a while
+    for compiled in (PARTS, compiled_sampling.CHOOSING):  # as in an engine that has drafted a while
+        compiled.wait()
     served = HeadPass(head, pair.device)
     decoder.cache.wants_embedding = True
     decoder.prefill(0, [0] * context)
     token = torch.zeros(1, 1, dtype=torch.long, device=pair.device)
 
-    def step() -> object:
-        return decoder.logits(token, [context])[:, 0].argmax(-1).tolist()
+    def step(head: HeadPass | None = None) -> object:
+        logits, embedding = decoder.logits(token, [context]), decoder.cache.embedding
+        if read_off := compiled_sampling.read_off(logits, embedding, head and head.arrays):
+            return read_off.choices.tolist(), read_off.chances
+        chances = head(embedding[:, 0]).tolist() if head and embedding is not None else None
+        return logits[:, 0].argmax(-1).tolist(), chances
 
     def step_with_head() -> object:
-        decoder.acceptance = served.arrays
-        found, read_off = step(), decoder.read_off
-        decoder.acceptance = None
-        if read_off is None and decoder.cache.embedding is not None:
-            return found, served(decoder.cache.embedding[:, 0]).tolist()
-        return found, read_off
+        return step(served)
 
     def timed(run: Callable[[], object]) -> float:
         begun = time.perf_counter()

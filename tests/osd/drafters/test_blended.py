@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from osd.models.brief import ReadOff
 from torch import Tensor
 
 from osd.demo.runner.scoring import blended_hits
@@ -63,23 +62,20 @@ def test_every_controller(controller: str) -> None:
 def test_the_draft_reads_what_it_was_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever the draft is asked, its logits are those of a fresh pass over the whole text and the chain so far, also
     after rounds in which the table alone drafted."""
-    monkeypatch.setattr("osd.models.brief.BriefPass.over", lambda *_: None)  # a brief pass rounds
     pair, passes, unasked = random_pair("llama", noise=3.0), list[int](), list[int]()
     engine, _ = engine_of(pair, max_batch=3)
     drafter = engine.drafter.default.body.drafter
     following, drafting = drafter._next, drafter.propose
 
-    def following_checked(
-        rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain
-    ) -> tuple[Tensor, ReadOff | None]:
-        logits, read_off = following(rows, lengths, chain)
+    def following_checked(rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Tensor:
+        logits: Tensor = following(rows, lengths, chain)
         for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
             if length > chain.size:
                 text = row.tokens + [int(tokens[i]) for tokens in chain.tokens]
                 fresh = pair.draft.module(input_ids=torch.tensor([text]), use_cache=False).logits[0, -1]
                 torch.testing.assert_close(logits[i, 0], fresh, rtol=1e-4, atol=1e-4)
                 passes.append(chain.size - chain.fed)
-        return logits, read_off
+        return logits
 
     def counted(*asked: object) -> object:
         draft = drafting(*asked)  # type: ignore[arg-type]

@@ -14,10 +14,10 @@ from osd.kernels.compile_subprocess import INSIDE, apart, is_kept
 
 SCRIPT = """
 import sys
-from osd.models.brief import PASSES
-passes = PASSES.wait()
+from osd.models.llama_forward_compiled import PARTS
+passes = PARTS.wait()
 assert passes is not None
-for name in ("run_layer", "run_top"):
+for name in ("run_layer", "look_back"):
     stats = getattr(passes, name).stats
     print(name, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
@@ -31,27 +31,27 @@ def compiled_in(folder: Path, **variables: str) -> list[str]:
 
 
 def test_another_process_compiles_and_this_one_finds_it(tmp_path: Path) -> None:
-    assert compiled_in(tmp_path) == ["run_layer 1 0", "run_top 1 0"]
-    assert compiled_in(tmp_path) == ["run_layer 1 0", "run_top 1 0"]  # and so does the next
+    assert compiled_in(tmp_path) == ["run_layer 1 0", "look_back 1 0"]
+    assert compiled_in(tmp_path) == ["run_layer 1 0", "look_back 1 0"]  # and so does the next
 
 
 def test_the_other_one_compiles_itself(tmp_path: Path) -> None:
-    assert compiled_in(tmp_path, **{INSIDE: "1"}) == ["run_layer 0 1", "run_top 0 1"]
+    assert compiled_in(tmp_path, **{INSIDE: "1"}) == ["run_layer 0 1", "look_back 0 1"]
 
 
 def test_what_is_kept_needs_nobody_and_neither_does_what_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    from osd.models.brief import compile_passes
+    from osd.models.llama_forward_compiled import compile_parts
 
-    compile_passes()
-    assert is_kept(llama.run_top)
+    compile_parts()
+    assert is_kept(llama.look_back)
     assert is_kept(llama.norm)  # it is not to be kept
     monkeypatch.setattr(subprocess, "Popen", None)  # asking for a process would fail
-    apart(llama.run_top, "osd.models.brief:compile_passes")
+    apart(llama.look_back, "osd.models.llama_forward_compiled:compile_parts")
 
 
 def test_a_process_that_fails_leaves_things_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("osd.kernels.compile_subprocess.is_kept", lambda function: False)
     monkeypatch.delenv(INSIDE, raising=False)
-    apart(llama.run_top, "osd.models.brief:nothing_of_the_kind")
+    apart(llama.look_back, "osd.models.llama_forward_compiled:nothing_of_the_kind")
     monkeypatch.setattr(sys, "executable", "/nowhere")
-    apart(llama.run_top, "osd.models.brief:compile_passes")
+    apart(llama.look_back, "osd.models.llama_forward_compiled:compile_parts")

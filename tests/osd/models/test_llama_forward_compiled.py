@@ -8,6 +8,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers as tf
+from osd.models.forward import Forward
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from osd.draft import Tree, moves
@@ -15,15 +18,15 @@ from osd.engine.engine import Engine
 from osd.kernels.compile_background import InBackground
 from osd.models.compiled_inputs import PassInput
 from osd.models.decoder import Decoder
-from osd.models.forward import Forward
+from osd.models.kv_cache import RaggedCache
 from osd.models.llama_forward import LeanDecoder, lean_forward
-from osd.models.llama_forward_compiled import MOST_TOKENS, FewTokens
+from osd.models.llama_forward_compiled import MOST_ALONE, MOST_TOKENS, FewTokens
 from osd.models.lora.bank import Mix
 from osd.models.tree_check import check_model
 from osd.models.tree_mask import lay_out
 from storage.records import Request
 from storage.settings import ServeSettings
-from tests.support.models import VOCABULARY, model_of, random_module, random_pair, seated, some
+from tests.support.models import CONFIGS, VOCABULARY, model_of, random_module, random_pair, seated, some
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -43,11 +46,17 @@ def few_of(decoder: Decoder) -> FewTokens:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("most", [0, MOST_ALONE])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("width", "counts"), [(1, None), (5, None), (4, [4]), (2, [2, 1]), (3, [1, 3, 2]), (5, [5, 4, 5]), (3, [3, 3, 3])]
+    ("width", "counts"),
+    [(1, None), (5, None), (1, [1]), (4, [4]), (2, [2, 1]), (3, [1, 3, 2]), (5, [5, 4, 5]), (3, [3, 3, 3])],
 )
-def test_it_computes_what_the_lean_pass_computes(kind: str, width: int, counts: Sequence[int] | None) -> None:
+def test_it_computes_what_the_lean_pass_computes(
+    kind: str, width: int, counts: Sequence[int] | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With layers' products by PyTorch, and compiled with the rest of a layer."""
+    monkeypatch.setattr("osd.models.llama_forward_compiled.MOST_ALONE", most)
     quick, plain = decoder_of(kind, trusted=True), decoder_of(kind, trusted=False)
     fed = counts or [width] * 3
     starts = [9, 5, 12][: len(fed)]
@@ -116,8 +125,51 @@ def test_the_logits_that_are_asked_for_of_rows_further_down() -> None:
 
 
 @torch.inference_mode()
-def test_it_is_believed_once_it_said_what_the_lean_pass_said() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_reads_what_a_draft_has_missed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few tokens of several rows, from their beginnings, too; more, and before it is believed, the lean pass
+    reads."""
+    quick, plain, read, few = decoder_of(kind, trusted=True), decoder_of(kind, trusted=False), [], FewTokens.read
+
+    def counting(self: FewTokens, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> None:
+        read.append(sum(fed.counts))
+        few(self, tokens, cache, fed)
+
+    monkeypatch.setattr(FewTokens, "read", counting)
+    pieces = [some(1, count, count)[0].tolist() for count in (6, 2, 9)]
+    for decoder in (quick, plain):
+        decoder.read(0, pieces, [9, 5, 12])
+        decoder.read(1, [some(1, MOST_TOKENS + 1, 3)[0].tolist()], [7])
+        decoder.read(2, [some(1, 4, 4)[0].tolist()], [0])
+    assert read == [17, 4]
+    ends = [15, 7 + MOST_TOKENS + 1, 21]
+    ours, theirs = (decoder.logits(some(3, 1, 5), ends) for decoder in (quick, plain))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_small_layers_are_one_call_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For as few tokens as it takes; and none whose sizes it does not take."""
+    decoder = decoder_of("llama", trusted=True)
+    layers = few_of(decoder)._layers
+    monkeypatch.setattr("osd.models.llama_forward_compiled.MOST_ALONE", 3 * layers[0].work)
+    for layer in layers:
+        layer.qkv = None  # only the one call could do without
+    decoder.logits(some(3, 1, 0), [9, 5, 12])
+    with pytest.raises(TypeError):
+        decoder.logits(some(1, 4, 0), [9])
+    config = CONFIGS["llama"]()
+    config.intermediate_size = 44
+    odd = model_of(tf.AutoModelForCausalLM.from_config(config).eval()).decoder(1, 8)
+    assert [layer._weights for layer in few_of(odd)._layers] == [None] * config.num_hidden_layers
+
+
+@torch.inference_mode()
+def test_it_is_believed_once_it_said_what_the_lean_pass_said(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = decoder_of("llama", trusted=None)
+    with monkeypatch.context() as patch:
+        patch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
+        decoder.logits(some(1, 1, 0), [9])
     decoder.scored(some(3, 2, 0), [9, 5, 12], [2, 1, 1])
     assert few_of(decoder).trusted and decoder.quicker
     decoder.quicker = False
@@ -161,10 +213,10 @@ def test_half_precision_has_none() -> None:
     assert few_of(model_of(random_module("llama").bfloat16()).decoder(1, 8)) is None
 
 
-def served(rounds: int) -> Engine:
+def served(rounds: int, gamma: int = 1) -> Engine:
     """An engine after so many rounds of one request."""
     pair = random_pair("llama", noise=0.1)
-    engine = Engine(pair, ServeSettings(max_batch=1, max_length=200, gamma="fixed", gamma_initial=1))
+    engine = Engine(pair, ServeSettings(max_batch=1, max_length=200, gamma="fixed", gamma_initial=gamma))
     engine.submit(Request((3, 4, 5), max_new_tokens=190, ignore_eos=True))
     for _ in range(rounds):
         engine.step()
@@ -192,3 +244,26 @@ def test_what_verifying_cost_before_is_forgotten_when_it_is_there(monkeypatch: p
     assert engine.costs.verified(1, 2) == (0, 0)
     engine.step()
     assert engine.costs.verified(1, 2)[0] == 1
+
+
+def test_what_drafts_cost_before_is_forgotten_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
+        engine = served(12, gamma=2)
+        engine.costs.observe_draft(1, 2, 1e6)
+        assert engine.costs.draft_ms(1, 2) is not None
+    surface = engine.costs._draft
+    engine.step()
+    assert engine.costs._draft is not surface
+    surface = engine.costs._draft
+    engine.step()
+    assert engine.costs._draft is surface  # once
+
+
+def test_what_a_draft_cost_is_kept_when_its_weights_are_loaded_anew() -> None:
+    engine = served(12, gamma=2)
+    decoder, surface = engine.drafter.decoder, engine.costs._draft
+    decoder.forward = random_pair("llama", noise=0.1).draft.decoder(1, 8).forward
+    engine.step()
+    assert few_of(decoder).trusted
+    assert engine.costs._draft is surface

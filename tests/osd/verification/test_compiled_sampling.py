@@ -11,11 +11,13 @@ from torch import Tensor
 from osd.engine.engine import Engine
 from osd.kernels.compile_background import InBackground
 from osd.logits import RaggedLogits
+from osd.models.acceptance_head import HeadPass
 from osd.verification import compiled_sampling
 from osd.verification.rejection_sampling import accept_sampled, acceptance_chance, expected_acceptance
 from osd.verification.warping import Warp, draw
 from storage.records import Request, Sampling
 from storage.settings import ServeSettings
+from tests.osd.models.test_acceptance_head import WIDTH, random_head
 from tests.support.models import random_pair
 
 pytestmark = pytest.mark.usefixtures("compiled")
@@ -176,13 +178,44 @@ def test_nothing_is_compiled_while_it_decodes() -> None:
     """The calls that compile it are of the kinds that an engine makes."""
     texts(8)
     compiled = compiled_sampling.CHOOSING.ready
-    assert [len(getattr(compiled, name).signatures) for name in ("likeliest", "draw", "judge")] == [1, 1, 1]
+    assert [len(getattr(compiled, name).signatures) for name in ("likeliest", "draw", "judge", "read_off")] == [1] * 4
 
 
 @given(st.integers(0, 10_000), st.integers(1, 600))
 def test_the_likeliest_is_the_first_of_the_largest(seed: int, vocabulary: int) -> None:
     logits = logits_of(3 * seed, 6, vocabulary)  # in steps, so that some are as large
     assert compiled_sampling.likeliest(logits) == logits.argmax(-1).tolist()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_what_is_read_off_logits(rows: int, depth: int) -> None:
+    """The head as PyTorch runs it over the same embeddings."""
+    logits, embedding = logits_of(4, rows, 1, 700), logits_of(7, rows, 1, WIDTH)
+    head = HeadPass(random_head(depth), CPU)
+    read_off = compiled_sampling.read_off(logits, embedding, head.arrays)
+    assert read_off is not None
+    assert read_off.choices.tolist() == logits[:, 0].argmax(-1).tolist()
+    assert read_off.peaks == pytest.approx(logits[:, 0].softmax(-1).amax(-1).tolist(), rel=1e-5)
+    assert read_off.chances == pytest.approx(head(embedding[:, 0]).tolist(), rel=1e-4)
+    for nobody in (
+        compiled_sampling.read_off(logits, embedding, None),
+        compiled_sampling.read_off(logits, None, head.arrays),
+    ):
+        assert nobody is not None and nobody.chances is None
+
+
+def test_of_equal_logits_the_first_is_read_off_and_of_broken_ones_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.zeros(2, 1, 60)
+    logits[0, 0, 7] = logits[0, 0, 50] = 3.0
+    logits[1, 0, 9] = torch.nan
+    read_off = compiled_sampling.read_off(logits, None, None)
+    assert read_off is not None
+    assert int(read_off.choices[0]) == 7
+    assert 0 <= int(read_off.choices[1]) < 60
+    monkeypatch.setattr(compiled_sampling, "CHOOSING", InBackground(lambda: None, "test", "not compiled"))
+    assert compiled_sampling.read_off(logits, None, None) is None
 
 
 def test_a_seed_has_the_same_text_before_and_after_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,12 @@ import random
 
 import pytest
 import torch
-from osd.models.brief import ReadOff
 
 from osd.drafters.signals import PassInfo, Signals
 from osd.gamma.goodput.contexts import Peak, before_of
 from osd.gamma.goodput.repeats import REACH, BatchRepeats, RepeatedNgrams, signal_of
 from osd.sequence import SequenceState
+from osd.verification.compiled_sampling import ReadOff
 from router.base import Decision
 from storage.records import Request, Sampling
 
