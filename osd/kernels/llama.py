@@ -180,25 +180,15 @@ def multiply(lines: Floats, weight: Floats, bias: Floats, out: Floats) -> None:
     for n in range(len(lines)):
         for o in range(out.shape[1]):
             out[n, o] = bias[o] if len(bias) else zero
-    for begin in range(0, out.shape[1], BLOCK):
-        end = min(begin + BLOCK, out.shape[1])
+    for lo in range(0, out.shape[1], BLOCK):
+        hi = min(lo + BLOCK, out.shape[1])
         for i in range(0, len(weight), 8):
-            w0, w1, w2, w3 = (
-                weight[i, begin:end],
-                weight[i + 1, begin:end],
-                weight[i + 2, begin:end],
-                weight[i + 3, begin:end],
-            )
-            w4, w5, w6, w7 = (
-                weight[i + 4, begin:end],
-                weight[i + 5, begin:end],
-                weight[i + 6, begin:end],
-                weight[i + 7, begin:end],
-            )
+            w0, w1, w2, w3 = weight[i, lo:hi], weight[i + 1, lo:hi], weight[i + 2, lo:hi], weight[i + 3, lo:hi]
+            w4, w5, w6, w7 = weight[i + 4, lo:hi], weight[i + 5, lo:hi], weight[i + 6, lo:hi], weight[i + 7, lo:hi]
             for n in range(len(lines)):
                 x0, x1, x2, x3 = lines[n, i], lines[n, i + 1], lines[n, i + 2], lines[n, i + 3]
                 x4, x5, x6, x7 = lines[n, i + 4], lines[n, i + 5], lines[n, i + 6], lines[n, i + 7]
-                sums = out[n, begin:end]
+                sums = out[n, lo:hi]
                 for o in range(len(sums)):
                     left = x0 * w0[o] + x1 * w1[o] + x2 * w2[o] + x3 * w3[o]
                     sums[o] += left + x4 * w4[o] + x5 * w5[o] + x6 * w6[o] + x7 * w7[o]

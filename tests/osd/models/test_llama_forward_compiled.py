@@ -127,8 +127,7 @@ def test_the_logits_that_are_asked_for_of_rows_further_down() -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_reads_what_a_draft_has_missed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few tokens of several rows, from their beginnings, too; more, and before it is believed, the lean pass
-    reads."""
+    """A few tokens of several rows, from their beginnings, too; of more the lean pass does."""
     quick, plain, read, few = decoder_of(kind, trusted=True), decoder_of(kind, trusted=False), [], FewTokens.read
 
     def counting(self: FewTokens, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> None:
