@@ -77,7 +77,7 @@ class CausalDrafter:
     ) -> Reads:  # fmt: skip
         """One pass, and the tokens that it brings."""
         logits, embedding = self._next(rows, lengths, chain), self.decoder.cache.embedding
-        read_off = compiled_sampling.read_off(logits, embedding, self.head and self.head.arrays)
+        read_off = compiled_sampling.read_off(logits, embedding, self.head.arrays if self.head else None)
         if warp is None and read_off:
             chosen, q = read_off.choices, None
         else:

@@ -1,5 +1,4 @@
-"""A Llama-type model over a few tokens: what stands between the matrix products of a pass, and small layers in one
-call.
+"""A Llama-type model over a few tokens: what stands between the products of a pass, and small layers in one call.
 
 What the lean pass (:mod:`osd.models.llama_forward`) computes with some twenty operations a layer, each of which costs
 PyTorch 3 to 10 µs however little it computes. Shapes: n lines (tokens, of any rows), D hidden, H and K heads of
@@ -199,10 +198,10 @@ def run_layer(
     hidden: Floats, part: Floats, weights: Tuple, before: Floats, after: Floats, sight: Tuple, rotary: Tuple,
     norms: Tuple, eps: np.float32, scale: np.float32, keys: Floats, values: Floats,
 ) -> None:  # fmt: skip
-    """One decoder layer, of which a token sees none that comes after it: ``hidden`` (n, D) grows by ``part`` (n, D),
-    and part becomes what hidden is to grow by next. ``weights``: of q, k and v (D, (H + 2 K) · W), their bias, of out
-    (H · W, D), its bias, of gate and up (D, 2 F) and of down (F, D); a bias is empty where there is none. ``before``,
-    ``after``: norms (D,). The rest: see :func:`look_back`."""
+    """Run one decoder layer: the residual stream ``hidden`` (n, D) grows by ``part`` (n, D), and part becomes what
+    hidden is to grow by next. ``weights``: of q, k and v (D, (H + 2 K) · W), their bias, of out (H · W, D), its bias,
+    of gate and up (D, 2 F) and of down (F, D); a bias is empty where there is none. ``before``, ``after``: norms (D,).
+    The rest: see :func:`look_back`."""
     qkv, qkv_bias, back, back_bias, gate_up, down = weights
     count, size = hidden.shape
     normed, mixed = np.empty((count, size), np.float32), np.empty((count, qkv.shape[1]), np.float32)

@@ -12,6 +12,7 @@ The folder of one, written by :func:`save_head`:
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -84,26 +85,23 @@ class AcceptanceHead(nn.Module):
 
 
 class HeadPass:
-    """The head as the draft loop calls it: few operations, weights laid out for small batches, no gradients."""
+    """The head as the draft loop calls it: a copy on the draft's device, without gradients."""
 
     def __init__(self, head: AcceptanceHead, device: torch.device) -> None:
-        layers = [layer for layer in head.residual if isinstance(layer, nn.Linear)]
-        self._residual = [(_across(layer, device), layer.bias.detach().to(device)) for layer in layers]
-        self._out, self._bias = _across(head.out, device), head.out.bias.detach().to(device)
+        self._head = copy.deepcopy(head).requires_grad_(False).float().to(device)
+        layers = [layer for layer in self._head.residual if isinstance(layer, nn.Linear)]
         size = head.config.hidden_size
         weights, biases = np.empty((len(layers), size, size), np.float32), np.empty((len(layers), size), np.float32)
         for k, layer in enumerate(layers):
             weights[k], biases[k] = array_of(layer.weight), array_of(layer.bias)
-        out = np.concatenate([array_of(head.out.weight)[0], array_of(head.out.bias)])
+        out = np.concatenate([array_of(self._head.out.weight)[0], array_of(self._head.out.bias)])
         self.arrays: Acceptance = (weights, biases, out)
         """The same for :func:`osd.verification.compiled_sampling.read_off`, which runs it along."""
 
     def __call__(self, embeddings: Tensor) -> Tensor:
-        """Compute sigmoid(f_θ): embeddings (B, hidden) → (B,)."""
-        hidden = embeddings.float()
-        for weight, bias in self._residual:
-            hidden = F.silu(torch.addmm(bias, hidden, weight), inplace=True).add_(hidden)
-        return torch.addmm(self._bias, hidden, self._out).sigmoid_().squeeze(1)
+        """Embeddings (B, hidden) → sigmoid(f_θ) (B,)."""
+        chances: Tensor = self._head(embeddings.float()).sigmoid()
+        return chances
 
 
 def save_head(head: AcceptanceHead, folder: Path) -> None:
@@ -157,8 +155,3 @@ def hidden_size(draft: Model) -> int:
 def digest_of_model(folder: Path) -> str | None:
     """Return the digest that the folder would have as number 0 of a draft; None where it is not a folder here."""
     return digest_of(folder, servable_files(folder)) if folder.is_dir() else None
-
-
-def _across(layer: nn.Linear, device: torch.device) -> Tensor:
-    """Return a layer's weight as (in, out), contiguous: the product of a row with it reads memory in order."""
-    return layer.weight.detach().to(device).t().contiguous()

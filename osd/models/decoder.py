@@ -15,7 +15,7 @@ from osd.models.compiled_inputs import PassInput
 from osd.models.forward import Builder, Fill, Forward
 from osd.models.hf_forward import hugging_face_forward
 from osd.models.kv_cache import RaggedCache
-from osd.models.llama_forward_compiled import FewTokens
+from osd.models.llama_forward_compiled import CompiledPass
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import Mix
 from osd.models.tree_mask import Layout
@@ -77,22 +77,22 @@ class Decoder:
     def _pass(self, tokens: torch.Tensor, fed: PassInput, last: torch.Tensor | None) -> torch.Tensor:
         """The logits, (1, N, V) where it is packed, by the way of few tokens where there is one that takes these; until
         it is trusted, beside the long one."""
-        few = self._few(fed)
-        if few and few.trusted:
-            return few(tokens, self.cache, fed, last)
+        compiled = self._compiled(fed)
+        if compiled and compiled.trusted:
+            return compiled(tokens, self.cache, fed, last)
         self._aim(fed, tokens.shape[1])
         logits = self.forward(tokens, self.cache, last)
-        if few:
-            said = few(tokens, self.cache, fed, last)
+        if compiled:
+            said = compiled(tokens, self.cache, fed, last)
             width, counts = (tokens.shape[1], fed.counts) if last is None else (1, [1] * len(fed.counts))
-            trusted = few.compare(_scored(said, width, counts), _scored(logits, width, counts), counts)
-            self.quicker = trusted and few.waited
+            trusted = compiled.compare(_scored(said, width, counts), _scored(logits, width, counts), counts)
+            self.quicker = trusted and compiled.waited
         return logits
 
-    def _few(self, fed: PassInput) -> FewTokens | None:
+    def _compiled(self, fed: PassInput) -> CompiledPass | None:
         """The compiled pass, where there is one that takes these."""
-        few: FewTokens | None = getattr(self.forward, "few", None)
-        return few if few and few.takes(fed, self.cache) else None
+        compiled: CompiledPass | None = getattr(self.forward, "compiled", None)
+        return compiled if compiled and compiled.takes(fed, self.cache) else None
 
     def _aim(self, fed: PassInput, width: int) -> None:
         packed = self._packed(fed.counts, width)
@@ -116,9 +116,9 @@ class Decoder:
         counts = [len(piece) for piece in pieces]
         mix = self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
         fed = PassInput(first, starts, counts)
-        few = self._few(fed)
-        if few and few.trusted:
-            few.read(tokens, self.cache, fed)
+        compiled = self._compiled(fed)
+        if compiled and compiled.trusted:
+            compiled.read(tokens, self.cache, fed)
             return
         self.cache.aim(first, starts, width, counts, None if mix else self._packed(counts, width))
         only_fill: Fill | None = getattr(self.forward, "read", None)

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from osd.models.kv_cache import RaggedCache
-from osd.models.llama_forward_compiled import FewTokens
+from osd.models.llama_forward_compiled import CompiledPass
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import Mix
 from osd.models.ragged_attention import attend
@@ -72,7 +72,7 @@ class LeanDecoder:
         self.rotary = model.rotary_emb
         self.cos = self.sin = self.embedding.new_empty(0)
         plain = self.embedding.device.type == "cpu" and self.embedding.dtype == torch.float32
-        self.few = FewTokens(self, self._extend_rotary, model.layers) if plain else None
+        self.compiled = CompiledPass(self, self._extend_rotary, model.layers) if plain else None
         """The same over few tokens, compiled."""
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from osd.kernels.compile_background import InBackground
 from osd.kernels.compile_subprocess import apart
 from osd.logits import RaggedLogits
-from osd.models.compiled_inputs import CompiledInputs, PassInput, of_rows
+from osd.models.compiled_inputs import PassInput, of_rows
 from osd.models.kv_cache import RaggedCache, RaggedLayer
 
 log = logging.getLogger(__name__)
@@ -29,33 +29,34 @@ log = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
 
 MOST_TOKENS = 48
-"""Of a pass; of more, those of a row had better look back together."""
+"""Tokens of a pass; the tokens of a row had better attend together where there are more."""
 MOST_READ = 1 << 21
-"""Numbers of keys that a layer's heads read, for all tokens: beyond that PyTorch's attention gains what the rest of its
-pass loses. With several threads, which share its work, so much less."""
+"""Numbers of keys that a layer's heads read, for all tokens, times PyTorch's threads: beyond that PyTorch's attention,
+which reads in blocks and by all threads, gains more than the rest of its pass loses."""
 MOST_ALONE = 5 << 19
-"""Multiplications of a layer's products that are made in one call, on one core: they take some 40 µs, which PyTorch
-takes to begin four products."""
+"""Multiplications of a layer's products up to which the layer is one call on one core: 50 µs, which is what PyTorch
+takes to begin four products and to make them on two threads."""
 TOLERANCE = 2e-3
-"""Of the largest logit, by which the first pass may differ from the lean one."""
+"""Share of the largest logit by which the first pass may differ from the lean one."""
 WORTH_COMPILING = 128
-"""Passes of a model, when the compiler is asked for: loading it takes a second of a core."""
+"""Passes of a model after which the compiler is asked for: loading it takes a second of a core."""
 
 
 def compile_parts() -> Any:
-    """Import :mod:`osd.kernels.llama` and run its parts over a token of eight numbers."""
+    """Import :mod:`osd.kernels.llama` and call its functions over a token of eight numbers."""
     from osd.kernels import llama as parts
 
     apart(parts.run_layer, "osd.models.llama_forward_compiled:compile_parts")
-    number, none, kept = np.float32(1), array_of(None), np.ones((1, 1, 8), np.float32)
-    line, norm, square = np.ones((1, 8), np.float32), np.ones(8, np.float32), np.ones((8, 8), np.float32)
-    mixed, both, gates = np.ones((1, 24), np.float32), np.ones((1, 16), np.float32), np.ones((8, 16), np.float32)
-    attention = of_rows(0, [0], [1], 1), (line, line), (none, none), number, number, kept, kept.copy()
-    weights = np.ones((8, 24), np.float32), none, square, none, gates, square
-    parts.look_back(mixed, *attention, line.copy())
-    parts.add_and_norm(line.copy(), line, norm, number, line.copy())
-    parts.gate(both, line.copy())
-    parts.run_layer(line.copy(), line.copy(), weights, norm, norm, *attention)
+    number, none, norm = np.float32(1), np.empty(0, np.float32), np.ones(8, np.float32)
+    token, mixed, both = (np.ones((1, size), np.float32) for size in (8, 24, 16))
+    square, qkv, gate_up = (np.ones((8, size), np.float32) for size in (8, 24, 16))
+    kept = np.ones((2, 1, 1, 8), np.float32)
+    attention: tuple[Any, ...] = of_rows(0, [0], [1], 1), (token, token), (none, none), number, number, *kept
+    parts.look_back(mixed, *attention, token.copy())
+    parts.add_and_norm(token.copy(), token, norm, number, token.copy())
+    parts.gate(both, token.copy())
+    weights = qkv, none, square, none, gate_up, square
+    parts.run_layer(token.copy(), token.copy(), weights, norm, norm, *attention)
     return parts
 
 
@@ -64,25 +65,24 @@ PARTS = InBackground(
 )
 
 
-class FewTokens:
-    """The pass over one lean pass's layers."""
+class CompiledPass:
+    """The compiled pass over one lean pass's layers."""
 
     def __init__(self, lean: Any, rotary: Callable[[int], tuple[Tensor, Tensor]], layers: Sequence[Any]) -> None:
         """``lean``: an :class:`osd.models.llama_forward.LeanDecoder` whose weights are on the CPU, in float32.
-        ``rotary``: tables of at least so many positions, the sine's first half negated. ``layers``: the module's
+        ``rotary``: gives tables of at least so many positions, the sine's first half negated. ``layers``: the module's
         own."""
         self._rotary, self._embedding, self._head = rotary, array_of(lean.embedding), lean.head
-        self._layers = [_Between(ours, layer) for ours, layer in zip(lean.layers, layers, strict=True)]
+        self._layers = [_CompiledLayer(ours, layer) for ours, layer in zip(lean.layers, layers, strict=True)]
         self._final, self._eps = array_of(lean.norm), np.float32(lean.eps)
         self._asked = 0
         self.waited = False
-        """Whether passes that it would have taken went another way, before it was compiled."""
+        """Whether passes that it would have taken went the lean way, before it was compiled."""
         self.trusted: bool | None = None
-        """Whether it says what the lean pass says; None until it was tried."""
+        """Whether its logits are the lean pass's; None until they were compared."""
 
     def takes(self, fed: PassInput, cache: RaggedCache) -> bool:
-        """Whether it is there for what is fed. Asked before every pass, and after some of them the compiler is asked
-        for."""
+        """Whether it is there for what is fed. Asked before every pass; after some of them it has itself compiled."""
         refused = self.trusted is False or cache.mix is not None or not cache.ragged[0].is_initialized
         if refused or sum(fed.counts) > MOST_TOKENS:
             return False
@@ -96,41 +96,43 @@ class FewTokens:
         return read * torch.get_num_threads() <= MOST_READ
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, fed: PassInput, last: Tensor | None) -> Tensor:
-        """Tokens (B, T): logits (B, T, V), or (1, N, V) where not all of them are fed, or with ``last`` (B,) those
-        after one token of each row, (B, 1, V)."""
-        rows, width = tokens.shape
+        """Feed tokens (B, T) and return logits (B, T, V), or (1, N, V) where not all of them are fed, or with ``last``
+        (B,) those after one token of each row, (B, 1, V)."""
+        parts: Any = PARTS.ready
+        (rows, width), top = tokens.shape, self._layers[-1]
         packed = sum(fed.counts) < rows * width
-        hidden, part, attention = self._climb(tokens, cache, fed)
-        part = self._layers[-1](hidden, part, *attention, cache.ragged[-1])
+        hidden, part, seen = self._climb(tokens, cache, fed)
+        part = top(hidden, part, *seen, cache.ragged[-1])
         if last is not None:
             places = last.numpy() + np.arange(0, rows * width, width)
             hidden, part = hidden[places], part[places]
         embedding = torch.empty(hidden.shape)
-        PARTS.ready.add_and_norm(hidden, part, self._final, self._eps, embedding.numpy())
+        parts.add_and_norm(hidden, part, self._final, self._eps, embedding.numpy())
         cache.embedding = embedding.view(1 if packed else rows, -1, hidden.shape[1])
         logits: Tensor = self._head(cache.embedding)
         return logits
 
     def read(self, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> None:
-        """Only fill the cache: of the last layer that takes keys and values, and nothing else."""
-        hidden, part, attention = self._climb(tokens, cache, fed)
-        self._layers[-1].look_back(hidden, part, *attention, cache.ragged[-1])
+        """Fill the cache without logits: of the last layer keys and values are made, and nothing else."""
+        hidden, part, seen = self._climb(tokens, cache, fed)
+        self._layers[-1].look_back(hidden, part, *seen, cache.ragged[-1])
 
-    def _climb(self, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> tuple[Array, Array, tuple[Any, ...]]:
-        """What the last layer is given, see :class:`_Between`."""
+    def _climb(self, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> tuple[Array, Array, tuple[Any, Any]]:
+        """Run all layers but the last. Returns what that one is given: its residual stream (N, D), what this grows by
+        first (N, D), and where each token looks and stands."""
         line, length = tokens.numpy().reshape(-1), cache.length
         if sum(fed.counts) < len(line):
             line = line[(np.arange(tokens.shape[1]) < np.array(fed.counts)[:, None]).reshape(-1)]
         cos, sin = self._rotary(length)
-        hidden, attention = self._embedding[line], (fed.sight(length), (cos.numpy(), sin.numpy()))
+        hidden, seen = self._embedding[line], (fed.sight(length), (cos.numpy(), sin.numpy()))
         part = np.zeros_like(hidden)
-        for layer, ragged in zip(self._layers[:-1], cache.ragged, strict=False):
-            part = layer(hidden, part, *attention, ragged)
-        return hidden, part, attention
+        for layer, kept in zip(self._layers[:-1], cache.ragged, strict=False):
+            part = layer(hidden, part, *seen, kept)
+        return hidden, part, seen
 
     def compare(self, said: RaggedLogits, expected: RaggedLogits, counts: Sequence[int]) -> bool:
-        """Whether it is trusted from now on; else never. Both are logits of the same pass, of which the first
-        ``counts[i]`` of a row mean anything."""
+        """Trust it from now on, or never, by two logits of the same pass, of which the first ``counts[i]`` of a row
+        mean anything. Returns which."""
         pairs = [(said.first(i, n), expected.first(i, n)) for i, n in enumerate(counts)]
         off = max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
         largest = max(1.0, max(float(theirs.abs().max()) for _, theirs in pairs))
@@ -140,8 +142,8 @@ class FewTokens:
         return self.trusted
 
 
-class _Between:
-    """A layer: its products by PyTorch with what stands between them compiled, or all of it compiled."""
+class _CompiledLayer:
+    """A decoder layer in two forms: PyTorch's products with what stands between them compiled, and all in one call."""
 
     def __init__(self, lean: Any, layer: Any) -> None:
         self.qkv, self.out, self.gate_up, self.down = lean.qkv, lean.out, lean.gate_up, lean.down
@@ -152,37 +154,37 @@ class _Between:
         """Numbers that a token's heads see."""
         self.inner: int = lean.inner
         """Width of the feed-forward half."""
-        self.work = sum(p.numel() for p in layer.parameters())
+        self.work = sum(weight.numel() for weight in layer.parameters())
         """Multiplications a token."""
-        small = self.work <= MOST_ALONE and not (len(self.before) % 8 or self.seen % 8 or self.inner % 8)
-        self._weights = _weights(layer) if small else None
+        in_eights = not any(size % 8 for size in (len(self.before), self.seen, self.inner))
+        self.weights = _weights(layer) if in_eights and self.work <= MOST_ALONE else None
+        """What the one call takes; None where it is never made."""
 
-    def __call__(
-        self, hidden: Array, part: Array, sight: CompiledInputs, rotary: tuple[Array, Array], kept: RaggedLayer
-    ) -> Array:
-        """``hidden`` (N, D) grows by ``part`` (N, D); what it is to grow by next is returned."""
+    def __call__(self, hidden: Array, part: Array, sight: Any, rotary: Any, kept: RaggedLayer) -> Array:
+        """Let ``hidden`` (N, D) grow by ``part`` (N, D); returns what it is to grow by next, (N, D)."""
         parts: Any = PARTS.ready
-        if self._weights and len(hidden) * self.work <= MOST_ALONE:
-            attention = sight, rotary, self.norms, self.eps, self.scale, kept.keys.numpy(), kept.values.numpy()
-            parts.run_layer(hidden, part, self._weights, self.before, self.after, *attention)
+        if self.weights and len(hidden) * self.work <= MOST_ALONE:
+            attention = self._attention(sight, rotary, kept)
+            parts.run_layer(hidden, part, self.weights, self.before, self.after, *attention)
             return part
-        seen = self.look_back(hidden, part, sight, rotary, kept)
+        part = self.out(self.look_back(hidden, part, sight, rotary, kept)).numpy()
         normed, inner = torch.empty(hidden.shape), torch.empty(len(hidden), self.inner)
-        parts.add_and_norm(hidden, self.out(seen).numpy(), self.after, self.eps, normed.numpy())
+        parts.add_and_norm(hidden, part, self.after, self.eps, normed.numpy())
         parts.gate(self.gate_up(normed).numpy(), inner.numpy())
         down: Array = self.down(inner).numpy()
         return down
 
-    def look_back(
-        self, hidden: Array, part: Array, sight: CompiledInputs, rotary: tuple[Array, Array], kept: RaggedLayer
-    ) -> Tensor:
-        """The half up to what the queries see, (N, H · W)."""
+    def look_back(self, hidden: Array, part: Array, sight: Any, rotary: Any, kept: RaggedLayer) -> Tensor:
+        """Run the layer up to what the queries see, (N, H · W)."""
         parts: Any = PARTS.ready
         normed, seen = torch.empty(hidden.shape), torch.empty(len(hidden), self.seen)
-        attention = sight, rotary, self.norms, self.eps, self.scale, kept.keys.numpy(), kept.values.numpy()
         parts.add_and_norm(hidden, part, self.before, self.eps, normed.numpy())
-        parts.look_back(self.qkv(normed).numpy(), *attention, seen.numpy())
+        parts.look_back(self.qkv(normed).numpy(), *self._attention(sight, rotary, kept), seen.numpy())
         return seen
+
+    def _attention(self, sight: Any, rotary: Any, kept: RaggedLayer) -> tuple[Any, ...]:
+        keys, values = kept.kept
+        return sight, rotary, self.norms, self.eps, self.scale, keys.numpy(), values.numpy()
 
 
 def _weights(layer: Any) -> tuple[Array, ...]:
@@ -197,7 +199,7 @@ def _weights(layer: Any) -> tuple[Array, ...]:
 
 
 def _across(*products: Any) -> Array:
-    """(inputs, outputs of them all)"""
+    """The weights of products of the same inputs, (inputs, outputs of them all)."""
     return np.ascontiguousarray(np.concatenate([array_of(each.weight) for each in products]).T)
 
 

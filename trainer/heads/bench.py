@@ -164,7 +164,7 @@ def cost(pair: Pair, head: AcceptanceHead) -> dict[str, float]:
 
     def step(head: HeadPass | None = None) -> object:
         logits, embedding = decoder.logits(token, [context]), decoder.cache.embedding
-        if read_off := compiled_sampling.read_off(logits, embedding, head and head.arrays):
+        if read_off := compiled_sampling.read_off(logits, embedding, head.arrays if head else None):
             return read_off.choices.tolist(), read_off.chances
         chances = head(embedding[:, 0]).tolist() if head and embedding is not None else None
         return logits[:, 0].argmax(-1).tolist(), chances

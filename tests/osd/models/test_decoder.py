@@ -49,7 +49,7 @@ def test_a_packed_pass_computes_less() -> None:
     decoder = target.decoder(3, 40)
     widths: list[int] = []
     head = decoder.forward.head  # type: ignore[attr-defined]
-    decoder.forward.few = None  # type: ignore[attr-defined]
+    decoder.forward.compiled = None  # type: ignore[attr-defined]
     decoder.forward.head = lambda hidden: (widths.append(hidden.shape[0] * hidden.shape[1]), head(hidden))[1]  # type: ignore[attr-defined]
     for counts in ((1, 5, 3), (5, 5, 5)):
         decoder.scored(torch.zeros(3, 5, dtype=torch.long), [0, 0, 0], counts)

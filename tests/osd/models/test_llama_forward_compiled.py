@@ -20,7 +20,7 @@ from osd.models.compiled_inputs import PassInput
 from osd.models.decoder import Decoder
 from osd.models.kv_cache import RaggedCache
 from osd.models.llama_forward import LeanDecoder, lean_forward
-from osd.models.llama_forward_compiled import MOST_ALONE, MOST_TOKENS, FewTokens
+from osd.models.llama_forward_compiled import MOST_ALONE, MOST_TOKENS, CompiledPass
 from osd.models.lora.bank import Mix
 from osd.models.tree_check import check_model
 from osd.models.tree_mask import lay_out
@@ -36,13 +36,13 @@ KINDS = ("llama", "mistral", "qwen2", "qwen3")
 def decoder_of(kind: str, *, trusted: bool | None) -> Decoder:
     """Three rows of 9, 5 and 12 tokens in four."""
     decoder = seated(kind)
-    few_of(decoder).trusted = trusted
+    compiled_of(decoder).trusted = trusted
     return decoder
 
 
-def few_of(decoder: Decoder) -> FewTokens:
-    few: FewTokens = decoder.forward.few  # type: ignore[attr-defined]
-    return few
+def compiled_of(decoder: Decoder) -> CompiledPass:
+    compiled: CompiledPass = decoder.forward.compiled  # type: ignore[attr-defined]
+    return compiled
 
 
 @torch.inference_mode()
@@ -105,8 +105,8 @@ def test_it_computes_trees(kind: str, parents: Sequence[Sequence[int]]) -> None:
 def test_its_trees_are_texts_to_the_module_itself(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def build(module: PreTrainedModel) -> Forward | None:
         forward = lean_forward(module)
-        assert isinstance(forward, LeanDecoder) and forward.few
-        forward.few.trusted = True
+        assert isinstance(forward, LeanDecoder) and forward.compiled
+        forward.compiled.trusted = True
         return forward
 
     model = replace(model_of(random_module(kind)), build=build)
@@ -128,13 +128,13 @@ def test_the_logits_that_are_asked_for_of_rows_further_down() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_reads_what_a_draft_has_missed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few tokens of several rows, from their beginnings, too; of more the lean pass does."""
-    quick, plain, read, few = decoder_of(kind, trusted=True), decoder_of(kind, trusted=False), [], FewTokens.read
+    quick, plain, read, pass_ = decoder_of(kind, trusted=True), decoder_of(kind, trusted=False), [], CompiledPass.read
 
-    def counting(self: FewTokens, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> None:
+    def counting(self: CompiledPass, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> None:
         read.append(sum(fed.counts))
-        few(self, tokens, cache, fed)
+        pass_(self, tokens, cache, fed)
 
-    monkeypatch.setattr(FewTokens, "read", counting)
+    monkeypatch.setattr(CompiledPass, "read", counting)
     pieces = [some(1, count, count)[0].tolist() for count in (6, 2, 9)]
     for decoder in (quick, plain):
         decoder.read(0, pieces, [9, 5, 12])
@@ -150,7 +150,7 @@ def test_it_reads_what_a_draft_has_missed(kind: str, monkeypatch: pytest.MonkeyP
 def test_small_layers_are_one_call_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """For as few tokens as it takes; and none whose sizes it does not take."""
     decoder = decoder_of("llama", trusted=True)
-    layers = few_of(decoder)._layers
+    layers = compiled_of(decoder)._layers
     monkeypatch.setattr("osd.models.llama_forward_compiled.MOST_ALONE", 3 * layers[0].work)
     for layer in layers:
         layer.qkv = None  # only the one call could do without
@@ -160,7 +160,7 @@ def test_small_layers_are_one_call_each(monkeypatch: pytest.MonkeyPatch) -> None
     config = CONFIGS["llama"]()
     config.intermediate_size = 44
     odd = model_of(tf.AutoModelForCausalLM.from_config(config).eval()).decoder(1, 8)
-    assert [layer._weights for layer in few_of(odd)._layers] == [None] * config.num_hidden_layers
+    assert [layer.weights for layer in compiled_of(odd)._layers] == [None] * config.num_hidden_layers
 
 
 @torch.inference_mode()
@@ -170,7 +170,7 @@ def test_it_is_believed_once_it_said_what_the_lean_pass_said(monkeypatch: pytest
         patch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
         decoder.logits(some(1, 1, 0), [9])
     decoder.scored(some(3, 2, 0), [9, 5, 12], [2, 1, 1])
-    assert few_of(decoder).trusted and decoder.quicker
+    assert compiled_of(decoder).trusted and decoder.quicker
     decoder.quicker = False
     decoder.scored(some(3, 2, 0), [9, 5, 12], [2, 1, 1])
     assert not decoder.quicker, "only once"
@@ -180,36 +180,40 @@ def test_it_is_believed_once_it_said_what_the_lean_pass_said(monkeypatch: pytest
 @pytest.mark.parametrize("wrong", [1.5, float("nan")])
 def test_it_is_never_used_where_it_says_something_else(wrong: float, caplog: pytest.LogCaptureFixture) -> None:
     decoder, plain = decoder_of("llama", trusted=None), decoder_of("llama", trusted=False)
-    few_of(decoder)._final = few_of(decoder)._final * wrong
+    compiled_of(decoder)._final = compiled_of(decoder)._final * wrong
     for _ in range(2):
         with caplog.at_level(logging.WARNING):
             said = decoder.logits(some(1, 1, 0), [9])
         assert torch.equal(said, plain.logits(some(1, 1, 0), [9]))
-    assert few_of(decoder).trusted is False and not decoder.quicker
+    assert compiled_of(decoder).trusted is False and not decoder.quicker
     assert len(caplog.records) == 1
 
 
 @torch.inference_mode()
 def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = decoder_of("llama", trusted=True)
-    few, cache = few_of(decoder), decoder.cache
-    assert few.takes(PassInput(0, [9, 5], [2, 1]), cache)
-    assert not few.takes(PassInput(0, [9], [MOST_TOKENS + 1]), cache)
+    compiled, cache = compiled_of(decoder), decoder.cache
+    assert compiled.takes(PassInput(0, [9, 5], [2, 1]), cache)
+    assert not compiled.takes(PassInput(0, [9], [MOST_TOKENS + 1]), cache)
     with monkeypatch.context() as patch:
-        patch.setattr("osd.models.llama_forward_compiled.MOST_READ", 11 * few._layers[0].seen * torch.get_num_threads())
-        assert few.takes(PassInput(0, [9], [1]), cache) and few.takes(PassInput(0, [3, 4], [1, 1]), cache)
-        assert not few.takes(PassInput(0, [9], [2]), cache) and not few.takes(PassInput(0, [9, 5], [1, 1]), cache)
+        patch.setattr(
+            "osd.models.llama_forward_compiled.MOST_READ", 11 * compiled._layers[0].seen * torch.get_num_threads()
+        )
+        assert compiled.takes(PassInput(0, [9], [1]), cache) and compiled.takes(PassInput(0, [3, 4], [1, 1]), cache)
+        assert not compiled.takes(PassInput(0, [9], [2]), cache) and not compiled.takes(
+            PassInput(0, [9, 5], [1, 1]), cache
+        )
     cache.mix = Mix({})  # what adapters add, the lean pass adds
-    assert not few.takes(PassInput(0, [9], [1]), cache)
+    assert not compiled.takes(PassInput(0, [9], [1]), cache)
     cache.mix = None
     fresh = model_of(random_module("llama")).decoder(1, 64)
-    assert not few_of(fresh).takes(PassInput(0, [0], [1]), fresh.cache), "nothing is cached yet"
+    assert not compiled_of(fresh).takes(PassInput(0, [0], [1]), fresh.cache), "nothing is cached yet"
     monkeypatch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
-    assert not few.takes(PassInput(0, [9], [1]), cache)
+    assert not compiled.takes(PassInput(0, [9], [1]), cache)
 
 
 def test_half_precision_has_none() -> None:
-    assert few_of(model_of(random_module("llama").bfloat16()).decoder(1, 8)) is None
+    assert compiled_of(model_of(random_module("llama").bfloat16()).decoder(1, 8)) is None
 
 
 def served(rounds: int, gamma: int = 1) -> Engine:
@@ -264,5 +268,5 @@ def test_what_a_draft_cost_is_kept_when_its_weights_are_loaded_anew() -> None:
     decoder, surface = engine.drafter.decoder, engine.costs._draft
     decoder.forward = random_pair("llama", noise=0.1).draft.decoder(1, 8).forward
     engine.step()
-    assert few_of(decoder).trusted
+    assert compiled_of(decoder).trusted
     assert engine.costs._draft is surface
