@@ -44,14 +44,15 @@ WORTH_COMPILING = 128
 
 def compile_parts() -> Any:
     """Import :mod:`osd.kernels.llama` and call its functions over a token of eight numbers."""
-    from osd.kernels import llama as parts
+    from osd.kernels import llama
 
+    parts: Any = llama
     apart(parts.run_layer, "osd.models.llama_forward_compiled:compile_parts")
     number, none, norm = np.float32(1), np.empty(0, np.float32), np.ones(8, np.float32)
     token, mixed, both = (np.ones((1, size), np.float32) for size in (8, 24, 16))
     square, qkv, gate_up = (np.ones((8, size), np.float32) for size in (8, 24, 16))
     kept = np.ones((2, 1, 1, 8), np.float32)
-    attention: tuple[Any, ...] = of_rows(0, [0], [1], 1), (token, token), (none, none), number, number, *kept
+    attention = of_rows(0, [0], [1], 1), (token, token), (none, none), number, number, *kept
     parts.look_back(mixed, *attention, token.copy())
     parts.add_and_norm(token.copy(), token, norm, number, token.copy())
     parts.gate(both, token.copy())
