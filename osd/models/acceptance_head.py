@@ -25,9 +25,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from osd.models.llama_forward_compiled import array_of
+from osd.models.llama_forward_compiled import Acceptance, array_of
 from osd.models.pair import Model
-from osd.verification.compiled_sampling import Acceptance
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.settings import ServeSettings
 from storage.versions.weights import HEAD_CONFIG, digest_of, servable_files

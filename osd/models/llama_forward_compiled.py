@@ -27,6 +27,8 @@ from osd.models.kv_cache import RaggedCache, RaggedLayer
 log = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
+Acceptance = tuple[Array, Array, Array]
+"""An acceptance head, float32: matrices (L, D, D), biases (L, D), and the D weights and the bias of its output."""
 
 MOST_TOKENS = 48
 """Tokens of a pass; the tokens of a row had better attend together where there are more."""

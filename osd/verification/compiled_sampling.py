@@ -19,15 +19,13 @@ from torch import Tensor
 from osd.kernels.compile_background import InBackground
 from osd.kernels.compile_subprocess import apart
 from osd.logits import RaggedLogits
-from osd.models.llama_forward_compiled import WORTH_COMPILING, Array
+from osd.models.llama_forward_compiled import WORTH_COMPILING, Acceptance
 from osd.verification.warping import Warp
 
 MOST_NUMBERS = 1 << 20
 """Most logits of a call: over more, PyTorch's threads gain what it loses between operations."""
 
 
-Acceptance = tuple[Array, Array, Array]
-"""An acceptance head, float32: matrices (L, D, D), biases (L, D), and the D weights and the bias of its output."""
 NO_ACCEPTANCE: Acceptance = (np.empty((0, 1, 1), np.float32), np.empty((0, 1), np.float32), np.empty(0, np.float32))
 
 
