@@ -7,13 +7,12 @@ than it does anyway.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from osd.drafters.model_free import TAIL
-from osd.drafters.ngram.service.shared import shared_requests
 from osd.drafters.ngram.table import Table
 from storage.errors import SegmentDamaged
 from storage.records import RequestSamples
@@ -79,6 +78,14 @@ class Refill:
                 learn(table, request)
         except SegmentDamaged as error:
             log.warning("%s", error, extra={"action": "table_refill"})
+
+
+def shared_requests(samples: SampleStore, ids: Sequence[str], vocabulary: int) -> list[RequestSamples]:
+    """Return those of the kept requests, in their order, that a server may draft from for everybody: of tenants that
+    share; without forgotten ones and those of another tokenizer. Raises SegmentDamaged, StoreError."""
+    found = samples.without_forgotten(samples.read(ids))
+    shares = {tenant: samples.tenants.get(tenant).share for tenant in {request.tenant for request in found}}
+    return [request for request in found if shares[request.tenant] and request.tokens.max(initial=0) < vocabulary]
 
 
 def learn(table: Table, request: RequestSamples) -> None:
