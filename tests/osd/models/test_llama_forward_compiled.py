@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers as tf
-from osd.models.forward import Forward
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -18,6 +17,7 @@ from osd.engine.engine import Engine
 from osd.kernels.compile_background import InBackground
 from osd.models.compiled_inputs import PassInput
 from osd.models.decoder import Decoder
+from osd.models.forward import Forward
 from osd.models.kv_cache import RaggedCache
 from osd.models.llama_forward import LeanDecoder, lean_forward
 from osd.models.llama_forward_compiled import MOST_ALONE, MOST_TOKENS, CompiledPass
