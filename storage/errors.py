@@ -192,7 +192,7 @@ class CannotServeRagged(PairError):
 
 
 class CannotServeTrees(PairError):
-    """{model}: {reason} It serves chains; set serve.drafter = causal."""
+    """{model}: {reason} It serves chains; set drafters.kind = causal."""
 
 
 class BadProposal(PairError):

@@ -72,7 +72,7 @@ class Request:
     language: str | None = None
     """The prompt's language if the caller knows it, ISO 639-1 (else 639-3); it overrides detection."""
     gamma: int | None = None
-    """Draft length for every round, at most ``serve.gamma_max``; None leaves it to the controller."""
+    """Draft so many tokens every round, at most ``gamma.max``; None leaves it to the controller."""
     id: str = field(default_factory=new_id)
 
 

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from storage import records
 from storage.access.tenants import usable_for
 from storage.errors import NotFound, UnknownDraft, WrongState
-from storage.privacy_settings import EVERYTHING, PrivacySettings
 from storage.records import RunState, TrainingRun
 from storage.replay.sample_index import IS_WAITING, chunks, oldest, routes_of
+from storage.settings import EVERYTHING, PrivacySettings
 from storage.sql.database import Database
 from storage.sql.drivers import plain
 from storage.sql.leases import end_expired, free_requests, known_drafts, lock_draft, require_lease

@@ -33,7 +33,6 @@ from storage.files.cipher import open_cipher
 from storage.files.files import make_folder, writing
 from storage.forget import Forgetter
 from storage.outcomes.outcomes import OutcomeStore
-from storage.privacy_settings import EVERYTHING, PrivacySettings
 from storage.replay.keeper import RetentionKeeper
 from storage.replay.samples import SampleStore
 from storage.replay.segment_place import SegmentPlace, segment_place
@@ -42,7 +41,7 @@ from storage.routes.examples import ExampleShelf
 from storage.routes.proposals import ProposalLedger
 from storage.routes.routes import RouteTable
 from storage.runs import RunLedger
-from storage.settings import Settings
+from storage.settings import EVERYTHING, PrivacySettings, Settings
 from storage.sql.announce import Announcer
 from storage.sql.database import Database
 from storage.sql.suspects import SuspectList

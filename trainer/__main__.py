@@ -145,7 +145,7 @@ def head(
 ) -> None:
     """Train an acceptance head for a draft offline, as the SpecDec++ paper: answer, mix, train.
 
-    `serve.gamma_head` names the folder to the servers. `[learn]` head_depth, head_reject_weight and
+    `gamma.specdecpp.head` names the folder to the servers. `[learn]` head_depth, head_reject_weight and
     head_learning_rate hold here too.
     """
     from osd.models.pair import load_pair

@@ -16,7 +16,7 @@ from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair
 from osd.verification.compiled_sampling import CHOOSING
 from storage.records import Request
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 Tokens = tuple[int, ...]
 Decode = Callable[[Sequence[Tokens]], list[list[int]]]
@@ -45,7 +45,7 @@ def wait_for_compiled() -> None:
         compiled.wait()
 
 
-def osd_contender(name: str, pair: Pair, settings: ServeSettings, new_tokens: int) -> Contender:
+def osd_contender(name: str, pair: Pair, settings: Settings, new_tokens: int) -> Contender:
     """osd's engine; it lives on between calls, as a server's does, so what it learned of costs stays."""
     wait_for_compiled()
     engine = Engine(pair, settings)
@@ -55,7 +55,7 @@ def osd_contender(name: str, pair: Pair, settings: ServeSettings, new_tokens: in
         done = {completion.request.id: list(completion.tokens) for completion in engine.run(asked)}
         return [done[request.id] for request in asked]
 
-    return Contender(name, settings.max_batch, decode)
+    return Contender(name, settings.serve.max_batch, decode)
 
 
 def plain_contender(pair: Pair, batch: int, new_tokens: int) -> Contender:

@@ -92,12 +92,12 @@ def _recording(costs: dict[str, RecordingCost]) -> dict[str, Any]:
 def _contenders(pair: Pair, settings: Settings, batches: Sequence[int], new_tokens: int) -> dict[str, Contender]:
     found: dict[str, Contender] = {}
     for batch in batches:
-        serve = settings.serve.model_copy(update={"max_batch": batch})
-        alone = serve.model_copy(update={"gamma": "fixed", "gamma_initial": 0})
-        found[f"osd@{batch}"] = osd_contender("osd", pair, serve, new_tokens)
+        own = settings.changed(serve={"max_batch": batch})
+        alone = own.changed(gamma={"rule": "fixed", "initial": 0})
+        found[f"osd@{batch}"] = osd_contender("osd", pair, own, new_tokens)
         found[f"target_alone@{batch}"] = osd_contender("target_alone", pair, alone, new_tokens)
-        if has_draft(pair) and serve.drafter == "causal":
-            blended = serve.model_copy(update={"drafter": "blended"})
+        if has_draft(pair) and own.drafters.kind == "causal":
+            blended = own.changed(drafters={"kind": "blended"})
             found[f"osd_blended@{batch}"] = osd_contender("osd_blended", pair, blended, new_tokens)
         found[f"plain@{batch}"] = plain_contender(pair, batch, new_tokens)
         if has_draft(pair) and batch == batches[0]:  # soon after what they are compared with

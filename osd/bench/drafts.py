@@ -109,17 +109,16 @@ def bench_drafts(
     Raises PairError, StoreError, BadSetting.
     """
     pair = load_pair(target, drafts[0], device=settings.serve.device, dtype=settings.serve.dtype)
-    serve = settings.serve.model_copy(update={"max_batch": 1, "record": "off"})
     with TemporaryDirectory(prefix="osd-bench-") as folder:
-        storage = settings.storage.model_copy(update={"directory": Path(folder), "url": None})
-        own = settings.model_copy(update={"storage": storage, "serve": serve})
+        storage = {"directory": Path(folder), "url": None}
+        own = settings.changed(storage=storage, serve={"max_batch": 1, "record": "off"})
         with open_store(own) as store:
             names = _register(store, pair, drafts, segments)
             with serving(pair, own, store) as engine:
                 _wait_for(engine, names)
                 bench = Bench(engine, names, max_new_tokens)
                 _run(bench, segments, warm_up, report)
-                return _summary(bench, settings.serve.gamma_max)
+                return _summary(bench, settings.gamma.max)
 
 
 def _register(store: Store, pair: Pair, drafts: Sequence[str], segments: Sequence[Segment]) -> list[str]:

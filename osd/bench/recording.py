@@ -119,12 +119,12 @@ def recording_cost(
     """Decode so many pairs of turns; prompts come round again when they are all used."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-")))
-        keep = settings.storage.model_copy(update={"directory": folder, "url": None, **ONLY_WHEN_ASKED})
-        changed = settings.model_copy(update={"storage": keep})
+        keep = {"directory": folder, "url": None, **ONLY_WHEN_ASKED}
+        changed = settings.changed(storage=keep)
         store = stack.enter_context(open_store(changed))
         recorder = stack.enter_context(closing(Recorder(store, changed, "bench")))
         recorder.reducer.wait()  # what is compiled once is no part of what decoding costs
-        engine = Engine(pair, settings.serve.model_copy(update={"max_batch": batch}))
+        engine = Engine(pair, settings.changed(serve={"max_batch": batch}))
         turns = _Turns(engine, recorder, settings, (Request(p, max_new_tokens=new_tokens) for p in cycle(prompts)))
         turns.take(WARM)
         begun = recorder.seconds, recorder.seconds_beside

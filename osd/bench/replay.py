@@ -48,10 +48,10 @@ class Stopwatch:
 def bench_replay(settings: Settings, positions: int, folder: Path | None, report: Report) -> dict[str, Any]:
     """The figures that the command prints as its last line. The store is made in ``folder``, and removed afterwards."""
     with TemporaryDirectory(prefix="osd-bench-", dir=folder) as made:
-        storage = settings.storage.model_copy(update={"directory": Path(made), "url": None, "holdout": 0.0})
-        with open_store(settings.model_copy(update={"storage": storage})) as store:
+        own = settings.changed(storage={"directory": Path(made), "url": None, "holdout": 0.0})
+        with open_store(own) as store:
             count = -(-positions // POSITIONS)
-            ingested = fill(store, count, storage.top_k, storage.flush_requests, report)
+            ingested = fill(store, count, own.storage.top_k, own.storage.flush_requests, report)
             _register(store, Path(made) / "model")
             return ingested | _claim_and_read(store, settings.learn.max_requests) | _scattered(store, count) | (
                 _purge(store, count)

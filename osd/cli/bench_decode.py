@@ -40,8 +40,8 @@ def decode(
 
     from osd.bench.decode import bench_decode
 
-    settings = surroundings(ctx).serving(drafter=drafter)
-    pair = choose_pair(settings.serve, target, draft, alone=True).load(settings.serve)
+    settings = surroundings(ctx).drafting(drafter)
+    pair = choose_pair(settings.serve, target, draft, drafter=settings.drafters.kind).load(settings.serve)
     if threads:
         torch.set_num_threads(threads)
     tokens = [encode(pair.tokenizer, text) for text in texts_of(prompts or [], count)]

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from osd.bench.gamma.plan import Plan
     from osd.bench.gamma.result import Results
     from osd.demo.runner.source import Segment
-    from osd.server.start import PairNames
-    from storage.settings import ServeSettings
+    from storage.settings import ServeSettings, Settings
 
 LINE_SECONDS = 20
 """Between two lines of progress where there is no terminal."""
@@ -68,7 +67,7 @@ def gamma(
         bool, typer.Option("--random-draft", help="Also against the target alone with a random draft, and at batch 32.")
     ] = False,
     sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="Also simulate analytic for several history lengths and gamma_max.")
+        bool, typer.Option("--sensitivity", help="Also simulate analytic for several history lengths and gamma.max.")
     ] = False,
     simulate: Annotated[
         Path | None, typer.Option(help="Replay a recording instead of decoding; needs --costs.", metavar="FILE")
@@ -99,21 +98,22 @@ def gamma(
     gammas = numbers(initial_gammas, "--initial-gammas", int, 1)
     plan = Plan(
         target="", draft="", data_sets=(), prompts_digest="", controllers=choose_controllers(controllers),
-        initial=choose_initial(gammas, settings.serve.gamma_initial), gammas=gammas,
+        initial=choose_initial(gammas, settings.gamma.initial), gammas=gammas,
         temperatures=numbers(temperatures, "--temperatures", float, 0.0),
         batches=numbers(batch_sizes, "--batch-sizes", int, 1),
         count=count, max_tokens=max_tokens, turns=turns, mix=mix, random_draft=random_draft,
-        head=str(settings.serve.gamma_head) if settings.serve.gamma_head else None,
+        head=str(head) if (head := settings.gamma.specdecpp.head) else None,
     )  # fmt: skip
     there = out or new_folder("bench-gamma")
-    serve = settings.serve if threads is None else settings.serve.model_copy(update={"threads": threads})
+    if threads is not None:
+        settings = settings.changed(serve={"threads": threads})
     with _bar(there) as progress:
         insist = controllers != "all"
         if simulate:
-            results, left = _simulate(serve, plan, simulate, costs, insist, sensitivity, there, progress)
+            results, left = _simulate(settings, plan, simulate, costs, insist, sensitivity, there, progress)
         else:
-            names, paths = choose_pair(serve, target, draft), [*(prompts or []), *(files or [])]
-            results, left = _measure(serve, plan, names, paths, seed, insist, sensitivity, there, progress)
+            names, paths = choose_pair(settings.serve, target, draft), [*(prompts or []), *(files or [])]
+            results, left = _measure(settings, plan, names, paths, seed, insist, sensitivity, there, progress)
     line = results.last_line()
     if not json:
         _show(results, line)
@@ -123,7 +123,7 @@ def gamma(
 
 
 def _measure(
-    serve: ServeSettings, plan: Plan, names: PairNames, paths: list[Path], seed: int, insist: bool, sensitivity: bool,
+    settings: Settings, plan: Plan, names: PairNames, paths: list[Path], seed: int, insist: bool, sensitivity: bool,
     out: Path, progress: Bar,
 ) -> Done:  # fmt: skip
     """Load the pair, draw the prompts, measure."""
@@ -131,11 +131,11 @@ def _measure(
     from osd.prompts import encode
 
     plan = replace(plan, target=names.target, draft=names.draft)
-    pair = names.load(serve)
-    segments = _segments(serve, plan, names, paths, seed)
+    pair = names.load(settings.serve)
+    segments = _segments(settings.serve, plan, names, paths, seed)
     tokens = {each.name: [encode(pair.tokenizer, text) for text in each.prompts] for each in segments}
     plan = replace(plan, data_sets=tuple(tokens))
-    return bench_gamma(pair, serve, plan, tokens, out, progress, insist=insist, sensitivity=sensitivity)
+    return bench_gamma(pair, settings, plan, tokens, out, progress, insist=insist, sensitivity=sensitivity)
 
 
 def _segments(serve: ServeSettings, plan: Plan, names: PairNames, paths: list[Path], seed: int) -> list[Segment]:
@@ -153,7 +153,7 @@ def _segments(serve: ServeSettings, plan: Plan, names: PairNames, paths: list[Pa
 
 
 def _simulate(
-    serve: ServeSettings, plan: Plan, path: Path, costs: str | None, insist: bool, sensitivity: bool, out: Path,
+    settings: Settings, plan: Plan, path: Path, costs: str | None, insist: bool, sensitivity: bool, out: Path,
     progress: Bar,
 ) -> Done:  # fmt: skip
     """Read the recording and the costs, replay."""
@@ -168,7 +168,7 @@ def _simulate(
     table, recording = find_costs(costs), read_recording(path)
     tokenizer = load_tokenizer(recording.target) if Path(recording.target).is_dir() else None
     return simulate_gamma(
-        recording, table, serve, plan, out, progress, tokenizer=tokenizer, insist=insist, sensitivity=sensitivity
+        recording, table, settings, plan, out, progress, tokenizer=tokenizer, insist=insist, sensitivity=sensitivity
     )  # fmt: skip
 
 
@@ -251,9 +251,9 @@ def _show(results: Results, line: Mapping[str, Any]) -> None:
 
 
 def _show_sensitivity(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
-    """Table 12 of on-the-fly adaptation: a row a history length, a column a gamma_max."""
+    """Table 12 of on-the-fly adaptation: a row a history length, a column a gamma.max."""
     rows = [{"set": name, "h": h, **rates} for name, by_history in found.items() for h, rates in by_history.items()]
     maxima = [key for key in rows[0] if key not in ("set", "h")]
     columns = [Column(m, f"γ_max {m}", lambda value: f"{value:.1f}", right=True) for m in maxima]
-    title = "analytic, simulated: tokens a second by history length h and gamma_max"
+    title = "analytic, simulated: tokens a second by history length h and gamma.max"
     print_table(rows, [Column("set", "data set", whole=True), Column("h", "h", right=True), *columns], title=title)

@@ -70,7 +70,7 @@ def serve(
 
     settings = surroundings(ctx).settings
     if threads:
-        settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"threads": threads})})
+        settings = settings.changed(serve={"threads": threads})
     settings = leave_a_core(settings)
     pair = choose_pair(settings.serve, target, draft).load(settings.serve)
     limit = row_limit(pair, settings.serve)

@@ -49,7 +49,7 @@ def trees(
 ) -> None:
     """Accept length and tokens a second of every way to draft: look-up, suffixes, n-gram trees, the draft, both.
 
-    accept_length is measured with every tree as deep as it may be, tokens_per_s with serve.gamma in charge. Greedy
+    accept_length is measured with every tree as deep as it may be, tokens_per_s with gamma.rule in charge. Greedy
     texts are compared with the target's own.
 
     Example: `osd bench trees --target ./target --draft ./draft --prompts chat.jsonl --corpus other.jsonl --json`
@@ -59,15 +59,15 @@ def trees(
     if same := {path.resolve() for path in prompts} & {path.resolve() for path in corpus}:
         reason = f"{same.pop()} is among --prompts and --corpus: a table would know the answers"
         raise BadInput(reason=f"{reason}; give other files.")
-    serve = surroundings(ctx).settings.serve
-    pair = choose_pair(serve, target, draft).load(serve)
-    longest = min(serve.max_length, pair.limit) - max_tokens
+    settings = surroundings(ctx).settings
+    pair = choose_pair(settings.serve, target, draft).load(settings.serve)
+    longest = min(settings.serve.max_length, pair.limit) - max_tokens
     data_sets = {_name(path): _some(pair.tokenizer, path, count, longest) for path in prompts}
     columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
         task = bar.add_task("reading", total=None)
         line, files = bench_trees(
-            pair, serve, data_sets, corpus, out, new_tokens=max_tokens, answers=answers, nodes=nodes, depth=depth,
+            pair, settings, data_sets, corpus, out, new_tokens=max_tokens, answers=answers, nodes=nodes, depth=depth,
             sensitivity=sensitivity,
             told=lambda done, total, name: bar.update(task, completed=done, total=total, description=name),
         )  # fmt: skip

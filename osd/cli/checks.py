@@ -193,12 +193,12 @@ def broker(here: Surroundings) -> Iterator[CheckResult]:
 def pair(here: Surroundings) -> Iterator[CheckResult]:
     """Check whether target and draft load and serve together."""
     try:
-        names = choose_pair(here.settings.serve, alone=True)
+        names = choose_pair(here.settings.serve, drafter=here.settings.drafters.kind)
         found = names.load(here.settings.serve)
     except OsdError as error:
         yield CheckResult("pair", BROKEN, str(error), "set serve.target and serve.draft")
         return
-    yield from trees(found, here.settings.serve.drafter)
+    yield from trees(found, here.settings.drafters.kind)
     named = "the one that ships with osd" if names.shipped else f"{names.target} with {names.draft or 'no draft model'}"
     yield CheckResult("pair", OK, f"{named}: {found.vocab_size} tokens, {found.limit} positions")
 
@@ -211,7 +211,7 @@ def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:
         check_model(pair.target)
     except OsdError as error:
         yield CheckResult(
-            "trees", WARNING if drafter == "causal" else BROKEN, str(error), "leave serve.drafter at causal"
+            "trees", WARNING if drafter == "causal" else BROKEN, str(error), "leave drafters.kind at causal"
         )
         return
     yield CheckResult("trees", OK, "the target checks drafts that branch")

@@ -28,13 +28,11 @@ class Surroundings:
         """The settings. Raises BadSetting."""
         return load_settings(self.config)
 
-    def serving(self, **changed: object) -> Settings:
-        """Apply options of the command line to the ``serve`` settings and return the settings; None changes nothing.
-
-        Raises BadSetting.
-        """
-        if said := {name: value for name, value in changed.items() if value is not None}:
-            self.settings = load_settings(self.config, serve=said)
+    def drafting(self, kind: str | None) -> Settings:
+        """The settings, from now on with the drafter that an option of the command line names; None names none. Raises
+        BadSetting."""
+        if kind is not None:
+            self.settings = load_settings(self.config, drafters={"kind": kind})
         return self.settings
 
     @contextmanager

@@ -49,7 +49,7 @@ def generate(
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Makes drawing repeatable with serve.gamma = fixed; goodput, the default, measures time.",
+            help="Makes drawing repeatable with gamma.rule = fixed; goodput, the default, measures time.",
             metavar="N",
             rich_help_panel=SAMPLING,
         ),
@@ -81,7 +81,8 @@ def generate(
     here = surroundings(ctx)
     if (prompt is None) == (prompts is None):
         raise typer.BadParameter("give either a prompt or --prompts FILE")
-    names = choose_pair(here.serving(drafter=drafter).serve, target, draft, alone=True)
+    settings = here.drafting(drafter)
+    names = choose_pair(settings.serve, target, draft, drafter=settings.drafters.kind)
     wish = Wish(Sampling(temperature, top_k, top_p, seed), max_tokens, tuple(stop or ()), raw, route, tenant, learn)
     source = prompts or one(prompt or "")
     with ExitStack() as stack:
@@ -114,7 +115,7 @@ def start(stack: ExitStack, here: Surroundings, names: PairNames, *, learn: bool
     if store is None:
         from osd.engine.engine import Engine
 
-        return Engine(pair, here.settings.serve)
+        return Engine(pair, here.settings)
     from osd.engine.session import serving
 
     return stack.enter_context(serving(pair, here.settings, store))

@@ -75,7 +75,7 @@ class PromptBatch:
         """Serve all prompts; afterwards ``failed`` counts those that could not be served."""
         items = iter(source)
         while True:
-            while len(self._prompts) < self.engine.settings.max_batch and (item := next(items, None)) is not None:
+            while len(self._prompts) < self.engine.settings.serve.max_batch and (item := next(items, None)) is not None:
                 self._submit(item)
             if not self.engine.busy:
                 return

@@ -33,7 +33,7 @@ DrafterOption = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Who drafts. With trigram or lookup a target alone is enough. Default: serve.drafter.",
+        help="Who drafts. With trigram or lookup a target alone is enough. Default: drafters.kind.",
     ),
 ]
 PromptsOption = Annotated[

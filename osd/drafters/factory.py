@@ -1,58 +1,122 @@
-"""Makes the drafter that the settings name."""
+"""Drafters by name: osd's own, and those that installed packages bring by the entry point group ``osd.drafters``.
+
+How to add one: docs/extending.md.
+"""
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
 
 from osd.drafters.base import Drafting
 from osd.drafters.mixed import MixedDrafter
 from osd.drafters.model_free import LookupProposer, TableProposer
 from osd.drafters.pool import DraftPool
 from osd.drafters.tree import Proposer, TreeDrafter
+from osd.gamma import RULES
 from osd.models.decoder import Decoder
-from osd.models.pair import Model
+from osd.models.pair import CHAINS, Model
 from osd.models.tree_check import check_model
-from storage.settings import ServeSettings
+from storage.errors import BadSetting
+from storage.settings import Registry, Section, Settings
 
-SIZED = ("analytic", "goodput")
-"""Gamma rules that weigh costs; with them trees have the nodes that are worth their cost, with others all."""
+
+@dataclass(frozen=True, slots=True)
+class DraftingParts:
+    """What a drafter is made of."""
+
+    settings: Settings
+    pool: DraftPool
+    """The drafts in memory; without a draft model they seat rows and draft nothing."""
+    target: Decoder
+    """Has the cache that drafted tokens go to."""
+    proposer: Proposer | None
+    """Who names tokens beside or in place of the drafts."""
+
+
+def _alone(parts: DraftingParts) -> Drafting:
+    return _tree(TreeDrafter, parts)
+
+
+def _mixed(parts: DraftingParts) -> Drafting:
+    return _tree(MixedDrafter, parts)
+
+
+def _blended(parts: DraftingParts) -> Drafting:
+    from osd.drafters.blended import BlendedDrafter, Remembering
+
+    return BlendedDrafter(parts.pool, cast(Remembering, parts.proposer))
+
+
+def _tree(kind: type[TreeDrafter], parts: DraftingParts) -> Drafting:
+    assert parts.proposer is not None
+    sized = RULES.entry(parts.settings.gamma.rule).weighs_costs
+    return kind(parts.pool, parts.proposer, parts.settings.drafters.tree_nodes, parts.target, sized=sized)
+
+
+def _trigram(settings: Settings, _: Section) -> Proposer:
+    from osd.drafters.ngram.maker import DraftMaker, MakerSettings  # brings Numba
+    from osd.drafters.ngram.table import Table, TableSettings
+
+    table = Table(TableSettings(settings.ngram.order, settings.ngram.memory_mb << 20))
+    return TableProposer("trigram", DraftMaker(table, MakerSettings(threads=settings.serve.threads)))
+
+
+def _lookup(settings: Settings, _: Section) -> Proposer:
+    from osd.drafters.ngram.lookup import PromptLookup  # brings Numba
+
+    return LookupProposer("lookup", PromptLookup())
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterKind:
+    """A value of ``drafters.kind``: an entry of the registry below, or of a third party's package."""
+
+    propose: Callable[[Settings, Any], Proposer] | None = None
+    """Makes a proposer that begins with nothing, of all settings and the kind's own table as ``settings`` has checked
+    it. None: the drafts alone, or with another kind's proposer."""
+    settings: type[Section] = Section
+    """The settings in ``[drafters.NAME]``; left out: there are none."""
+    drafting: Callable[[DraftingParts], Drafting] = _alone
+    """Puts drafts and proposer together; left out: the proposer alone drafts, in trees."""
+
+
+DRAFTERS: Mapping[str, DrafterKind] = {
+    "causal": DrafterKind(drafting=lambda parts: parts.pool),
+    "blended": DrafterKind(drafting=_blended),
+    "trigram": DrafterKind(_trigram),
+    "lookup": DrafterKind(_lookup),
+    "mixed": DrafterKind(drafting=_mixed),
+}
+"""The drafters that ship with osd."""
+KINDS = Registry("drafters", "drafters.kind", "osd.drafters", DrafterKind, DRAFTERS)
 
 
 def make_drafting(
-    model: Model, serve: ServeSettings, pool: DraftPool, target: Decoder, proposer: Proposer | None = None
+    model: Model, settings: Settings, pool: DraftPool, target: Decoder, proposer: Proposer | None = None
 ) -> Drafting:
-    """Return the pool, a proposer alone, or both, as ``serve.drafter`` says. ``model`` is the target, ``target`` its
-    decoder.
-
-    Raises CannotServeTrees.
-    """
-    name = proposer_name(serve)
-    if name is None:
-        return pool
-    if serve.drafter != "blended":
+    """Returns the drafter of ``drafters.kind``. ``model`` is the target, ``target`` its decoder; ``proposer`` takes the
+    place of the one that the settings name. Raises BadSetting and CannotServeTrees."""
+    KINDS.require_known(settings.drafters)
+    kind, name = KINDS.entry(settings.drafters.kind), proposer_name(settings)
+    if settings.drafters.kind not in CHAINS:
         check_model(model)
-    proposer = proposer or make_proposer(name, serve)
-    if serve.drafter == "blended":
-        from osd.drafters.blended import BlendedDrafter, Remembering
-
-        return BlendedDrafter(pool, cast(Remembering, proposer))
-    kind = MixedDrafter if serve.drafter == "mixed" else TreeDrafter
-    return kind(pool, proposer, serve.tree_nodes, target, sized=serve.gamma in SIZED)
+    if proposer is None and name is not None:
+        proposer = make_proposer(name, settings)
+    return kind.drafting(DraftingParts(settings, pool, target, proposer))
 
 
-def proposer_name(serve: ServeSettings) -> str | None:
-    """Return the name of what proposes tokens; None where drafts are the draft model's alone."""
-    return {"causal": None, "blended": "trigram", "mixed": serve.branches}.get(serve.drafter, serve.drafter)
+def proposer_name(settings: Settings) -> str | None:
+    """Returns who proposes tokens; None where drafts are the draft's alone."""
+    kind = settings.drafters.kind
+    return {"causal": None, "blended": "trigram", "mixed": settings.drafters.branches}.get(kind, kind)
 
 
-def make_proposer(name: str, serve: ServeSettings) -> Proposer:
-    """Make a proposer that begins with nothing; Numba is loaded only for one that is asked for."""
-    if name == "trigram":
-        from osd.drafters.ngram.maker import DraftMaker, MakerSettings
-        from osd.drafters.ngram.table import Table, TableSettings
-
-        table = Table(TableSettings(serve.table_order, serve.table_mb << 20))
-        return TableProposer(name, DraftMaker(table, MakerSettings(threads=serve.threads)))
-    from osd.drafters.ngram.lookup import PromptLookup
-
-    return LookupProposer(name, PromptLookup())
+def make_proposer(name: str, settings: Settings) -> Proposer:
+    """Returns a proposer that begins with nothing; Numba is loaded for those that ask for one. Raises BadSetting."""
+    key = "drafters.branches" if settings.drafters.kind == "mixed" else "drafters.kind"
+    propose = KINDS.entry(name, key).propose
+    if propose is None:
+        raise BadSetting(source="settings", key=key, reason=f"{name!r} proposes nothing beside a draft")
+    return propose(settings, KINDS.table(name, settings.drafters))

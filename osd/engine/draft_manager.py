@@ -14,7 +14,7 @@ from osd.models.pair import Pair, row_length
 from osd.models.target_only import has_draft, require_drafter
 from router.throughput import Costs
 from storage.records import DEFAULT_DRAFT
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 UNVERSIONED = "unversioned"
 """The draft version of an engine that has no store."""
@@ -49,17 +49,15 @@ class PassCosts:
 class DraftManager:
     """Manages the drafts of one engine: lets newer versions in and others go. Used by the engine's thread."""
 
-    def __init__(self, pair: Pair, serve: ServeSettings, swap: Swap | None, heads: HeadSwap | None) -> None:
-        """Build the pool with the pair's own draft.
-
-        Raises HeadNotLoaded and HeadMismatch for ``serve.gamma_head``, where ``heads`` does not bring another, and
-        NeedsDraft.
-        """
-        require_drafter(pair, serve)
+    def __init__(self, pair: Pair, settings: Settings, swap: Swap | None, heads: HeadSwap | None) -> None:
+        """Raises HeadNotLoaded and HeadMismatch for ``gamma.specdecpp.head``, where ``heads`` does not bring another,
+        and NeedsDraft."""
+        require_drafter(pair, settings)
         self.swap, self.heads = swap, heads
-        self.pool = DraftPool(_first_seat(pair, serve, swap), pair.vocab_size, CostModel())
-        self.pool.head = None if heads else head_in_settings(serve, pair.draft)
-        self.residence = DraftResidency(self.pool, serve.draft_memory_mb and serve.draft_memory_mb << 20)
+        self.pool = DraftPool(_first_seat(pair, settings, swap), pair.vocab_size, CostModel())
+        self.pool.head = None if heads else head_in_settings(settings.gamma, pair.draft)
+        memory_mb = settings.serve.draft_memory_mb
+        self.residence = DraftResidency(self.pool, memory_mb and memory_mb << 20)
         self._put_off: dict[str, int] = {}
         """Drafts that found no room, each with the count of idled drafts at that time."""
         if self.ready:
@@ -107,12 +105,12 @@ class DraftManager:
         return self.residence.memory()
 
 
-def _first_seat(pair: Pair, serve: ServeSettings, swap: Swap | None) -> LoadedDraft:
-    """Return the pair's own draft, with a cache for a whole batch; the null drafter where the pair has none."""
+def _first_seat(pair: Pair, settings: Settings, swap: Swap | None) -> LoadedDraft:
+    """The pair's own draft, with a cache for a whole batch; nobody where the pair has none."""
     if not has_draft(pair):
         return LoadedDraft(DEFAULT_DRAFT, UNVERSIONED, Nobody(pair.device))
     body = DraftModel(
-        pair.draft.decoder(serve.max_batch, row_length(pair, serve)), pair.vocab_size, name=None,
+        pair.draft.decoder(settings.serve.max_batch, row_length(pair, settings)), pair.vocab_size, name=None,
         base=swap.root.digest if swap else None, weight_bytes=weight_bytes(pair.draft.module), limit=pair.draft.limit,
     )  # fmt: skip
     return LoadedDraft(swap.draft, swap.root.id, body) if swap else LoadedDraft(DEFAULT_DRAFT, UNVERSIONED, body)

@@ -39,7 +39,7 @@ from router.base import Router
 from router.fixed import FixedRouter
 from storage.errors import BadRequest
 from storage.records import Request, Round
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 __all__ = ["UNVERSIONED", "Engine", "EngineStats"]
 
@@ -53,7 +53,7 @@ class Engine:
     def __init__(
         self,
         pair: Pair,
-        settings: ServeSettings,
+        settings: Settings,
         *,
         router: Router | None = None,
         recorder: Recorder | None = None,
@@ -63,22 +63,22 @@ class Engine:
     ) -> None:
         """Wire the parts. ``heads`` and ``proposer`` take the place of those that the settings name.
 
-        Raises BadSetting when the gamma rule's settings do not fit together, HeadNotLoaded, HeadMismatch and
-        CannotServeTrees.
+        Raises BadSetting for a rule or a drafter that there is not, or whose settings are wrong, HeadNotLoaded,
+        HeadMismatch and CannotServeTrees.
         """
         self.pair, self.settings = pair, settings
-        self.limit = row_limit(pair, settings)
+        self.limit = row_limit(pair, settings.serve)
         self.recorder, self.swap, self.heads = recorder, swap, heads
         self.draft_manager = DraftManager(pair, settings, swap, heads)
         self.drafter = self.draft_manager.pool
         self.admission = AdmissionQueue(pair, router or FixedRouter(), self.limit, self.draft_manager.want)
-        self.planner = make_planner(settings, self.costs)
+        self.planner = make_planner(settings.gamma, self.costs)
         self.pass_costs = PassCosts(self.drafter)
         """What passes cost, for routers."""
         self.stats = EngineStats()
-        self.target = pair.target.decoder(settings.max_batch, row_length(pair, settings))
-        self.reading = PrefillQueue(self.admission, self.target, settings, self.stats)
-        self.drafter.read_as(settings)
+        self.target = pair.target.decoder(settings.serve.max_batch, row_length(pair, settings))
+        self.reading = PrefillQueue(self.admission, self.target, settings.serve, self.stats)
+        self.drafter.read_as(settings.serve)
         self.drafting = make_drafting(pair.target, settings, self.drafter, self.target, proposer)
         self.shadow = Shadow(self.drafter, self.router)
         self.ending = Ending(pair.tokenizer, pair.eos_ids)
@@ -86,8 +86,8 @@ class Engine:
         self.rows: list[SequenceState] = []
         self._ended: list[RequestOutput] = []
         self._clock = Clock(pair.device)
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
+        if settings.serve.threads:
+            torch.set_num_threads(settings.serve.threads)
 
     @property
     def router(self) -> Router:
@@ -110,8 +110,8 @@ class Engine:
 
     @property
     def room(self) -> int:
-        """Number of requests that can come without having to wait."""
-        return self.settings.max_batch - len(self.rows) - len(self.reading.rows)
+        """Requests that may come without having to wait."""
+        return self.settings.serve.max_batch - len(self.rows) - len(self.reading.rows)
 
     @property
     def draft_version(self) -> str:
@@ -185,7 +185,7 @@ class Engine:
     def _controller(self, row: SequenceState) -> GammaController:
         gamma = row.request.gamma
         if gamma is not None:
-            return self.planner.fixed(min(gamma, self.settings.gamma_max))
+            return self.planner.fixed(min(gamma, self.settings.gamma.max))
         return self.planner.controller(row.route, self.drafter.costs_beside(row))
 
     def _measure(self, rows: int, draft: Draft, clock: Clock) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from osd.drafters.ngram.service.make import proposer_of
 from osd.engine.engine import Engine
 from osd.engine.load_report import Beacon, load_folder
-from osd.gamma.rules.specdecpp import needs_head
+from osd.gamma import needs_head
 from osd.hotswap.drafts import HeadSwap, Swap
 from osd.models.pair import Model, Pair
 from osd.models.target_only import has_draft, require_drafter
@@ -36,19 +36,19 @@ def serving(
     ``draft`` is what the pair's draft is called in the store: the default draft. The drafts of other routes are loaded
     from the store as they are needed. ``router`` sends requests to routes; without one it is that of the settings.
     Where the pair has no draft model, no draft of the store is loaded either. Raises NeedsDraft, StoreError when the
-    store's draft of that name started from other weights, HeadNotLoaded or HeadMismatch for ``serve.gamma_head``, and
-    the errors of the files that the router reads.
+    store's draft of that name started from other weights, HeadNotLoaded or HeadMismatch for ``gamma.specdecpp.head``,
+    and what is wrong with the files that the router reads.
     """
     worker = f"{socket.gethostname()}:{os.getpid()}"
     store.sweep()  # what a killed process left half-done
     with ExitStack() as stack:
-        require_drafter(pair, settings.serve)
+        require_drafter(pair, settings)
         swap = heads = None
         if has_draft(pair):
             pair = replace(pair, draft=in_folder(pair.draft))
             swap = Swap(store, draft, pair, settings, worker)
             stack.callback(swap.close)
-        if needs_head(settings.serve):
+        if needs_head(settings.gamma):
             heads = HeadSwap(store, draft, pair.draft, settings, worker)
             stack.callback(heads.close)
         recorder = Recorder(store, settings, worker, pair.tokenizer)
@@ -57,9 +57,9 @@ def serving(
         if router is None:
             router = make_router(store, settings, lambda name: _costs(known, name))
             stack.callback(router.close)
-        proposer = stack.enter_context(proposer_of(pair, settings.serve, store))
+        proposer = stack.enter_context(proposer_of(pair, settings, store))
         known.append(
-            Engine(pair, settings.serve, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer)
+            Engine(pair, settings, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer)
         )
         load_report = Beacon(load_folder(store.directory), lambda: _load(known[0]))
         stack.callback(load_report.close)
@@ -72,8 +72,8 @@ def _load(engine: Engine) -> tuple[bool, int, int]:
 
 
 def _costs(known: Sequence[Engine], draft: str) -> Costs | None:
-    """Return what the engine has measured of a draft; None before there is an engine."""
-    return known[0].pass_costs.of(draft, known[0].settings.gamma_max) if known else None
+    """What the engine has measured of a draft; None before there is an engine."""
+    return known[0].pass_costs.of(draft, known[0].settings.gamma.max) if known else None
 
 
 def in_folder(model: Model) -> Model:

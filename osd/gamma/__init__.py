@@ -1,1 +1,10 @@
-"""Draft length: the rules that choose gamma, and the costs they weigh."""
+"""Gamma rules: how many tokens to draft before the target looks. No torch here."""
+
+from osd.gamma.base import CostModel, GammaController, GammaRule, Go, Observation, RowGamma, Signal
+from osd.gamma.factory import CONTROLLERS, RULES, make_controller, make_pace, needs_head
+from osd.gamma.planner import GammaPlanner
+
+__all__ = [
+    "CONTROLLERS", "RULES", "CostModel", "GammaController", "GammaRule", "Go", "Observation", "GammaPlanner", "RowGamma",
+    "Signal", "make_controller", "make_pace", "needs_head",
+]  # fmt: skip

@@ -13,16 +13,18 @@ rules look at one request at a time: they are a RowGamma and a :class:`RowByRow`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Literal, Protocol
 
 from osd.gamma.costs.model import CostModel
+from storage.settings import GammaSettings, Section
 
 __all__ = [
     "CostModel",
     "GammaController",
+    "GammaRule",
     "Go",
     "Observation",
     "RowByRow",
@@ -145,3 +147,18 @@ class RowByRow(Settled):
         if self.signal == "none":
             return super().should_continue(rows, drafted, signals)
         return [row.keep_drafting(signal) for row, signal in zip(rows, signals, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class GammaRule:
+    """A value of ``gamma.rule``: an entry of the registry in :mod:`osd.gamma.factory`, or what a third party's package
+    brings."""
+
+    make: Callable[[GammaSettings, Any, CostModel], GammaController]
+    """Makes a controller of ``[gamma]``, the rule's own table as ``settings`` has checked it, and what passes cost."""
+    settings: type[Section] = Section
+    """The settings in ``[gamma.NAME]``; left out: there are none."""
+    weighs_costs: bool = False
+    """Whether it weighs what passes cost. Trees then have the nodes that are worth their cost, with other rules all."""
+    needs_head: bool = False
+    """Whether it asks the draft's acceptance head (its signal is ``acceptance``): one is loaded, and trained."""

@@ -1,4 +1,4 @@
-"""Gamma rules: how many tokens to draft before the target verifies. No torch here.
+"""Gamma rules by name: osd's own, and those that installed packages bring by the entry point group ``osd.gamma``.
 
 =================  ==================================================================================
 ``goodput``        the most tokens a second of the whole batch; osd's own
@@ -15,15 +15,15 @@
 ``specdecpp``      until a token was probably refused, by the draft's trained acceptance head
 =================  ==================================================================================
 
-Equations, schedule and settings: docs/gamma.md.
+Equations, schedule and settings: docs/gamma.md; how to add one: docs/extending.md.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from osd.gamma.base import CostModel, GammaController, Go, Observation, RowGamma, Signal
+from osd.gamma.base import CostModel, GammaController, GammaRule
 from osd.gamma.goodput.goodput import GoodputController
 from osd.gamma.planner import GammaPlanner
 from osd.gamma.rules.analytic import AnalyticController
@@ -37,125 +37,85 @@ from osd.gamma.rules.moving_average import MovingAverageController
 from osd.gamma.rules.q_learning import QLearningController
 from osd.gamma.rules.specdecpp import SpecDecController
 from storage.errors import BadSetting
-from storage.settings import ServeSettings
-
-__all__ = [
-    "CONTROLLERS",
-    "CostModel",
-    "GammaController",
-    "GammaPlanner",
-    "Go",
-    "Observation",
-    "RowGamma",
-    "Signal",
-    "make_controller",
-    "make_planner",
-]  # fmt: skip
+from storage.settings import GammaSettings, Registry
+from storage.settings.gamma import (
+    AnalyticSettings,
+    ConfidenceSettings,
+    GammaTunePlusSettings,
+    GammaTuneSettings,
+    QLearningSettings,
+    SpecDecSettings,
+)
 
 
-def _goodput(settings: ServeSettings, costs: CostModel) -> GammaController:
-    return GoodputController(costs, initial=settings.gamma_initial, maximum=settings.gamma_max)
-
-
-def _fixed(settings: ServeSettings, costs: CostModel) -> GammaController:
-    return FixedController(settings.gamma_initial)
-
-
-def _analytic(settings: ServeSettings, costs: CostModel) -> GammaController:
+def _analytic(gamma: GammaSettings, own: AnalyticSettings, costs: CostModel) -> GammaController:
     return AnalyticController(
-        costs,
-        initial=settings.gamma_initial,
-        maximum=settings.gamma_max,
-        history=settings.gamma_history,
-        estimator=settings.gamma_estimator,
+        costs, initial=gamma.initial, maximum=gamma.max, history=own.history, estimator=own.estimator
     )
 
 
-def _fsm(settings: ServeSettings, costs: CostModel) -> GammaController:
-    return FsmController(settings.gamma_initial, settings.gamma_max)
+def _q_learning(gamma: GammaSettings, own: QLearningSettings, costs: CostModel) -> GammaController:
+    return QLearningController(gamma.initial, gamma.max, random.Random(own.seed), warmup=own.warmup)
 
 
-def _cache_fsm(settings: ServeSettings, costs: CostModel) -> GammaController:
-    return CacheFsmController(settings.gamma_initial, settings.gamma_max)
+def _gammatune(gamma: GammaSettings, own: GammaTuneSettings, costs: CostModel) -> GammaController:
+    return GammaTuneController(gamma.initial, gamma.max, eta=own.eta, delta=own.delta)
 
 
-def _q_learning(settings: ServeSettings, costs: CostModel) -> GammaController:
-    chance = random.Random(settings.gamma_seed)
-    return QLearningController(settings.gamma_initial, settings.gamma_max, chance, warmup=settings.gamma_warmup)
+def _gammatune_plus(gamma: GammaSettings, own: GammaTunePlusSettings, costs: CostModel) -> GammaController:
+    return GammaTuneController(gamma.initial, gamma.max, eta=own.eta, delta=own.delta, tau=own.threshold)
 
 
-def _gammatune(settings: ServeSettings, costs: CostModel) -> GammaController:
-    return GammaTuneController(
-        settings.gamma_initial, settings.gamma_max, eta=settings.gamma_eta, delta=settings.gamma_delta
-    )
+def _confidence(gamma: GammaSettings, own: ConfidenceSettings, costs: CostModel) -> GammaController:
+    return ConfidenceController(gamma.max, tau=own.threshold, adapts=own.adapts)
 
 
-def _gammatune_plus(settings: ServeSettings, costs: CostModel) -> GammaController:
-    return GammaTuneController(
-        settings.gamma_initial,
-        settings.gamma_max,
-        eta=settings.gamma_eta,
-        delta=settings.gamma_delta,
-        tau=settings.gamma_confidence,
-    )
+def _specdecpp(gamma: GammaSettings, own: SpecDecSettings, costs: CostModel) -> GammaController:
+    return SpecDecController(own.threshold, initial=gamma.initial, maximum=gamma.max)
 
 
-def _heuristic(settings: ServeSettings, costs: CostModel) -> GammaController:
-    return HeuristicController(settings.gamma_initial, settings.gamma_max)
-
-
-def _confidence(settings: ServeSettings, costs: CostModel) -> GammaController:
-    return ConfidenceController(
-        settings.gamma_max, tau=settings.gamma_confidence, adapts=settings.gamma_confidence_adapts
-    )
-
-
-def _moving_average(settings: ServeSettings, costs: CostModel) -> GammaController:
-    return MovingAverageController(settings.gamma_initial, settings.gamma_max)
-
-
-def _specdecpp(settings: ServeSettings, costs: CostModel) -> GammaController:
-    return SpecDecController(settings.gamma_head_threshold, initial=settings.gamma_initial, maximum=settings.gamma_max)
-
-
-CONTROLLERS: Mapping[str, Callable[[ServeSettings, CostModel], GammaController]] = {
-    "goodput": _goodput,
-    "fixed": _fixed,
-    "analytic": _analytic,
-    "fsm": _fsm,
-    "cache_fsm": _cache_fsm,
-    "q_learning": _q_learning,
-    "gammatune": _gammatune,
-    "gammatune_plus": _gammatune_plus,
-    "heuristic": _heuristic,
-    "confidence": _confidence,
-    "moving_average": _moving_average,
-    "specdecpp": _specdecpp,
+CONTROLLERS: Mapping[str, GammaRule] = {
+    "goodput": GammaRule(
+        lambda gamma, _, costs: GoodputController(costs, initial=gamma.initial, maximum=gamma.max), weighs_costs=True
+    ),
+    "fixed": GammaRule(lambda gamma, *_: FixedController(gamma.initial)),
+    "analytic": GammaRule(_analytic, AnalyticSettings, weighs_costs=True),
+    "fsm": GammaRule(lambda gamma, *_: FsmController(gamma.initial, gamma.max)),
+    "cache_fsm": GammaRule(lambda gamma, *_: CacheFsmController(gamma.initial, gamma.max)),
+    "q_learning": GammaRule(_q_learning, QLearningSettings),
+    "gammatune": GammaRule(_gammatune, GammaTuneSettings),
+    "gammatune_plus": GammaRule(_gammatune_plus, GammaTunePlusSettings),
+    "heuristic": GammaRule(lambda gamma, *_: HeuristicController(gamma.initial, gamma.max)),
+    "confidence": GammaRule(_confidence, ConfidenceSettings),
+    "moving_average": GammaRule(lambda gamma, *_: MovingAverageController(gamma.initial, gamma.max)),
+    "specdecpp": GammaRule(_specdecpp, SpecDecSettings, needs_head=True),
 }
+"""The rules that ship with osd."""
+RULES = Registry("gamma", "gamma.rule", "osd.gamma", GammaRule, CONTROLLERS)
 
 
-def make_controller(settings: ServeSettings, costs: CostModel, name: str | None = None) -> GammaController:
-    """Make the gamma rule called ``name``; by default the one that ``settings.gamma`` names.
-
-    Raises BadSetting for an unknown name, or when ``gamma_initial`` is more than ``gamma_max``.
-    """
-    name = name or settings.gamma
-    if name not in CONTROLLERS:
-        reason = f"there is no controller named {name!r}; known: {', '.join(CONTROLLERS)}"
-        raise BadSetting(source="settings", key="serve.gamma", reason=reason)
-    if settings.gamma_initial > settings.gamma_max:
-        reason = f"{settings.gamma_initial} is more than serve.gamma_max ({settings.gamma_max}); lower it or raise that"
-        raise BadSetting(source="settings", key="serve.gamma_initial", reason=reason)
-    return CONTROLLERS[name](settings, costs)
+def make_controller(gamma: GammaSettings, costs: CostModel, name: str | None = None) -> GammaController:
+    """Returns a new controller of the rule ``name``; by default of ``gamma.rule``. Raises BadSetting for an unknown
+    name, for the rule's own table, or when ``gamma.initial`` is more than ``gamma.max``."""
+    name = name or gamma.rule
+    rule = RULES.entry(name)
+    if gamma.initial > gamma.max:
+        reason = f"{gamma.initial} is more than gamma.max ({gamma.max}); lower it or raise that"
+        raise BadSetting(source="settings", key="gamma.initial", reason=reason)
+    return rule.make(gamma, RULES.table(name, gamma), costs)
 
 
-def make_planner(settings: ServeSettings, costs: CostModel) -> GammaPlanner:
-    """Make the engine's planner: the rule ``settings.gamma``, and one for each name in ``settings.gamma_routes``.
+def make_pace(gamma: GammaSettings, costs: CostModel) -> GammaPlanner:
+    """Returns the engine's controllers: that of ``gamma.rule``, and one for each name in ``gamma.routes``. Raises
+    BadSetting as :func:`make_controller`, and for a table that belongs to no rule."""
+    RULES.require_known(gamma)
+    for route, name in gamma.routes.items():
+        RULES.entry(name, f"gamma.routes.{route}")
+    shared = {name: make_controller(gamma, costs, name) for name in gamma.rules}
+    by_route = {route: shared[name] for route, name in gamma.routes.items()}
+    return GammaPlanner(shared[gamma.rule], by_route, lambda name, costs: make_controller(gamma, costs, name))
 
-    Raises BadSetting as :func:`make_controller`.
-    """
-    shared = {
-        name: make_controller(settings, costs, name) for name in {settings.gamma, *settings.gamma_routes.values()}
-    }
-    by_route = {route: shared[name] for route, name in settings.gamma_routes.items()}
-    return GammaPlanner(shared[settings.gamma], by_route, lambda name, costs: make_controller(settings, costs, name))
+
+def needs_head(gamma: GammaSettings) -> bool:
+    """Returns whether a rule of these settings asks an acceptance head. Raises BadSetting for an unknown rule."""
+    return any(RULES.entry(name).needs_head for name in gamma.rules)

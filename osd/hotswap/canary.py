@@ -17,9 +17,9 @@ from typing import Any
 from osd.hotswap.canary_comparison import CanaryFinding, compare
 from storage import records
 from storage.errors import UnknownDraft
-from storage.fleet_settings import FleetSettings
 from storage.insights.served import ServedPart, served
 from storage.records import DraftVersion
+from storage.settings import FleetSettings
 from storage.store import Store
 from storage.versions.canaries import Canary, CanaryStage
 

@@ -37,7 +37,7 @@ class Swap(Follower[LoadedVersion]):
         """Digests of the full weights that are in memory, as the engine reports them."""
         self.gone: set[str] = set()
         """Drafts that no route names any more."""
-        self._loader = Loader(store, pair, self.root.digest, row_length(pair, settings.serve))
+        self._loader = Loader(store, pair, self.root.digest, row_length(pair, settings))
         self._trial = Trial(store, settings.fleet, worker)
         self._asked: dict[str, None] = {}
         self._routed: frozenset[str] = frozenset()
@@ -99,14 +99,13 @@ class HeadSwap(Follower[HeadPass]):
     """Follows the acceptance head that the gamma rule asks. It may appear later: until then there is none."""
 
     def __init__(self, store: Store, draft: str, model: Model, settings: Settings, worker: str) -> None:
-        """Start to follow. The draft must be registered; ``serve.gamma_head`` is the head's version 0, registered if it
-        is new.
+        """The draft is registered. ``gamma.specdecpp.head`` is the head's version 0, registered if it is new.
 
         Raises HeadNotLoaded or HeadMismatch for that one, StoreError if the draft's head started from another.
         """
         super().__init__(store, settings, f"{worker} head")
         self.model, self.root = model, store.versions.lineage(store.versions.current(draft).id)[-1]
-        self.name, folder = head_of(draft), settings.serve.gamma_head
+        self.name, folder = head_of(draft), settings.gamma.specdecpp.head
         self._given = folder is not None
         if folder is not None:
             require_fit(load_head(folder), folder, model, self.root.digest)

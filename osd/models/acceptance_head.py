@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from osd.models.llama_forward_compiled import Acceptance, array_of
 from osd.models.pair import Model
 from storage.errors import HeadMismatch, HeadNotLoaded
-from storage.settings import ServeSettings
+from storage.settings import GammaSettings
 from storage.versions.weights import HEAD_CONFIG, digest_of, servable_files
 
 WEIGHTS = "model.safetensors"
@@ -134,13 +134,13 @@ def require_fit(head: AcceptanceHead, name: object, draft: Model, digest: str | 
         raise HeadMismatch(head=name, draft=draft.name, reason=reason)
 
 
-def head_in_settings(serve: ServeSettings, draft: Model) -> HeadPass | None:
-    """Load the head that ``serve.gamma_head`` names, for an engine without a store. Raises HeadNotLoaded,
+def head_in_settings(gamma: GammaSettings, draft: Model) -> HeadPass | None:
+    """Returns the head that ``gamma.specdecpp.head`` names, for an engine without a store. Raises HeadNotLoaded and
     HeadMismatch."""
-    if serve.gamma_head is None:
+    if (folder := gamma.specdecpp.head) is None:
         return None
-    head = load_head(serve.gamma_head)
-    require_fit(head, serve.gamma_head, draft, digest_of_model(Path(draft.name)))
+    head = load_head(folder)
+    require_fit(head, folder, draft, digest_of_model(Path(draft.name)))
     return HeadPass(head, draft.device)
 
 

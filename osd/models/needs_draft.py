@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from storage.errors import PairError
 
-MODELLESS = ("trigram", "lookup")
-"""Values of ``serve.drafter`` for which a target alone is enough."""
+MODEL_DRAFTERS = ("causal", "blended", "mixed")
+"""Values of ``drafters.kind`` that need a draft model; for others a target alone is enough."""
 
 
 class NeedsDraft(PairError):
     """{what} needs a draft model, and the pair has none. Give --draft (or serve.draft); without a draft model
-    serve.drafter may be trigram or lookup."""
+    drafters.kind may be trigram or lookup."""

@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 from osd.models.decoder import Decoder, choose_forward, vocabulary_size
 from osd.models.forward import Builder
 from storage.errors import ModelNotLoaded, VocabularyMismatch
-from storage.settings import ServeSettings
+from storage.settings import ServeSettings, Settings
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -106,10 +106,10 @@ def row_limit(pair: Pair, serve: ServeSettings) -> int:
     return min(serve.max_length, pair.limit)
 
 
-def row_length(pair: Pair, serve: ServeSettings) -> int:
-    """Return the positions of a row in the caches: its padding may stand beyond its own end."""
-    nodes = 0 if serve.drafter in CHAINS else serve.tree_nodes
-    return row_limit(pair, serve) + max(serve.gamma_max, nodes) + 1
+def row_length(pair: Pair, settings: Settings) -> int:
+    """Positions of a row in the caches: its padding may stand beyond its own end."""
+    nodes = 0 if settings.drafters.kind in CHAINS else settings.drafters.tree_nodes
+    return row_limit(pair, settings.serve) + max(settings.gamma.max, nodes) + 1
 
 
 def choose_device(device: str) -> torch.device:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import osd
 from osd.kernels.host import usable_cores
-from osd.models.needs_draft import MODELLESS
+from osd.models.needs_draft import MODEL_DRAFTERS
 from osd.server.process.listen import Ports, check_address, is_local, listen, reserve
 from storage.distribution import install_extra
 from storage.errors import BadSetting
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from osd.server.workers.peers import Peers
     from storage.store import Store
 
-OR_ELSE = f", or set serve.drafter to one that needs no draft model ({', '.join(MODELLESS)})"
+OR_ELSE = ", or set drafters.kind to one that needs no draft model (trigram, lookup)"
 SHIPPED = Path(osd.__file__).parent / "demo" / "pair"
 
 
@@ -54,21 +54,22 @@ class PairNames:
 
 
 def choose_pair(
-    serve: ServeSettings, target: str | None = None, draft: str | None = None, *, alone: bool = False
+    serve: ServeSettings, target: str | None = None, draft: str | None = None, *, drafter: str | None = None
 ) -> PairNames:
-    """Return the pair to serve with. ``alone``: a target without a draft will do where ``serve.drafter`` needs none.
-    Raises BadSetting when one half is named without the other."""
+    """Return the pair to serve with. ``drafter``: the drafter's name; where that needs no draft model, a target alone
+    will do. None: both are needed. Raises BadSetting when one half is named without the other."""
     target, draft = target or serve.target, draft or serve.draft
     if target and draft:
         return PairNames(target, draft)
-    if target and alone and serve.drafter in MODELLESS:
+    if target and drafter is not None and drafter not in MODEL_DRAFTERS:
         return PairNames(target, "")
     if target or draft:
         given, missing = ("target", "draft") if target else ("draft", "target")
+        or_else = OR_ELSE if target and drafter is not None else ""
         raise BadSetting(
             source="pair",
             key=f"serve.{missing}",
-            reason=f"a {given} is named without a {missing}; give --{missing} too{OR_ELSE * (alone and bool(target))}",
+            reason=f"a {given} is named without a {missing}; give --{missing} too{or_else}",
         )
     return PairNames(str(SHIPPED / "target"), str(SHIPPED / "draft"), shipped=True)
 
@@ -85,7 +86,7 @@ def leave_a_core(settings: Settings, processes: int = 1) -> Settings:
     if settings.serve.threads or "OMP_NUM_THREADS" in os.environ:
         return settings
     threads = max(1, (usable_cores() - 1) // processes)
-    return settings.model_copy(update={"serve": settings.serve.model_copy(update={"threads": threads})})
+    return settings.changed(serve={"threads": threads})
 
 
 def serve_pair(

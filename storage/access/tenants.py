@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, and_, or_, select, true
 from sqlalchemy.orm import Session
 
 from storage.errors import BadInput
-from storage.privacy_settings import PrivacySettings
 from storage.records import EVERYBODY
+from storage.settings import PrivacySettings
 from storage.sql import admin_log
 from storage.sql.database import Database
 from storage.sql.tables import RoutePinRow, RouteRow, SampleRow, TenantRow, table_of

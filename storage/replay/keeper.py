@@ -14,7 +14,7 @@ from storage.replay.purge import NOTHING, Moved, Purged, Purger, drop_segment, l
 from storage.replay.retention import IndexedRequest, decide
 from storage.replay.segment_files import NewSegment, read_segment, write_segment
 from storage.replay.segment_place import SegmentPlace
-from storage.retention_settings import RetentionSettings
+from storage.settings import RetentionSettings
 from storage.sql.database import Database
 from storage.sql.tables import RunRow, SampleRow, SegmentRow
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from storage.retention_settings import Limits, RetentionSettings
+from storage.settings import Limits, RetentionSettings
 
 Rule = Literal["release", "age", "duplicates", "requests", "bytes", "total_bytes"]
 Doomed = dict[str, Rule]

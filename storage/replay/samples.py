@@ -18,7 +18,6 @@ from sqlalchemy import ColumnElement, bindparam, insert, select
 
 from storage.access.tenants import TenantLedger, usable_for
 from storage.errors import BadInput, SegmentDamaged, StoreError
-from storage.privacy_settings import EVERYTHING, PrivacySettings
 from storage.records import RequestSamples
 from storage.replay import divergence, sample_index
 from storage.replay.exports import Exported, write_export
@@ -29,6 +28,7 @@ from storage.replay.segment_files import NewSegment, is_held_out, prompt_hash, r
 from storage.replay.segment_place import LocalSegments, SegmentPlace
 from storage.replay.sweep import Swept, sweep_segments
 from storage.routes.route_names import under_present_names
+from storage.settings import EVERYTHING, PrivacySettings
 from storage.sql.database import Database
 from storage.sql.tables import SampleRow, SegmentRow, table_of
 

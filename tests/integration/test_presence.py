@@ -24,9 +24,10 @@ from tests.support.models import model_of, noisy, random_module
 
 @pytest.fixture
 def settings(tmp_path: Path, database: tuple[str, Proxy]) -> Settings:
-    serve = {"max_batch": 2, "max_length": 96, "gamma": "fixed", "swap_poll_seconds": 0.05}
+    serve = {"max_batch": 2, "max_length": 96, "swap_poll_seconds": 0.05}
     fleet = {"heartbeat_seconds": 0.05, "gone_seconds": 1.0}
-    return load_settings(storage={"url": database[0], "directory": tmp_path / "data"}, serve=serve, fleet=fleet)
+    storage = {"url": database[0], "directory": tmp_path / "data"}
+    return load_settings(storage=storage, serve=serve, gamma={"rule": "fixed"}, fleet=fleet)
 
 
 async def until(condition: object, what: str) -> None:
@@ -50,7 +51,7 @@ def test_it_serves_while_the_database_is_away_and_is_back_by_itself(
             recorder = Recorder(store, settings, "here:1")
             stack.callback(swap.close)
             stack.callback(recorder.close)
-            engine, wishes = Engine(pair, settings.serve, swap=swap, recorder=recorder), []
+            engine, wishes = Engine(pair, settings, swap=swap, recorder=recorder), []
             distant, thread = await stack.enter_async_context(decoding(engine, 8))
             presence = Presence(store, settings.fleet, engine, thread, "http://here", wishes.append, "here:0")
             presence.begin()

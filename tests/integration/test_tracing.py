@@ -58,7 +58,7 @@ def test_a_request_its_samples_and_the_versions_that_drafted(exporter: Any, tmp_
     request = Request(prompts(1)[0], max_new_tokens=9, text="what nobody else should read")
     with open_store(settings) as store:
         recorder = Recorder(store, settings, "test")
-        (done,) = Engine(random_pair("llama"), settings.serve, recorder=recorder).run([request])
+        (done,) = Engine(random_pair("llama"), settings, recorder=recorder).run([request])
         recorder.close()
     spans = {span.name: span for span in exporter.get_finished_spans()}
     asked, sample = spans["osd.request"], spans["osd.sample"]
@@ -109,7 +109,7 @@ def test_spans_arrive_over_http(receiver: Receiver, tmp_path: Path) -> None:
     request = Request(prompts(1)[0], max_new_tokens=5)
     with open_store(settings) as store:
         recorder = Recorder(store, settings, "test")
-        list(Engine(random_pair("llama"), settings.serve, recorder=recorder).run([request]))
+        list(Engine(random_pair("llama"), settings, recorder=recorder).run([request]))
         recorder.close()
     found = [
         (each.resource.attributes, span)
@@ -126,7 +126,7 @@ def test_an_endpoint_that_is_away_stops_nothing(tmp_path: Path) -> None:
     settings = load_settings(storage={"directory": tmp_path}, trace={"endpoint": "http://127.0.0.1:1/v1/traces"})
     with open_store(settings) as store:
         recorder = Recorder(store, settings, "test")
-        done = list(Engine(random_pair("llama"), settings.serve, recorder=recorder).run([Request(prompts(1)[0], 5)]))
+        done = list(Engine(random_pair("llama"), settings, recorder=recorder).run([Request(prompts(1)[0], 5)]))
         recorder.close()
         assert len(done) == len(store.samples.recent(limit=9)) == 1
 

@@ -25,8 +25,8 @@ from osd.gamma.rules.fixed import FixedController
 from osd.models.pair import Pair
 from osd.verification.warping import Warp
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings
 from tests.support.models import random_pair
+from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -64,7 +64,7 @@ def exact(pair: Pair, sampling: Sampling) -> dict[tuple[int, ...], float]:
 def sample(
     pair: Pair, sampling: Sampling, gamma: int, batch: int, controller: GammaController | None = None
 ) -> Counter[tuple[int, ...]]:
-    settings = ServeSettings(max_batch=batch, max_length=32, gamma="fixed", gamma_initial=gamma)
+    settings = settings_of(serve__max_batch=batch, serve__max_length=32, gamma__rule="fixed", gamma__initial=gamma)
     # a third token is asked for, so that the two that count may come from a whole draft of two
     plain = Request(PROMPT, max_new_tokens=3, ignore_eos=True)
     asked = (replace(plain, id=str(seed), sampling=replace(sampling, seed=seed)) for seed in range(SAMPLES))
@@ -137,8 +137,8 @@ def test_declining_on_what_was_drawn_would_not(pair: Pair) -> None:
 
 
 def test_goodput_keeps_the_distribution(pair: Pair) -> None:
-    settings = ServeSettings(gamma_initial=2, gamma_max=3)
-    seen = sample(pair, Sampling(1.0), 2, 8, make_controller(settings, CostModel(), "goodput"))
+    settings = settings_of(gamma__initial=2, gamma__max=3)
+    seen = sample(pair, Sampling(1.0), 2, 8, make_controller(settings.gamma, CostModel(), "goodput"))
     assert p_value(seen, exact(pair, Sampling(1.0))) > LEVEL
 
 

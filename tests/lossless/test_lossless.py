@@ -8,8 +8,8 @@ from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from osd.models.llama_forward_compiled import MOST_ALONE
 from storage.records import Request
-from storage.settings import ServeSettings
 from tests.support.models import CONFIGS, alone, model_of, noisy, prompts, random_pair
+from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -30,7 +30,9 @@ def test_every_architecture_in_ragged_batches(kind: str, most: int, monkeypatch:
     asked = [Request(p, max_new_tokens=8 + 4 * i) for i, p in enumerate(prompts(9, seed=3))]
     expected = [alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in asked]
     for batch in (1, 2, 3, 5, 8):
-        engine = Engine(pair, ServeSettings(max_batch=batch, max_length=96, gamma="fixed", gamma_initial=4))
+        engine = Engine(
+            pair, settings_of(serve__max_batch=batch, serve__max_length=96, gamma__rule="fixed", gamma__initial=4)
+        )
         assert serve(engine, asked) == expected, f"batch {batch}"
 
 
@@ -40,7 +42,9 @@ def test_every_controller(controller: str, batch: int) -> None:
     pair = random_pair("llama", eos=5)
     asked = [Request(p, max_new_tokens=COUNT) for p in prompts(8, seed=4)]
     expected = [alone(pair.target.module, p.prompt_tokens, COUNT, eos=5) for p in asked]
-    engine = Engine(pair, ServeSettings(max_batch=batch, max_length=96, gamma=controller, gamma_initial=3))
+    engine = Engine(
+        pair, settings_of(serve__max_batch=batch, serve__max_length=96, gamma__rule=controller, gamma__initial=3)
+    )
     assert serve(engine, asked) == expected
 
 
@@ -48,7 +52,7 @@ def test_every_controller(controller: str, batch: int) -> None:
 def test_drafts_that_are_always_sometimes_and_never_right(noise: float) -> None:
     pair = random_pair("llama", noise=noise)
     asked = [Request(p, max_new_tokens=COUNT) for p in prompts(6, seed=5)]
-    engine = Engine(pair, ServeSettings(max_batch=3, max_length=96, gamma="fixed", gamma_initial=5))
+    engine = Engine(pair, settings_of(serve__max_batch=3, serve__max_length=96, gamma__rule="fixed", gamma__initial=5))
     done = list(engine.run(asked))
     for completion in done:
         assert list(completion.tokens) == alone(pair.target.module, completion.request.prompt_tokens, COUNT)
@@ -61,7 +65,7 @@ def test_a_swap_in_the_middle_of_requests_changes_nothing() -> None:
     pair = random_pair("llama")
     others = [model_of(noisy(pair.target.module, noise, seed=9)) for noise in (3.0, 0.01, 0.5)]
     asked = [Request(p, max_new_tokens=40) for p in prompts(5, seed=6)]
-    engine = Engine(pair, ServeSettings(max_batch=4, max_length=96, gamma="fixed", gamma_initial=3))
+    engine = Engine(pair, settings_of(serve__max_batch=4, serve__max_length=96, gamma__rule="fixed", gamma__initial=3))
     for request in asked:
         engine.submit(request)
     done: dict[str, list[int]] = {}
@@ -81,6 +85,8 @@ def test_up_to_the_last_position_that_the_model_knows() -> None:
     pair = random_pair("gpt2")
     long = Request(prompts(1, longest=1)[0] * 245, max_new_tokens=50)
     short = Request(prompts(1)[0], max_new_tokens=30)
-    engine = Engine(pair, ServeSettings(max_batch=2, max_length=2048, gamma="fixed", gamma_initial=8))
+    engine = Engine(
+        pair, settings_of(serve__max_batch=2, serve__max_length=2048, gamma__rule="fixed", gamma__initial=8)
+    )
     expected = [alone(pair.target.module, long.prompt_tokens, 11), alone(pair.target.module, short.prompt_tokens, 30)]
     assert serve(engine, [long, short]) == expected

@@ -25,10 +25,10 @@ from osd.models.pair import Pair
 from osd.models.tree_mask import tables
 from osd.sequence import SequenceState
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
 from tests.support.models import prompts, random_pair
 from tests.support.proposers import Guessing
+from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -48,7 +48,7 @@ class Fixed(Guessing):
 
 
 def engine_of(pair: Pair, kind: type[TreeDrafter], gamma: int, batch: int, proposer: type[Guessing] = Fixed) -> Engine:
-    settings = ServeSettings(max_batch=batch, max_length=64, gamma="fixed", gamma_initial=gamma)
+    settings = settings_of(serve__max_batch=batch, serve__max_length=64, gamma__rule="fixed", gamma__initial=gamma)
     engine = Engine(pair, settings)
     engine.drafting = kind(engine.drafter, proposer(9, {}), 10, engine.target)
     return engine

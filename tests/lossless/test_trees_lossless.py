@@ -20,10 +20,10 @@ from osd.models.pair import Pair, load_pair
 from osd.sequence import SequenceState
 from storage.errors import BadProposal
 from storage.records import Request
-from storage.settings import ServeSettings
 from tests.lossless.test_lossless import serve
 from tests.support.models import CONFIGS, VOCABULARY, alone, prompts, random_pair
 from tests.support.proposers import Guessing
+from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -35,8 +35,14 @@ def engine_of(
     pair: Pair, kind: type[TreeDrafter], expected: dict[tuple[int, ...], list[int]], nodes: int = 12, **chosen: object
 ) -> Engine:
     """An engine that drafts trees; ``expected``: the target's text after each prompt."""
-    base = {"max_batch": 4, "max_length": 96, "gamma": "fixed", "gamma_initial": 4, "gamma_max": 16}
-    engine = Engine(pair, ServeSettings(**{**base, **chosen}))
+    base = {
+        "serve__max_batch": 4,
+        "serve__max_length": 96,
+        "gamma__rule": "fixed",
+        "gamma__initial": 4,
+        "gamma__max": 16,
+    }
+    engine = Engine(pair, settings_of(**{**base, **chosen}))
     proposer = Guessing(pair.vocab_size, expected)
     engine.drafting = kind(engine.drafter, proposer, nodes, engine.target)
     return engine
@@ -50,7 +56,7 @@ def test_every_architecture_in_ragged_batches(kind: str) -> None:
     generated = pair.target.module.generate(torch.tensor([asked[8].prompt_tokens]), max_new_tokens=40, do_sample=False)
     assert generated[0, len(asked[8].prompt_tokens) :].tolist() == expected[asked[8].prompt_tokens]
     for drafter, batch in ((TreeDrafter, 1), (TreeDrafter, 5), (MixedDrafter, 3), (MixedDrafter, 8)):
-        engine = engine_of(pair, drafter, expected, max_batch=batch)
+        engine = engine_of(pair, drafter, expected, serve__max_batch=batch)
         assert serve(engine, asked) == list(expected.values()), f"{drafter.__name__}, batch {batch}"
         if drafter is TreeDrafter:
             assert engine.stats.steps < 180 / batch  # trees were kept, else nothing is shown
@@ -62,7 +68,7 @@ def test_every_controller(controller: str, drafter: type[TreeDrafter]) -> None:
     pair = random_pair("llama", eos=5)
     asked = [Request(p, max_new_tokens=COUNT) for p in prompts(6, seed=4)]
     expected = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, COUNT, eos=5) for r in asked}
-    assert serve(engine_of(pair, drafter, expected, gamma=controller), asked) == list(expected.values())
+    assert serve(engine_of(pair, drafter, expected, gamma__rule=controller), asked) == list(expected.values())
 
 
 @pytest.mark.parametrize("drafter", KINDS)
@@ -125,7 +131,7 @@ def test_trees_are_cut_to_what_the_cache_has_room_for() -> None:
     pair = random_pair("gpt2")
     asked = [Request(p * n, max_new_tokens=60) for p, n in zip(prompts(4, longest=1), (1, 50, 30, 58), strict=True)]
     expected = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 64 - len(r.prompt_tokens)) for r in asked}
-    engine = engine_of(pair, TreeDrafter, expected, nodes=40, max_length=64, gamma_max=4)
+    engine = engine_of(pair, TreeDrafter, expected, nodes=40, serve__max_length=64, gamma__max=4)
     done = {c.request.id: c for c in engine.run(asked)}
     for request in asked:
         assert list(done[request.id].tokens) == expected[request.prompt_tokens][:60]
@@ -138,7 +144,7 @@ def test_the_end_token_ends_a_text_inside_a_tree() -> None:
     prompt = prompts(1, seed=3)[0]
     text = alone(plain.target.module, prompt, 20)
     eos = text[9]
-    ended = engine_of(replace(plain, eos_ids=frozenset([eos])), TreeDrafter, {prompt: text}, gamma_initial=12)
+    ended = engine_of(replace(plain, eos_ids=frozenset([eos])), TreeDrafter, {prompt: text}, gamma__initial=12)
     (done,) = ended.run([Request(prompt, max_new_tokens=20)])
     assert (list(done.tokens), done.finish_reason) == (text[: text.index(eos) + 1], "stop")
     (done,) = ended.run([Request(prompt, max_new_tokens=13, ignore_eos=True)])
@@ -149,10 +155,10 @@ def test_a_stop_string_ends_a_text_inside_a_tree() -> None:
     folder = Path(osd.__file__).parent / "demo" / "pair"
     talking = load_pair(folder / "target", folder / "draft", device="cpu")
     tokens = tuple(talking.tokenizer.encode("<|user|>\nhow many players are there?\n<|assistant|>\n"))
-    (whole,) = Engine(talking, ServeSettings(max_length=256)).run([Request(tokens, max_new_tokens=40)])
+    (whole,) = Engine(talking, settings_of(serve__max_length=256)).run([Request(tokens, max_new_tokens=40)])
     stop = whole.text[12:17]
     for drafter in KINDS:
-        engine = engine_of(talking, drafter, {tokens: list(whole.tokens)}, max_length=256, gamma_initial=8)
+        engine = engine_of(talking, drafter, {tokens: list(whole.tokens)}, serve__max_length=256, gamma__initial=8)
         (cut,) = engine.run([Request(tokens, max_new_tokens=40, stop=("never in there", stop))])
         assert cut.text == whole.text[: whole.text.index(stop)] and cut.finish_reason == "stop"
         assert whole.tokens[: len(cut.tokens)] == cut.tokens and len(cut.tokens) < len(whole.tokens)

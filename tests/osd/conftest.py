@@ -16,8 +16,9 @@ from tests.support.models import random_pair
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    serve = {"max_batch": 3, "max_length": 96, "gamma": "fixed", "gamma_initial": 3}
-    return load_settings(storage={"directory": tmp_path, "top_k": 8, "holdout": 0.0}, serve=serve)
+    storage = {"directory": tmp_path, "top_k": 8, "holdout": 0.0}
+    gamma = {"rule": "fixed", "initial": 3}
+    return load_settings(storage=storage, serve={"max_batch": 3, "max_length": 96}, gamma=gamma)
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def learn_online(
 ) -> tuple[AcceptanceHead, dict[str, int]]:
     """Serve the requests in order and train whenever a run is due; return the head that serves at the end."""
     interval, memory, states = settings.learn.interval_requests, Memory(), []
-    with _served(pair, settings, {"gamma": "specdecpp"}) as (store, ask, changed):
+    with _served(pair, settings, {"rule": "specdecpp"}) as (store, ask, changed):
         for begin in range(0, len(plan.train), interval):
             ask(plan.train[begin : begin + interval], plan.recipe)
             report(f"served {begin + interval} of {len(plan.train)} requests")
@@ -103,8 +103,8 @@ def learn_online(
 
 
 def test_examples(pair: Pair, settings: Settings, plan: HeadBenchPlan) -> Examples:
-    """Return the judged drafted tokens of the test prompts, drafted at a fixed gamma so that no head decides."""
-    with _served(pair, settings, {"gamma": "fixed", "gamma_initial": TEST_GAMMA}) as (store, ask, _):
+    """What serving drafts and judges of the other prompts, with a fixed gamma so that no head has a say."""
+    with _served(pair, settings, {"rule": "fixed", "initial": TEST_GAMMA}) as (store, ask, _):
         ask(plan.test, plan.recipe)
         kept = store.samples.read(store.samples.recent(limit=len(plan.test)))
     items = [item for item in map(drafted_of, kept) if item is not None]
@@ -115,17 +115,13 @@ def test_examples(pair: Pair, settings: Settings, plan: HeadBenchPlan) -> Exampl
 
 @contextmanager
 def _served(
-    pair: Pair, settings: Settings, serve: dict[str, Any]
+    pair: Pair, settings: Settings, gamma: dict[str, Any]
 ) -> Iterator[tuple[Store, Callable[[Sequence[Tokens], Recipe], None], Settings]]:
-    """Open an engine over a temporary store; yield the store, a function that serves prompts, and the settings."""
-    rules = {"gamma_max": 20, "gamma_routes": {}, "gamma_head": None, "record": "verified", **serve}
+    """An engine over a store that is thrown away: the store, how to ask, and the settings that it has."""
+    rules = {"max": 20, "routes": {}, "specdecpp": {"head": None}, **gamma}
     with TemporaryDirectory(prefix="osd-head-bench-") as folder:
-        changed = settings.model_copy(
-            update={
-                "serve": settings.serve.model_copy(update=rules),
-                "storage": settings.storage.model_copy(update={"directory": Path(folder), "url": None, **AT_ONCE}),
-            }
-        )
+        storage = {"directory": Path(folder), "url": None, **AT_ONCE}
+        changed = settings.changed(gamma=rules, serve={"record": "verified"}, storage=storage)
         with open_store(changed) as store, serving(pair, changed, store) as engine:
 
             def ask(prompts: Sequence[Tokens], recipe: Recipe) -> None:

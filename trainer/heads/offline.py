@@ -69,8 +69,8 @@ def answers(pair: Pair, settings: Settings, prompts: Sequence[Tokens], recipe: R
     limit = min(settings.serve.max_length, pair.limit)
     fitting = [i for i, prompt in enumerate(prompts) if len(prompt) + recipe.max_tokens < limit]
     asked = {str(i): Request(prompts[i], recipe.max_tokens, recipe.sampling, id=str(i)) for i in fitting}
-    serve = settings.serve.model_copy(update={"gamma": "analytic", "gamma_routes": {}, "gamma_head": None})
-    done = {c.request.id: c.tokens for c in Engine(pair, serve).run(asked.values())}
+    own = settings.changed(gamma={"rule": "analytic", "routes": {}, "specdecpp": {"head": None}})
+    done = {c.request.id: c.tokens for c in Engine(pair, own).run(asked.values())}
     return [done.get(str(i), ()) for i in range(len(prompts))]
 
 

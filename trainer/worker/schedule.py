@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 
 from osd.engine.load_report import load_folder
-from osd.gamma.rules.specdecpp import needs_head
+from osd.gamma import needs_head
 from osd.models.pair import choose_device
 from osd.recording.tracing import make_tracing
 from storage import records
@@ -188,8 +188,8 @@ class Turns:
 
 
 def trains_head(settings: Settings) -> bool:
-    """Return whether acceptance heads are trained beside the drafts (``learn.head``)."""
-    return settings.learn.head == "on" or (settings.learn.head == "auto" and needs_head(settings.serve))
+    """Whether acceptance heads are trained beside the drafts (``learn.head``)."""
+    return settings.learn.head == "on" or (settings.learn.head == "auto" and needs_head(settings.gamma))
 
 
 def _has_failed(run: TrainingRun) -> bool:

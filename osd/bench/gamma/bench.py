@@ -19,7 +19,7 @@ from osd.bench.gamma.rounds import Recording
 from osd.bench.gamma.run import COSTS, digest_of, replay, run, unable
 from osd.models.pair import Pair
 from storage.errors import BadSetting, OsdError
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 Done = tuple[Results, dict[str, Path]]
 """What was measured, and the files that were left, by what they are."""
@@ -27,7 +27,7 @@ Done = tuple[Results, dict[str, Path]]
 
 def bench_gamma(
     pair: Pair,
-    serve: ServeSettings,
+    settings: Settings,
     plan: Plan,
     prompts: Mapping[str, Sequence[Tokens]],
     out: Path,
@@ -41,15 +41,15 @@ def bench_gamma(
     A controller that cannot serve the pair is left out, and said; with ``insist`` it is an error. Raises BadSetting,
     StoreWriteFailed, and what serving raises.
     """
-    plan = _without(plan, unable(pair, serve, plan, prompts), insist, progress)
+    plan = _without(plan, unable(pair, settings, plan, prompts), insist, progress)
     plan = replace(plan, prompts_digest=digest_of(prompts))
-    results, contest, recording = run(pair, serve, plan, prompts, out, progress)
+    results, contest, recording = run(pair, settings, plan, prompts, out, progress)
     if sensitivity:
-        replayed = Replay(recording, load_costs(out / COSTS), serve, plan)
+        replayed = Replay(recording, load_costs(out / COSTS), settings, plan)
         results.more["sensitivity"] = _sensitivity(replayed, progress)
     files = leave(results, out)
     page = leave_page(
-        plan, lambda name: recording.of(name, 0.0), contest.rounds, shower(pair.tokenizer), serve.gamma, out
+        plan, lambda name: recording.of(name, 0.0), contest.rounds, shower(pair.tokenizer), settings.gamma.rule, out
     )
     return results, files | ({"gamma along texts": page} if page else {})
 
@@ -57,7 +57,7 @@ def bench_gamma(
 def simulate_gamma(
     recording: Recording,
     table: CostTable,
-    serve: ServeSettings,
+    settings: Settings,
     plan: Plan,
     out: Path,
     progress: Progress,
@@ -75,14 +75,16 @@ def simulate_gamma(
         known = ", ".join(f"{t:g}" for t in sorted({trace.temperature for trace in recording.traces}))
         reason = f"recorded were temperatures {known} and chains of {recording.depth} tokens; ask for some of these"
         raise BadSetting(source="option", key="--simulate", reason=reason)
-    part = _without(part, Replay(recording, table, serve, part).unable(), insist, progress)
-    replayed = Replay(recording, table, serve, part)
+    part = _without(part, Replay(recording, table, settings, part).unable(), insist, progress)
+    replayed = Replay(recording, table, settings, part)
     results = replay(replayed, progress)
     results.more["costs"] = {"name": table.name, "source": table.source}
     if sensitivity:
         results.more["sensitivity"] = _sensitivity(replayed, progress)
     files = leave(results, out)
-    page = leave_page(part, lambda name: recording.of(name, 0.0), replayed.rounds, shower(tokenizer), serve.gamma, out)
+    page = leave_page(
+        part, lambda name: recording.of(name, 0.0), replayed.rounds, shower(tokenizer), settings.gamma.rule, out
+    )
     return results, files | ({"gamma along texts": page} if page else {})
 
 
@@ -96,7 +98,7 @@ def _without(plan: Plan, unable: Mapping[str, OsdError], insist: bool, progress:
 
 
 def _sensitivity(replayed: Replay, progress: Progress) -> dict[str, Any]:
-    """Tokens a second by data set, history length and gamma_max."""
+    """Tokens a second by data set, history length and gamma.max."""
     progress.begin(len(replayed.plan.data_sets) * len(HISTORIES) * len(replayed.maxima))
     found = {}
     for name in replayed.plan.data_sets:

@@ -19,7 +19,7 @@ import torch
 from osd.bench.contenders import Tokens, assisted_contender, wait_for_compiled
 from osd.bench.gamma.measured import Measured
 from osd.bench.gamma.oracle import OracleController
-from osd.bench.gamma.plan import ORACLE, Draft, Entrant, Job, Plan, Setting, serve_settings
+from osd.bench.gamma.plan import ORACLE, Draft, Entrant, Job, Plan, Setting, engine_settings
 from osd.bench.gamma.rounds import Trace
 from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
 from osd.engine.engine import Engine
@@ -30,7 +30,7 @@ from osd.gamma.planner import GammaPlanner
 from osd.models.pair import Model, Pair
 from osd.sequence import Completion
 from storage.records import Request, Round, Sampling
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 WARM_TOKENS = 24
 """Tokens to which an entrant decodes one batch of prompts before it is measured in a setting."""
@@ -48,7 +48,7 @@ class Contest:
     """Everything that the jobs of one plan are decoded with."""
 
     def __init__(
-        self, pair: Pair, serve: ServeSettings, plan: Plan, prompts: Mapping[str, Sequence[Tokens]],
+        self, pair: Pair, settings: Settings, plan: Plan, prompts: Mapping[str, Sequence[Tokens]],
         traces: Mapping[str, Sequence[Trace]],
     ) -> None:  # fmt: skip
         """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).
@@ -58,7 +58,7 @@ class Contest:
         self.pair, self.plan = pair, plan
         self.costs = CostModel()
         """What everybody's passes cost."""
-        self._serve = serve
+        self._settings = settings
         self._prompts, self._traces = prompts, traces
         self._length = max(len(prompt) for some in prompts.values() for prompt in some) + plan.max_tokens
         self._engines: dict[tuple[int, Draft], Engine] = {}
@@ -113,13 +113,13 @@ class Contest:
         key = setting.batch, setting.draft
         if key not in self._engines:
             pair = self.pair if setting.draft == "given" else with_random_draft(self.pair)
-            self._engines[key] = Engine(pair, serve_settings(self._serve, self.plan, setting.batch, self._length))
+            self._engines[key] = Engine(pair, engine_settings(self._settings, self.plan, setting.batch, self._length))
         return self._engines[key]
 
     def controller(self, setting: Setting, entrant: Entrant, costs: CostModel) -> GammaController:
         """A new controller of this name and initial gamma. Raises BadSetting."""
-        serve = serve_settings(self._serve, self.plan, setting.batch, self._length)
-        return make_controller(serve.model_copy(update={"gamma_initial": entrant.gamma}), costs, entrant.name)
+        settings = engine_settings(self._settings, self.plan, setting.batch, self._length)
+        return make_controller(settings.changed(gamma={"initial": entrant.gamma}).gamma, costs, entrant.name)
 
     def lodger(self, setting: Setting, entrant: Entrant) -> Lodger:
         """A new lodger."""
@@ -154,7 +154,7 @@ class Contest:
 
     def _oracle(self, setting: Setting, indices: Sequence[tuple[str, int]]) -> OracleController:
         traces = [self._traces[name][i % len(self._traces[name])] for name, i in indices]
-        return OracleController(traces, self.engine(setting).settings.gamma_max)
+        return OracleController(traces, self.engine(setting).settings.gamma.max)
 
     def _assisted(self, job: Job, prompts: Sequence[Tokens]) -> Measured:
         contender = assisted_contender(self.pair, job.entrant.name, self.plan.max_tokens)

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from osd.bench.contenders import ASSISTED
+from osd.gamma import RULES
 from osd.gamma.factory import CONTROLLERS
 from storage.errors import BadSetting
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 MIX, ALL = "mix", "all"
 """Names of the data sets made of all files: one whose domain changes now and then, one that takes them in turn."""
@@ -203,9 +204,9 @@ def choose_controllers(asked: str) -> tuple[str, ...]:
     if asked.strip() == "all":
         return tuple(CONTROLLERS)
     names = [name.strip() for name in asked.split(",") if name.strip()]
-    unknown = [name for name in names if name not in CONTROLLERS]
+    unknown = [name for name in names if name not in RULES.names]
     if unknown or not names:
-        reason = f"there is no controller named {(unknown or [asked])[0]!r}; known: all, {', '.join(CONTROLLERS)}"
+        reason = f"there is no controller named {(unknown or [asked])[0]!r}; known: all, {', '.join(RULES.names)}"
         raise BadSetting(source="option", key="--controllers", reason=reason)
     return tuple(dict.fromkeys(names))
 
@@ -215,8 +216,8 @@ def choose_initial(gammas: Sequence[int], usual: int) -> int:
     return min(gammas, key=lambda gamma: abs(gamma - usual))
 
 
-def serve_settings(serve: ServeSettings, plan: Plan, batch: int, length: int) -> ServeSettings:
+def engine_settings(settings: Settings, plan: Plan, batch: int, length: int) -> Settings:
     """An engine's settings: room for every gamma of the plan and for texts of ``length`` tokens."""
-    largest = max(serve.gamma_max, *plan.gammas)
-    changes = {"max_batch": batch, "max_length": length, "gamma_max": largest, "gamma_routes": {}}
-    return serve.model_copy(update=changes)
+    largest = max(settings.gamma.max, *plan.gammas)
+    serve = {"max_batch": batch, "max_length": length}
+    return settings.changed(serve=serve, gamma={"max": largest, "routes": {}})

@@ -20,7 +20,7 @@ from osd.models.acceptance_head import HeadPass
 from osd.models.pair import Pair
 from storage.errors import BadBenchFile
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 Report = Callable[[int, int, str], None]
 """Texts done, texts in all, and the data set."""
@@ -126,7 +126,9 @@ def _texts(
     batch: int,
 ) -> list[tuple[list[int], list[int]]]:  # fmt: skip
     """The target's texts; and, of a greedy one that ended early, how it would go on for a chain's length."""
-    settings = ServeSettings(gamma="fixed", gamma_initial=0, max_batch=batch, max_length=max(8, longest))
+    settings = Settings().changed(
+        gamma={"rule": "fixed", "initial": 0}, serve={"max_batch": batch, "max_length": max(8, longest)}
+    )
 
     def decode(asked: list[Request]) -> list[list[int]]:
         done = {each.request.id: list(each.tokens) for each in Engine(pair, settings).run(asked)}

@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.measured import Measured
 from osd.bench.gamma.oracle import OracleController
-from osd.bench.gamma.plan import MIX, ORACLE, Entrant, Job, Plan, Setting, serve_settings
+from osd.bench.gamma.plan import MIX, ORACLE, Entrant, Job, Plan, Setting, engine_settings
 from osd.bench.gamma.rounds import Recording, Trace
 from osd.bench.gamma.simulate import Make, Simulated, Simulator
 from osd.gamma.base import Observation
 from osd.gamma.factory import make_controller
 from storage.errors import OsdError
-from storage.settings import ServeSettings
+from storage.settings import GammaSettings, Settings
 
 HISTORIES = (3, 6, 12, 24, 48)
 MAXIMA = (4, 5, 6, 7, 8, 12, 20)
-"""What Table 12 of on-the-fly adaptation varies: history lengths h, and gamma_max."""
+"""What Table 12 of on-the-fly adaptation varies: history lengths h, and gamma.max."""
 
 
 class Replay:
     """Jobs of a plan, simulated. A data set's turn is all its traces."""
 
-    def __init__(self, recording: Recording, table: CostTable, serve: ServeSettings, plan: Plan) -> None:
+    def __init__(self, recording: Recording, table: CostTable, settings: Settings, plan: Plan) -> None:
         self.recording, self.table, self.plan = recording, table, plan
-        self._serve = serve
+        self._given = settings
 
     def jobs(self) -> Iterator[Job]:
         """Those that can be replayed: transformers' modes cannot, a text has one turn, and there is one draft."""
@@ -63,10 +64,10 @@ class Replay:
     def simulate(self, setting: Setting, entrant: Entrant, traces: Sequence[Trace]) -> Simulated:
         """Replay the traces under a new controller."""
 
-        serve = self._settings(setting)
-        make = _maker(serve.model_copy(update={"gamma_initial": entrant.gamma}), entrant.name)
+        settings = self._settings(setting, initial=entrant.gamma)
+        make = _maker(settings, entrant.name)
         if entrant == ORACLE:
-            make = _oracle_maker(traces, serve.gamma_max)
+            make = _oracle_maker(traces, settings.max)
         return Simulator(make, self.table, batch=setting.batch).run(traces)
 
     def rounds(self, setting: Setting, entrant: Entrant) -> list[Observation]:
@@ -76,34 +77,31 @@ class Replay:
 
     @property
     def maxima(self) -> list[int]:
-        """Values of gamma_max that the recorded chains are long enough for."""
+        """Values of gamma.max that the recorded chains are long enough for."""
         return [maximum for maximum in MAXIMA if maximum <= self.recording.depth]
 
     def sensitivity(self, data_set: str, report: Callable[[], None]) -> Mapping[str, Mapping[str, float]]:
-        """Tokens a second of ``analytic`` for each history length and gamma_max, in the main setting."""
+        """Tokens a second of ``analytic`` for each history length and gamma.max, in the main setting."""
         setting = self.plan.main(data_set)
         traces = self.traces(setting)
         found: dict[str, dict[str, float]] = {}
         for history in HISTORIES:
             for maximum in self.maxima:
-                changes = {
-                    "gamma_history": history,
-                    "gamma_max": maximum,
-                    "gamma_initial": min(self.plan.initial, maximum),
-                }
-                serve = self._settings(setting).model_copy(update=changes)
-                seen = Simulator(_maker(serve, "analytic"), self.table, batch=setting.batch).run(traces)
+                initial = min(self.plan.initial, maximum)
+                settings = self._settings(setting, analytic={"history": history}, max=maximum, initial=initial)
+                seen = Simulator(_maker(settings, "analytic"), self.table, batch=setting.batch).run(traces)
                 found.setdefault(str(history), {})[str(maximum)] = seen.tokens_per_second
                 report()
         return found
 
-    def _settings(self, setting: Setting) -> ServeSettings:
-        serve = serve_settings(self._serve, self.plan, setting.batch, self._serve.max_length)
-        return serve.model_copy(update={"gamma_max": min(serve.gamma_max, self.recording.depth)})
+    def _settings(self, setting: Setting, **changes: Any) -> GammaSettings:
+        """The engine's, for chains as deep as those recorded, with these changes."""
+        settings = engine_settings(self._given, self.plan, setting.batch, self._given.serve.max_length)
+        return settings.changed(gamma={"max": min(settings.gamma.max, self.recording.depth), **changes}).gamma
 
 
-def _maker(serve: ServeSettings, name: str) -> Make:
-    return lambda costs: make_controller(serve, costs, name)
+def _maker(gamma: GammaSettings, name: str) -> Make:
+    return lambda costs: make_controller(gamma, costs, name)
 
 
 def _oracle_maker(traces: Sequence[Trace], maximum: int) -> Make:

@@ -20,7 +20,7 @@ from osd.bench.gamma.rounds import Recording
 from osd.models.acceptance_head import head_in_settings
 from osd.models.pair import Pair
 from storage.errors import BadInput, BadSetting, OsdError
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 ROUNDS, COSTS = "rounds.parquet", "costs.json"
 SOURCE = "timed by osd bench gamma"
@@ -31,19 +31,17 @@ def digest_of(prompts: Mapping[str, Sequence[Tokens]]) -> str:
     return hashlib.blake2b(repr(sorted(prompts.items())).encode(), digest_size=8).hexdigest()
 
 
-def unable(
-    pair: Pair, serve: ServeSettings, plan: Plan, prompts: Mapping[str, Sequence[Tokens]]
-) -> dict[str, OsdError]:
+def unable(pair: Pair, settings: Settings, plan: Plan, prompts: Mapping[str, Sequence[Tokens]]) -> dict[str, OsdError]:
     """Controllers that cannot serve this pair, and why: each is tried on a few tokens."""
-    contest = Contest(pair, serve, plan, prompts, {})
+    contest = Contest(pair, settings, plan, prompts, {})
     setting = plan.main(plan.data_sets[0])
     found: dict[str, OsdError] = {}
     for name in plan.controllers:
         try:
             lodger = contest.warm(setting, Entrant("rule", name, plan.initial), tokens=4)
             if lodger.controller.signal == "acceptance" and contest.engine(setting).drafter.head is None:
-                reason = f"{name} asks an acceptance head; name its folder (OSD_SERVE__GAMMA_HEAD)"
-                raise BadSetting(source="settings", key="serve.gamma_head", reason=reason)
+                reason = f"{name} asks an acceptance head; name its folder (OSD_GAMMA__SPECDECPP__HEAD)"
+                raise BadSetting(source="settings", key="gamma.specdecpp.head", reason=reason)
         except OsdError as error:
             found[name] = error
     return found
@@ -51,7 +49,7 @@ def unable(
 
 def run(
     pair: Pair,
-    serve: ServeSettings,
+    settings: Settings,
     plan: Plan,
     prompts: Mapping[str, Sequence[Tokens]],
     out: Path,
@@ -69,18 +67,19 @@ def run(
         prompts,
         temperatures=plan.temperatures,
         new_tokens=plan.max_tokens,
-        depth=depth(serve, plan),
-        head=head_in_settings(serve, pair.draft),
+        depth=depth(settings, plan),
+        head=head_in_settings(settings.gamma, pair.draft),
         report=lambda texts, total, name: progress.at(f"recording {name}, {texts} of {total}"),
     )
-    contest = Contest(pair, serve, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
+    contest = Contest(pair, settings, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
     try:
         for job in jobs:
             progress.at(f"{job.setting}, {job.entrant}")
             folder.add(contest.measure(job))
             progress.did(plan.work(job))
     finally:
-        _leave_costs(contest, out, depth(serve, plan), mine=len(folder.finished) - len(done), all_=len(folder.finished))
+        mine = len(folder.finished) - len(done)
+        _leave_costs(contest, out, depth(settings, plan), mine=mine, all_=len(folder.finished))
     return Results(plan, folder.finished), contest, recording
 
 
@@ -105,6 +104,6 @@ def replay(replayed: Replay, progress: Progress) -> Results:
     return Results(replayed.plan, measured)
 
 
-def depth(serve: ServeSettings, plan: Plan) -> int:
+def depth(settings: Settings, plan: Plan) -> int:
     """Tokens of a recorded chain: as many as any controller of the plan may draft."""
-    return max(serve.gamma_max, *plan.gammas)
+    return max(settings.gamma.max, *plan.gammas)

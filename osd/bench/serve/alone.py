@@ -16,7 +16,7 @@ def alone_load(engine: Engine, jobs: Iterator[Job], rows: int, seconds: float) -
     counted."""
     load, under_way, begun = Load(), 0, time.perf_counter() + RAMP_SECONDS
     while (now := time.perf_counter() - begun) < seconds or under_way:
-        while now < seconds and under_way < min(rows, engine.settings.max_batch):
+        while now < seconds and under_way < min(rows, engine.settings.serve.max_batch):
             engine.submit(request_of(next(jobs)))
             under_way += 1
         steps = engine.step()

@@ -35,7 +35,7 @@ from osd.models.pair import Pair
 from storage.settings import Settings
 from storage.store import open_store
 
-SERVERS: dict[str, dict[str, Any]] = {"fixed": {"gamma": "fixed"}, MAIN: {"gamma": "goodput"}}
+SERVERS: dict[str, dict[str, Any]] = {"fixed": {"rule": "fixed"}, MAIN: {"rule": "goodput"}}
 ARMS: dict[str, tuple[str, dict[str, Any]]] = {"off": (MAIN, {"gamma": 0}), "fixed": ("fixed", {}), MAIN: (MAIN, {})}
 """Which server each asks, and what its requests say beside."""
 ALONE = "alone"
@@ -87,7 +87,7 @@ class Sitting:
 
     def warm_up(self, jobs: Sequence[Job]) -> None:
         """What is compiled, cached and learned of costs is no part of what is measured."""
-        rows = self.engine.settings.max_batch
+        rows = self.engine.settings.serve.max_batch
         for address in self.arms.values():
             closed_load(address, jobs_of(jobs, 0), rows, WARM_SECONDS)
         alone_load(self.engine, jobs_of(jobs, 0), rows, WARM_SECONDS)
@@ -217,8 +217,8 @@ def _sitting(pair: Pair, settings: Settings, bench: Bench, turns: int) -> Iterat
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-serve-")))
         servers = {
-            name: stack.enter_context(server(settings_in(folder / name, settings, pair, serve), folder / name))
-            for name, serve in SERVERS.items()
+            name: stack.enter_context(server(settings_in(folder / name, settings, pair, gamma), folder / name))
+            for name, gamma in SERVERS.items()
         }
         draft = Path(in_folder(pair.draft).name)
         count = bench.due(bench.turns + turns) - bench.published

@@ -45,14 +45,12 @@ class Server:
         return Address(self.url, (*EXACT, ("osd", dict(osd))))
 
 
-def settings_in(folder: Path, settings: Settings, pair: Pair, serve: Mapping[str, Any]) -> Settings:
-    """The settings of a server that works in this folder, with the pair by name and ``serve`` on top."""
-    named = {"target": pair.target.name, "draft": pair.draft.name, **serve}
-    own = {"host": "127.0.0.1", "port": 0, "admin_port": 0}
-    return settings.model_copy(update={
-        "serve": settings.serve.model_copy(update=named), "server": settings.server.model_copy(update=own),
-        "storage": settings.storage.model_copy(update={"directory": folder / "data", "url": None}),
-    })  # fmt: skip
+def settings_in(folder: Path, settings: Settings, pair: Pair, gamma: Mapping[str, Any]) -> Settings:
+    """The settings of a server that works in this folder, with the pair by name and ``gamma`` on top."""
+    return settings.changed(
+        serve={"target": pair.target.name, "draft": pair.draft.name}, gamma=gamma,
+        server={"host": "127.0.0.1", "port": 0, "admin_port": 0}, storage={"directory": folder / "data", "url": None},
+    )  # fmt: skip
 
 
 @contextmanager

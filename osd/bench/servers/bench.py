@@ -26,7 +26,7 @@ from storage.settings import Settings
 
 TURNS = 3
 """Into so many parts the seconds of a server are divided."""
-OFF = {"gamma": "fixed", "gamma_initial": 0}
+OFF = {"rule": "fixed", "initial": 0}
 Report = Callable[[str], None]
 
 
@@ -69,9 +69,9 @@ def _start(
     """Those that listen, and why others do not."""
     up: dict[str, Up] = {}
     wrong: dict[str, str] = {}
-    for name, serve in (("osd", SERVERS[MAIN]), ("osd off", OFF)):
+    for name, gamma in (("osd", SERVERS[MAIN]), ("osd off", OFF)):
         report(f"starting {name}")
-        own = settings_in(folder / name, settings, pair, serve)
+        own = settings_in(folder / name, settings, pair, gamma)
         made = stack.enter_context(server(own, folder / name))
         up[name] = Up(made.address, made.process)
         signal_group(made.process, signal.SIGSTOP)

@@ -19,14 +19,14 @@ from osd.drafters.ngram.corpus_stats import table_stats
 from osd.drafters.ngram.errors import BadCorpus
 from osd.models.pair import Pair
 from storage.files.files import writing
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 BENCH, ANSWERS = "bench.json", "answers.json"
 
 
 def bench_trees(
     pair: Pair,
-    serve: ServeSettings,
+    settings: Settings,
     data_sets: Mapping[str, list[Tokens]],
     corpus: Sequence[Path],
     out: Path,
@@ -44,13 +44,13 @@ def bench_trees(
     """
     facts = {
         "target": pair.target.name, "draft": pair.draft.name, "corpus": [path.name for path in corpus],
-        "answers": answers, "threads": serve.threads,
+        "answers": answers, "threads": settings.serve.threads,
     }  # fmt: skip
-    plan = Plan(data_sets, new_tokens, nodes, depth, serve.gamma, sensitivity, facts)
-    known = Knowledge(read_texts(pair, corpus) + _answers(pair, serve, corpus, answers, out, told))
+    plan = Plan(data_sets, new_tokens, nodes, depth, settings.gamma.rule, sensitivity, facts)
+    known = Knowledge(read_texts(pair, corpus) + _answers(pair, settings, corpus, answers, out, told))
     if known.tokens < 8 * END:
         raise BadCorpus(path=corpus[0], reason=f"{8 * END} tokens are the least; give more --corpus.")
-    runner = Runner(plan, pair, serve, known, out)
+    runner = Runner(plan, pair, settings, known, out)
     lines = runner.run(told)
     table, text = known.table(3), np.concatenate(known.texts[: END * 8])
     times = {str(row["searches"]): row["us"] for row in draft_times(table, text, lambda *_: None) if row["batch"] == 1}
@@ -59,12 +59,12 @@ def bench_trees(
     return line, leave(line, out)
 
 
-def _answers(pair: Pair, serve: ServeSettings, corpus: Sequence[Path], each: int, out: Path, told: Report) -> list[Any]:
+def _answers(pair: Pair, settings: Settings, corpus: Sequence[Path], each: int, out: Path, told: Report) -> list[Any]:
     """The target's answers, kept in ``out`` for the next time. A run of another plan finds out later."""
     path = out / ANSWERS
     if path.exists():
         return [np.array(text, np.int64) for text in json.loads(path.read_text("utf-8"))]
-    texts = own_answers(pair, serve, corpus, each, told)
+    texts = own_answers(pair, settings, corpus, each, told)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps([text.tolist() for text in texts]), encoding="utf-8")

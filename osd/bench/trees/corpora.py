@@ -18,7 +18,7 @@ from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.prompts import Prompt, encode, read_prompts
 from storage.records import Request
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 MEMORY = 1 << 30
 """Bytes that a table may take here: nothing of the corpus is to be left out."""
@@ -88,12 +88,12 @@ def _prompts(path: Path) -> Iterator[Prompt]:
     return (line for line in read_prompts(path) if isinstance(line, Prompt))
 
 
-def own_answers(pair: Pair, serve: ServeSettings, files: Sequence[Path], each: int, told: Report) -> list[Index]:
+def own_answers(pair: Pair, settings: Settings, files: Sequence[Path], each: int, told: Report) -> list[Index]:
     """Prompts of every file, drawn evenly, with the target's own greedy answers."""
     if not each:
         return []
-    alone = serve.model_copy(update={"gamma": "fixed", "gamma_initial": 0, "drafter": "causal", "max_batch": 8})
-    engine, asked = Engine(pair, alone), []
+    plain = settings.changed(gamma={"rule": "fixed", "initial": 0}, drafters={"kind": "causal"}, serve={"max_batch": 8})
+    engine, asked = Engine(pair, plain), []
     for path in files:
         prompts = [encode(pair.tokenizer, prompt.text) for prompt in _prompts(path)]
         prompts = [prompt for prompt in prompts if len(prompt) < engine.limit // 2]

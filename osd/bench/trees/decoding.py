@@ -19,7 +19,7 @@ from osd.drafters.tree import Proposer
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 THEIR_TOKENS = 10
 """transformers' ``prompt_lookup_num_tokens``: the number that its documentation uses."""
@@ -47,11 +47,11 @@ class Turn:
 Decode = Callable[[Sequence[Tokens], Sampling], Turn]
 
 
-def decoder_of(method: Method, pair: Pair, serve: ServeSettings, known: Knowledge, new_tokens: int) -> Decode:
+def decoder_of(method: Method, pair: Pair, settings: Settings, known: Knowledge, new_tokens: int) -> Decode:
     """A way to decode that lives on between turns, as a server does: what it has learned stays."""
     if method.kind == "transformers":
         return _theirs(pair, new_tokens)
-    engine = Engine(pair, _settings(method, serve), proposer=_proposer(method, serve, known))
+    engine = Engine(pair, _settings(method, settings), proposer=_proposer(method, settings, known))
 
     def decode(prompts: Sequence[Tokens], sampling: Sampling) -> Turn:
         asked = [Request(prompt, sampling=sampling, max_new_tokens=new_tokens) for prompt in prompts]
@@ -74,26 +74,26 @@ def _text(done: Any, before: int) -> Text:
     return Text(done.tokens, tuple(passes))
 
 
-def _settings(method: Method, serve: ServeSettings) -> ServeSettings:
+def _settings(method: Method, settings: Settings) -> Settings:
     drafter = {"alone": "causal", "draft": "causal", "mixed": "mixed", "lookup": "lookup"}.get(method.kind, "trigram")
-    found = serve.model_copy(update={"drafter": drafter})
-    return found.model_copy(update={"gamma": "fixed", "gamma_initial": 0}) if method.kind == "alone" else found
+    found = settings.changed(drafters={"kind": drafter})
+    return found.changed(gamma={"rule": "fixed", "initial": 0}) if method.kind == "alone" else found
 
 
-def _proposer(method: Method, serve: ServeSettings, known: Knowledge) -> Proposer | None:
+def _proposer(method: Method, settings: Settings, known: Knowledge) -> Proposer | None:
     if method.kind == "lookup":
         return LookupProposer(method.name, PromptLookup())
     if method.kind == "suffix":
         return LookupProposer(method.name, known.index)
     if not method.has_table:
         return None
-    settings = MakerSettings(
-        searches=max(1, method.searches), method="mcts" if method.searches else "greedy", nodes=serve.tree_nodes,
-        depth=max(serve.gamma_max, 1),
+    how = MakerSettings(
+        searches=max(1, method.searches), method="mcts" if method.searches else "greedy",
+        nodes=settings.drafters.tree_nodes, depth=max(settings.gamma.max, 1),
     )  # fmt: skip
     if method.matrix:
-        settings = replace(settings, shortest=method.order - 1, kappa=0.0)
-    maker = (DraftMaker if method.adaptive else FrozenMaker)(known.table(method.order), settings)
+        how = replace(how, shortest=method.order - 1, kappa=0.0)
+    maker = (DraftMaker if method.adaptive else FrozenMaker)(known.table(method.order), how)
     return TableProposer(method.name, maker)
 
 

@@ -16,7 +16,7 @@ from osd.bench.trees.decoding import Turn, decoder_of
 from osd.bench.trees.methods import ALONE
 from osd.bench.trees.plan import Plan, Unit
 from osd.models.pair import Pair
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 MEASURED = "measured.jsonl"
 BIN = 64
@@ -57,14 +57,15 @@ class Figures:
 class Runner:
     """Measures what is not in the folder yet."""
 
-    def __init__(self, plan: Plan, pair: Pair, serve: ServeSettings, known: Knowledge, folder: Path) -> None:
+    def __init__(self, plan: Plan, pair: Pair, settings: Settings, known: Knowledge, folder: Path) -> None:
         """Raises BadSetting for a folder of another plan, StoreWriteFailed."""
         self.plan, self.pair = plan, pair
         facts = json.loads(json.dumps(plan.as_json()))
         self._folder: RunFolder[Line] = RunFolder(folder, facts, MEASURED, json.loads, json.dumps)
-        self.serve = serve.model_copy(
-            update={"max_batch": 1, "tree_nodes": plan.nodes, "gamma_max": plan.depth, "gamma_initial": plan.depth}
-        )
+        self.settings = settings.changed(
+            serve={"max_batch": 1}, drafters={"tree_nodes": plan.nodes},
+            gamma={"max": plan.depth, "initial": plan.depth},
+        )  # fmt: skip
         self.known = known
         self._parts = {1.0: known}
         self.lines = {json.dumps(line["unit"], sort_keys=True): line for line in self._folder.finished}
@@ -89,8 +90,8 @@ class Runner:
         if unit.share not in self._parts:
             self._parts[unit.share] = self.known.part(unit.share)
         known = self._parts[unit.share]
-        serve = self.serve if unit.paced else self.serve.model_copy(update={"gamma": "fixed"})
-        ways = {m.name: decoder_of(m, self.pair, serve, known, self.plan.new_tokens) for m in unit.chosen}
+        settings = self.settings if unit.paced else self.settings.changed(gamma={"rule": "fixed"})
+        ways = {m.name: decoder_of(m, self.pair, settings, known, self.plan.new_tokens) for m in unit.chosen}
         figures = {name: Figures() for name in ways}
         chance = random.Random(0)
         for number, prompt in enumerate(self.plan.data_sets[unit.data_set]):

@@ -22,7 +22,7 @@ from osd.models.pair import Pair
 from osd.sequence import Completion
 from storage.errors import BadRequest
 from storage.records import Request, ratio
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 
 def _never(error: BadRequest) -> None:
@@ -49,9 +49,10 @@ class Check:
 class TargetAlone:
     """Decodes requests again, greedily, in the same dtype, as many at a time as osd served together."""
 
-    def __init__(self, pair: Pair, serve: ServeSettings) -> None:
-        self._pair, self._most = pair, serve.max_batch
-        self._plain = Engine(pair, serve.model_copy(update={"gamma": "fixed", "gamma_initial": 0, "drafter": "causal"}))
+    def __init__(self, pair: Pair, settings: Settings) -> None:
+        self._pair, self._most = pair, settings.serve.max_batch
+        plain = settings.changed(gamma={"rule": "fixed", "initial": 0}, drafters={"kind": "causal"})
+        self._plain = Engine(pair, plain)
         self._held: list[tuple[Completion, Spent]] = []
         self._checked: list[tuple[Request, Spent]] = []
         self.checks: list[Check] = []

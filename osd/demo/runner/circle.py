@@ -27,7 +27,7 @@ from osd.models.pair import Pair, load_pair
 from osd.prompts import encode
 from storage.errors import StoreWriteFailed
 from storage.records import DEFAULT_DRAFT, Request, Route
-from storage.settings import Section, Settings
+from storage.settings import Settings
 from storage.store import Store, open_store
 
 SWAP_POLL_SECONDS, WORKER_POLL_SECONDS, FLUSH_SECONDS = 0.1, 0.2, 0.5
@@ -99,13 +99,13 @@ class Circle:
     def warm_up(self) -> None:
         """Decode one prompt with an engine that keeps nothing, so that first times are not taken for the method's."""
         request = Request(encode(self.pair.tokenizer, "warm up"), 8)
-        serve = self.plan.settings.serve.model_copy(update={"max_batch": 1})
-        if proposer_name(serve) == "trigram":  # until the tables' code is compiled nothing learns into them
+        settings = self.plan.settings.changed(serve={"max_batch": 1})
+        if proposer_name(settings) == "trigram":  # until the tables' code is compiled nothing learns into them
             from osd.drafters.ngram.service.tables import warm_up
 
             warm_up()
-        for completion in Engine(self.pair, serve).run([request]):
-            TargetAlone(self.pair, serve).hold(completion, Spent(0.0, 1.0))
+        for completion in Engine(self.pair, settings).run([request]):
+            TargetAlone(self.pair, settings).hold(completion, Spent(0.0, 1.0))
 
 
 def own_settings(given: Settings, data: Path, **changes: dict[str, Any]) -> Settings:
@@ -123,12 +123,7 @@ def own_settings(given: Settings, data: Path, **changes: dict[str, Any]) -> Sett
         },
         "worker": {"broker": None, "poll_seconds": WORKER_POLL_SECONDS},
     }
-    sections: dict[str, Section] = {}
-    for name in Settings.model_fields:
-        section: Section = getattr(given, name)
-        values = {**section.model_dump(), **own.get(name, {}), **changes.get(name, {})}
-        sections[name] = type(section)(**values)
-    return given.model_copy(update=sections)
+    return given.changed(**own).changed(**changes)
 
 
 def _spare_cores(given: Settings) -> int:
@@ -153,7 +148,7 @@ def turning(plan: StreamPlan) -> Iterator[Circle]:
     with open_store(plan.settings) as store:
         _name_routes(store, pair, plan.segments)
         with serving(pair, plan.settings, store) as engine, worker_beside(config, plan.log) as worker:
-            yield Circle(plan, pair, store, engine, worker, TargetAlone(pair, plan.settings.serve))
+            yield Circle(plan, pair, store, engine, worker, TargetAlone(pair, plan.settings))
 
 
 def make_new_folder(folder: Path) -> None:

@@ -48,9 +48,8 @@ def run_demo(
     until Ctrl-C.
     Raises BadSetting, StoreWriteFailed, TrainingFailed.
     """
-    serve = {"max_batch": batch, "target": str(TARGET), "draft": str(DRAFT), "drafter": drafter}
-    changes = {"learn": LEARN, "serve": serve}
-    own = own_settings(settings, out / "data", **changes)
+    serve = {"max_batch": batch, "target": str(TARGET), "draft": str(DRAFT)}
+    own = own_settings(settings, out / "data", learn=LEARN, serve=serve, drafters={"kind": drafter})
     plan = StreamPlan(
         str(TARGET), str(DRAFT), demo_segments(requests, seed, domains), out, own, arrival, max_new_tokens, check_every,
         port, stay,

@@ -42,7 +42,7 @@ class RequestFeed:
         """``draft`` names what is trained, for the message when nothing may start any more; ``rows`` requests at a
         time, or as many as the engine has room for."""
         self._engine, self._arrival, self._draft = engine, arrival, draft
-        self._rows = rows or engine.settings.max_batch
+        self._rows = rows or engine.settings.serve.max_batch
         self._share: dict[str, float] = {}
         self._since: dict[str, float] = {}
         """What the clock below was when each request started."""

@@ -12,7 +12,7 @@ draft on the same text, so the draft that served, the frozen one and the offline
 nobody drafted (the target's own token after a fully accepted draft), so it lies somewhat below followed α. Of trees it
 takes the place of the serving drafter's followed α.
 
-Where a table drafts with the draft (``serve.drafter = "blended"``) followed α is that of the two: what the table
+Where a table drafts with the draft (``drafters.kind = "blended"``) followed α is that of the two: what the table
 guessed at each position, before the target had said it, was kept while the text was decoded.
 """
 

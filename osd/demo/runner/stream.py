@@ -121,7 +121,7 @@ class Stream:
             watched = drafting.watched.pop(completion.request.id, None)
             if watched and len(watched.guesses) == len(completion.tokens):  # from the start: the table was there
                 return sum(blended_hits(loaded, watched, completion)), None
-        elif self._engine.settings.drafter == "causal":
+        elif self._engine.settings.drafters.kind == "causal":
             text = [*completion.request.prompt_tokens, *completion.tokens]
             return sum(hits(loaded, text, len(completion.tokens))), None
         accepted = sum(outcome.accepted for outcome in completion.outcomes)

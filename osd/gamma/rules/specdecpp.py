@@ -16,17 +16,11 @@ import math
 from collections.abc import Sequence
 
 from osd.gamma.base import Go, Observation, RowByRow, Signal, SteeredRow
-from storage.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 
 TOKENS = 20
 """Most tokens of a round (section 5.1)."""
-
-
-def needs_head(settings: ServeSettings) -> bool:
-    """Return whether a rule of these settings asks an acceptance head."""
-    return "specdecpp" in {settings.gamma, *settings.gamma_routes.values()}
 
 
 class SpecDecRow:

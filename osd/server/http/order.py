@@ -118,7 +118,7 @@ def _request(
     service: Service, body: SamplingBody, fields: OsdFields, tenant: str, prompt: _Prompt, most: int, number: int
 ) -> Request:
     if fields.gamma is not None and fields.gamma > service.facts.gamma_max:
-        reason = f"osd.gamma: {service.facts.gamma_max} at most (serve.gamma_max)"
+        reason = f"osd.gamma: {service.facts.gamma_max} at most (gamma.max)"
         raise ApiError(reason=reason, param="osd.gamma")
     request = Request(
         prompt.tokens,

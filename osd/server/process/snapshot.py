@@ -46,7 +46,7 @@ class Snapshots:
         own = {
             "at": now(), "model": self.host.model, "ready": self.host.ready, "workers": len(at_work),
             "running": sum(one.running for one in at_work), "waiting": sum(one.waiting for one in at_work),
-            "rows": engine.settings.max_batch * len(at_work), "steps": engine.stats.steps,
+            "rows": engine.settings.serve.max_batch * len(at_work), "steps": engine.stats.steps,
             "swaps": len(engine.stats.swap_pause_ms), "draft_version": engine.draft_version,
             "dropped_positions": engine.recorder.dropped if engine.recorder else 0,
         }  # fmt: skip

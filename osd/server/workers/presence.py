@@ -18,7 +18,7 @@ from osd.server.process.engine_thread import EngineThread
 from storage import records
 from storage.access.workers import Worker, WorkerState
 from storage.errors import OsdError
-from storage.fleet_settings import FleetSettings
+from storage.settings import FleetSettings
 from storage.store import Store
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from osd.models.pair import load_pair
 from osd.server.start import SHIPPED
 from storage.errors import BadRequest
 from storage.records import Request
-from storage.settings import ServeSettings
+from tests.support.settings import settings_of
 
 
 def said(done) -> str:
@@ -60,7 +60,7 @@ def test_a_route_that_is_not_there(osd):
 @pytest.mark.parametrize("token", [-1, 10**9])
 def test_a_token_id_that_is_none(token):
     pair = load_pair(SHIPPED / "target", SHIPPED / "draft")
-    engine = Engine(pair, ServeSettings())
+    engine = Engine(pair, settings_of())
     with pytest.raises(BadRequest, match=f"token 1 is {token}, and ids run from 0 to {pair.vocab_size - 1}"):
         engine.submit(Request((1, token)))
     assert not engine.busy

@@ -78,7 +78,7 @@ def test_a_seed_repeats_a_drawn_text(osd):
 
     def drawn(seed: int) -> str:
         options = ("--temperature", 1, "--seed", seed, "--no-learn", "--max-tokens", 24)
-        return osd("generate", PROMPT, *options, OSD_SERVE__GAMMA="fixed").stdout
+        return osd("generate", PROMPT, *options, OSD_GAMMA__RULE="fixed").stdout
 
     assert drawn(1) == drawn(1) != drawn(2)
 

@@ -21,17 +21,18 @@ from osd.gamma.factory import CONTROLLERS
 from osd.models.pair import Pair
 from osd.sequence import SequenceState
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings
 from tests.lossless.test_distribution import LEVEL, PROMPT, exact, p_value
 from tests.lossless.test_lossless import serve
 from tests.support.models import CONFIGS, alone, prompts, random_pair
+from tests.support.settings import settings_of
 
 COUNT = 24
 
 
 def engine_of(pair: Pair, **chosen: object) -> tuple[Engine, BlendedDrafter]:
-    base = {"max_batch": 4, "max_length": 128, "gamma": "fixed", "gamma_initial": 4, "drafter": "blended"}
-    engine = Engine(pair, ServeSettings(**{**base, **chosen}))
+    base = {"serve__max_batch": 4, "serve__max_length": 128, "gamma__rule": "fixed", "gamma__initial": 4}
+    base["drafters__kind"] = "blended"
+    engine = Engine(pair, settings_of(**{**base, **chosen}))
     assert isinstance(engine.drafting, BlendedDrafter)
     return engine, engine.drafting
 
@@ -43,7 +44,7 @@ def test_every_architecture_in_ragged_batches(kind: str) -> None:
     asked = [Request(p, max_new_tokens=8 + 4 * i) for i, p in enumerate(prompts(6, seed=3))]
     expected = [alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in asked]
     for batch in (1, 3, 8):
-        engine, drafter = engine_of(pair, max_batch=batch)
+        engine, drafter = engine_of(pair, serve__max_batch=batch)
         for turn in range(4):
             again = [replace(request, id=f"{turn}/{i}") for i, request in enumerate(asked)]
             assert serve(engine, again) == expected, f"batch {batch}"
@@ -55,7 +56,7 @@ def test_every_controller(controller: str) -> None:
     pair = random_pair("llama", eos=5, noise=0.6)
     asked = [Request(p, max_new_tokens=COUNT) for p in prompts(4, seed=4) * 4]
     expected = [alone(pair.target.module, r.prompt_tokens, COUNT, eos=5) for r in asked]
-    engine, _ = engine_of(pair, gamma=controller, gamma_initial=3)
+    engine, _ = engine_of(pair, gamma__rule=controller, gamma__initial=3)
     assert serve(engine, asked) == expected
 
 
@@ -63,7 +64,7 @@ def test_the_draft_reads_what_it_was_not_asked_about(monkeypatch: pytest.MonkeyP
     """Whenever the draft is asked, its logits are those of a fresh pass over the whole text and the chain so far, also
     after rounds in which the table alone drafted."""
     pair, passes, unasked = random_pair("llama", noise=3.0), list[int](), list[int]()
-    engine, _ = engine_of(pair, max_batch=3)
+    engine, _ = engine_of(pair, serve__max_batch=3)
     drafter = engine.drafter.default.body.drafter
     following, drafting = drafter._next, drafter.propose
 
@@ -113,7 +114,7 @@ def trusting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def sampled(pair: Pair, sampling: Sampling) -> tuple[Counter[tuple[int, ...]], BlendedDrafter]:
-    engine, drafter = engine_of(pair, max_batch=8, max_length=32, gamma_initial=2)
+    engine, drafter = engine_of(pair, serve__max_batch=8, serve__max_length=32, gamma__initial=2)
     plain = Request(PROMPT, max_new_tokens=3, ignore_eos=True)
     asked = (replace(plain, id=str(seed), sampling=replace(sampling, seed=seed)) for seed in range(1500))
     return Counter(completion.tokens[:2] for completion in engine.run(asked)), drafter
@@ -138,7 +139,7 @@ def test_this_test_would_see_the_table_speaking(tiny: Pair, monkeypatch: pytest.
 def test_what_the_two_would_have_said_at_every_position_is_known_afterwards() -> None:
     """With gamma 1 and every token drafted that can be, what was followed is what was counted, position by position."""
     pair = random_pair("llama", noise=0.6)
-    engine, drafter = engine_of(pair, max_batch=1, gamma_initial=1)
+    engine, drafter = engine_of(pair, serve__max_batch=1, gamma__initial=1)
     drafter.watched = {}
     for turn in range(12):
         request = Request(prompts(3, seed=2)[turn % 3], max_new_tokens=COUNT)
@@ -159,7 +160,7 @@ def test_what_the_two_would_have_said_at_every_position_is_known_afterwards() ->
 def test_the_table_is_judged_wherever_the_target_speaks() -> None:
     """With gamma 1 every second token at most is drafted; trust in the table counts every token that it had a guess
     for."""
-    engine, drafter = engine_of(random_pair("llama", noise=0.6), max_batch=1, gamma_initial=1)
+    engine, drafter = engine_of(random_pair("llama", noise=0.6), serve__max_batch=1, gamma__initial=1)
     drafter.watched, guessed, drafted = {}, 0, 0
     for turn in range(6):
         request = Request(prompts(3, seed=2)[turn % 3], max_new_tokens=COUNT)
@@ -173,7 +174,7 @@ def test_the_table_is_judged_wherever_the_target_speaks() -> None:
 
 def test_a_table_that_comes_later_is_asked_before_the_round_adds_to_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever sits down then counts the text so far, and hears of the round afterwards: nothing is counted twice."""
-    engine, drafter = engine_of(random_pair(), gamma_initial=0)
+    engine, drafter = engine_of(random_pair(), gamma__initial=0)
     place_of, lengths = drafter.memory.place_of, list[int]()
 
     def noted(row: SequenceState) -> object:

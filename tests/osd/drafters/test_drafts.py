@@ -28,8 +28,9 @@ from tests.support.models import alone, model_of, noisy, prompts, random_module
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    serve = {"max_batch": 3, "max_length": 96, "gamma": "fixed", "gamma_initial": 3, "swap_poll_seconds": 0.02}
-    return load_settings(storage={"directory": tmp_path / "data"}, serve=serve)
+    serve = {"max_batch": 3, "max_length": 96, "swap_poll_seconds": 0.02}
+    gamma = {"rule": "fixed", "initial": 3}
+    return load_settings(storage={"directory": tmp_path / "data"}, serve=serve, gamma=gamma)
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def by_hand(store: Store, settings: Settings, pair: Pair) -> Iterator[Engine]:
     """An engine whose swap looks when the test says so."""
     swap = Swap(store, "default", pair, settings, "test")
     swap.close()
-    yield Engine(pair, settings.serve, router=FixedRouter(routes(store)), swap=swap)
+    yield Engine(pair, settings, router=FixedRouter(routes(store)), swap=swap)
 
 
 def routes(store: Store) -> list[Route]:

@@ -10,12 +10,12 @@ from osd.engine.engine import Engine
 from osd.models.pair import Pair, row_length
 from storage.errors import CannotServeTrees
 from storage.records import Request
-from storage.settings import ServeSettings
 from tests.osd.test_draft import blind
 from tests.support.models import alone, prompts, random_pair
 from tests.support.proposers import Guessing
+from tests.support.settings import changed, settings_of
 
-BASE = ServeSettings(max_batch=3, max_length=96, gamma="fixed", gamma_initial=4, gamma_max=6)
+BASE = settings_of(serve__max_batch=3, serve__max_length=96, gamma__rule="fixed", gamma__initial=4, gamma__max=6)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def pair() -> Pair:
 )
 def test_whoever_drafts_the_text_is_the_targets(pair: Pair, drafter: str, branches: str) -> None:
     """Every prompt comes three times: what the table has learned by then, it proposes."""
-    engine = Engine(pair, BASE.model_copy(update={"drafter": drafter, "branches": branches}))
+    engine = Engine(pair, changed(BASE, drafters__kind=drafter, drafters__branches=branches))
     assert engine.target.cache.length == row_length(pair, engine.settings) == 96 + 24 + 1
     asked = [Request(p * 2, max_new_tokens=24) for _ in range(3) for p in prompts(4, seed=5)]
     done = {c.request.id: c for c in engine.run(asked)}
@@ -45,19 +45,19 @@ def test_a_chain_is_served_without_looking_at_trees(pair: Pair) -> None:
     broken = Pair(blind(pair.target), pair.draft, None, frozenset())
     assert Engine(broken, BASE).target.cache.length == 96 + 6 + 1
     with pytest.raises(CannotServeTrees):
-        Engine(broken, BASE.model_copy(update={"drafter": "mixed"}))
+        Engine(broken, changed(BASE, drafters__kind="mixed"))
 
 
 def test_the_caller_may_bring_a_proposer(pair: Pair) -> None:
     proposer = Guessing(97, {})
-    engine = Engine(pair, BASE.model_copy(update={"drafter": "mixed", "tree_nodes": 9}), proposer=proposer)
+    engine = Engine(pair, changed(BASE, drafters__kind="mixed", drafters__tree_nodes=9), proposer=proposer)
     list(engine.run([Request(p, max_new_tokens=12) for p in prompts(3)]))
     assert {nodes for _, nodes in proposer.asked} == {9} and not proposer.here
 
 
 @pytest.mark.parametrize("drafter", ["trigram", "mixed"])
 def test_a_cancelled_row_leaves_its_proposer(pair: Pair, drafter: str) -> None:
-    engine = Engine(pair, BASE.model_copy(update={"drafter": drafter}))
+    engine = Engine(pair, changed(BASE, drafters__kind=drafter))
     proposer = engine.drafting.proposer  # type: ignore[attr-defined]
     assert isinstance(proposer, TableProposer) and not isinstance(proposer, LookupProposer)
     asked = [Request(p, max_new_tokens=20) for p in prompts(3)]
@@ -75,7 +75,7 @@ def test_a_cancelled_row_leaves_its_proposer(pair: Pair, drafter: str) -> None:
 def test_what_a_tree_costs_beside_a_chain_is_part_of_drafting(drafter: str, kind: str, fed: tuple[int, int]) -> None:
     """Two rows with trees of 9 and 1 tokens, 3 and 1 deep: the lean pass computes the tokens, others the width of the
     widest."""
-    engine = Engine(random_pair(kind), BASE.model_copy(update={"drafter": drafter}))
+    engine = Engine(random_pair(kind), changed(BASE, drafters__kind=drafter))
     drafting = engine.drafting
     assert isinstance(drafting, TreeDrafter) and drafting.target.packs == (kind == "llama")
     drafting._depths, drafting._sizes = [3, 1], [9, 1]

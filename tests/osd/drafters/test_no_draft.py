@@ -18,11 +18,12 @@ from osd.prompts import encode
 from osd.server.start import SHIPPED, choose_pair
 from storage.errors import BadSetting
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings, load_settings
+from storage.settings import Settings
 from storage.store import open_store
 from tests.support.models import alone, prompts, random_pair
+from tests.support.settings import changed, settings_of
 
-BASE = ServeSettings(max_batch=3, max_length=96, gamma="fixed", gamma_initial=4, gamma_max=6)
+BASE = settings_of(serve__max_batch=3, serve__max_length=96, gamma__rule="fixed", gamma__initial=4, gamma__max=6)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def target() -> Pair:
 @pytest.mark.parametrize("drafter", MODELLESS)
 @pytest.mark.parametrize("gamma", ["fixed", "analytic", "goodput"])
 def test_the_text_is_the_targets_in_ragged_batches(target: Pair, drafter: str, gamma: str) -> None:
-    engine = Engine(target, BASE.model_copy(update={"drafter": drafter, "gamma": gamma}))
+    engine = Engine(target, changed(BASE, drafters__kind=drafter, gamma__rule=gamma))
     asked = [Request(p * 2, max_new_tokens=12 + i) for _ in range(2) for i, p in enumerate(prompts(5, seed=5))]
     done = {c.request.id: c for c in engine.run(asked)}
     for request in asked:
@@ -47,7 +48,7 @@ def test_the_text_is_the_targets_in_ragged_batches(target: Pair, drafter: str, g
 
 
 def test_sampled_texts_and_cancelled_rows(target: Pair) -> None:
-    engine = Engine(target, BASE.model_copy(update={"drafter": "trigram"}))
+    engine = Engine(target, changed(BASE, drafters__kind="trigram"))
     asked = [Request(p * 2, max_new_tokens=20, sampling=Sampling(0.9, seed=i)) for i, p in enumerate(prompts(4))]
     for request in asked[:3]:
         engine.submit(request)
@@ -59,29 +60,31 @@ def test_sampled_texts_and_cancelled_rows(target: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "what"),
+    ("wanted", "what"),
     [
-        ({"drafter": "causal"}, "serve.drafter = causal"), ({"drafter": "mixed"}, "serve.drafter = mixed"),
-        ({"gamma": "specdecpp"}, "serve.gamma = specdecpp"), ({"gamma_head": Path("head")}, "serve.gamma_head"),
+        ({"drafters__kind": "causal"}, "drafters.kind = causal"),
+        ({"drafters__kind": "mixed"}, "drafters.kind = mixed"),
+        ({"gamma__rule": "specdecpp"}, "gamma.rule = specdecpp"),
+        ({"gamma__specdecpp__head": Path("head")}, "gamma.specdecpp.head"),
     ],
 )  # fmt: skip
-def test_what_needs_a_draft_model_says_so(target: Pair, changed: dict[str, Any], what: str) -> None:
+def test_what_needs_a_draft_model_says_so(target: Pair, wanted: dict[str, Any], what: str) -> None:
     with pytest.raises(NeedsDraft, match=f"{what} needs a draft model"):
-        Engine(target, BASE.model_copy(update={"drafter": "trigram"} | changed))
+        Engine(target, changed(BASE, **{"drafters__kind": "trigram"} | wanted))
     with pytest.raises(NeedsDraft):
         _ = target.draft.module
 
 
 def test_a_command_that_needs_both_asks_for_the_draft() -> None:
-    serve = ServeSettings(drafter="lookup")
-    assert choose_pair(serve, "t", alone=True).draft == ""
+    serve = Settings().serve
+    assert choose_pair(serve, "t", drafter="lookup").draft == ""
     for make in (
-        lambda: choose_pair(serve, "t"), lambda: choose_pair(ServeSettings(), "t", alone=True),
-        lambda: choose_pair(serve, None, "d", alone=True),
+        lambda: choose_pair(serve, "t"), lambda: choose_pair(serve, "t", drafter="causal"),
+        lambda: choose_pair(serve, None, "d", drafter="lookup"),
     ):  # fmt: skip
         refused(make)
     with pytest.raises(BadSetting, match=r"\(trigram, lookup\)"):
-        choose_pair(ServeSettings(drafter="mixed"), "t", alone=True)
+        choose_pair(serve, "t", drafter="mixed")
 
 
 def refused(make: Callable[[], object]) -> None:
@@ -92,8 +95,10 @@ def refused(make: Callable[[], object]) -> None:
 def test_in_the_circle_requests_are_kept_and_no_draft_is_entered(tmp_path: Path) -> None:
     """Over a store: what was served is kept with who drafted it, the table as a version, and nothing as a draft."""
     pair = load_alone(SHIPPED / "target")
-    serve = {"max_batch": 2, "drafter": "trigram", "gamma": "fixed", "gamma_initial": 6, "table_mb": 4}
-    settings = load_settings(storage={"directory": tmp_path / "data", "holdout": 0.0, "flush_requests": 1}, serve=serve)
+    settings = settings_of(
+        storage__directory=tmp_path / "data", storage__holdout=0.0, storage__flush_requests=1, serve__max_batch=2,
+        drafters__kind="trigram", gamma__rule="fixed", gamma__initial=6, ngram__memory_mb=4,
+    )  # fmt: skip
     asked = [Request(tuple(encode(pair.tokenizer, "SELECT all users")), 24) for _ in range(4)]
     with open_store(settings) as store:
         with serving(pair, settings, store) as engine:

@@ -20,10 +20,10 @@ from osd.models.pair import Pair
 from osd.sequence import Completion
 from router.base import Decision
 from storage.records import Outcome, Request, Route, Sampling
-from storage.settings import ServeSettings
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
 from tests.support.adapters import LINEAR, adapt, let_in, lora, read, save
 from tests.support.models import alone, model_of, noisy, prompts, random_pair
+from tests.support.settings import settings_of
 
 COUNT = 24
 DRAFTS = ("default", "full", "first", "second")
@@ -53,7 +53,7 @@ def engine(tmp_path: Path) -> Make:
 
     def make(kind: str = "llama", **settings: object) -> Engine:
         pair = random_pair(kind, noise=0.1)
-        serve = ServeSettings(**{"max_length": 96, "gamma": "fixed", "gamma_initial": 4} | settings)
+        serve = settings_of(**{"serve__max_length": 96, "gamma__rule": "fixed", "gamma__initial": 4} | settings)
         made = Engine(pair, serve, router=ByName())
         assert let_in(made, "full", model_of(noisy(pair.target.module, 0.05, seed=9))) == "taken"
         for seed, name in enumerate(("first", "second")):
@@ -80,7 +80,7 @@ def check(engine: Engine, asked: list[Request]) -> list[Completion]:
 @pytest.mark.parametrize("kind", LINEAR)
 def test_mixed_batches_are_greedy_lossless_and_each_row_has_its_own_draft(kind: str, engine: Make) -> None:
     for batch in (2, 5):
-        made = engine(kind, max_batch=batch)
+        made = engine(kind, serve__max_batch=batch)
         done = check(made, mixed())
         for c in done:
             name = str(c.request.route)
@@ -96,7 +96,7 @@ def test_mixed_batches_are_greedy_lossless_and_each_row_has_its_own_draft(kind: 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)
 def test_every_controller_sizes_the_drafts_of_a_mixed_batch(controller: str, engine: Make) -> None:
-    check(engine(max_batch=4, gamma=controller, gamma_initial=3), mixed(8))
+    check(engine(serve__max_batch=4, gamma__rule=controller, gamma__initial=3), mixed(8))
 
 
 def test_a_row_is_drafted_for_as_if_it_were_alone(engine: Make) -> None:
@@ -106,17 +106,17 @@ def test_a_row_is_drafted_for_as_if_it_were_alone(engine: Make) -> None:
         return {c.request.id: [(r.drafted, r.accepted) for r in c.rounds] for c in made.run(asked)}
 
     asked = mixed(12)
-    together = rounds(engine(max_batch=6), asked)
+    together = rounds(engine(serve__max_batch=6), asked)
     apart = {}
     for name in DRAFTS:
-        apart |= rounds(engine(max_batch=2), [r for r in asked if r.route == name])
+        apart |= rounds(engine(serve__max_batch=2), [r for r in asked if r.route == name])
     assert together == apart
     by_draft = {r.route: together[r.id] for r in asked}
     assert len({str(seen) for seen in by_draft.values()}) == len(DRAFTS)  # the drafts differ
 
 
 def test_rows_that_leave_make_room_in_their_own_cache_only(engine: Make) -> None:
-    made = engine(max_batch=6)
+    made = engine(serve__max_batch=6)
     asked = mixed(9)
     for request in asked:
         made.submit(request)
@@ -140,7 +140,7 @@ Texts = Counter[tuple[int, ...]]
 
 def sampled(pair: Pair, *, wrong: bool = False) -> dict[str, Texts]:
     """Two-token texts of rows that alternate between a draft that is often right and one that seldom is."""
-    serve = ServeSettings(max_batch=8, max_length=32, gamma="fixed", gamma_initial=2)
+    serve = settings_of(serve__max_batch=8, serve__max_length=32, gamma__rule="fixed", gamma__initial=2)
     engine = Engine(pair, serve, router=ByName())
     assert let_in(engine, "other", model_of(noisy(pair.target.module, 1.5, seed=3))) == "taken"
     if wrong:
@@ -209,7 +209,7 @@ def test_a_draft_that_knows_fewer_positions_stops_drafting_there() -> None:
     pair = random_pair("gpt2")
     short = random_pair("gpt2", noise=0.02).draft.module
     short.transformer.wpe.weight.data[40:] = torch.nan  # it knows 40 positions; a look beyond would show
-    engine = Engine(pair, ServeSettings(max_batch=2, max_length=128, gamma="fixed"), router=ByName())
+    engine = Engine(pair, settings_of(serve__max_batch=2, serve__max_length=128, gamma__rule="fixed"), router=ByName())
     assert let_in(engine, "short", replace(model_of(short), limit=40)) == "taken"
     done = check(engine, mixed(2, ("short", "default"), 60))
     drafted = {c.route: [r.drafted for r in c.rounds] for c in done}
@@ -217,7 +217,7 @@ def test_a_draft_that_knows_fewer_positions_stops_drafting_there() -> None:
 
 
 def test_costs_are_kept_for_each_draft_and_controllers_use_their_own(engine: Make) -> None:
-    made = engine(max_batch=4, gamma="analytic")
+    made = engine(serve__max_batch=4, gamma__rule="analytic")
     list(made.run(mixed(16)))
     costs = made.pass_costs
     mine, theirs = (made.drafter.loaded_drafts[name].body.costs(made.costs) for name in ("first", "full"))
@@ -229,10 +229,10 @@ def test_costs_are_kept_for_each_draft_and_controllers_use_their_own(engine: Mak
 
 def test_a_dearer_draft_is_asked_for_shorter_drafts() -> None:
     """The same acceptance, in one batch of two: who costs ten times as much a pass drafts less."""
-    settings, costs = ServeSettings(gamma="analytic", gamma_max=8), CostModel()
+    settings, costs = settings_of(gamma__rule="analytic", gamma__max=8), CostModel()
     dear = costs.of("dear")
     costs.sharing = dear.sharing = 1
-    planner = make_planner(settings, costs)
+    planner = make_planner(settings.gamma, costs)
     for _ in range(8):
         costs.observe_draft(1, 1, 0.5)
         dear.observe_draft(1, 1, 5.0)

@@ -21,9 +21,9 @@ from router.fixed import FixedRouter
 from router.foresight import TextScore
 from router.throughput import Costs
 from storage.records import Outcome, Request, Route
-from storage.settings import ServeSettings
 from tests.support.adapters import LINEAR, adapt, let_in, lora, read, save
 from tests.support.models import model_of, noisy, prompts, random_pair
+from tests.support.settings import settings_of
 
 ROUTE = Route("default", "default", candidates=("good", "adapted", "absent"))
 
@@ -49,7 +49,7 @@ class Listening:
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
     pair = random_pair("llama", noise=0.4)
-    made = Engine(pair, ServeSettings(max_length=96, gamma="fixed", max_batch=4), router=Listening())
+    made = Engine(pair, settings_of(serve__max_length=96, gamma__rule="fixed", serve__max_batch=4), router=Listening())
     let_in(made, "good", model_of(noisy(pair.target.module, 0.02, seed=9)))
     let_in(made, "adapted", adapter=read(save(adapted(pair), tmp_path / "adapter"), pair.draft))
     return made
@@ -121,7 +121,7 @@ def test_reading_leaves_nothing_behind(engine: Engine, monkeypatch: pytest.Monke
 
 def test_a_route_with_one_draft_is_not_scored() -> None:
     pair = random_pair("llama")
-    made = Engine(pair, ServeSettings(max_length=96), router=FixedRouter())
+    made = Engine(pair, settings_of(serve__max_length=96), router=FixedRouter())
     list(made.run([Request(prompts(1)[0], max_new_tokens=8)]))
     assert not made.shadow.work(idle=True)
 
@@ -132,7 +132,7 @@ def test_the_router_learns_from_what_is_served_which_draft_is_worth_more(tmp_pat
     routes = FixedRouter([Route("default", "default", candidates=("good",))])
     costs = Costs(0.1, [1.0 + 0.01 * gamma for gamma in range(9)])  # of the engine they would differ from run to run
     router = AutoRouter(routes, lambda _: costs, warm_up=4)
-    made = Engine(pair, ServeSettings(max_length=96, gamma="fixed", max_batch=2), router=router)
+    made = Engine(pair, settings_of(serve__max_length=96, gamma__rule="fixed", serve__max_batch=2), router=router)
     let_in(made, "good", model_of(noisy(pair.target.module, 0.01, seed=9)))
     for prompt in prompts(24, seed=6):
         list(made.run([Request(prompt, max_new_tokens=16)]))

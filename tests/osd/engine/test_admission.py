@@ -15,9 +15,9 @@ from osd.prompts import encode
 from osd.server.start import SHIPPED
 from router.base import Decision
 from storage.records import Outcome, Request, Route
-from storage.settings import ServeSettings
 from tests.support.adapters import let_in
 from tests.support.models import model_of, noisy, prompts, random_pair
+from tests.support.settings import settings_of
 
 
 class Asking:
@@ -51,14 +51,14 @@ def plain_perplexity(pair: Pair, prompt: tuple[int, ...]) -> float:
 
 def test_a_router_that_reads_perplexity_chooses_after_prefill() -> None:
     pair, router = random_pair(), Asking(perplexity=True)
-    engine = Engine(pair, ServeSettings(max_batch=2, max_length=256, gamma="fixed"), router=router)
+    engine = Engine(pair, settings_of(serve__max_batch=2, serve__max_length=256, gamma__rule="fixed"), router=router)
     assert let_in(engine, "other", model_of(noisy(pair.target.module, 0.05))) == "taken"
     texts = [prompts(1, seed=3)[0], tuple(prompts(1, seed=2)[0] * 12)[:200], (5,)]
     done = {c.request.prompt_tokens: c for c in engine.run(Request(p, 8) for p in texts)}
     expected = [plain_perplexity(pair, p) for p in texts[:2]]
     assert router.perplexities[:2] == pytest.approx(expected, rel=1e-3) and router.perplexities[2] is None
     assert {o.draft_version for c in done.values() for o in c.outcomes} == {"other-v1"}
-    alone = Engine(pair, ServeSettings(max_batch=2, max_length=256, gamma="fixed", gamma_initial=0))
+    alone = Engine(pair, settings_of(serve__max_batch=2, serve__max_length=256, gamma__rule="fixed", gamma__initial=0))
     assert {c.request.prompt_tokens: c.tokens for c in alone.run(Request(p, 8) for p in texts)} == {
         c.request.prompt_tokens: c.tokens for c in done.values()
     }
@@ -73,11 +73,11 @@ def test_a_router_that_reads_text_gets_it_and_others_do_not_pay_for_it() -> None
     tokens = encode(pair.tokenizer, "How many days has a leap year?")
     for reads in (True, False):
         router = Asking(text=reads)
-        engine = Engine(pair, ServeSettings(max_length=128), router=router)
+        engine = Engine(pair, settings_of(serve__max_length=128), router=router)
         (done,) = engine.run([Request(tokens, 4)])
         text = router.requests[0].text
         assert (text is not None and "leap year?" in text and "<|" not in text) if reads else text is None
         assert done.request.text is None and router.observed[0][0].text == text
     given = Asking(text=True)
-    list(Engine(pair, ServeSettings(max_length=128), router=given).run([Request(tokens, 4, text="as it was")]))
+    list(Engine(pair, settings_of(serve__max_length=128), router=given).run([Request(tokens, 4, text="as it was")]))
     assert given.requests[0].text == "as it was"

@@ -11,10 +11,11 @@ from osd.engine.engine import Engine
 from osd.models.pair import Model, Pair, choose_device
 from osd.recording.recorder import Recorder
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings, Settings
+from storage.settings import Settings
 from storage.store import Store
 from tests.lossless.test_distribution import LEVEL, exact, p_value, sample
 from tests.support.models import alone, model_of, noisy, prompts, random_pair
+from tests.support.settings import settings_of
 
 DEVICE = choose_device("auto")
 COUNT = 24
@@ -36,7 +37,9 @@ CASES = [("llama", drafter) for drafter in ("causal", "blended", "trigram", "mix
 def test_greedy_text_is_the_targets(kind: str, drafter: str) -> None:
     pair = pair_there(kind=kind)
     asked = [Request(p * 2, max_new_tokens=COUNT - i) for i, p in enumerate(prompts(7, seed=31))]
-    settings = ServeSettings(max_batch=3, max_length=96, drafter=drafter, gamma="fixed", gamma_initial=4)  # type: ignore[arg-type]
+    settings = settings_of(
+        serve__max_batch=3, serve__max_length=96, drafters__kind=drafter, gamma__rule="fixed", gamma__initial=4
+    )
     done = {c.request.id: list(c.tokens) for c in Engine(pair, settings).run(asked)}
     assert pair.device.type == DEVICE.type
     for request in asked:
@@ -56,7 +59,7 @@ def test_what_is_recorded_is_what_the_target_says(store: Store, settings: Settin
     pair = pair_there()
     asked = [Request(p, max_new_tokens=17) for p in prompts(5, seed=32)]
     recorder = Recorder(store, settings, "test")
-    list(Engine(pair, settings.serve, recorder=recorder).run(asked))
+    list(Engine(pair, settings, recorder=recorder).run(asked))
     recorder.close()
     for samples in store.samples.read([r.id for r in asked]):
         fed = torch.tensor([samples.tokens.tolist()], device=DEVICE)
@@ -71,7 +74,7 @@ def test_a_swap_in_the_middle_of_requests_changes_nothing() -> None:
     pair = pair_there()
     other = there(model_of(noisy(random_pair().target.module, 3.0, seed=9)))
     asked = [Request(p, max_new_tokens=40) for p in prompts(3, seed=33)]
-    engine = Engine(pair, ServeSettings(max_batch=4, max_length=96, gamma="fixed", gamma_initial=3))
+    engine = Engine(pair, settings_of(serve__max_batch=4, serve__max_length=96, gamma__rule="fixed", gamma__initial=3))
     for request in asked:
         engine.submit(request)
     done: dict[str, list[int]] = {}

@@ -13,10 +13,10 @@ from osd.engine.engine import UNVERSIONED, Engine
 from osd.models.pair import Pair, load_pair
 from storage.errors import BadRequest, UnknownRoute
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings
 from tests.support.models import VOCABULARY, alone, prompts, random_pair
+from tests.support.settings import changed, settings_of
 
-SETTINGS = ServeSettings(max_batch=3, max_length=96, gamma="fixed", gamma_initial=3)
+SETTINGS = settings_of(serve__max_batch=3, serve__max_length=96, gamma__rule="fixed", gamma__initial=3)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_the_end_token_ends_a_text_unless_it_is_to_be_ignored() -> None:
 
 def test_a_stop_string_ends_the_text_before_it(talking: Pair) -> None:
     tokens = tuple(talking.tokenizer.encode("<|user|>\nhow many players are there?\n<|assistant|>\n"))
-    engine = Engine(talking, SETTINGS.model_copy(update={"max_length": 256}))
+    engine = Engine(talking, changed(SETTINGS, serve__max_length=256))
     (whole,) = engine.run([Request(tokens, max_new_tokens=40)])
     stop = whole.text[12:17]
     (cut,) = engine.run([Request(tokens, max_new_tokens=40, stop=("never in there", stop))])

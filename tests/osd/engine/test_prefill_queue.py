@@ -14,8 +14,9 @@ from osd.engine.prefill_queue import share
 from osd.models.decoder import Decoder
 from osd.models.prefill import PrefillChunk, read_pieces
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings
+from storage.settings import Settings
 from tests.support.models import CONFIGS, VOCABULARY, alone, model_of, noisy, prompts, random_pair
+from tests.support.settings import settings_of
 
 LENGTHS = (1, 2, 200, 65, 64, 33, 130, 7, 180)
 
@@ -25,8 +26,10 @@ def long_prompts(lengths: tuple[int, ...], seed: int = 0) -> list[tuple[int, ...
     return [tuple(torch.randint(2, VOCABULARY, (n,), generator=generator).tolist()) for n in lengths]
 
 
-def settings(**more: object) -> ServeSettings:
-    return ServeSettings(**{"max_batch": 4, "max_length": 240, "gamma": "fixed", "prefill_tokens": 64} | more)
+def settings(**more: object) -> Settings:
+    return settings_of(
+        **{"serve__max_batch": 4, "serve__max_length": 240, "gamma__rule": "fixed", "serve__prefill_tokens": 64} | more
+    )
 
 
 def texts(engine: Engine, asked: list[Request]) -> list[list[int]]:
@@ -55,12 +58,12 @@ def test_every_architecture_reads_in_pieces_beside_rows_that_decode(kind: str) -
     asked = [Request(p, max_new_tokens=4 + 5 * (i % 3)) for i, p in enumerate(long_prompts(LENGTHS))]
     expected = [alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in asked]
     for batch in (1, 4):
-        assert texts(Engine(pair, settings(max_batch=batch)), asked) == expected, f"batch {batch}"
+        assert texts(Engine(pair, settings(serve__max_batch=batch)), asked) == expected, f"batch {batch}"
 
 
 def test_the_longest_step_is_bounded_by_the_piece() -> None:
     pair = random_pair()
-    engine = Engine(pair, settings(max_batch=8))
+    engine = Engine(pair, settings(serve__max_batch=8))
     asked = [Request(p, max_new_tokens=40) for p in prompts(7, seed=1)]
     for request in asked:
         engine.submit(request)
@@ -80,7 +83,7 @@ def test_the_longest_step_is_bounded_by_the_piece() -> None:
 def test_a_prompt_alone_comes_as_early_as_it_can() -> None:
     """One step a piece, and its first tokens in the step of the last."""
     pair = random_pair()
-    engine = Engine(pair, settings(prefill_tokens=128))
+    engine = Engine(pair, settings(serve__prefill_tokens=128))
     engine.submit(Request(long_prompts((200,))[0], max_new_tokens=5))
     assert engine.step() == [] and engine.busy
     (first,) = engine.step()
@@ -105,7 +108,7 @@ def test_who_reads_how_much(left: tuple[int, ...], given: list[int]) -> None:
 
 def test_a_long_prompt_is_not_starved_by_short_ones() -> None:
     pair = random_pair()
-    engine = Engine(pair, settings(max_batch=3))
+    engine = Engine(pair, settings(serve__max_batch=3))
     long = Request(long_prompts((230,))[0], max_new_tokens=3)
     short = (Request(p, max_new_tokens=1) for p in long_prompts((64,) * 100, seed=2))
     engine.submit(long)

@@ -11,7 +11,7 @@ from osd.gamma.base import CostModel, Go, Observation, RowByRow, Signal
 from osd.gamma.factory import make_planner
 from osd.gamma.planner import GammaPlanner
 from storage.errors import BadSetting
-from storage.settings import ServeSettings, load_settings
+from tests.support.settings import settings_of
 
 
 @dataclass
@@ -58,17 +58,15 @@ ANSWERS = {0.1: Go.DECLINE, 0.5: Go.LAST, 0.9: Go.ON}
 
 
 def test_a_route_without_a_rule_of_its_own_follows_the_usual_one() -> None:
-    settings = load_settings(serve={"gamma": "analytic", "gamma_routes": {"sql": "fixed", "code": "fixed"}}).serve
-    planner = make_planner(settings, CostModel())
+    settings = settings_of(gamma__rule="analytic", gamma__routes={"sql": "fixed", "code": "fixed"})
+    planner = make_planner(settings.gamma, CostModel())
     assert [planner.controller(route).name for route in ("sql", "chat")] == ["fixed", "analytic"]
     assert planner.controller("sql") is planner.controller("code")
 
 
 def test_an_unknown_rule_for_a_route_is_refused() -> None:
-    with pytest.raises(BadSetting, match=r"serve\.gamma_routes\.sql"):
-        load_settings(serve={"gamma_routes": {"sql": "clairvoyant"}})
-    with pytest.raises(BadSetting, match="clairvoyant"):
-        make_planner(ServeSettings.model_construct(gamma_routes={"sql": "clairvoyant"}), CostModel())
+    with pytest.raises(BadSetting, match=r"gamma\.routes\.sql: there is no 'clairvoyant'"):
+        make_planner(settings_of(gamma__routes={"sql": "clairvoyant"}).gamma, CostModel())
 
 
 def test_each_row_is_planned_by_its_own_controller_and_cut_to_its_room() -> None:
@@ -105,6 +103,6 @@ def test_nothing_is_read_where_nobody_asks() -> None:
 
 
 def test_rows_that_ask_for_one_gamma_are_planned_together() -> None:
-    planner = make_planner(ServeSettings(), CostModel())
+    planner = make_planner(settings_of().gamma, CostModel())
     assert planner.fixed(3) is planner.fixed(3) is not planner.fixed(0)
     assert planner.fixed(3).plan([planner.fixed(3).start()] * 2, [9, 9], 2, []) == [3, 3]

@@ -23,8 +23,9 @@ TRAINED = {"command": "test"}
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    serve = {"max_batch": 2, "max_length": 96, "gamma": "fixed", "gamma_initial": 3, "swap_poll_seconds": 0.05}
-    return load_settings(storage={"directory": tmp_path / "data"}, serve=serve)
+    serve = {"max_batch": 2, "max_length": 96, "swap_poll_seconds": 0.05}
+    gamma = {"rule": "fixed", "initial": 3}
+    return load_settings(storage={"directory": tmp_path / "data"}, serve=serve, gamma=gamma)
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_a_better_version_takes_over_and_its_outcomes_carry_its_name(
     store: Store, settings: Settings, pair: Pair
 ) -> None:
     swap = open_swap(store, settings, pair)
-    engine = Engine(pair, settings.serve, swap=swap)
+    engine = Engine(pair, settings, swap=swap)
     root = store.versions.current("default")
     before, versions = agreement(engine)
     assert versions == {root.id}
@@ -79,7 +80,7 @@ def test_a_request_that_lives_through_a_swap_leaves_an_outcome_a_version(
     store: Store, settings: Settings, pair: Pair
 ) -> None:
     swap = open_swap(store, settings, pair)
-    engine = Engine(pair, settings.serve, swap=swap)
+    engine = Engine(pair, settings, swap=swap)
     root = store.versions.current("default")
     request = Request(prompts(1)[0], max_new_tokens=30)
     engine.submit(request)
@@ -97,7 +98,7 @@ def test_damaged_weights_are_refused_by_digest_and_the_old_version_serves(
     store: Store, settings: Settings, pair: Pair
 ) -> None:
     swap = open_swap(store, settings, pair)
-    engine = Engine(pair, settings.serve, swap=swap)
+    engine = Engine(pair, settings, swap=swap)
     root = store.versions.current("default")
     damaged = store.versions.promote(stage(store, root, pair.target.module).id)
     weights = store.versions.folder(damaged) / "model.safetensors"
@@ -122,7 +123,7 @@ def test_a_version_that_gives_no_numbers_is_refused_and_says_so_and_the_old_one_
     store: Store, settings: Settings, pair: Pair
 ) -> None:
     swap = open_swap(store, settings, pair)
-    engine = Engine(pair, settings.serve, swap=swap)
+    engine = Engine(pair, settings, swap=swap)
     root = store.versions.current("default")
     bad = store.versions.promote(stage(store, root, broken(pair.target.module)).id)
     swap._look()
@@ -140,13 +141,13 @@ def test_a_server_that_cannot_use_the_current_version_starts_with_the_one_before
     open_swap(store, settings, pair)
     better = store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
     store.versions.promote(stage(store, better, broken(pair.target.module)).id)
-    engine = Engine(pair, settings.serve, swap=open_swap(store, settings, pair))
+    engine = Engine(pair, settings, swap=open_swap(store, settings, pair))
     assert agreement(engine) == (1.0, {better.id})
 
 
 def test_the_thread_finds_a_version_by_itself(store: Store, settings: Settings, pair: Pair) -> None:
     swap = Swap(store, "default", pair, settings, "test")
-    engine = Engine(pair, settings.serve, swap=swap)
+    engine = Engine(pair, settings, swap=swap)
     better = store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
     versions: set[str] = set()
     for _ in range(200):  # serving goes on meanwhile; far more rounds than the poll interval needs
@@ -160,7 +161,7 @@ def test_the_thread_finds_a_version_by_itself(store: Store, settings: Settings, 
 def test_a_restart_begins_with_the_version_that_served(store: Store, settings: Settings, pair: Pair) -> None:
     open_swap(store, settings, pair)
     better = store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
-    engine = Engine(pair, settings.serve, swap=open_swap(store, settings, pair))
+    engine = Engine(pair, settings, swap=open_swap(store, settings, pair))
     assert agreement(engine) == (1.0, {better.id})
 
 

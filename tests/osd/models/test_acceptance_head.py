@@ -19,9 +19,9 @@ from osd.models.hf_forward import hugging_face_forward
 from osd.models.pair import Pair, load_pair
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
 from tests.support.models import CONFIGS, alone, prompts, random_module, random_pair
+from tests.support.settings import settings_of
 
 WIDTH = 32  # of the random models
 NOBODY = "0" * 64
@@ -151,7 +151,7 @@ def test_without_a_head_the_signal_is_no_number() -> None:
 
 
 def serve(pair: Pair, head: AcceptanceHead | None, **settings: Any) -> Engine:
-    engine = Engine(pair, ServeSettings(max_length=96, gamma="specdecpp", **settings))
+    engine = Engine(pair, settings_of(serve__max_length=96, gamma__rule="specdecpp", **settings))
     engine.drafter.head = None if head is None else HeadPass(head, pair.device)
     return engine
 
@@ -160,7 +160,7 @@ def serve(pair: Pair, head: AcceptanceHead | None, **settings: Any) -> Engine:
 def test_greedy_text_is_the_targets_own_with_a_random_head(batch: int) -> None:
     pair = random_pair("llama", eos=5)
     asked = [Request(p, max_new_tokens=24) for p in prompts(8, seed=4)]
-    done = list(serve(pair, random_head(), max_batch=batch).run(asked))
+    done = list(serve(pair, random_head(), serve__max_batch=batch).run(asked))
     for c in done:
         assert list(c.tokens) == alone(pair.target.module, c.request.prompt_tokens, 24, eos=5)
     lengths = Counter(r.drafted for c in done for r in c.rounds)
@@ -171,7 +171,7 @@ def test_greedy_text_is_the_targets_own_with_a_random_head(batch: int) -> None:
 def test_the_rule_stops_where_the_heads_product_says_so() -> None:
     """Each round against Algorithm 1 on embeddings from plain forward passes of the draft."""
     pair, head, threshold = random_pair("llama"), random_head(), 0.6
-    engine = serve(pair, head, max_batch=1, gamma_head_threshold=threshold, gamma_max=10)
+    engine = serve(pair, head, serve__max_batch=1, gamma__specdecpp__threshold=threshold, gamma__max=10)
     (done,) = engine.run([Request(prompts(1, seed=8)[0], max_new_tokens=40)])
     text, start = [*done.request.prompt_tokens, *done.tokens], len(done.request.prompt_tokens)
     checked = 0
@@ -199,7 +199,9 @@ def expected_length(draft: Any, head: AcceptanceHead, text: list[int], threshold
 def test_sampled_text_follows_the_target_while_a_head_ends_rounds(sampling: Sampling) -> None:
     """As in test_distribution: chi-square at 1e-4 over all texts of two tokens; false alarms 2 in 10,000 seeds."""
     pair = random_pair("llama", noise=0.35, vocabulary=9)
-    engine = serve(pair, random_head(seed=2), max_batch=8, gamma_initial=3, gamma_max=3, gamma_head_threshold=0.3)
+    engine = serve(
+        pair, random_head(seed=2), serve__max_batch=8, gamma__initial=3, gamma__max=3, gamma__specdecpp__threshold=0.3
+    )
     plain = Request(PROMPT, max_new_tokens=5, ignore_eos=True)
     asked = (replace(plain, id=str(seed), sampling=replace(sampling, seed=seed)) for seed in range(SAMPLES))
     done = list(engine.run(asked))
@@ -222,7 +224,8 @@ def test_a_head_of_another_draft_is_refused_by_name(tmp_path: Path) -> None:
         save_head(head, tmp_path / "heads" / name)
 
     def engine(name: str) -> Engine:
-        return Engine(pair, ServeSettings(max_length=64, gamma="specdecpp", gamma_head=tmp_path / "heads" / name))
+        own = {"rule": "specdecpp", "specdecpp": {"head": tmp_path / "heads" / name}}
+        return Engine(pair, settings_of(serve__max_length=64, gamma=own))
 
     assert engine("own").drafter.head is not None
     with pytest.raises(HeadMismatch, match=r"narrow does not belong .*it reads 16 numbers, not 32"):

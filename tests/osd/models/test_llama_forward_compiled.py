@@ -25,8 +25,8 @@ from osd.models.lora.bank import Mix
 from osd.models.tree_check import check_model
 from osd.models.tree_mask import lay_out
 from storage.records import Request
-from storage.settings import ServeSettings
-from tests.support.models import CONFIGS, VOCABULARY, model_of, random_module, random_pair, seated, some
+from tests.support.models import VOCABULARY, model_of, random_module, random_pair, seated, some
+from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -219,7 +219,7 @@ def test_half_precision_has_none() -> None:
 def served(rounds: int, gamma: int = 1) -> Engine:
     """An engine after so many rounds of one request."""
     pair = random_pair("llama", noise=0.1)
-    engine = Engine(pair, ServeSettings(max_batch=1, max_length=200, gamma="fixed", gamma_initial=gamma))
+    engine = Engine(pair, settings_of(serve__max_batch=1, serve__max_length=200, gamma__rule="fixed", gamma__initial=1))
     engine.submit(Request((3, 4, 5), max_new_tokens=190, ignore_eos=True))
     for _ in range(rounds):
         engine.step()

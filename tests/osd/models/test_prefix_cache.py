@@ -7,17 +7,22 @@ import torch
 
 from osd.engine.engine import Engine
 from osd.models.prefix_cache import BLOCK, Prefixes
-from storage.records import Request
-from storage.settings import ServeSettings
+from osd.sequence import SequenceState
+from router.base import Decision
+from storage.records import Request, Route
+from storage.settings import Settings
 from tests.osd.engine.test_prefill_queue import counted, long_prompts, texts
 from tests.support.models import CONFIGS, alone, model_of, noisy, random_pair
+from tests.support.settings import settings_of
 
 SYSTEM = long_prompts((100,), seed=9)[0]
 COPIED = 100 // BLOCK * BLOCK
 
 
-def settings(**more: object) -> ServeSettings:
-    return ServeSettings(**{"max_batch": 4, "max_length": 240, "gamma": "fixed", "prefix_cache_mb": 1} | more)
+def settings(**more: object) -> Settings:
+    return settings_of(
+        **{"serve__max_batch": 4, "serve__max_length": 240, "gamma__rule": "fixed", "serve__prefix_cache_mb": 1} | more
+    )
 
 
 def asked(count: int, seed: int = 0, tenant: str = "default") -> list[Request]:
@@ -31,7 +36,7 @@ def test_every_architecture_says_the_same_after_a_copied_beginning(kind: str) ->
     requests = [*asked(6), *(Request(p, 9) for p in long_prompts((1, 40, 200)))]
     expected = [alone(pair.target.module, r.prompt_tokens, r.max_new_tokens) for r in requests]
     for batch in (1, 4):
-        engine = Engine(pair, settings(max_batch=batch, prefill_tokens=64))
+        engine = Engine(pair, settings(serve__max_batch=batch, serve__prefill_tokens=64))
         assert texts(engine, requests) == expected and texts(engine, [*asked(6)]) == expected[:6]
         queried = 2 * sum(len(r.prompt_tokens) - 1 for r in requests[:6]) + 0 + 39 + 199
         assert engine.stats.prefix_queried == queried
@@ -41,7 +46,7 @@ def test_every_architecture_says_the_same_after_a_copied_beginning(kind: str) ->
 
 def test_target_and_draft_compute_a_beginning_once() -> None:
     pair = random_pair()
-    engine = Engine(pair, settings(max_batch=1))
+    engine = Engine(pair, settings(serve__max_batch=1))
     with counted(engine.target) as target, counted(engine.drafter.decoder) as draft:
         texts(engine, asked(3))
     lengths = [len(r.prompt_tokens) - 1 for r in asked(3)]
@@ -52,7 +57,7 @@ def test_target_and_draft_compute_a_beginning_once() -> None:
 @torch.inference_mode()
 def test_copied_keys_and_values_are_those_that_were_kept() -> None:
     """So greedy text after a copy is that of the row that was read, bit for bit."""
-    engine = Engine(random_pair(), settings(max_batch=1))
+    engine = Engine(random_pair(), settings(serve__max_batch=1))
     cache = engine.target.cache
     texts(engine, asked(1))
     before = [kept[:, :COPIED].clone() for kept in cache.kept]
@@ -66,7 +71,7 @@ def test_copied_keys_and_values_are_those_that_were_kept() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_tenants_share_only_where_they_may(shared: bool) -> None:
     pair = random_pair()
-    engine = Engine(pair, settings(max_batch=1, prefix_shared=shared))
+    engine = Engine(pair, settings(serve__max_batch=1, serve__prefix_shared=shared))
     texts(engine, asked(1, tenant="one"))
     texts(engine, asked(1, tenant="two"))
     assert engine.stats.prefix_hits == (COPIED if shared else 0)
@@ -74,7 +79,7 @@ def test_tenants_share_only_where_they_may(shared: bool) -> None:
 
 def test_another_version_of_the_draft_reads_anew() -> None:
     pair = random_pair()
-    engine = Engine(pair, settings(max_batch=1))
+    engine = Engine(pair, settings(serve__max_batch=1))
     texts(engine, asked(1))
     engine.drafter.default.version = "next"
     other = model_of(noisy(pair.target.module, 0.01))
@@ -85,7 +90,7 @@ def test_another_version_of_the_draft_reads_anew() -> None:
 
 
 def test_without_memory_nothing_is_kept() -> None:
-    engine = Engine(random_pair(), settings(prefix_cache_mb=0))
+    engine = Engine(random_pair(), settings(serve__prefix_cache_mb=0))
     texts(engine, asked(2))
     assert engine.reading.prefixes is None and engine.drafter.default.body.drafter.prefixes is None
     assert engine.stats.prefix_queried == engine.stats.prefix_hits == 0
@@ -120,7 +125,7 @@ def test_the_block_unused_longest_makes_room() -> None:
 
 def test_a_prompt_that_was_read_whole_still_feeds_its_last_token() -> None:
     pair = random_pair()
-    engine = Engine(pair, settings(max_batch=1))
+    engine = Engine(pair, settings(serve__max_batch=1))
     whole = Request(long_prompts((2 * BLOCK + 1,))[0], 5)
     same = Request(whole.prompt_tokens, 5)
     cut = Request(whole.prompt_tokens[: 2 * BLOCK], 5)

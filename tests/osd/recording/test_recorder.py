@@ -36,7 +36,7 @@ def test_every_verified_position_carries_the_targets_distribution(
     monkeypatch.setattr("osd.recording.recorder.stays", lambda logits: stays)
     asked = [Request(p, max_new_tokens=17) for p in prompts(7, seed=20)]
     recorder = recorder_that(compiled, store, settings)
-    done = Engine(pair, settings.serve, recorder=recorder).run(asked)
+    done = Engine(pair, settings, recorder=recorder).run(asked)
     texts = {c.request.id: [*c.request.prompt_tokens, *c.tokens] for c in done}
     recorder.close()
     kept = store.samples.read([r.id for r in asked])
@@ -65,7 +65,7 @@ def test_every_drafted_token_carries_its_chance_of_acceptance(
     sampling = [Sampling(t, top_k=20 if t == 0.7 else None, seed=i) for i, t in enumerate(temperatures)]
     asked = [Request(p, max_new_tokens=17, sampling=s) for p, s in zip(prompts(3, seed=23), sampling, strict=True)]
     recorder = recorder_that(compiled, store, settings)
-    list(Engine(pair, settings.serve, recorder=recorder).run(asked))
+    list(Engine(pair, settings, recorder=recorder).run(asked))
     recorder.close()
     chances = []
     for request, samples in zip(asked, store.samples.read([r.id for r in asked]), strict=True):
@@ -84,10 +84,10 @@ def test_every_drafted_token_carries_its_chance_of_acceptance(
 
 
 def test_only_rejected_positions_when_so_set(pair: Pair, store: Store, settings: Settings) -> None:
-    settings = settings.model_copy(update={"serve": settings.serve.model_copy(update={"record": "rejected"})})
+    settings = settings.changed(serve={"record": "rejected"})
     asked = [Request(p, max_new_tokens=17) for p in prompts(7, seed=20)]
     recorder = Recorder(store, settings, "test")
-    done = list(Engine(pair, settings.serve, recorder=recorder).run(asked))
+    done = list(Engine(pair, settings, recorder=recorder).run(asked))
     recorder.close()
     kept = {s.request_id: s for s in store.samples.read([r.id for r in asked])}
     for completion in done:
@@ -104,7 +104,7 @@ def test_only_rejected_positions_when_so_set(pair: Pair, store: Store, settings:
 def test_totals_in_the_store_are_the_requests_own(pair: Pair, store: Store, settings: Settings) -> None:
     asked = [Request(p, max_new_tokens=11 + i) for i, p in enumerate(prompts(6, seed=21))]
     recorder = Recorder(store, settings, "test")
-    done = list(Engine(pair, settings.serve, recorder=recorder).run(asked))
+    done = list(Engine(pair, settings, recorder=recorder).run(asked))
     recorder.close()
     (row,) = store.outcomes.acceptance(by=["route"])
     outcomes = [o for c in done for o in c.outcomes]
@@ -120,7 +120,7 @@ def test_requests_that_may_not_be_learned_from_or_were_cancelled_leave_no_sample
     private = Request(first, max_new_tokens=9, learn=False)
     cancelled, open_ = Request(second, max_new_tokens=9), Request(third, max_new_tokens=9)
     recorder = Recorder(store, settings, "test")
-    engine = Engine(pair, settings.serve, recorder=recorder)
+    engine = Engine(pair, settings, recorder=recorder)
     for request in (private, cancelled, open_):
         engine.submit(request)
     engine.step()
@@ -136,7 +136,7 @@ def test_a_full_buffer_drops_and_counts_and_serving_goes_on(pair: Pair, store: S
     recorder = Recorder(store, settings, "test")
     recorder.buffer.limit = 3 * 4 * VOCABULARY * 4 - 1  # not even a round of three rows of four places fits
     asked = [Request(p, max_new_tokens=12) for p in prompts(4, seed=22)]
-    done = list(Engine(pair, settings.serve, recorder=recorder).run(asked))
+    done = list(Engine(pair, settings, recorder=recorder).run(asked))
     recorder.close()
     assert len(done) == 4 and all(len(c.tokens) == 12 for c in done)
     kept = sum(len(s) for s in store.samples.read([r.id for r in asked]))
@@ -149,7 +149,7 @@ def test_waiting_requests_are_flushed_by_age(pair: Pair, store: Store, settings:
     settings = settings.model_copy(update={"storage": settings.storage.model_copy(update={"flush_seconds": 0.05})})
     recorder = Recorder(store, settings, "test")
     request = Request(prompts(1)[0], max_new_tokens=5)
-    list(Engine(pair, settings.serve, recorder=recorder).run([request]))
+    list(Engine(pair, settings, recorder=recorder).run([request]))
     deadline = time.monotonic() + 20
     while not (kept := store.samples.read([request.id])) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -162,7 +162,7 @@ def test_waiting_for_the_store_does_not_wait_for_age_or_number(pair: Pair, store
     recorder = Recorder(store, settings.model_copy(update={"storage": storage}), "test")
     asked = [Request(p, max_new_tokens=5) for p in prompts(2, seed=24)]
     for request in asked:
-        list(Engine(pair, settings.serve, recorder=recorder).run([request]))
+        list(Engine(pair, settings, recorder=recorder).run([request]))
         assert recorder.wait(timeout=20)
         assert len(store.samples.read([request.id])) == 1
     assert recorder.wait(timeout=20)  # nothing is left
@@ -176,7 +176,7 @@ def test_a_request_begun_before_the_compiled_pass_was_ready_is_kept_whole(
     recorder = recorder_that(True, store, settings)
     compiled, recorder.reducer = recorder.reducer, Reducer(settings.storage.top_k, compiled=False)
     request = Request(prompts(1, seed=25)[0], max_new_tokens=30)
-    engine = Engine(pair, settings.serve, recorder=recorder)
+    engine = Engine(pair, settings, recorder=recorder)
     engine.submit(request)
     engine.step()
     recorder.reducer = compiled

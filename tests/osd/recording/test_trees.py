@@ -28,7 +28,7 @@ def test_every_position_carries_the_targets_distribution_and_the_chance(
     asked = [Request(p, max_new_tokens=17, sampling=Sampling(temperature, seed=3)) for p in prompts(7, seed=20)]
     known = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 17) for r in asked}
     recorder = Recorder(store, settings, "test")
-    engine = Engine(pair, settings.serve, recorder=recorder)
+    engine = Engine(pair, settings, recorder=recorder)
     proposer = Guessing(VOCABULARY, known)
     engine.drafting = kind(engine.drafter, proposer, 12, engine.target)
     done = {c.request.id: c for c in engine.run(asked)}
@@ -61,7 +61,7 @@ def test_every_position_carries_the_targets_distribution_and_the_chance(
 
 
 def test_only_the_correction_is_kept_where_that_is_asked_for(pair: Pair, store: Store, settings: Settings) -> None:
-    rejected = settings.model_copy(update={"serve": settings.serve.model_copy(update={"record": "rejected"})})
+    rejected = settings.changed(serve={"record": "rejected"})
     asked = [Request(p, max_new_tokens=17) for p in prompts(5, seed=20)]
     known = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 17) for r in asked}
     recorder = Recorder(store, rejected, "test")

@@ -92,7 +92,7 @@ def start(folder: Path, *options: str, **variables: str) -> Server:
     folder.mkdir(parents=True, exist_ok=True)
     data, errors = folder / "data", folder / "stderr"
     surroundings = {
-        **os.environ, "OSD_STORAGE__DIRECTORY": str(data), "OMP_NUM_THREADS": "1", "OSD_SERVE__GAMMA": "fixed",
+        **os.environ, "OSD_STORAGE__DIRECTORY": str(data), "OMP_NUM_THREADS": "1", "OSD_GAMMA__RULE": "fixed",
         "COLUMNS": "300", **variables,
     }  # fmt: skip
     command = [sys.executable, "-m", "osd.cli.main", "serve", "--port", "0", "--admin-port", "0", *options]

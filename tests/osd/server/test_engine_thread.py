@@ -11,11 +11,11 @@ from osd.engine.engine import Engine
 from osd.server.http.errors import Busy, Draining, EngineFailed, ServerStopped
 from osd.server.process.engine_client import EngineClient
 from osd.server.process.engine_thread import EngineThread
-from storage.settings import ServeSettings
 from tests.support.decoding import PROMPT, answer, decoding, ended, make_job
 from tests.support.models import alone, random_pair
+from tests.support.settings import settings_of
 
-SETTINGS = ServeSettings(gamma="fixed", max_batch=2, max_length=128)
+SETTINGS = settings_of(gamma__rule="fixed", serve__max_batch=2, serve__max_length=128)
 Body = Callable[[EngineClient, EngineThread], Awaitable[None]]
 
 

@@ -28,10 +28,10 @@ from osd.server.process.ipc_codec import ERRORS, api_error, engine_job, job_outp
 from osd.server.process.jobs import Done, Job, JobOutput
 from storage.errors import UnknownRoute, UnknownVersion
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings
 from tests.osd.server.conftest import PATIENCE, Server, serving, until
 from tests.support.decoding import PROMPT, answer, decoding, ended, make_job
 from tests.support.models import alone, random_pair
+from tests.support.settings import settings_of
 
 LONG = {"prompt": "def add(a, b):", "max_tokens": 1800, "ignore_eos": True, "temperature": 0, "stream": True}
 
@@ -151,7 +151,7 @@ def test_a_thread_speaks_with_an_event_loop_and_waits_for_nobody() -> None:
 
 def far(body: Callable[[EngineClient, EngineThread], Awaitable[None]], *, queue: int = 4) -> None:
     """A thread over random models of one row, seen from the other end of a link."""
-    engine = Engine(random_pair(), ServeSettings(gamma="fixed", max_batch=1, max_length=512))
+    engine = Engine(random_pair(), settings_of(gamma__rule="fixed", serve__max_batch=1, serve__max_length=512))
 
     async def run() -> None:
         async with decoding(engine, queue) as (distant, thread):

@@ -16,9 +16,8 @@ from osd.verification import compiled_sampling
 from osd.verification.rejection_sampling import accept_sampled, acceptance_chance, expected_acceptance
 from osd.verification.warping import Warp, draw
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings
-from tests.osd.models.test_acceptance_head import WIDTH, random_head
 from tests.support.models import random_pair
+from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -163,7 +162,7 @@ def texts(rounds: int, heard: list[float] | None = None) -> list[tuple[int, ...]
     """Of requests that are cut off in three ways, with drafts of two tokens; ``heard``: of each that was judged, how
     often one drawn there is accepted."""
     pair = random_pair("llama", noise=0.3)
-    engine = Engine(pair, ServeSettings(max_batch=2, max_length=64, gamma="fixed", gamma_initial=2))
+    engine = Engine(pair, settings_of(serve__max_batch=2, serve__max_length=64, gamma__rule="fixed", gamma__initial=2))
     told = [] if heard is None else heard
     engine.listener = lambda rows, _, verdict, __: told.extend(
         chance for i in range(len(rows)) for chance in verdict.acceptance(i)

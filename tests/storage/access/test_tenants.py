@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import BadInput
-from storage.privacy_settings import PrivacySettings
 from storage.records import Route, RunState
-from storage.settings import Settings
+from storage.settings import PrivacySettings, Settings
 from storage.sql import admin_log
 from storage.store import Store, open_store
 from tests.storage.make import add_root, samples

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from storage.records import RunState
-from storage.retention_settings import RetentionSettings
+from storage.settings import RetentionSettings
 from storage.store import Store
 from tests.storage.make import add_root, assert_same, at_once, samples
 from tests.storage.places import segments_of

@@ -8,8 +8,7 @@ import pytest
 
 from storage.errors import BadSetting
 from storage.replay.retention import IndexedRequest, allot, decide
-from storage.retention_settings import RetentionSettings
-from storage.settings import load_settings
+from storage.settings import RetentionSettings, load_settings
 
 NOW = 1_000_000.0
 

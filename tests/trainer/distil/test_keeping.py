@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from storage import records
-from storage.retention_settings import RetentionSettings
-from storage.settings import Settings
+from storage.settings import RetentionSettings, Settings
 from trainer.worker.schedule import Turns
 
 

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 def changed(settings: Settings, section: str, **values: object) -> Settings:
-    return settings.model_copy(update={section: getattr(settings, section).model_copy(update=values)})
+    return settings.changed(**{section: values})
 
 
 def done(run: TrainingRun | None) -> TrainingRun:

@@ -30,13 +30,14 @@ Serve = Callable[..., None]
 
 
 def changed(settings: Settings, section: str, **values: object) -> Settings:
-    return settings.model_copy(update={section: getattr(settings, section).model_copy(update=values)})
+    return settings.changed(**{section: values})
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    serve = changed(settings, "serve", gamma="specdecpp", gamma_initial=4, gamma_max=8, max_length=64, max_batch=4)
-    few = changed(serve, "gate", confidence=0.7)  # a handful of requests judges here
+    serve = changed(settings, "serve", max_length=64, max_batch=4)
+    rule = changed(serve, "gamma", rule="specdecpp", initial=4, max=8)
+    few = changed(rule, "gate", confidence=0.7)  # a handful of requests judges here
     return changed(
         few, "learn", head_depth=1, head_epochs=10, head_learning_rate=5e-3, head_batch=64, interval_requests=16
     )
@@ -225,12 +226,12 @@ def test_a_head_of_ones_own_begins_the_lineage_and_one_of_another_draft_is_refus
     from storage.store import open_store
 
     with open_store(fresh) as empty:
-        with serving(pair, changed(fresh, "serve", gamma_head=tmp_path / "own"), empty) as engine:
+        with serving(pair, changed(fresh, "gamma", specdecpp={"head": tmp_path / "own"}), empty) as engine:
             assert engine.heads is not None and engine.heads.ready
         assert empty.versions.current(HEAD).number == 0
         with (
             pytest.raises(HeadMismatch, match="was trained for weights 11111111"),
-            serving(pair, changed(fresh, "serve", gamma_head=tmp_path / "other"), empty),
+            serving(pair, changed(fresh, "gamma", specdecpp={"head": tmp_path / "other"}), empty),
         ):
             pass
 

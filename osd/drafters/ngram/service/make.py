@@ -8,26 +8,26 @@ from contextlib import contextmanager
 from osd.drafters.factory import make_proposer, proposer_name
 from osd.drafters.tree import Proposer
 from osd.models.pair import Pair
-from storage.settings import ServeSettings
+from storage.settings import Settings
 from storage.store import Store
 
 
 @contextmanager
-def proposer_of(pair: Pair, serve: ServeSettings, store: Store) -> Iterator[Proposer | None]:
-    """Yield the proposer, None where drafts are the draft model's alone; at the end what was learned is saved.
+def proposer_of(pair: Pair, settings: Settings, store: Store) -> Iterator[Proposer | None]:
+    """None where drafts are the draft's alone; at the end what was learned is kept.
 
-    Raises ModelFileDamaged, OtherTokenizer and BadTable for the corpus of ``serve.corpus``.
+    Raises ModelFileDamaged, OtherTokenizer and BadTable for the corpus of ``ngram.corpus``.
     """
-    name = proposer_name(serve)
+    name = proposer_name(settings)
     if name == "trigram":
         from osd.drafters.ngram.service.consent import Consent
         from osd.drafters.ngram.service.shelf import Shelf
         from osd.drafters.ngram.service.tables import Tables
 
-        tables = Tables(serve, Shelf(pair, serve, store), Consent(store.samples.tenants))
+        tables = Tables(settings, Shelf(pair, settings.ngram, store), Consent(store.samples.tenants))
         try:
             yield tables
         finally:
             tables.close()
     else:
-        yield None if name is None else make_proposer(name, serve)
+        yield None if name is None else make_proposer(name, settings)

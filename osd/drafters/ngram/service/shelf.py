@@ -21,7 +21,7 @@ from osd.drafters.ngram.table import Table, TableSettings
 from osd.models.pair import Pair
 from storage.errors import ForgottenSince, OsdError, PairError, UnknownDraft, WeightsDamaged
 from storage.records import DEFAULT_ROUTE, DraftVersion
-from storage.settings import ServeSettings
+from storage.settings import NgramSettings
 from storage.store import Store
 from storage.versions.forgotten_tables import KIND, born_after
 
@@ -33,15 +33,13 @@ GROWN = 1.1
 class Shelf:
     """The versions of one engine's tables."""
 
-    def __init__(self, pair: Pair, serve: ServeSettings, store: Store) -> None:
-        """Check the corpus and the vocabulary.
-
-        Raises ModelFileDamaged and OtherTokenizer for ``serve.corpus``, BadTable for a vocabulary that is too large.
-        """
+    def __init__(self, pair: Pair, ngram: NgramSettings, store: Store) -> None:
+        """Raises ModelFileDamaged and OtherTokenizer for ``ngram.corpus``, BadTable for a vocabulary that is too
+        large."""
         if pair.vocab_size - 1 > LARGEST_TOKEN:
             raise BadTable(name="vocabulary", reason=f"{pair.vocab_size} tokens are more than {LARGEST_TOKEN + 1}.")
-        self.name, self.corpus, self.versions = serve.table, serve.corpus, store.versions
-        self.settings, self.vocabulary = TableSettings(serve.table_order, serve.table_mb << 20), pair.vocab_size
+        self.name, self.corpus, self.versions = ngram.table, ngram.corpus, store.versions
+        self.settings, self.vocabulary = TableSettings(ngram.order, ngram.memory_mb << 20), pair.vocab_size
         self.digest = digest_of(pair.tokenizer, pair.vocab_size)
         self.trail, self.refill = Trail(store.forgetter), Refill(store.samples, pair.vocab_size)
         self._kept: dict[str, int] = {}

@@ -18,7 +18,7 @@ from osd.drafters.ngram.tree import NOTHING, NgramProposal
 from osd.drafters.table_override import TableGroup, Trust
 from osd.sequence import SequenceState
 from storage.errors import OsdError
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 log = logging.getLogger(__name__)
 Key = tuple[str, str]
@@ -36,10 +36,11 @@ class Tables:
 
     name = "trigram"
 
-    def __init__(self, serve: ServeSettings, shelf: Shelf, consent: Consent) -> None:
-        self._shelf, self._consent, self._most, self._every = shelf, consent, serve.tables, serve.table_seconds
-        depth = min(64, max(1, serve.gamma_max))
-        self._settings = MakerSettings(nodes=serve.tree_nodes, depth=depth, threads=serve.threads)
+    def __init__(self, settings: Settings, shelf: Shelf, consent: Consent) -> None:
+        self._shelf, self._consent = shelf, consent
+        self._most, self._every = settings.ngram.tables, settings.ngram.keep_seconds
+        depth = min(64, max(1, settings.gamma.max))
+        self._settings = MakerSettings(nodes=settings.drafters.tree_nodes, depth=depth, threads=settings.serve.threads)
         self._makers: dict[Key, DraftMaker] = {}
         """Makers of the tables in use, the least recently used first. Changed by the engine's thread."""
         self._rows: dict[Key, int] = {}

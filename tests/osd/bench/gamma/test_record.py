@@ -26,7 +26,7 @@ from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass
 from osd.models.pair import Pair
 from storage.errors import BadBenchFile
 from storage.records import Request
-from storage.settings import ServeSettings, load_settings
+from storage.settings import Settings
 from tests.support.models import prompts, random_pair
 
 PROMPTS = prompts(5, seed=3)
@@ -60,9 +60,9 @@ def plain(module: Any, before: list[int], chain: list[int], temperature: float =
     return (logits / temperature).softmax(-1)
 
 
-def settings(name: str, batch: int, initial: int = 3) -> ServeSettings:
-    serve = {"gamma": name, "gamma_initial": initial, "gamma_max": DEPTH, "max_batch": batch, "record": "off"}
-    return load_settings(serve=serve).serve
+def settings(name: str, batch: int, initial: int = 3) -> Settings:
+    gamma = {"rule": name, "initial": initial, "max": DEPTH}
+    return Settings().changed(gamma=gamma, serve={"max_batch": batch, "record": "off"})
 
 
 def decoded(engine: Engine) -> list[list[tuple[int, int, int]]]:
@@ -133,7 +133,7 @@ def test_texts_end_at_an_end_token_and_chains_go_on() -> None:
 def test_a_replay_counts_what_the_engine_counts(name: str, batch: int, ends: bool) -> None:
     eos = common_token() if ends else None
     serve = settings(name, batch)
-    replayed = simulate(traces(eos), partial(make_controller, serve), FLAT, batch=batch)
+    replayed = simulate(traces(eos), partial(make_controller, serve.gamma), FLAT, batch=batch)
     expected = decoded(Engine(pair(eos), serve))
     assert [[(r.gamma, r.drafted, r.accepted) for r in rounds] for rounds in replayed.by_request] == expected
 
@@ -141,7 +141,7 @@ def test_a_replay_counts_what_the_engine_counts(name: str, batch: int, ends: boo
 @pytest.mark.parametrize("gamma", [0, 1, 6])
 def test_a_replay_of_a_fixed_gamma_counts_what_the_engine_counts(gamma: int) -> None:
     serve = settings("fixed", 2, gamma)
-    replayed = simulate(traces(), partial(make_controller, serve), FLAT, batch=2)
+    replayed = simulate(traces(), partial(make_controller, serve.gamma), FLAT, batch=2)
     expected = decoded(Engine(pair(), serve))
     assert [[(r.gamma, r.drafted, r.accepted) for r in rounds] for rounds in replayed.by_request] == expected
 
@@ -155,7 +155,7 @@ def test_a_replay_of_a_heads_estimates_counts_what_the_engine_counts() -> None:
     serve = settings("specdecpp", 3)
     engine = Engine(pair(), serve)
     engine.drafter.head = estimates
-    replayed = simulate(recorded, partial(make_controller, serve), FLAT, batch=3)
+    replayed = simulate(recorded, partial(make_controller, serve.gamma), FLAT, batch=3)
     rounds = [[(r.gamma, r.drafted, r.accepted) for r in rounds] for rounds in replayed.by_request]
     assert rounds == decoded(engine)
     assert len({drafted for each in rounds for _, drafted, _ in each[:-4]}) > 2  # the head ends rounds at many lengths
@@ -188,7 +188,7 @@ def test_a_replay_decides_as_an_engine_with_the_tables_costs(name: str, batch: i
     serve = settings(name, batch)
     engine = Engine(pair(), serve)
     engine._clock = Steady()  # type: ignore[assignment]
-    replayed = simulate(traces(), partial(make_controller, serve), table, batch=batch)
+    replayed = simulate(traces(), partial(make_controller, serve.gamma), table, batch=batch)
     assert [[(r.gamma, r.drafted, r.accepted) for r in rounds] for rounds in replayed.by_request] == decoded(engine)
 
 

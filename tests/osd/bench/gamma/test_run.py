@@ -22,10 +22,10 @@ from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow
 from osd.gamma.rules.fixed import FixedRow
 from storage.errors import BadSetting
 from storage.records import Request
-from storage.settings import ServeSettings
 from tests.support.models import prompts, random_pair
+from tests.support.settings import changed, settings_of
 
-SERVE = ServeSettings(max_length=128, gamma_max=6)
+SERVE = settings_of(serve__max_length=128, gamma__max=6)
 PLAN = Plan(
     target="random", draft="noisy", data_sets=("one", "two"), prompts_digest="",
     controllers=("fixed", "analytic", "gammatune"), initial=3, gammas=(1, 3), temperatures=(0.0, 1.0), batches=(1, 2),
@@ -173,7 +173,7 @@ def test_a_borrowed_engine_decodes_as_one_of_ones_own() -> None:
     contest = Contest(pair, SERVE, PLAN, PROMPTS, {})
     setting, asked = PLAN.main("one"), [Request(prompt, 6) for prompt in PROMPTS["one"][:3]]
     for name in ("fixed", "gammatune"):
-        own = Engine(pair, SERVE.model_copy(update={"max_batch": 1, "gamma": name, "gamma_initial": 3}))
+        own = Engine(pair, changed(SERVE, serve__max_batch=1, gamma__rule=name, gamma__initial=3))
         expected = [[(r.drafted, r.accepted) for r in done.rounds] for done in own.run(asked)]
         lodger = contest.warm(setting, Entrant("rule", name, 3))
         got = contest.decode(setting, lodger, asked)

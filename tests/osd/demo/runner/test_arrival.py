@@ -12,10 +12,11 @@ from osd.demo.runner.arrival import Free, Lockstep, PacedArrival, Trainer, make_
 from osd.engine.engine import Engine
 from storage.errors import BadSetting
 from storage.records import RunState, TrainingRun
-from storage.settings import ServeSettings, load_settings
+from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.storage.make import samples
 from tests.support.models import random_pair
+from tests.support.settings import settings_of
 
 INTERVAL = 4
 
@@ -82,4 +83,4 @@ def test_lockstep_waits_for_the_recorder_and_for_the_swap(store: Store) -> None:
 
 def test_an_unknown_arrival_is_named(store: Store) -> None:
     with pytest.raises(BadSetting, match="sometimes"):
-        make_arrival("sometimes", store, ["default"], Engine(random_pair(), ServeSettings()), INTERVAL)
+        make_arrival("sometimes", store, ["default"], Engine(random_pair(), settings_of()), INTERVAL)

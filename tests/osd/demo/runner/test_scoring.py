@@ -16,14 +16,16 @@ from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.sequence import Completion
 from storage.records import Request
-from storage.settings import ServeSettings
 from tests.support.models import model_of, prompts, random_module, random_pair
+from tests.support.settings import settings_of
 
 GAMMA = 3
 
 
 def serve(pair: Pair, batch: int = 3, count: int = 8, room: int = 40) -> list[Completion]:
-    engine = Engine(pair, ServeSettings(max_batch=batch, gamma="fixed", gamma_initial=GAMMA, max_length=128))
+    engine = Engine(
+        pair, settings_of(serve__max_batch=batch, gamma__rule="fixed", gamma__initial=GAMMA, serve__max_length=128)
+    )
     return list(engine.run(Request(prompt, room) for prompt in prompts(count, seed=5)))
 
 
@@ -63,7 +65,7 @@ def test_reading_agrees_with_a_plain_forward_pass() -> None:
 def test_the_target_alone_finds_the_same_texts_alone_and_in_company() -> None:
     for together in (1, 3):
         pair = random_pair(eos=1)
-        alone = TargetAlone(pair, ServeSettings(max_batch=together, max_length=128))
+        alone = TargetAlone(pair, settings_of(serve__max_batch=together, serve__max_length=128))
         texts = serve(pair)
         for completion in texts:
             alone.hold(completion, Spent(0.1, together))
@@ -78,7 +80,7 @@ def test_a_text_of_another_target_is_noticed() -> None:
     pair = random_pair()
     other = Pair(model_of(random_module("llama", seed=9)), pair.draft, None, pair.eos_ids)
     for together in (1, 3):
-        alone = TargetAlone(other, ServeSettings(max_batch=together, max_length=128))
+        alone = TargetAlone(other, settings_of(serve__max_batch=together, serve__max_length=128))
         for completion in serve(pair, count=3):
             alone.hold(completion, Spent(0.1, together))
         assert alone.failed == 3
@@ -87,7 +89,7 @@ def test_a_text_of_another_target_is_noticed() -> None:
 def test_the_target_alone_decodes_as_many_at_a_time_as_had_company(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four rows, of which the stream kept one or two busy."""
     pair = random_pair(eos=1)
-    alone, batches = TargetAlone(pair, ServeSettings(max_batch=4, max_length=128)), list[int]()
+    alone, batches = TargetAlone(pair, settings_of(serve__max_batch=4, serve__max_length=128)), list[int]()
     generate, step = alone._generate, alone._plain.step
 
     def counted(completions: Sequence[Completion]) -> object:
@@ -113,7 +115,7 @@ def test_the_target_alone_decodes_as_many_at_a_time_as_had_company(monkeypatch: 
 
 def test_a_request_s_company_is_who_was_in_flight_with_it() -> None:
     pair = random_pair()
-    engine = Engine(pair, ServeSettings(max_batch=4, max_length=128, gamma="fixed", gamma_initial=0))
+    engine = Engine(pair, settings_of(serve__max_batch=4, serve__max_length=128, gamma__rule="fixed", gamma__initial=0))
     asked = [Request(prompt, max_new_tokens=12) for prompt in prompts(4, seed=6)]
     for rows in (1, 2, 4):
         feed = RequestFeed(engine, Free(), "(none)", rows)

@@ -6,8 +6,8 @@ from osd.engine.engine import Engine
 from osd.gamma.base import Observation
 from osd.gamma.rules.fixed import FixedRow
 from storage.records import Request
-from storage.settings import ServeSettings
 from tests.support.models import prompts, random_pair
+from tests.support.settings import settings_of
 
 
 class Listening(FixedRow):
@@ -22,7 +22,9 @@ class Listening(FixedRow):
 
 
 def test_the_text_begins_with_the_prompt_and_grows_by_the_accepted_tokens_and_the_targets_own() -> None:
-    engine = Engine(random_pair("llama", noise=0.05), ServeSettings(max_length=96, gamma="fixed", gamma_initial=3))
+    engine = Engine(
+        random_pair("llama", noise=0.05), settings_of(serve__max_length=96, gamma__rule="fixed", gamma__initial=3)
+    )
     request = Request(prompts(1)[0], max_new_tokens=20)
     listening = Listening()
     engine.planner.controller(request.route).start = lambda: listening  # type: ignore[method-assign]

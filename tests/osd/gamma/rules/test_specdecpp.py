@@ -82,5 +82,5 @@ def test_without_a_head_it_drafts_gamma_initial_and_says_so_once(
 
 @pytest.mark.parametrize("threshold", [0, 1, -0.1, 1.5])
 def test_a_threshold_outside_0_to_1_is_refused(threshold: float) -> None:
-    with pytest.raises(BadSetting, match="gamma_head_threshold"):
-        load_settings(serve={"gamma_head_threshold": threshold})
+    with pytest.raises(BadSetting, match=r"gamma\.specdecpp\.threshold"):
+        load_settings(gamma={"specdecpp": {"threshold": threshold}})

@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 from osd.models.pair import Pair, load_pair
-from osd.server.start import SHIPPED
-from storage.settings import Settings, load_settings
+from storage.settings import Settings
 from storage.store import Store, open_store
+from tests.support.settings import settings_of
 
 
-def settings_in(folder: Path, **serve: Any) -> Settings:
-    serve = {"max_batch": 2, "drafter": "trigram", "gamma": "fixed", "gamma_initial": 6, "table_mb": 4} | serve
-    return load_settings(storage={"directory": folder / "data", "holdout": 0.0, "flush_requests": 1}, serve=serve)
+def settings_in(folder: Path, **more: Any) -> Settings:
+    """Settings of a store in a folder, with more of them as SECTION__KEY."""
+    given = {
+        "storage__directory": folder / "data", "storage__holdout": 0.0, "storage__flush_requests": 1,
+        "serve__max_batch": 2, "drafters__kind": "trigram", "gamma__rule": "fixed", "gamma__initial": 6, "ngram__memory_mb": 4,
+    }  # fmt: skip
+    return settings_of(**given | more)
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ def test_a_running_server_drops_it_and_drafts_on_with_what_others_taught(
     pair: Pair, store: Store, tmp_path: Path, drafter: str
 ) -> None:
     with open_store(settings_in(tmp_path)) as elsewhere, serving(
-        pair, settings_in(tmp_path, drafter=drafter), store
+        pair, settings_in(tmp_path, drafters__kind=drafter), store
     ) as engine:  # fmt: skip
         drafting = engine.drafting
         tables = tables_of(engine) if drafter != "blended" else remembered(drafting.memory)  # type: ignore[attr-defined]
@@ -148,7 +148,7 @@ def test_a_table_that_a_server_still_has_is_never_kept(
 ) -> None:
     """Not by one that has not noticed yet: neither while it serves, nor when its table makes room, nor at its end."""
     monkeypatch.setattr(trail, "LOOK", 3600.0)
-    with serving(pair, settings_in(tmp_path, table_seconds=0.05), store) as engine:
+    with serving(pair, settings_in(tmp_path, ngram__keep_seconds=0.05), store) as engine:
         tables = tables_of(engine)
         done = serve_all(engine, pair)
         gone = rare(done[0], done[1:])
@@ -168,7 +168,7 @@ def test_a_table_that_a_server_still_has_is_never_kept(
 def test_a_request_that_runs_while_it_is_forgotten_teaches_nobody(pair: Pair, store: Store, tmp_path: Path) -> None:
     """Neither its tokens from before, nor those that come."""
     first, second, _ = requests(pair)
-    with serving(pair, settings_in(tmp_path, gamma_max=1, gamma_initial=1), store) as engine:
+    with serving(pair, settings_in(tmp_path, gamma__max=1, gamma__initial=1), store) as engine:
         tables = tables_of(engine)
         engine.submit(first)
         for _ in range(8):

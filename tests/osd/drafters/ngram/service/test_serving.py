@@ -57,7 +57,7 @@ def accepted(done: list[Completion]) -> int:
 def alone(pair: Pair, asked: list[Request], folder: Path) -> list[tuple[int, ...]]:
     from osd.engine.engine import Engine
 
-    serve = settings_in(folder, drafter="causal", gamma_initial=0).serve
+    serve = settings_in(folder, drafters__kind="causal", gamma__initial=0).serve
     done = {c.request.prompt_tokens: c.tokens for c in Engine(pair, serve).run(asked)}
     return [done[request.prompt_tokens] for request in asked]
 
@@ -66,7 +66,7 @@ def alone(pair: Pair, asked: list[Request], folder: Path) -> list[tuple[int, ...
 def test_texts_are_the_targets_before_and_after_there_is_a_table(
     pair: Pair, store: Store, tmp_path: Path, drafter: str
 ) -> None:
-    settings = settings_in(tmp_path, drafter=drafter)
+    settings = settings_in(tmp_path, drafters__kind=drafter)
     expected = alone(pair, requests(pair), tmp_path)
     with serving(pair, settings, store) as engine:
         for turn in range(3):
@@ -117,9 +117,9 @@ def test_a_corpus_is_where_a_table_starts_and_is_refused_where_it_is_of_other_to
     table.learn(np.arange(500, dtype=np.int64))
     save_table(tmp_path / "corpus", table, digest_of(pair.tokenizer, pair.vocab_size))
     save_table(tmp_path / "other", table, digest_of(None, 7))
-    with serving(pair, settings_in(tmp_path, corpus=tmp_path / "corpus"), store) as engine:
+    with serving(pair, settings_in(tmp_path, ngram__corpus=tmp_path / "corpus"), store) as engine:
         assert tables_of(engine)._makers[("default", "")].table.learned == 500
-    with pytest.raises(OtherTokenizer), serving(pair, settings_in(tmp_path, corpus=tmp_path / "other"), store):
+    with pytest.raises(OtherTokenizer), serving(pair, settings_in(tmp_path, ngram__corpus=tmp_path / "other"), store):
         pass
 
 
@@ -129,7 +129,7 @@ def test_a_table_with_tokens_that_the_target_does_not_know_is_passed_over(
     table = Table(TableSettings(memory=1 << 20))
     table.learn(np.array([1, pair.vocab_size, 2]))
     save_table(tmp_path / "corpus", table, digest_of(pair.tokenizer, pair.vocab_size))
-    with serving(pair, settings_in(tmp_path, corpus=tmp_path / "corpus"), store) as engine:
+    with serving(pair, settings_in(tmp_path, ngram__corpus=tmp_path / "corpus"), store) as engine:
         assert tables_of(engine)._makers[("default", "")].table.learned == 0
 
 
@@ -170,7 +170,7 @@ def test_tables_are_bounded_and_the_one_unused_longest_leaves_and_is_kept(
 ) -> None:
     for tenant in ("a", "b"):
         store.samples.tenants.allow(tenant, share=False)
-    with serving(pair, settings_in(tmp_path, tables=2), store) as engine:
+    with serving(pair, settings_in(tmp_path, ngram__tables=2), store) as engine:
         tables = tables_of(engine)
         list(engine.run(requests(pair)))
         for tenant in ("a", "b"):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from storage.section import Section
+from storage.settings.section import Section
 
 
 class ServerSettings(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from storage.section import Section
+from storage.settings.section import Section
 
 
 class FleetSettings(Section):

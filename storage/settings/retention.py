@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from storage.section import Section
+from storage.settings.section import Section
 
 
 class Limits(Section):

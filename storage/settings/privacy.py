@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.section import Section
+from storage.settings.section import Section
 
 
 class PrivacySettings(Section):

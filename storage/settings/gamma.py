@@ -1,0 +1,73 @@
+"""How many tokens are drafted before the target looks: ``[gamma]``, and a table for each rule that has settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from storage.settings.section import OpenSection, Section
+
+
+class AnalyticSettings(Section):
+    history: int = Field(default=12, ge=1)
+    """h: newest rounds of a request from which its acceptance is estimated."""
+    estimator: Literal["ratio", "truncated"] = "ratio"
+    """How it is estimated: Eq. 2 of on-the-fly adaptation, or the root of its Eq. 11."""
+
+
+class QLearningSettings(Section):
+    warmup: int = Field(default=25, ge=0)
+    """Requests in which gammas are tried at random, fewer and fewer."""
+    seed: int = 0
+    """Seeds the random gammas."""
+
+
+class GammaTuneSettings(Section):
+    eta: float = Field(default=0.5, gt=0, le=1)
+    """η: weight of the newest round in the moving average."""
+    delta: int = Field(default=2, ge=1)
+    """δ: tokens by which a window that was accepted whole is lengthened."""
+
+
+class GammaTunePlusSettings(GammaTuneSettings):
+    threshold: float = Field(default=0.4, gt=0, lt=1)
+    """τ: drafting stops after a token where the draft is less sure than this."""
+
+
+class ConfidenceSettings(Section):
+    threshold: float = Field(default=0.4, gt=0, lt=1)
+    """τ: drafting stops after a token where the draft is less sure than this."""
+    adapts: bool = False
+    """Whether τ moves to what a request's judged tokens say, as in transformers."""
+
+
+class SpecDecSettings(Section):
+    threshold: float = Field(default=0.7, gt=0, lt=1)
+    """h: drafting stops once the head's chance that a token was refused is above it."""
+    head: Path | None = None
+    """Folder of the acceptance head to start from; None waits until the first one was learned."""
+
+
+class GammaSettings(OpenSection):
+    rule: str = "goodput"
+    """Who decides: goodput, fixed, analytic, fsm, cache_fsm, q_learning, gammatune, gammatune_plus, heuristic,
+    confidence, moving_average, specdecpp, or a rule that an installed package brings."""
+    routes: dict[str, str] = Field(default={})
+    """Other rules for single routes: route = rule."""
+    initial: int = Field(default=4, ge=0)
+    """Drafted tokens of a request's first round (every round, for fixed)."""
+    max: int = Field(default=12, ge=1)
+    """Drafted tokens of a round at most."""
+    analytic: AnalyticSettings = AnalyticSettings()
+    q_learning: QLearningSettings = QLearningSettings()
+    gammatune: GammaTuneSettings = GammaTuneSettings()
+    gammatune_plus: GammaTunePlusSettings = GammaTunePlusSettings()
+    confidence: ConfidenceSettings = ConfidenceSettings()
+    specdecpp: SpecDecSettings = SpecDecSettings()
+
+    @property
+    def rules(self) -> set[str]:
+        """All rules that are asked for: the default one and those of single routes."""
+        return {self.rule, *self.routes.values()}

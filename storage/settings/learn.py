@@ -1,0 +1,63 @@
+"""How drafts learn: ``[learn]``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from storage.settings.section import Section
+
+
+class LearnSettings(Section):
+    loss: Literal["forward_kl", "reverse_kl", "jsd", "total_variation"] = "forward_kl"
+    """What distillation minimises (OSD Eq. 3; total variation is 1 − acceptance itself)."""
+    jsd_beta: float = Field(default=0.5, gt=0, lt=1)
+    """β of the generalised Jensen-Shannon divergence."""
+    temperature: float = Field(default=1.0, gt=0)
+    """τ: both distributions are softened by it before they are compared."""
+    positions: Literal["rejected", "verified"] = "verified"
+    """Train where the draft was wrong (as the OSD paper), or at every verified position."""
+    interval_requests: int = Field(default=8, ge=1)
+    """I: a run starts when so many new requests wait."""
+    max_age_seconds: float = Field(default=60.0, gt=0)
+    """A run starts with fewer, if the oldest has waited so long."""
+    max_requests: int = Field(default=512, ge=1)
+    """New requests that a run takes at most, oldest first; the rest is the next run's."""
+    replay_requests: int = Field(default=64, ge=0)
+    """Requests of earlier runs, newest first, that are trained on again beside the new ones."""
+    epochs: int = Field(default=3, ge=1)
+    """Passes over new and replayed requests."""
+    batch_positions: int = Field(default=128, ge=1)
+    """Positions that make a step: a batch is full once it has so many. Short answers to long prompts need it."""
+    batch_tokens: int = Field(default=8192, ge=16)
+    """Tokens of a training batch at most, padding included: a bound on memory."""
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Peak step size of AdamW; None is 0.4 divided by the draft's hidden size (0.003 at 128, 0.0002 at 2,048), and 1
+    divided by it for an adapter (its factors B)."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's weight decay."""
+    clip_norm: float = Field(default=1.0, gt=0)
+    """Gradients are scaled down to this norm."""
+    method: Literal["full", "lora"] = "full"
+    """Train all weights, or a LoRA adapter over the starting draft (PEFT)."""
+    lora_rank: int = Field(default=32, ge=1)
+    """Rank of a new adapter in the layers."""
+    lora_head_rank: int = Field(default=16, ge=0)
+    """Its rank in the output layer, and in the embeddings that are tied to it; 0 leaves them alone."""
+    lora_ratio: float = Field(default=8.0, gt=0)
+    """Step size of an adapter's factors B as a multiple of that of its A (LoRA+)."""
+    seed: int = 0
+    """Seeds batch order and adapter initialisation."""
+    head: Literal["auto", "on", "off"] = "auto"
+    """Whether the draft's acceptance head is trained too; auto is where serve.gamma, or a route's, reads it."""
+    head_depth: int = Field(default=3, ge=0, le=16)
+    """D: residual layers of a new acceptance head (0 is a linear one)."""
+    head_reject_weight: float = Field(default=6.0, gt=0)
+    """w_rej: weight of rejections in the head's loss."""
+    head_learning_rate: float = Field(default=5e-4, gt=0)
+    """Peak step size of Adam for the head."""
+    head_epochs: int = Field(default=1, ge=1)
+    """The head's passes over a run's drafted tokens, replayed ones included."""
+    head_batch: int = Field(default=256, ge=1)
+    """Drafted tokens of one of its steps."""

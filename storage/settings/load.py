@@ -1,0 +1,88 @@
+"""Reads the settings: ``osd.toml``, overridden by ``OSD_…`` variables.
+
+A misspelt key or a value out of range is a :class:`~storage.errors.BadSetting` that names the key and what would be
+right.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from storage.errors import BadSetting
+from storage.settings.explain import explain, unknown
+from storage.settings.settings import Settings
+
+CONFIG_NAME = "osd.toml"
+
+
+class _Variables(BaseSettings, Settings):
+    """Tells pydantic which ``OSD_…`` variables there are. Nobody makes one."""
+
+    model_config = SettingsConfigDict(env_prefix="OSD_", env_nested_delimiter="__")
+
+
+def load_settings(path: Path | None = None, **overrides: dict[str, Any]) -> Settings:
+    """Returns the settings from a file, the environment, and ``overrides`` (section → {key: value}), the last
+    strongest.
+
+    ``path`` defaults to ``$OSD_CONFIG``, then ``./osd.toml``, then no file. Raises BadSetting.
+    """
+    path = path or _default_path()
+    variables = _read_environment()
+    try:
+        settings = Settings(**_merged(_read_toml(path) if path else {}, variables))
+    except ValidationError as error:
+        blamed = "environment" if not path or _has(variables, error.errors()[0]["loc"]) else str(path)
+        raise explain(error, blamed, Settings) from None
+    return settings.changed(**overrides) if overrides else settings
+
+
+def _default_path() -> Path | None:
+    if named := os.environ.get("OSD_CONFIG"):
+        return Path(named)
+    return Path(CONFIG_NAME) if Path(CONFIG_NAME).exists() else None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadSetting(source=path, key="file", reason=f"cannot be read ({error.strerror})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadSetting(source=path, key="syntax", reason=str(error)) from None
+
+
+def _read_environment() -> dict[str, Any]:
+    """What ``OSD_…`` variables set, by section. pydantic ignores an unknown section; here it is an error like a
+    misspelt key."""
+    for name in os.environ:
+        if name.startswith("OSD_") and name != "OSD_CONFIG":
+            section = name.removeprefix("OSD_").lower().split("__")[0]
+            if section not in Settings.model_fields:
+                raise unknown("environment", name, section, list(Settings.model_fields))
+    return EnvSettingsSource(_Variables)()
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both together, table by table; where both say something ``above`` counts."""
+    both = dict(below)
+    for key, value in above.items():
+        own = both.get(key)
+        both[key] = _merged(own, value) if isinstance(own, Mapping) and isinstance(value, Mapping) else value
+    return both
+
+
+def _has(values: Any, path: tuple[int | str, ...]) -> bool:
+    """Whether there is something at this path."""
+    for part in path:
+        if not isinstance(values, Mapping) or part not in values:
+            return False
+        values = values[part]
+    return True

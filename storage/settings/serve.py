@@ -1,0 +1,43 @@
+"""The pair, its batch and its memory: ``[serve]``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from storage.settings.section import Section
+
+
+class ServeSettings(Section):
+    target: str | None = None
+    """Hugging Face folder or hub name of the target."""
+    draft: str | None = None
+    """Hugging Face folder or hub name of the draft that learning starts from."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """auto is float32 on the CPU and the checkpoint's own on a GPU."""
+    max_batch: int = Field(default=8, ge=1)
+    """Rows that decode together."""
+    max_length: int = Field(default=2048, ge=8)
+    """Prompt and output tokens of a row at most (the models' own limit, if that is less)."""
+    prefill_tokens: int = Field(default=512, ge=64)
+    """Prompt tokens that a step reads at most, of all rows together, before it decodes."""
+    prefix_cache_mb: int = Field(default=64, ge=0)
+    """Memory for beginnings of prompts that were read before, a quarter of it the default draft's; 0: none."""
+    prefix_shared: bool = False
+    """Whether tenants share them. How soon an answer begins then tells a tenant what others have asked."""
+    threads: int | None = Field(default=None, ge=1)
+    """Torch threads for decoding on the CPU; None leaves torch's own choice, and `osd serve` one core less."""
+    record: Literal["off", "rejected", "verified"] = "verified"
+    """What is kept for learning: nothing, the positions that the draft got wrong (as the OSD paper), or every
+    verified position."""
+    record_queue_mb: int = Field(default=256, ge=1)
+    """Memory for positions that wait to be kept; when it is full, more are dropped and counted."""
+    spill_mb: int = Field(default=1024, ge=0)
+    """Disk for finished requests while the store is away; when it is full, more are dropped and counted. 0: none."""
+    swap_poll_seconds: float = Field(default=0.5, gt=0)
+    """How often a server looks for newer draft versions and for routes to new drafts."""
+    draft_memory_mb: int | None = Field(default=None, ge=1)
+    """Memory for drafts, their caches included; beyond it the one that served longest ago leaves. None: no limit."""

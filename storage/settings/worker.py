@@ -1,0 +1,40 @@
+"""When and where training runs: ``[worker]``."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from storage.settings.section import Section
+
+
+class WorkerSettings(Section):
+    broker: str | None = None
+    """Celery broker URL; None is kombu's filesystem transport in the data directory."""
+    poll_seconds: float = Field(default=1.0, gt=0)
+    """How often the worker looks in the database for work that is due."""
+    lease_seconds: float = Field(default=60.0, gt=0)
+    """A worker that has not been heard of for so long has lost its claim."""
+    nice: int = Field(default=10, ge=0, le=19)
+    """Priority of training on a shared machine: 0 as serving, 19 last."""
+    idle: bool = False
+    """Train only while nothing else wants the core (Linux's idle class); on a busy machine that may be never."""
+    threads: int = Field(default=1, ge=1)
+    """Torch threads for training on the CPU."""
+    spare: bool = False
+    """Train only while there is capacity to spare on this machine, and pause as soon as there is none."""
+    spare_busy: float = Field(default=0.5, ge=0, le=1)
+    """Of the time, how much an engine on this machine may have work for there to be any to spare."""
+    spare_queue: int = Field(default=0, ge=0)
+    """Requests that may wait for a row meanwhile."""
+    spare_cpu: float = Field(default=0.8, gt=0, le=1)
+    """Of all cores, how much others than the trainer may take."""
+    spare_gpu_mb: int | None = Field(default=None, ge=0)
+    """Megabytes of the GPU that must be free before a run begins (NVML); None asks for none."""
+    slice_ms: float = Field(default=50.0, gt=0)
+    """With spare, a step of training is cut into slices of so long, and others are looked for after each."""
+    seconds_per_hour: float | None = Field(default=None, ge=0)
+    """Seconds of training in any hour, of all workers of the store; None: no limit."""
+    never_more_than_saved: bool = False
+    """Whether no run begins while training has cost a draft more seconds than its speculation saved."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N."""
