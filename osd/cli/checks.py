@@ -20,9 +20,7 @@ from osd.cli.out import counted
 from osd.cli.place_checks import notify, places
 from osd.cli.worker import trainer_command
 from osd.kernels.host import usable_cores
-from osd.server.start import choose_pair
-from storage.distribution import DISTRIBUTION
-from storage.errors import OsdError, WeightsDamaged
+from storage.errors import BadSetting, OsdError, WeightsDamaged
 
 if TYPE_CHECKING:
     from osd.models.pair import Pair
@@ -190,6 +188,18 @@ def broker(here: Surroundings) -> Iterator[CheckResult]:
         )
 
 
+def choices(here: Surroundings) -> Iterator[CheckResult]:
+    """Whether the gamma rule and the drafter that the settings name are there, and their own tables are right."""
+    from osd.drafters.factory import require_drafter_kind
+    from osd.gamma import require_rules
+
+    try:
+        require_rules(here.settings.gamma)
+        require_drafter_kind(here.settings)
+    except BadSetting as error:
+        yield CheckResult("settings", BROKEN, str(error), "correct it; docs/extending.md says how others are added")
+
+
 def pair(here: Surroundings) -> Iterator[CheckResult]:
     """Check whether target and draft load and serve together."""
     try:
@@ -217,7 +227,7 @@ def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:
     yield CheckResult("trees", OK, "the target checks drafts that branch")
 
 
-CHECKS = (python, packages, settings, device, disk, database, places, notify, weights, broker, pair)
+CHECKS = (python, packages, settings, device, disk, database, places, notify, weights, broker, choices, pair)
 NEED_NO_SETTINGS = (python, packages, settings)
 
 

@@ -83,11 +83,19 @@ def sentence(parameter: Any) -> str:
 def settings_table() -> str:
     """Return the table of every setting, section by section."""
     lines = ["| setting | default | values | what it does |", "|---|---|---|---|"]
-    for section, field in Settings.model_fields.items():
-        for name, inner in typing.cast(type[Section], field.annotation).model_fields.items():
-            cells = (f"`{section}.{name}`", default(inner), values(inner), " ".join((inner.description or "").split()))
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    for name, field in settings_below(Settings):
+        cells = (f"`{name}`", default(field), values(field), " ".join((field.description or "").split()))
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def settings_below(section: type[Section], name: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every setting of a section and of its tables, by its whole name."""
+    for key, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from settings_below(field.annotation, f"{name}{key}.")
+        else:
+            yield f"{name}{key}", field
 
 
 def default(field: FieldInfo) -> str:
@@ -113,7 +121,8 @@ def words_for(annotation: Any) -> str:
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         return words_for(next(part for part in typing.get_args(annotation) if part is not type(None)))
     if typing.get_origin(annotation) is dict:
-        return f"table, each value one of {words_for(typing.get_args(annotation)[1])}"
+        inner = typing.get_args(annotation)[1]
+        return "table of texts" if inner is str else f"table, each value one of {words_for(inner)}"
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return ", ".join(f"`{name}`" for name in annotation.model_fields)
     names = {int: "whole number", float: "number", str: "text", Path: "path", bool: "true, false"}

@@ -98,13 +98,22 @@ def make_drafting(
 ) -> Drafting:
     """Returns the drafter of ``drafters.kind``. ``model`` is the target, ``target`` its decoder; ``proposer`` takes the
     place of the one that the settings name. Raises BadSetting and CannotServeTrees."""
-    KINDS.require_known(settings.drafters)
-    kind, name = KINDS.entry(settings.drafters.kind), proposer_name(settings)
+    require_drafter_kind(settings)
     if settings.drafters.kind not in CHAINS:
         check_model(model)
-    if proposer is None and name is not None:
+    if proposer is None and (name := proposer_name(settings)) is not None:
         proposer = make_proposer(name, settings)
-    return kind.drafting(DraftingParts(settings, pool, target, proposer))
+    return KINDS.entry(settings.drafters.kind).drafting(DraftingParts(settings, pool, target, proposer))
+
+
+def require_drafter_kind(settings: Settings) -> None:
+    """Raises BadSetting where a drafter's name or table is wrong, or a table belongs to no drafter."""
+    drafters = settings.drafters
+    KINDS.require_known(drafters)
+    KINDS.table(drafters.kind, drafters)
+    name, key = proposer_name(settings), "drafters.branches" if drafters.kind == "mixed" else KINDS.key
+    if name is not None and KINDS.entry(name, key).propose is None:
+        raise BadSetting(source="settings", key=key, reason=f"{name!r} proposes nothing beside a draft")
 
 
 def proposer_name(settings: Settings) -> str | None:
@@ -114,9 +123,8 @@ def proposer_name(settings: Settings) -> str | None:
 
 
 def make_proposer(name: str, settings: Settings) -> Proposer:
-    """Returns a proposer that begins with nothing; Numba is loaded for those that ask for one. Raises BadSetting."""
-    key = "drafters.branches" if settings.drafters.kind == "mixed" else "drafters.kind"
-    propose = KINDS.entry(name, key).propose
-    if propose is None:
-        raise BadSetting(source="settings", key=key, reason=f"{name!r} proposes nothing beside a draft")
+    """Returns a proposer that begins with nothing; Numba is loaded for those that ask for one. The settings are those
+    that :func:`require_drafter_kind` lets pass."""
+    propose = KINDS.entry(name).propose
+    assert propose is not None, name
     return propose(settings, KINDS.table(name, settings.drafters))

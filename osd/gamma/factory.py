@@ -105,12 +105,19 @@ def make_controller(gamma: GammaSettings, costs: CostModel, name: str | None = N
     return rule.make(gamma, RULES.table(name, gamma), costs)
 
 
+def require_rules(gamma: GammaSettings) -> None:
+    """Raises BadSetting where a rule's name or table is wrong, or a table belongs to no rule."""
+    RULES.require_known(gamma)
+    routes = {f"gamma.routes.{route}": name for route, name in gamma.routes.items()}
+    for key, name in {RULES.key: gamma.rule, **routes}.items():
+        RULES.entry(name, key)
+        RULES.table(name, gamma)
+
+
 def make_pace(gamma: GammaSettings, costs: CostModel) -> GammaPlanner:
     """Returns the engine's controllers: that of ``gamma.rule``, and one for each name in ``gamma.routes``. Raises
-    BadSetting as :func:`make_controller`, and for a table that belongs to no rule."""
-    RULES.require_known(gamma)
-    for route, name in gamma.routes.items():
-        RULES.entry(name, f"gamma.routes.{route}")
+    BadSetting as :func:`make_controller` and :func:`require_rules`."""
+    require_rules(gamma)
     shared = {name: make_controller(gamma, costs, name) for name in gamma.rules}
     by_route = {route: shared[name] for route, name in gamma.routes.items()}
     return GammaPlanner(shared[gamma.rule], by_route, lambda name, costs: make_controller(gamma, costs, name))

@@ -50,7 +50,7 @@ class LearnSettings(Section):
     seed: int = 0
     """Seeds batch order and adapter initialisation."""
     head: Literal["auto", "on", "off"] = "auto"
-    """Whether the draft's acceptance head is trained too; auto is where serve.gamma, or a route's, reads it."""
+    """Whether the draft's acceptance head is trained too; auto is where gamma.rule, or a route's, reads it."""
     head_depth: int = Field(default=3, ge=0, le=16)
     """D: residual layers of a new acceptance head (0 is a linear one)."""
     head_reject_weight: float = Field(default=6.0, gt=0)

@@ -33,8 +33,13 @@ def save_settings(settings: Settings, path: Path) -> Path:
 
 
 def _lines(section: dict[str, Any]) -> list[str]:
-    """Keys and values; TOML has no null, so what is None is left out. JSON writes the other values as TOML does."""
-    return [f"{key} = {json.dumps(value)}" for key, value in section.items() if value is not None]
+    """Keys and values; TOML has no null, so what is None is left out."""
+    return [f"{json.dumps(key)} = {_toml(value)}" for key, value in section.items() if value is not None]
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it: as JSON does, but for tables."""
+    return f"{{{', '.join(_lines(value))}}}" if isinstance(value, dict) else json.dumps(value)
 
 
 class WorkerProcess:

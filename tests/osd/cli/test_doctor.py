@@ -46,11 +46,18 @@ def test_broken_parts_are_named_with_what_mends_them(osd, filled):
 
 
 def test_settings_that_cannot_be_read_end_the_look_early(osd, tmp_path: Path):
-    (tmp_path / "osd.toml").write_text("[serve]\ngama = 'fixed'\n")
+    (tmp_path / "osd.toml").write_text("[serve]\nmax_bach = 4\n")
     done = osd("doctor", "--json")
     assert done.exit_code == 1
     assert [row["part"] for row in json.loads(done.stdout)] == ["python", "packages", "settings"]
-    assert "did you mean 'gamma'" in done.stdout
+    assert "did you mean 'max_batch'" in done.stdout
+
+
+def test_a_rule_and_a_drafter_that_there_are_not_are_named(osd):
+    for key in ("gamma.rule", "drafters.kind"):
+        done = osd("doctor", "--json", **{f"OSD_{key.replace('.', '__')}".upper(): "clairvoyant"})
+        wrong = [row["found"] for row in json.loads(done.stdout) if row["state"] == "broken"]
+        assert done.exit_code == 1 and len(wrong) == 1 and f"{key}: there is no" in wrong[0]
 
 
 def test_a_database_may_be_empty_and_must_answer(osd, data: Path):

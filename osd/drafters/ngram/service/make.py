@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from osd.drafters.factory import make_proposer, proposer_name
+from osd.drafters.factory import make_proposer, proposer_name, require_drafter_kind
 from osd.drafters.tree import Proposer
 from osd.models.pair import Pair
 from storage.settings import Settings
@@ -16,8 +16,9 @@ from storage.store import Store
 def proposer_of(pair: Pair, settings: Settings, store: Store) -> Iterator[Proposer | None]:
     """None where drafts are the draft's alone; at the end what was learned is kept.
 
-    Raises ModelFileDamaged, OtherTokenizer and BadTable for the corpus of ``ngram.corpus``.
+    Raises BadSetting, and ModelFileDamaged, OtherTokenizer and BadTable for the corpus of ``ngram.corpus``.
     """
+    require_drafter_kind(settings)
     name = proposer_name(settings)
     if name == "trigram":
         from osd.drafters.ngram.service.consent import Consent
