@@ -112,8 +112,11 @@ def require_drafter_kind(settings: Settings) -> None:
     KINDS.require_known(drafters)
     KINDS.table(drafters.kind, drafters)
     name, key = proposer_name(settings), "drafters.branches" if drafters.kind == "mixed" else KINDS.key
-    if name is not None and KINDS.entry(name, key).propose is None:
+    if name is None:
+        return
+    if KINDS.entry(name, key).propose is None:
         raise BadSetting(source="settings", key=key, reason=f"{name!r} proposes nothing beside a draft")
+    KINDS.table(name, drafters)
 
 
 def proposer_name(settings: Settings) -> str | None:

@@ -1,5 +1,8 @@
 """The reference pages say what the code says; `python -m osd.cli.reference` writes them anew."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from osd.cli.reference import DOCS, command_page, settings_table, with_settings
 from storage.settings import Settings
 
@@ -17,10 +20,13 @@ def test_the_table_of_settings_is_that_of_the_code() -> None:
 
 def test_every_setting_has_a_row_and_a_sentence() -> None:
     rows = [line.split(" | ") for line in settings_table().splitlines()[2:]]
-    sections = {name: field.annotation for name, field in Settings.model_fields.items()}
-    names = [f"| `{section}.{name}`" for section, model in sections.items() for name in model.model_fields]  # type: ignore[union-attr]
-    assert [row[0] for row in rows] == names
+    assert [row[0] for row in rows] == [f"| `{name}`" for name in names(Settings().model_dump())]
     assert all(row[3].rstrip(" |").endswith(".") for row in rows)
+
+
+def names(values: dict[str, Any], before: str = "") -> Iterator[str]:
+    for key, value in values.items():
+        yield from names(value, f"{before}{key}.") if value and isinstance(value, dict) else [f"{before}{key}"]
 
 
 def test_every_command_and_option_says_what_it_does() -> None:
