@@ -34,7 +34,7 @@ def test_a_target_alone_is_enough_for_drafts_without_a_model(osd):
     assert "ships with osd" not in done.stderr
     refused = osd("generate", PROMPT, "--target", SHIPPED / "target", "--drafter", "mixed")
     assert refused.exit_code == 2
-    assert "give --draft too, or set serve.drafter to one that needs no draft model" in refused.stderr
+    assert "give --draft too, or set drafters.kind to one that needs no draft model" in refused.stderr
 
 
 def test_one_is_not_called_many(osd):

@@ -65,7 +65,7 @@ def test_only_the_correction_is_kept_where_that_is_asked_for(pair: Pair, store: 
     asked = [Request(p, max_new_tokens=17) for p in prompts(5, seed=20)]
     known = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, 17) for r in asked}
     recorder = Recorder(store, rejected, "test")
-    engine = Engine(pair, rejected.serve, recorder=recorder)
+    engine = Engine(pair, rejected, recorder=recorder)
     engine.drafting = MixedDrafter(engine.drafter, Guessing(VOCABULARY, known), 12, engine.target)
     done = list(engine.run(asked))
     recorder.close()

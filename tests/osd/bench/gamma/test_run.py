@@ -127,7 +127,7 @@ def test_the_oracle_takes_as_few_rounds_as_the_recorded_matches_allow(finished: 
             matches, position = trace.matches().tolist(), 0
             while position < trace.length:
                 room = trace.end - position - 1
-                position += 1 + min(matches[position], room, SERVE.gamma_max)
+                position += 1 + min(matches[position], room, SERVE.gamma.max)
                 expected += 1
         assert each.rounds == expected
 
@@ -159,7 +159,7 @@ def test_a_run_cannot_go_on_with_other_prompts(finished: tuple[Path, Watch]) -> 
 def test_a_controller_without_its_head_is_left_out_or_refused(tmp_path: Path) -> None:
     plan = replace(PLAN, controllers=("fixed", "specdecpp"), temperatures=(0.0,), batches=(1,), mix=0, turns=1)
     pair = random_pair("llama")
-    with pytest.raises(BadSetting, match=r"serve\.gamma_head: specdecpp asks an acceptance head"):
+    with pytest.raises(BadSetting, match=r"gamma\.specdecpp\.head: specdecpp asks an acceptance head"):
         bench_gamma(pair, SERVE, plan, PROMPTS, tmp_path / "a", Watch(), insist=True)
     assert not (tmp_path / "a").exists()
     watch = Watch()

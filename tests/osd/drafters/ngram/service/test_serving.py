@@ -57,8 +57,8 @@ def accepted(done: list[Completion]) -> int:
 def alone(pair: Pair, asked: list[Request], folder: Path) -> list[tuple[int, ...]]:
     from osd.engine.engine import Engine
 
-    serve = settings_in(folder, drafters__kind="causal", gamma__initial=0).serve
-    done = {c.request.prompt_tokens: c.tokens for c in Engine(pair, serve).run(asked)}
+    settings = settings_in(folder, drafters__kind="causal", gamma__initial=0)
+    done = {c.request.prompt_tokens: c.tokens for c in Engine(pair, settings).run(asked)}
     return [done[request.prompt_tokens] for request in asked]
 
 
