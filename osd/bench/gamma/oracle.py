@@ -88,7 +88,7 @@ class OracleController(Settled):
     name: str = "oracle"
 
     def __init__(self, traces: Sequence[Trace], maximum: int | None = None) -> None:
-        """``maximum``: tokens of a draft at most (an engine's ``gamma_max``, a trace's depth). Raises BadInput for a
+        """``maximum``: tokens of a draft at most (an engine's ``gamma.max``, a trace's depth). Raises BadInput for a
         sampled trace."""
         self._waiting = iter([oracle_lengths(trace, maximum) for trace in traces])
 

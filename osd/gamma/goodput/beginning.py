@@ -18,7 +18,7 @@ went by it would not draft again for seconds."""
 TRIED_ENOUGH = 64
 """Judged tokens after which it speaks in any case: where requests are short all drafts begin late."""
 _ROWS = 4
-"""That try so few tokens, whatever gamma_initial is: a draft may be hopeless."""
+"""That try so few tokens, whatever gamma.initial is: a draft may be hopeless."""
 _HOPEFUL, _DOUBT = 1.3, 4.0
 """How far what a draft is hoped to win may fall short of its cost and one still begins: where nobody drafts nothing is
 learned, and a domain that gains is noticed late. From 1.15 to 1.5 it is the same. More by the second ÷ judged tokens:

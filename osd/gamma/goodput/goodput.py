@@ -148,7 +148,7 @@ class GoodputController:
     def _decide(
         self, rows: Sequence[GoodputRow], prices: Prices, batch: int, rooms: Sequence[int], unread: Sequence[int]
     ) -> list[int]:
-        """gamma_max for the rows that take part where a first draft pass is worth it, else 0; or a try."""
+        """gamma.max for the rows that take part where a first draft pass is worth it, else 0; or a try."""
         gamma = 0
         hopes: list[float] = []
         if self._changed or self._idle_before is not prices:
@@ -192,7 +192,7 @@ class GoodputController:
     def _weigh(
         self, rows: Sequence[GoodputRow], prices: Prices, rooms: Sequence[int], unread: Sequence[int]
     ) -> tuple[int, list[float]]:
-        """gamma_max or 0, and what each row hopes of a first draft pass."""
+        """gamma.max or 0, and what each row hopes of a first draft pass."""
         rate = self._time.rate(prices, self._batch)
         self._foresee(prices, len(rows), rate)
         hopes = self.weigher.begin(rows)

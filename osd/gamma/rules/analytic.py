@@ -28,11 +28,11 @@ PRIOR_TRIALS = 6.0
 SHARED_ROUNDS = 64
 """Rounds, of any request, that make up the engine's recent acceptance."""
 FIRST_TRIALS = 8
-"""Verified tokens, of any request, before acceptance is believed at all; until then gamma_initial."""
+"""Judged tokens, of any request, before acceptance is believed at all; until then gamma.initial."""
 _TRIED = 4
 """About how many tokens all rows together draft in such a round."""
 _LOST = 2
-"""Verified tokens that were all rejected, after which the first rounds draft one token instead of gamma_initial."""
+"""Judged tokens that were all rejected, after which the first rounds draft one token instead of gamma.initial."""
 
 Estimator = Literal["ratio", "truncated"]
 
@@ -182,8 +182,7 @@ class AnalyticController(Settled):
         self._quiet = max(0, min(ceil(self._prober.short_ms / times.rounds[0]), times.until - self._costs.rounds) - 1)
 
     def _first(self, batch: int) -> int:
-        """Return gamma_initial before anything is known, less in a batch; and 1 where all that was verified was
-        rejected."""
+        """gamma.initial before anything is known, less in a batch; and 1 where all that was judged was rejected."""
         if self._initial == 0:
             return self._prober.blind(batch)
         hopeless = self.shared.trials >= _LOST and self.shared.accepted == 0
