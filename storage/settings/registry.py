@@ -19,7 +19,7 @@ from storage.settings.explain import explain
 from storage.settings.section import OpenSection, Section
 
 
-class Entry(Protocol):
+class RegistryEntry(Protocol):
     """What every entry of a registry has."""
 
     @property
@@ -28,7 +28,7 @@ class Entry(Protocol):
         ...
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=RegistryEntry)
 
 
 class Registry(Generic[E]):
