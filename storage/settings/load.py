@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict, SettingsError
 
 from storage.errors import BadSetting
 from storage.settings.explain import explain, unknown
@@ -67,7 +67,11 @@ def _read_environment() -> dict[str, Any]:
             section = name.removeprefix("OSD_").lower().split("__")[0]
             if section not in Settings.model_fields:
                 raise unknown("environment", name, section, list(Settings.model_fields))
-    return EnvSettingsSource(_Variables)()
+    try:
+        return EnvSettingsSource(_Variables)()
+    except SettingsError as error:
+        reason = f"{error.__cause__}; lists and tables are written as JSON"
+        raise BadSetting(source="environment", key=str(error).split('"')[1], reason=reason) from None
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,11 +23,11 @@ class WorkerSettings(Section):
     spare: bool = False
     """Train only while there is capacity to spare on this machine, and pause as soon as there is none."""
     spare_busy: float = Field(default=0.5, ge=0, le=1)
-    """Of the time, how much an engine on this machine may have work for there to be any to spare."""
+    """Share of the time for which an engine on this machine may have work while there is capacity to spare."""
     spare_queue: int = Field(default=0, ge=0)
     """Requests that may wait for a row meanwhile."""
     spare_cpu: float = Field(default=0.8, gt=0, le=1)
-    """Of all cores, how much others than the trainer may take."""
+    """Share of all cores that others than the trainer may take."""
     spare_gpu_mb: int | None = Field(default=None, ge=0)
     """Megabytes of the GPU that must be free before a run begins (NVML); None asks for none."""
     slice_ms: float = Field(default=50.0, gt=0)

@@ -63,6 +63,13 @@ def test_the_environment_is_stronger_than_the_file_and_options_than_both(
     assert (found.analytic.history, found.analytic.estimator) == (5, "truncated")
 
 
+@pytest.mark.parametrize("variable", ["OSD_GAMMA__ROUTES", "OSD_GAMMA"])
+def test_a_table_in_the_environment_that_is_no_json_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "sql: fsm")
+    with pytest.raises(BadSetting, match=r"environment: gamma: .*JSON"):
+        load_settings()
+
+
 def test_a_change_leaves_what_it_does_not_name_and_replaces_plain_mappings() -> None:
     given = Settings().changed(
         gamma={"routes": {"sql": "fsm"}, "analytic": {"history": 5}, "mine": {"weight": 1}}, retention={"requests": 9}
