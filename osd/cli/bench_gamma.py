@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from osd.bench.gamma.plan import Plan
     from osd.bench.gamma.result import Results
     from osd.demo.runner.source import Segment
+    from osd.server.start import PairNames
     from storage.settings import ServeSettings, Settings
 
 LINE_SECONDS = 20

@@ -20,6 +20,8 @@ from osd.cli.out import counted
 from osd.cli.place_checks import notify, places
 from osd.cli.worker import trainer_command
 from osd.kernels.host import usable_cores
+from osd.server.start import choose_pair
+from storage.distribution import DISTRIBUTION
 from storage.errors import BadSetting, OsdError, WeightsDamaged
 
 if TYPE_CHECKING:

@@ -8,35 +8,13 @@ import torch
 
 from osd.drafters.causal import CausalDrafter
 from osd.drafters.loaded_draft import DraftModel
-from osd.gamma import needs_head
+from osd.gamma.factory import needs_head
 from osd.models.decoder import Decoder
 from osd.models.needs_draft import MODEL_DRAFTERS, NeedsDraft
-from osd.models.pair import Model, Pair, choose_device, eos_ids, load_model, load_tokenizer
+from osd.models.pair import Pair
+from osd.models.target_only import EVERYWHERE, has_draft
 from osd.sequence import SequenceState
 from storage.settings import Settings
-
-EVERYWHERE = 1 << 30
-"""Positions that nothing limits."""
-
-
-class NoModel(Model):
-    """Stands where a pair has its draft."""
-
-    __slots__ = ()
-
-    def __init__(self, device: torch.device) -> None:
-        for name, value in (("name", "none"), ("limit", EVERYWHERE), ("build", lambda _: device)):
-            object.__setattr__(self, name, value)
-
-    @property
-    def module(self) -> NoReturn:
-        """Raises NeedsDraft."""
-        raise NeedsDraft(what="This")
-
-    @property
-    def device(self) -> torch.device:
-        """Where the target is."""
-        return cast(torch.device, cast(Any, self.build)(None))
 
 
 class Nobody(DraftModel):
@@ -81,19 +59,8 @@ class Silent:
     head: Any = None
 
 
-def load_alone(target: str | Path, *, device: str = "auto", dtype: str = "auto") -> Pair:
-    """A pair of a target alone. Raises ModelNotLoaded, CannotServeRagged."""
-    model = load_model(target, choose_device(device), dtype)
-    return Pair(model, NoModel(model.device), load_tokenizer(target), eos_ids(model.module))
-
-
-def has_draft(pair: Pair) -> bool:
-    """Whether there is a draft model in memory."""
-    return not isinstance(pair.draft, NoModel)
-
-
 def require_drafter(pair: Pair, settings: Settings) -> None:
-    """Raises NeedsDraft where these settings ask for a draft model and the pair has none."""
+    """Check that the pair has a draft model where these settings ask for one. Raises NeedsDraft."""
     if has_draft(pair):
         return
     if settings.drafters.kind in MODEL_DRAFTERS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from osd.drafters.loaded_draft import DraftModel, LoadedDraft
-from osd.drafters.no_draft import Nobody
+from osd.drafters.no_draft import Nobody, require_drafter
 from osd.drafters.pool import DraftPool
 from osd.drafters.residency import DraftMemory, DraftResidency, LoadedVersion
 from osd.gamma.base import CostModel
@@ -11,7 +11,7 @@ from osd.hotswap.drafts import HeadSwap, Swap
 from osd.hotswap.loader import weight_bytes
 from osd.models.acceptance_head import head_in_settings
 from osd.models.pair import Pair, row_length
-from osd.models.target_only import has_draft, require_drafter
+from osd.models.target_only import has_draft
 from router.throughput import Costs
 from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings

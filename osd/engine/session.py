@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from osd.drafters.ngram.service.make import proposer_of
+from osd.drafters.no_draft import require_drafter
 from osd.engine.engine import Engine
 from osd.engine.load_report import Beacon, load_folder
 from osd.gamma import needs_head
 from osd.hotswap.drafts import HeadSwap, Swap
 from osd.models.pair import Model, Pair
-from osd.models.target_only import has_draft, require_drafter
+from osd.models.target_only import has_draft
 from osd.recording.recorder import Recorder
 from router.base import Router
 from router.make import make_router

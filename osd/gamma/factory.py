@@ -114,7 +114,7 @@ def require_rules(gamma: GammaSettings) -> None:
         RULES.table(name, gamma)
 
 
-def make_pace(gamma: GammaSettings, costs: CostModel) -> GammaPlanner:
+def make_planner(gamma: GammaSettings, costs: CostModel) -> GammaPlanner:
     """Returns the engine's controllers: that of ``gamma.rule``, and one for each name in ``gamma.routes``. Raises
     BadSetting as :func:`make_controller` and :func:`require_rules`."""
     require_rules(gamma)

@@ -10,9 +10,8 @@ from typing import Any, NoReturn, cast
 
 import torch
 
-from osd.models.needs_draft import MODELLESS, NeedsDraft
+from osd.models.needs_draft import NeedsDraft
 from osd.models.pair import Model, Pair, choose_device, eos_ids, load_model, load_tokenizer
-from storage.settings import ServeSettings
 
 EVERYWHERE = 1 << 30
 """Position limit of what has no limit."""
@@ -47,15 +46,3 @@ def load_alone(target: str | Path, *, device: str = "auto", dtype: str = "auto")
 def has_draft(pair: Pair) -> bool:
     """Return whether there is a draft model in memory."""
     return not isinstance(pair.draft, NoModel)
-
-
-def require_drafter(pair: Pair, serve: ServeSettings) -> None:
-    """Check that the pair has a draft model where these settings ask for one. Raises NeedsDraft."""
-    if has_draft(pair):
-        return
-    if serve.drafter not in MODELLESS:
-        raise NeedsDraft(what=f"serve.drafter = {serve.drafter}")
-    if "specdecpp" in {serve.gamma, *serve.gamma_routes.values()}:
-        raise NeedsDraft(what="serve.gamma = specdecpp")
-    if serve.gamma_head is not None:
-        raise NeedsDraft(what="serve.gamma_head")

@@ -25,7 +25,7 @@ from osd.models.lora.bank import Mix
 from osd.models.tree_check import check_model
 from osd.models.tree_mask import lay_out
 from storage.records import Request
-from tests.support.models import VOCABULARY, model_of, random_module, random_pair, seated, some
+from tests.support.models import CONFIGS, VOCABULARY, model_of, random_module, random_pair, seated, some
 from tests.support.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("compiled")

@@ -7,9 +7,7 @@ import torch
 
 from osd.engine.engine import Engine
 from osd.models.prefix_cache import BLOCK, Prefixes
-from osd.sequence import SequenceState
-from router.base import Decision
-from storage.records import Request, Route
+from storage.records import Request
 from storage.settings import Settings
 from tests.osd.engine.test_prefill_queue import counted, long_prompts, texts
 from tests.support.models import CONFIGS, alone, model_of, noisy, random_pair

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from osd.models.pair import Pair, load_pair
+from osd.server.start import SHIPPED
 from storage.settings import Settings
 from storage.store import Store, open_store
 from tests.support.settings import settings_of
