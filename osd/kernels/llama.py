@@ -1,6 +1,6 @@
 """A Llama-type model over a few tokens: what stands between the products of a pass, and small layers in one call.
 
-What the lean pass (:mod:`osd.models.llama_forward`) computes with some twenty operations a layer, each of which costs
+What the fused pass (:mod:`osd.models.llama_forward`) computes with some twenty operations a layer, each of which costs
 PyTorch 3 to 10 µs however little it computes. Shapes: n lines (tokens, of any rows), D hidden, H and K heads of
 queries and of keys, W a head's width, F feed-forward. All float32.
 """

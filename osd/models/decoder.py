@@ -12,10 +12,9 @@ from transformers import PreTrainedModel
 from osd.logits import RaggedLogits
 from osd.models import llama_forward
 from osd.models.compiled_inputs import PassInput
-from osd.models.forward import Builder, Fill, Forward
-from osd.models.hf_forward import hugging_face_forward
+from osd.models.forward import Builder, CompiledForward, ForwardPass
+from osd.models.hf_forward import HuggingFaceForward
 from osd.models.kv_cache import RaggedCache
-from osd.models.llama_forward_compiled import CompiledPass
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import Mix
 from osd.models.tree_mask import Layout
@@ -33,7 +32,7 @@ PACKED = 0.9
 class Decoder:
     """One model with its KV cache. Rows are numbered from 0; the caller knows their lengths."""
 
-    def __init__(self, module: PreTrainedModel, forward: Forward, rows: int, length: int, limit: int) -> None:
+    def __init__(self, module: PreTrainedModel, forward: ForwardPass, rows: int, length: int, limit: int) -> None:
         """Allocate ``length`` positions a row; the model knows the first ``limit`` (only padding goes beyond)."""
         weight = next(module.parameters())
         layers = module.config.get_text_config().num_hidden_layers
@@ -49,7 +48,7 @@ class Decoder:
     @property
     def packs(self) -> bool:
         """Whether a pass costs only its real tokens, however they are spread over the rows."""
-        return bool(getattr(self.forward, "packs", False))
+        return self.forward.packs
 
     def logits(
         self,
@@ -89,9 +88,9 @@ class Decoder:
             self.quicker = trusted and compiled.waited
         return logits
 
-    def _compiled(self, fed: PassInput) -> CompiledPass | None:
-        """The compiled pass, where there is one that takes these."""
-        compiled: CompiledPass | None = getattr(self.forward, "compiled", None)
+    def _compiled(self, fed: PassInput) -> CompiledForward | None:
+        """Return the compiled pass, where there is one that takes these."""
+        compiled = self.forward.compiled
         return compiled if compiled and compiled.takes(fed, self.cache) else None
 
     def _aim(self, fed: PassInput, width: int) -> None:
@@ -118,14 +117,10 @@ class Decoder:
         fed = PassInput(first, starts, counts)
         compiled = self._compiled(fed)
         if compiled and compiled.trusted:
-            compiled.read(tokens, self.cache, fed)
+            compiled.fill(tokens, self.cache, fed)
             return
         self.cache.aim(first, starts, width, counts, None if mix else self._packed(counts, width))
-        only_fill: Fill | None = getattr(self.forward, "read", None)
-        if only_fill is None:
-            self.forward(tokens, self.cache, torch.zeros(len(pieces), dtype=torch.long, device=self.device))
-        else:
-            only_fill(tokens, self.cache)
+        self.forward.fill(tokens, self.cache)
 
     def beside(self, rows: int, length: int) -> Decoder:
         """Return a decoder with the same forward pass over a cache of its own, without adapters."""
@@ -166,7 +161,7 @@ def _scored(logits: torch.Tensor, width: int, counts: Sequence[int]) -> RaggedLo
 
 def lay_out(build: Builder, parts: Mapping[str, LowRank], sizes: Sizes) -> Adapter:
     """Arrange an adapter's modules as the forward passes that ``build`` makes add them."""
-    if build is llama_forward.lean_forward:
+    if build is llama_forward.llama_forward:
         return llama_forward.lay_out(parts, sizes)
     return Adapter({name: Site.of([(0, part)], is_table=part.is_table) for name, part in parts.items()})
 
@@ -183,14 +178,14 @@ def choose_forward(module: PreTrainedModel, name: str, tolerance: float = 2e-3) 
     does.
 
     Two rows of different length, wrong tokens fed and rolled back, then the right ones: the logits must be
-    those of the module's own pass over each row. Tried in turn: the lean pass, the module's own, the module's
+    those of the module's own pass over each row. Tried in turn: the fused pass, the module's own, the module's
     own with eager attention. Raises CannotServeRagged when none will do.
     """
     reasons: list[str] = []
     for attention, build in (
-        (None, llama_forward.lean_forward),
-        (None, hugging_face_forward),
-        ("eager", hugging_face_forward),
+        (None, llama_forward.llama_forward),
+        (None, HuggingFaceForward),
+        ("eager", HuggingFaceForward),
     ):
         try:
             if attention:
@@ -213,7 +208,7 @@ def _unit(module: PreTrainedModel) -> float:
     return 1.0 if next(module.parameters()).dtype == torch.float32 else 64.0
 
 
-def _ragged_difference(module: PreTrainedModel, forward: Forward) -> float:
+def _ragged_difference(module: PreTrainedModel, forward: ForwardPass) -> float:
     device = next(module.parameters()).device
     vocabulary = vocabulary_size(module)
     generator = torch.Generator().manual_seed(0)

@@ -1,17 +1,69 @@
-"""What a forward pass over a ragged cache is."""
+"""What a forward pass over a ragged cache is: what it takes, and what it can do.
+
+Which passes may serve a model is decided at load, by proof (:func:`osd.models.decoder.choose_forward`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from osd.logits import RaggedLogits
+from osd.models.compiled_inputs import PassInput
 from osd.models.kv_cache import RaggedCache
 
-Forward = Callable[[Tensor, RaggedCache, Tensor | None], Tensor]
-"""Tokens (B, T), a cache that was aimed, and which token of each row to score (None: all) → logits."""
-Fill = Callable[[Tensor, RaggedCache], None]
-"""The same without logits: only the cache is filled. A forward pass may have it under the name ``read``."""
-Builder = Callable[[PreTrainedModel], Forward | None]
+
+class CompiledForward(Protocol):
+    """A pass over few tokens with the same weights as the pass that it belongs to, compiled."""
+
+    trusted: bool | None
+    """Whether it says what the other pass says; None until it was tried."""
+    waited: bool
+    """Whether passes that it would have taken went the other way, before it was compiled."""
+
+    def takes(self, fed: PassInput, cache: RaggedCache) -> bool:
+        """Return whether it is there for what is fed; asked before every pass."""
+        ...
+
+    def __call__(self, tokens: Tensor, cache: RaggedCache, fed: PassInput, last: Tensor | None) -> Tensor:
+        """Compute logits (B, T, V), (1, N, V) of a packed pass, or with ``last`` (B,) those after one token of each
+        row, (B, 1, V)."""
+        ...
+
+    def fill(self, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> None:
+        """Fill the cache alone."""
+        ...
+
+    def compare(self, said: RaggedLogits, expected: RaggedLogits, counts: Sequence[int]) -> bool:
+        """Decide whether it is trusted from now on, by its logits beside the other pass's."""
+        ...
+
+
+class ForwardPass(Protocol):
+    """One way to compute a model over a ragged cache."""
+
+    @property
+    def packs(self) -> bool:
+        """Whether a pass costs only its real tokens, however they are spread over the rows."""
+        ...
+
+    @property
+    def compiled(self) -> CompiledForward | None:
+        """The pass for few tokens; None where there is none."""
+        ...
+
+    def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
+        """Compute the logits of tokens (B, T) over a cache that was aimed: (B, T, V), or with ``last`` (B,) those after
+        one token of each row, (B, 1, V). A packed pass computes (1, N, V)."""
+        ...
+
+    def fill(self, tokens: Tensor, cache: RaggedCache) -> None:
+        """Fill the aimed cache with keys and values of tokens (B, T) alone."""
+        ...
+
+
+Builder = Callable[[PreTrainedModel], ForwardPass | None]
 """A module's weights → a pass over them; None where this kind of pass does not know the model."""

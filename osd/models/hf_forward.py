@@ -1,4 +1,4 @@
-"""A Hugging Face model's own forward pass, for those that the lean one does not know."""
+"""A Hugging Face model's own forward pass, for those that the fused one does not know."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ import torch
 from transformers import PreTrainedModel
 
 from osd.models.attention_metadata import AttentionMetadata
-from osd.models.forward import Forward
 from osd.models.kv_cache import RaggedCache
 from osd.models.lora.bank import Mix
 
 
-def hugging_face_forward(module: PreTrainedModel) -> Forward:
-    """Return the model's own forward pass over a ragged cache."""
+class HuggingFaceForward:
+    """The model's own forward pass over a ragged cache; see :class:`osd.models.forward.ForwardPass`."""
 
-    def forward(tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
+    packs, compiled = False, None
+
+    def __init__(self, module: PreTrainedModel) -> None:
+        self._module = module
+
+    def __call__(self, tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
+        """Compute the logits; see :class:`osd.models.forward.ForwardPass`."""
         feed: AttentionMetadata = cache.feed
         with ExitStack() as hooks:
             if cache.wants_embedding:
-                hooks.enter_context(_embedding_kept(module, cache))
+                hooks.enter_context(_embedding_kept(self._module, cache))
             if cache.mix is not None:
-                hooks.enter_context(_adapted(module, cache.mix))
-            logits: torch.Tensor = module(
+                hooks.enter_context(_adapted(self._module, cache.mix))
+            logits: torch.Tensor = self._module(
                 input_ids=tokens,
                 attention_mask=feed.mask,
                 position_ids=feed.positions,
@@ -38,7 +43,9 @@ def hugging_face_forward(module: PreTrainedModel) -> Forward:
             cache.embedding = _pick(cache.embedding, last)
         return _pick(logits, last)
 
-    return forward
+    def fill(self, tokens: torch.Tensor, cache: RaggedCache) -> None:
+        """Fill the cache: the module computes its logits in any case, those of one token a row."""
+        self(tokens, cache, torch.zeros(len(tokens), dtype=torch.long, device=tokens.device))
 
 
 def _pick(columns: torch.Tensor, last: torch.Tensor) -> torch.Tensor:

@@ -43,19 +43,19 @@ PRODUCTS = {
 """A layer's matrix products, and the modules whose work each does."""
 
 
-def lean_forward(module: PreTrainedModel) -> Callable[[Tensor, RaggedCache, Tensor | None], Tensor] | None:
-    """Return a lean pass over this module's weights, or None where the module's own pass must do."""
+def llama_forward(module: PreTrainedModel) -> LlamaForward | None:
+    """Return a fused pass over this module's weights, or None where the module's own pass must do."""
     config = module.config
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if config.model_type not in MODEL_TYPES or rope not in ROPE_TYPES or config.hidden_act != "silu":
         return None
     if getattr(config, "mlp_bias", False) or hasattr(module, "peft_config"):
         return None
-    return LeanDecoder(module)
+    return LlamaForward(module)
 
 
-class LeanDecoder:
-    """The lean pass: tokens (B, T) and an aimed cache in, logits (B, T, V) or (B, 1, V) out.
+class LlamaForward:
+    """The fused pass: tokens (B, T) and an aimed cache in, logits (B, T, V) or (B, 1, V) out.
 
     A packed pass computes N of the B · T tokens as one line, and only their logits, (1, N, V); only attention sees
     rows.
@@ -89,7 +89,7 @@ class LeanDecoder:
             logits = mix.add("head", cache.embedding, logits)
         return logits
 
-    def read(self, tokens: Tensor, cache: RaggedCache) -> None:
+    def fill(self, tokens: Tensor, cache: RaggedCache) -> None:
         """Fill the cache only: the last layer writes keys and values, and computes nothing else."""
         hidden, cos, sin = self._climb(tokens, cache)
         top = len(self.layers) - 1

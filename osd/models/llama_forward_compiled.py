@@ -3,8 +3,8 @@ and layers that are little work for these tokens compiled whole.
 
 PyTorch takes some 10 µs to begin a product and 3 to 10 for each of a dozen operations around it, and its attention
 reads as far as the longest row. Compiled, each token looks back at just its own row. The pass is compiled in the
-background once a model has made some passes, and trusted once its logits were the lean pass's. Until then, on a GPU, in
-half precision and over adapters the lean pass goes on, over the same cache.
+background once a model has made some passes, and trusted once its logits were the fused pass's. Until then, on a GPU, in
+half precision and over adapters the fused pass goes on, over the same cache.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_ALONE = 5 << 19
 """Multiplications of a layer's products up to which the layer is one call on one core: 50 µs, which is what PyTorch
 takes to begin four products and to make them on two threads."""
 TOLERANCE = 2e-3
-"""Share of the largest logit by which the first pass may differ from the lean one."""
+"""Share of the largest logit by which the first pass may differ from the fused one."""
 WORTH_COMPILING = 128
 """Passes of a model after which the compiler is asked for: loading it takes a second of a core."""
 
@@ -69,20 +69,20 @@ PARTS = InBackground(
 
 
 class CompiledPass:
-    """The compiled pass over one lean pass's layers."""
+    """The compiled pass over one fused pass's layers."""
 
-    def __init__(self, lean: Any, rotary: Callable[[int], tuple[Tensor, Tensor]], layers: Sequence[Any]) -> None:
-        """``lean``: an :class:`osd.models.llama_forward.LeanDecoder` whose weights are on the CPU, in float32.
+    def __init__(self, fused: Any, rotary: Callable[[int], tuple[Tensor, Tensor]], layers: Sequence[Any]) -> None:
+        """``fused``: an :class:`osd.models.llama_forward.LlamaForward` whose weights are on the CPU, in float32.
         ``rotary``: gives tables of at least so many positions, the sine's first half negated. ``layers``: the module's
         own."""
-        self._rotary, self._embedding, self._head = rotary, array_of(lean.embedding), lean.head
-        self._layers = [_CompiledLayer(ours, layer) for ours, layer in zip(lean.layers, layers, strict=True)]
-        self._final, self._eps = array_of(lean.norm), np.float32(lean.eps)
+        self._rotary, self._embedding, self._head = rotary, array_of(fused.embedding), fused.head
+        self._layers = [_CompiledLayer(ours, layer) for ours, layer in zip(fused.layers, layers, strict=True)]
+        self._final, self._eps = array_of(fused.norm), np.float32(fused.eps)
         self._asked = 0
         self.waited = False
-        """Whether passes that it would have taken went the lean way, before it was compiled."""
+        """Whether passes that it would have taken went the other way, before it was compiled."""
         self.trusted: bool | None = None
-        """Whether its logits are the lean pass's; None until they were compared."""
+        """Whether its logits are the fused pass's; None until they were compared."""
 
     def takes(self, fed: PassInput, cache: RaggedCache) -> bool:
         """Whether it is there for what is fed. Asked before every pass; after some of them it has itself compiled."""
@@ -115,7 +115,7 @@ class CompiledPass:
         logits: Tensor = self._head(cache.embedding)
         return logits
 
-    def read(self, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> None:
+    def fill(self, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> None:
         """Fill the cache without logits: of the last layer keys and values are made, and nothing else."""
         hidden, part, seen = self._climb(tokens, cache, fed)
         self._layers[-1].look_back(hidden, part, *seen, cache.ragged[-1])
@@ -148,14 +148,14 @@ class CompiledPass:
 class _CompiledLayer:
     """A decoder layer in two forms: PyTorch's products with what stands between them compiled, and all in one call."""
 
-    def __init__(self, lean: Any, layer: Any) -> None:
-        self.qkv, self.out, self.gate_up, self.down = lean.qkv, lean.out, lean.gate_up, lean.down
-        self.before, self.after, self.eps = array_of(lean.before), array_of(lean.after), np.float32(lean.eps)
-        self.norms = tuple(array_of(getattr(norm, "weight", None)) for norm in (lean.query_norm, lean.key_norm))
-        self.scale = np.float32(lean.scale)
-        self.seen: int = lean.queries * lean.width
+    def __init__(self, fused: Any, layer: Any) -> None:
+        self.qkv, self.out, self.gate_up, self.down = fused.qkv, fused.out, fused.gate_up, fused.down
+        self.before, self.after, self.eps = array_of(fused.before), array_of(fused.after), np.float32(fused.eps)
+        self.norms = tuple(array_of(getattr(norm, "weight", None)) for norm in (fused.query_norm, fused.key_norm))
+        self.scale = np.float32(fused.scale)
+        self.seen: int = fused.queries * fused.width
         """Numbers that a token's heads see."""
-        self.inner: int = lean.inner
+        self.inner: int = fused.inner
         """Width of the feed-forward half."""
         self.work = sum(weight.numel() for weight in layer.parameters())
         """Multiplications a token."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from osd.drafters.signals import Signals
 from osd.engine.engine import Engine
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass, digest_of_model, load_head, save_head
-from osd.models.hf_forward import hugging_face_forward
+from osd.models.hf_forward import HuggingFaceForward
 from osd.models.pair import Pair, load_pair
 from storage.errors import HeadMismatch, HeadNotLoaded
 from storage.records import Request, Sampling
@@ -119,9 +119,9 @@ def test_what_is_no_head_is_refused(tmp_path: Path, config: str | None) -> None:
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_the_embedding_is_what_the_output_layer_was_given(kind: str, plain: bool) -> None:
-    """Of the newest token, in a ragged batch, from the lean pass and from the module's own."""
+    """Of the newest token, in a ragged batch, from the fused pass and from the module's own."""
     pair = random_pair(kind)
-    model = replace(pair.draft, build=hugging_face_forward) if plain else pair.draft
+    model = replace(pair.draft, build=HuggingFaceForward) if plain else pair.draft
     decoder, rows = model.decoder(2, 40), [list(p) for p in prompts(2, seed=11)]
     decoder.cache.wants_embedding = True
     for index, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""What the lean pass makes oneDNN keep."""
+"""What the fused pass makes oneDNN keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pass over few tokens computes what the lean pass computes, over the same cache, and is believed only then."""
+"""The pass over few tokens computes what the fused pass computes, over the same cache, and is believed only then."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from osd.engine.engine import Engine
 from osd.kernels.compile_background import InBackground
 from osd.models.compiled_inputs import PassInput
 from osd.models.decoder import Decoder
-from osd.models.forward import Forward
+from osd.models.forward import ForwardPass
 from osd.models.kv_cache import RaggedCache
-from osd.models.llama_forward import LeanDecoder, lean_forward
+from osd.models.llama_forward import LlamaForward, llama_forward
 from osd.models.llama_forward_compiled import MOST_ALONE, MOST_TOKENS, CompiledPass
 from osd.models.lora.bank import Mix
 from osd.models.tree_check import check_model
@@ -41,7 +41,8 @@ def decoder_of(kind: str, *, trusted: bool | None) -> Decoder:
 
 
 def compiled_of(decoder: Decoder) -> CompiledPass:
-    compiled: CompiledPass = decoder.forward.compiled  # type: ignore[attr-defined]
+    compiled = decoder.forward.compiled
+    assert isinstance(compiled, CompiledPass)
     return compiled
 
 
@@ -103,14 +104,14 @@ def test_it_computes_trees(kind: str, parents: Sequence[Sequence[int]]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_trees_are_texts_to_the_module_itself(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(module: PreTrainedModel) -> Forward | None:
-        forward = lean_forward(module)
-        assert isinstance(forward, LeanDecoder) and forward.compiled
+    def build(module: PreTrainedModel) -> ForwardPass | None:
+        forward = llama_forward(module)
+        assert isinstance(forward, LlamaForward) and forward.compiled
         forward.compiled.trusted = True
         return forward
 
     model = replace(model_of(random_module(kind)), build=build)
-    monkeypatch.delattr(LeanDecoder, "__call__")  # so that it only fills the cache
+    monkeypatch.delattr(LlamaForward, "__call__")  # so that it only fills the cache
     check_model(model)
 
 
@@ -127,14 +128,14 @@ def test_the_logits_that_are_asked_for_of_rows_further_down() -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_reads_what_a_draft_has_missed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few tokens of several rows, from their beginnings, too; of more the lean pass does."""
-    quick, plain, read, pass_ = decoder_of(kind, trusted=True), decoder_of(kind, trusted=False), [], CompiledPass.read
+    """A few tokens of several rows, from their beginnings, too; of more the fused pass does."""
+    quick, plain, read, pass_ = decoder_of(kind, trusted=True), decoder_of(kind, trusted=False), [], CompiledPass.fill
 
     def counting(self: CompiledPass, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> None:
         read.append(sum(fed.counts))
         pass_(self, tokens, cache, fed)
 
-    monkeypatch.setattr(CompiledPass, "read", counting)
+    monkeypatch.setattr(CompiledPass, "fill", counting)
     pieces = [some(1, count, count)[0].tolist() for count in (6, 2, 9)]
     for decoder in (quick, plain):
         decoder.read(0, pieces, [9, 5, 12])
@@ -203,7 +204,7 @@ def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not compiled.takes(PassInput(0, [9], [2]), cache) and not compiled.takes(
             PassInput(0, [9, 5], [1, 1]), cache
         )
-    cache.mix = Mix({})  # what adapters add, the lean pass adds
+    cache.mix = Mix({})  # what adapters add, the fused pass adds
     assert not compiled.takes(PassInput(0, [9], [1]), cache)
     cache.mix = None
     fresh = model_of(random_module("llama")).decoder(1, 64)

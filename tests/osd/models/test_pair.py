@@ -12,8 +12,8 @@ import transformers as tf
 
 import osd
 from osd.models.decoder import Decoder, choose_forward
-from osd.models.hf_forward import hugging_face_forward
-from osd.models.llama_forward import LeanDecoder, lean_forward
+from osd.models.hf_forward import HuggingFaceForward
+from osd.models.llama_forward import LlamaForward, llama_forward
 from osd.models.pair import load_model, load_pair, position_limit
 from storage.errors import CannotServeRagged, ModelNotLoaded, VocabularyMismatch
 from tests.support.models import CONFIGS, LLAMA, random_module
@@ -92,7 +92,7 @@ def test_models_that_cannot_be_served_ragged_are_refused() -> None:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_llama_types_run_lean_and_others_their_own_pass(kind: str) -> None:
     build = choose_forward(random_module(kind), kind)
-    assert build is (lean_forward if kind in {"llama", "mistral", "qwen2", "qwen3"} else hugging_face_forward)
+    assert build is (llama_forward if kind in {"llama", "mistral", "qwen2", "qwen3"} else HuggingFaceForward)
 
 
 @torch.inference_mode()
@@ -103,7 +103,7 @@ def test_the_lean_pass_computes_what_the_module_computes(kind: str) -> None:
         if bias.dim() == 1:
             bias.copy_(torch.rand(bias.shape, generator=torch.Generator().manual_seed(len(name))) + 0.5)
     tokens = torch.randint(0, 97, (3, 20), generator=torch.Generator().manual_seed(0))
-    decoders = [Decoder(module, forward, 3, 32, 32) for forward in (LeanDecoder(module), hugging_face_forward(module))]
+    decoders = [Decoder(module, forward, 3, 32, 32) for forward in (LlamaForward(module), HuggingFaceForward(module))]
     for begin, end in ((0, 12), (12, 13), (13, 20)):
         lean, plain = (d.logits(tokens[:, begin:end], [begin] * 3) for d in decoders)
         assert torch.allclose(lean, plain, atol=1e-4 * plain.abs().max().item())
@@ -111,8 +111,8 @@ def test_the_lean_pass_computes_what_the_module_computes(kind: str) -> None:
 
 def test_a_lean_pass_that_computes_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     module = random_module("llama")
-    monkeypatch.setattr(LeanDecoder, "__call__", lambda self, tokens, cache, last: torch.zeros(*tokens.shape, 97))
-    assert choose_forward(module, "llama") is hugging_face_forward
+    monkeypatch.setattr(LlamaForward, "__call__", lambda self, tokens, cache, last: torch.zeros(*tokens.shape, 97))
+    assert choose_forward(module, "llama") is HuggingFaceForward
 
 
 def test_a_sliding_window_limits_the_positions() -> None:
