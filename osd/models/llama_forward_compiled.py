@@ -3,8 +3,8 @@ and layers that are little work for these tokens compiled whole.
 
 PyTorch takes some 10 µs to begin a product and 3 to 10 for each of a dozen operations around it, and its attention
 reads as far as the longest row. Compiled, each token looks back at just its own row. The pass is compiled in the
-background once a model has made some passes, and trusted once its logits were the fused pass's. Until then, on a GPU, in
-half precision and over adapters the fused pass goes on, over the same cache.
+background once a model has made some passes, and trusted once its logits were the fused pass's. Until then, on a
+GPU, in half precision and over adapters the fused pass goes on, over the same cache.
 """
 
 from __future__ import annotations

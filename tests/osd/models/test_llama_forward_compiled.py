@@ -214,7 +214,7 @@ def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_half_precision_has_none() -> None:
-    assert compiled_of(model_of(random_module("llama").bfloat16()).decoder(1, 8)) is None
+    assert model_of(random_module("llama").bfloat16()).decoder(1, 8).forward.compiled is None
 
 
 def served(rounds: int, gamma: int = 1) -> Engine:
