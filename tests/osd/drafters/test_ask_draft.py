@@ -71,7 +71,7 @@ def test_a_draft_that_rests_now_and_then_reads_what_it_missed(batch: int, monkey
     pair = random_pair("llama", noise=0.2)
     asked = [Request(p, max_new_tokens=COUNT) for p in prompts(16, seed=4)]
     expected = {r.prompt_tokens: alone(pair.target.module, r.prompt_tokens, COUNT) for r in asked}
-    engine = engine_of(pair, MixedDrafter, expected, max_batch=batch)
+    engine = engine_of(pair, MixedDrafter, expected, serve__max_batch=batch)
     drafting = engine.drafting
     assert isinstance(drafting, MixedDrafter)
     drafting.sized = True
