@@ -9,6 +9,9 @@ so they have a median of their own, and count as often as they come.
 On a noisy machine that takes thousands of pairs to tell a percent. Hundreds do for two parts of it: what the decode
 loop itself spends on recording, and what it waits while the recorder's thread has the interpreter, which is the
 difference between its clock and its CPU time. What two busy cores take from each other is in neither.
+
+Which rounds a turn happens to have, with how many rows and tokens drafted, moves its time by more than what is looked
+for, so a turn is told by its seconds ÷ those of as many rounds of the same kinds.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -24,8 +27,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.summary import median_error
-from osd.bench.turns import Both, Compared, Turn, usual_seconds
+from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.recording.recorder import Recorder
@@ -34,20 +38,68 @@ from storage.records import Request
 from storage.settings import Settings
 from storage.store import open_store
 
-Tokens = tuple[int, ...]
-Told = Callable[[int, int], None]
-
 ROUNDS = 24
-"""Of a turn without recording."""
+"""Rounds of a turn without recording."""
 RECORDED = 3 * ROUNDS
-"""Of one with it: of what ends, three quarters are then recorded to the end, and what is written is nearly as whole as
+"""Rounds of one with it: of what ends, three quarters are then recorded to the end, and what is written is nearly as whole as
 in a server. Requests that are written in part cost nearly as much as whole ones."""
 WARM = 8
 """Pairs of turns that are not counted: caches and cost tables."""
 ONLY_WHEN_ASKED = {"flush_requests": 1 << 30, "flush_seconds": 1e9}
 
 
-class Figure(NamedTuple):
+Kind = tuple[int, int]
+"""A round's rows, and the most that one of them had drafted."""
+
+
+class ComparedTurns(NamedTuple):
+    """A pair of turns."""
+
+    ratio: float
+    """Seconds without ÷ with recording, each ÷ what rounds of the same kinds take."""
+    wait: float
+    """Share of its time that the decode loop waited with recording, less that without."""
+
+
+@dataclass(slots=True)
+class RecordedTurn:
+    """Some rounds."""
+
+    seconds: float = 0.0
+    idle: float = 0.0
+    """Those in which this thread had no processor."""
+    rounds: list[tuple[Kind, float]] = field(default_factory=list)
+    """Each one's seconds."""
+
+    def slowness(self, usual: Mapping[Kind, float]) -> float:
+        """Return its seconds ÷ those that rounds of these kinds usually take."""
+        return self.seconds / sum(usual[kind] for kind, _ in self.rounds)
+
+
+class TurnPair(NamedTuple):
+    """Two turns beside each other."""
+
+    without: RecordedTurn
+    recorded: RecordedTurn
+    wrote: bool
+    """Whether the recorder's thread was asked to write."""
+
+    def compared(self, usual: Mapping[Kind, float]) -> ComparedTurns:
+        """Return how much the one differs from the other."""
+        without, recorded = self.without, self.recorded
+        wait = recorded.idle / recorded.seconds - without.idle / without.seconds
+        return ComparedTurns(without.slowness(usual) / recorded.slowness(usual), wait)
+
+
+def usual_seconds(turns: Iterable[RecordedTurn]) -> dict[Kind, float]:
+    """Return the median of each kind's rounds, recorded or not."""
+    seconds: dict[Kind, list[float]] = {}
+    for kind, took in (timed for turn in turns for timed in turn.rounds):
+        seconds.setdefault(kind, []).append(took)
+    return {kind: statistics.median(each) for kind, each in seconds.items()}
+
+
+class MeasuredShare(NamedTuple):
     """What was measured, and its standard error."""
 
     value: float
@@ -58,30 +110,30 @@ class Figure(NamedTuple):
 class RecordingCost:
     """Turns decoded with and without recording, in pairs."""
 
-    quiet: list[Compared] = field(default_factory=list)
-    writing: list[Compared] = field(default_factory=list)
+    quiet: list[ComparedTurns] = field(default_factory=list)
+    writing: list[ComparedTurns] = field(default_factory=list)
     """Those in which the recorder's thread was asked to write."""
     seconds: float = 0.0
     """Decoding with it, in all."""
     loop: float = 0.0
-    """Of it spent recording, in the decode loop."""
+    """Seconds spent recording, in the decode loop."""
     beside: float = 0.0
     """CPU seconds of the recorder's own thread meanwhile."""
 
     @property
-    def cost(self) -> Figure:
-        """Share of throughput lost."""
+    def cost(self) -> MeasuredShare:
+        """The share of throughput lost."""
         ratio = self._figure([[pair.ratio for pair in pairs] for pairs in (self.quiet, self.writing)])
-        return Figure(1 - ratio.value, ratio.error)
+        return MeasuredShare(1 - ratio.value, ratio.error)
 
     @property
-    def wait(self) -> Figure:
-        """Share of decode time in which the decode loop waited for the recorder's thread."""
+    def wait(self) -> MeasuredShare:
+        """The share of decode time in which the decode loop waited for the recorder's thread."""
         return self._figure([[pair.wait for pair in pairs] for pairs in (self.quiet, self.writing)])
 
     @property
     def share(self) -> float:
-        """Of decode time, by the recorder's own clock."""
+        """Its part of decode time, by the recorder's own clock."""
         return self.loop / self.seconds
 
     @property
@@ -90,7 +142,7 @@ class RecordingCost:
         return self.beside / self.seconds
 
     def as_dict(self) -> dict[str, float]:
-        """By the names that benchmarks print."""
+        """Return figures by the names that benches print."""
         figures = {
             "recording_cost": self.cost.value, "recording_cost_error": self.cost.error, "recorder_share": self.share,
             "recorder_wait": self.wait.value, "recorder_wait_error": self.wait.error,
@@ -98,12 +150,12 @@ class RecordingCost:
         }  # fmt: skip
         return {name: round(figure, 4) for name, figure in figures.items()}
 
-    def _figure(self, kinds: list[list[float]]) -> Figure:
-        """The medians' mean, weighed by how many pairs there are of each kind."""
+    def _figure(self, kinds: list[list[float]]) -> MeasuredShare:
+        """Return the medians' mean, weighed by how many pairs there are of each kind."""
         pairs = sum(map(len, kinds))
         found = [(len(values) / pairs, values) for values in kinds if values]
         value = sum(weight * statistics.median(values) for weight, values in found)
-        return Figure(value, math.sqrt(sum((weight * median_error(values)) ** 2 for weight, values in found)))
+        return MeasuredShare(value, math.sqrt(sum((weight * median_error(values)) ** 2 for weight, values in found)))
 
 
 def recording_cost(
@@ -114,7 +166,7 @@ def recording_cost(
     batch: int,
     new_tokens: int,
     pairs: int,
-    told: Told = lambda *_: None,
+    watch: Watch,
 ) -> RecordingCost:
     """Decode so many pairs of turns; prompts come round again when they are all used."""
     with ExitStack() as stack:
@@ -124,17 +176,19 @@ def recording_cost(
         store = stack.enter_context(open_store(changed))
         recorder = stack.enter_context(closing(Recorder(store, changed, "bench")))
         recorder.reducer.wait()  # what is compiled once is no part of what decoding costs
-        engine = Engine(pair, settings.changed(serve={"max_batch": batch}))
-        turns = _Turns(engine, recorder, settings, (Request(p, max_new_tokens=new_tokens) for p in cycle(prompts)))
-        turns.take(WARM)
+        engine = Engine(pair, settings.serve.model_copy(update={"max_batch": batch}))
+        turns = _RecordingTurns(engine, recorder, settings, (Request(p, max_new_tokens=new_tokens) for p in cycle(prompts)))
+        turns.take(WARM, Watch())
         begun = recorder.seconds, recorder.seconds_beside
-        found = turns.take(pairs, told)
+        watch.begin(pairs)
+        watch.at(f"recording or not, batch {batch}")
+        found = turns.take(pairs, watch)
         found.loop, found.beside = recorder.seconds - begun[0], recorder.seconds_beside - begun[1]
     return found
 
 
-class _Turns:
-    """One engine's, without end."""
+class _RecordingTurns:
+    """One engine's turns, without end."""
 
     def __init__(self, engine: Engine, recorder: Recorder, settings: Settings, requests: Iterator[Request]) -> None:
         self._engine, self._recorder, self._requests = engine, recorder, requests
@@ -144,17 +198,17 @@ class _Turns:
         self._unwritten, self._since = 0, 0.0
         """Requests that ended while recorded, and seconds recorded, since the recorder was last asked to write."""
 
-    def take(self, pairs: int, told: Told = lambda *_: None) -> RecordingCost:
-        """The next ones."""
+    def take(self, pairs: int, watch: Watch) -> RecordingCost:
+        """Take the next pairs."""
         both = []
         for index in range(pairs):
-            without = None if index % 2 else self._rounds(Turn(), ROUNDS)
+            without = None if index % 2 else self._rounds(RecordedTurn(), ROUNDS)
             recorded, wrote = self._recorded()
-            both.append(Both(without or self._rounds(Turn(), ROUNDS), recorded, wrote))
-            told(index + 1, pairs)
+            both.append(TurnPair(without or self._rounds(RecordedTurn(), ROUNDS), recorded, wrote))
+            watch.did()
         return _found(both)
 
-    def _recorded(self) -> tuple[Turn, bool]:
+    def _recorded(self) -> tuple[RecordedTurn, bool]:
         due = self._unwritten >= self._storage.flush_requests or self._since >= self._storage.flush_seconds
         self._engine.recorder = self._recorder
         begun = time.perf_counter()
@@ -163,14 +217,14 @@ class _Turns:
         if due:
             self._recorder.wait(0)
             self._unwritten, self._since = 0, 0.0
-        turn = self._rounds(Turn(time.perf_counter() - begun), RECORDED)
+        turn = self._rounds(RecordedTurn(time.perf_counter() - begun), RECORDED)
         self._missed = []
         self._engine.recorder = None
         self._since += turn.seconds
         return turn, due
 
-    def _rounds(self, turn: Turn, count: int) -> Turn:
-        """So many rounds into the turn, leaving out those that read a prompt, which are of all lengths."""
+    def _rounds(self, turn: RecordedTurn, count: int) -> RecordedTurn:
+        """Decode so many rounds into the turn, leaving out those that read a prompt, which are of all lengths."""
         while len(turn.rounds) < count:
             while self._engine.room > 0:
                 self._engine.submit(next(self._requests))
@@ -191,7 +245,7 @@ class _Turns:
             self._missed += ended
 
 
-def _found(both: Sequence[Both]) -> RecordingCost:
+def _found(both: Sequence[TurnPair]) -> RecordingCost:
     usual = usual_seconds(turn for pair in both for turn in (pair.without, pair.recorded))
     found = RecordingCost(seconds=sum(pair.recorded.seconds for pair in both))
     for pair in both:

@@ -1,21 +1,28 @@
-"""The error that keeping k of V makes, measured on a pair beside its bound: `osd bench topk`."""
+"""The error that keeping k of V log-probabilities makes, measured on a pair beside its bound."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 
 from osd.bench.contenders import osd_contender
+from osd.bench.harness.options import DraftOption, JsonOption, TargetOption
+from osd.bench.harness.prompts import PromptFiles, tokens_by_set
+from osd.bench.harness.report import BenchResult
+from osd.bench.harness.turns import measure_all
+from osd.bench.harness.watch import Watch, watching
 from osd.bench.topk_error import Array, bound, measure, smallest_k
-from osd.models.pair import Pair
+from osd.models.pair import Pair, row_limit
+from osd.server.start import choose_pair
 from storage.records import RequestSamples
 from storage.replay import segments
-from storage.settings import Settings
+from storage.settings import ServeSettings, load_settings
 
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TEMPERATURES = (0.5, 1.0, 2.0)
@@ -24,11 +31,37 @@ ERRORS = (0.1, 0.03, 0.01, 0.003, 0.001)
 ROUNDING = 1e-9
 CHUNK = 32
 """Positions at a time: each needs a few rows as long as the vocabulary."""
-Report = Callable[[int, int], None]
+ANSWER = 48
+"""Tokens of an answer."""
+
+
+def command(
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    prompts: PromptFiles = None,
+    count: Annotated[int, typer.Option(help="Prompts of each data set.", min=1)] = 16,
+    each: Annotated[int, typer.Option(help="Positions of the answer to each prompt.", min=1)] = 8,
+    out: Annotated[Path | None, typer.Option(help="Folder for a picture of errors and bounds.", metavar="DIR")] = None,
+    json: JsonOption = False,
+) -> None:
+    """The error that keeping storage.top_k log-probabilities makes, beside its bound; and k for an error asked for.
+
+    Example: `python -m osd.bench topk --target ./target --draft ./draft --prompts questions.jsonl --out topk`
+    """
+    serve = load_settings().serve
+    pair = choose_pair(serve, target, draft).load(serve)
+    with watching() as watch:
+        sets = tokens_by_set(pair.tokenizer, prompts, count, row_limit(pair, serve) - ANSWER)
+        texts = [tokens for each_set in sets.values() for tokens in each_set if len(tokens) > 1]
+        figures = bench_topk(look(pair, texts, each), watch)
+    settings = {"target": pair.target.name, "draft": pair.draft.name, "prompts": len(texts)}
+    files = {} if out is None or watch.stopped else {"errors and bounds": draw(figures, out)}
+    tables = {"Mean error over positions": figures["rows"]}
+    raise typer.Exit(BenchResult("topk", settings, figures, tables, files, watch.stopped).show(as_json=json))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class TopkPositions:
     """Positions of real text, and what both models say there."""
 
     target: Array
@@ -37,11 +70,11 @@ class Seen:
     """(m, V)"""
     texts: list[list[int]]
     places: list[list[int]]
-    """Of each text, the positions that were taken."""
+    """The positions that were taken of each text."""
 
 
-def look(pair: Pair, prompts: Sequence[Sequence[int]], each: int, tokens: int = 48, seed: int = 0) -> Seen:
-    """Both models' distributions at ``each`` random positions of the target's own answer to every prompt."""
+def look(pair: Pair, prompts: Sequence[Sequence[int]], each: int, tokens: int = ANSWER, seed: int = 0) -> TopkPositions:
+    """Return both models' distributions at ``each`` random positions of the target's own answer to every prompt."""
     rng = np.random.default_rng(seed)
     texts, places = [], []
     for prompt, answer in zip(prompts, _answers(pair, prompts, tokens), strict=True):
@@ -53,15 +86,15 @@ def look(pair: Pair, prompts: Sequence[Sequence[int]], each: int, tokens: int = 
         for model in (pair.target, pair.draft)
     ]
     size = min(both[0].shape[1], both[1].shape[1])
-    return Seen(
+    return TopkPositions(
         _cut(both[0], size), _cut(both[1], size), [list(t) for t in texts], [[int(i) for i in at] for at in places]
     )
 
 
 def _answers(pair: Pair, prompts: Sequence[Sequence[int]], tokens: int) -> Sequence[Sequence[int]]:
-    """Greedy, as the engine serves them."""
-    settings = Settings().changed(serve={"max_batch": min(8, len(prompts))})
-    return osd_contender("osd", pair, settings, tokens).decode([tuple(prompt) for prompt in prompts])
+    """Return greedy answers, as the engine serves them."""
+    serve = ServeSettings(max_batch=min(8, len(prompts)))
+    return osd_contender("osd", pair, serve, tokens).decode([tuple(prompt) for prompt in prompts])
 
 
 def _log_probs(module: Any, text: Sequence[int], at: Sequence[int]) -> Array:
@@ -72,19 +105,17 @@ def _log_probs(module: Any, text: Sequence[int], at: Sequence[int]) -> Array:
 
 
 def _cut(log_probs: Array, size: int) -> Array:
-    """Padding of the output layer left out."""
+    """Leave the padding of the output layer out."""
     kept = log_probs[:, :size]
     return np.asarray(kept - np.log(np.exp(kept).sum(1, keepdims=True)))
 
 
-def bench_topk(seen: Seen, report: Report = lambda done, total: None) -> dict[str, Any]:
-    """Errors and bounds by k and temperature, bytes by k and codec, and the k for some errors asked for."""
+def bench_topk(seen: TopkPositions, watch: Watch) -> dict[str, Any]:
+    """Return errors and bounds by k and temperature, bytes by k and codec, and the k for some errors asked for."""
     size = seen.target.shape[1]
     ks = [k for k in KS if k < size]
-    rows = []
-    for number, (k, temperature) in enumerate([(k, t) for t in TEMPERATURES for k in ks]):
-        rows.append(_row(seen, k, temperature))
-        report(number + 1, len(ks) * len(TEMPERATURES))
+    points = [(k, temperature) for temperature in TEMPERATURES for k in ks]
+    rows = measure_all(points, lambda point: _row(seen, *point), watch)
     p = np.exp(seen.target)
     ranked = -np.sort(-p, axis=1)
     return {
@@ -95,8 +126,8 @@ def bench_topk(seen: Seen, report: Report = lambda done, total: None) -> dict[st
     }  # fmt: skip
 
 
-def _row(seen: Seen, k: int, temperature: float) -> dict[str, Any]:
-    """Means over positions, and whether no position is above its bound."""
+def _row(seen: TopkPositions, k: int, temperature: float) -> dict[str, Any]:
+    """Return means over positions, and whether no position is above its bound."""
     sums: dict[str, Array] = {}
     within = True
     for begin in range(0, len(seen.target), CHUNK):
@@ -116,8 +147,8 @@ def _row(seen: Seen, k: int, temperature: float) -> dict[str, Any]:
     return {"k": k, "temperature": temperature, "within": within, **means}
 
 
-def _bytes(seen: Seen, k: int, codec: str) -> float:
-    """Of a segment with these positions, by position."""
+def _bytes(seen: TopkPositions, k: int, codec: str) -> float:
+    """Return the bytes of a segment with these positions, by position."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -144,25 +175,22 @@ def _kept(number: int, text: list[int], places: list[int], log_p: Array, k: int)
     )  # fmt: skip
 
 
-def draw(result: dict[str, Any], path: Path) -> None:
-    """Measured and bound by k, a curve a temperature, side by side for the three errors."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def draw(figures: dict[str, Any], folder: Path) -> Path:
+    """Draw measured errors and bounds by k, a curve a temperature, side by side for the three errors."""
+    from osd.bench.harness.picture import COLOURS, dress, make_panels, save
 
     titles = {"overlap": "in Σ min(p, q)", "kl": "in KL(p ‖ q), nats", "gradient": "in the gradient (L1)"}
-    figure = Figure(figsize=(12, 4), layout="constrained")
-    FigureCanvasAgg(figure)
-    for axes, (name, title) in zip(figure.subplots(1, 3), titles.items(), strict=True):
-        for color, temperature in enumerate(TEMPERATURES):
-            rows = [row for row in result["rows"] if row["temperature"] == temperature]
+    figure, panels = make_panels(3, 3.6, 3.0)
+    for axes, (name, title) in zip(panels, titles.items(), strict=True):
+        for colour, temperature in zip(COLOURS, TEMPERATURES, strict=False):
+            rows = [row for row in figures["rows"] if row["temperature"] == temperature]
             ks = [row["k"] for row in rows]
-            axes.plot(ks, [row[name] for row in rows], f"C{color}o-", label=f"measured, τ = {temperature:g}")
-            axes.plot(ks, [row[f"{name}_bound"] for row in rows], f"C{color}--", label=f"bound, τ = {temperature:g}")
+            for key, style, what in ((name, "o-", "measured"), (f"{name}_bound", "--", "bound")):
+                axes.plot(ks, [row[key] for row in rows], style, color=colour, label=f"{what}, τ = {temperature:g}")
         axes.set(xscale="log", yscale="log", xlabel="k", title=f"Error {title}")
         axes.set_xticks(ks, [str(k) for k in ks])
         axes.minorticks_off()
-        axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    what = f"{result['positions']} positions, vocabulary {result['vocabulary']:,}, mean over positions"
-    figure.suptitle(f"What keeping k log-probabilities costs: {what}")
-    figure.savefig(path, dpi=110)
+        dress(axes)
+    panels[-1].legend(fontsize=8)
+    folder.mkdir(parents=True, exist_ok=True)
+    return save(figure, folder, "topk")

@@ -13,22 +13,12 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from osd.bench.harness.options import DraftOption as DraftOption
+from osd.bench.harness.options import JsonOption as JsonOption
+from osd.bench.harness.options import TargetOption as TargetOption
 from storage.errors import BadSetting, NeedsYes
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on one line instead of a table.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-TargetOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODEL", help="Target: a Hugging Face folder or hub name. Default: serve.target, else the shipped one."
-    ),
-]
-DraftOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MODEL", help="Draft: a Hugging Face folder or hub name. Default: serve.draft, else the shipped one."
-    ),
-]
 DrafterOption = Annotated[
     str | None,
     typer.Option(

@@ -1,5 +1,6 @@
 """What every bench is made of, so that a bench is what it compares and little else.
 
+options.py   options of all benches: the pair, --json
 prompts.py   files of prompts → data sets of tokens; lists on the command line
 turns.py     arms take turns in shifted order; what was measured stays in a folder, where a stopped run goes on
 folder.py    that folder

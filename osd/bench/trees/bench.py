@@ -53,7 +53,7 @@ def bench_trees(
     runner = Runner(plan, pair, settings, known, out)
     lines = runner.run(told)
     table, text = known.table(3), np.concatenate(known.texts[: END * 8])
-    times = {str(row["searches"]): row["us"] for row in draft_times(table, text, lambda *_: None) if row["batch"] == 1}
+    times = {str(row["searches"]): row["us"] for row in draft_times(table, text, (1,))}
     line = summary(lines, times, table_stats(table)["bytes_per_n_gram"])
     line["corpus"] = {"files": facts["corpus"], "texts": len(known.texts), "tokens": known.tokens}
     return line, leave(line, out)

@@ -8,8 +8,8 @@ import statistics
 import pytest
 
 from osd.bench import recording
-from osd.bench.recording import RecordingCost, recording_cost
-from osd.bench.turns import Both, Compared, Turn, usual_seconds
+from osd.bench.harness.watch import Watch
+from osd.bench.recording import ComparedTurns, RecordedTurn, RecordingCost, TurnPair, recording_cost, usual_seconds
 from osd.engine.engine import Engine
 from osd.recording.recorder import Recorder
 from storage.settings import load_settings
@@ -17,20 +17,20 @@ from tests.support.models import prompts, random_pair
 
 
 def test_turns_that_write_count_as_often_as_they_come() -> None:
-    quiet = [Compared(ratio, 0.01) for ratio in (0.98, 0.99, 0.97, 0.0001)]
-    found = RecordingCost(quiet=quiet, writing=[Compared(0.5, 0.06)])
+    quiet = [ComparedTurns(ratio, 0.01) for ratio in (0.98, 0.99, 0.97, 0.0001)]
+    found = RecordingCost(quiet=quiet, writing=[ComparedTurns(0.5, 0.06)])
     assert found.cost.value == pytest.approx(1 - (0.8 * 0.975 + 0.2 * 0.5))
     assert found.wait.value == pytest.approx(0.8 * 0.01 + 0.2 * 0.06)
-    assert RecordingCost(quiet=[Compared(ratio, 0.0) for ratio in (0.9, 1.0, 1.1)]).cost.value == pytest.approx(0.0)
+    assert RecordingCost(quiet=[ComparedTurns(ratio, 0.0) for ratio in (0.9, 1.0, 1.1)]).cost.value == pytest.approx(0.0)
 
 
 def test_turns_are_compared_by_rounds_of_their_own_kinds() -> None:
     """The recorded turn has the dear rounds, and takes a tenth longer than such rounds take."""
     cheap, dear = (1, 0), (1, 3)
-    without = Turn(4.0, 0.4, [(cheap, 1.0), (cheap, 1.0), (cheap, 1.0), (cheap, 1.0)])
-    recorded = Turn(8.8, 1.76, [(cheap, 1.0), (cheap, 1.0), (dear, 3.4), (dear, 3.4)])
+    without = RecordedTurn(4.0, 0.4, [(cheap, 1.0), (cheap, 1.0), (cheap, 1.0), (cheap, 1.0)])
+    recorded = RecordedTurn(8.8, 1.76, [(cheap, 1.0), (cheap, 1.0), (dear, 3.4), (dear, 3.4)])
     assert usual_seconds([without, recorded]) == {cheap: 1.0, dear: pytest.approx(3.4)}
-    found = Both(without, recorded, wrote=False).compared({cheap: 1.0, dear: 3.0})
+    found = TurnPair(without, recorded, wrote=False).compared({cheap: 1.0, dear: 3.0})
     assert found == (pytest.approx(1 / 1.1), pytest.approx(0.1))
 
 
@@ -38,7 +38,7 @@ def test_the_error_is_that_of_a_median() -> None:
     """Of 400 medians of 101 draws each; wild ones among them change nothing."""
     chance = random.Random(7)
     draws = [[chance.gauss(1, 0.1) if chance.random() < 0.95 else 50.0 for _ in range(101)] for _ in range(400)]
-    pairs = [[Compared(ratio, ratio) for ratio in ratios] for ratios in draws]
+    pairs = [[ComparedTurns(ratio, ratio) for ratio in ratios] for ratios in draws]
     told = statistics.mean(RecordingCost(quiet=each).cost.error for each in pairs)
     assert told == statistics.mean(RecordingCost(quiet=each).wait.error for each in pairs)
     assert told == pytest.approx(statistics.stdev(statistics.median(ratios) for ratios in draws), rel=0.15)
@@ -58,7 +58,7 @@ def test_everything_that_ends_is_kept_and_written_while_it_is_recorded(monkeypat
     monkeypatch.setattr(recording, "WARM", 1)
     settings = load_settings(serve={"max_length": 64}, storage={"flush_requests": 2})
     asked = prompts(5, seed=3, longest=8)
-    found = recording_cost(random_pair("llama"), asked, settings, batch=2, new_tokens=6, pairs=8)
+    found = recording_cost(random_pair("llama"), asked, settings, batch=2, new_tokens=6, pairs=8, watch=Watch())
     assert len(found.quiet) + len(found.writing) == 8 and found.writing, "requests ended, so it was asked to write"
     assert found.seconds > found.loop > 0 and found.beside > 0 and -1 < found.wait.value < 1
     assert len(heard) == len(set(heard)) and set(heard) <= set(ended)

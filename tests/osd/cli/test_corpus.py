@@ -1,4 +1,4 @@
-"""`osd corpus` and `osd bench trigram`, from files and from the replay store."""
+"""`osd corpus`, from files and from the replay store."""
 
 from __future__ import annotations
 
@@ -176,14 +176,3 @@ def test_cut_off_tokens_are_refused(osd: Osd, lines: Path, tokenizer: Path, tmp_
     build(osd, lines, "--tokenizer", tokenizer, "--out", tmp_path / "c")
     (tmp_path / "c" / "tokens.bin").write_bytes(b"1234")
     require_refusal(osd("corpus", "stats", tmp_path / "c"), "build it anew")
-
-
-def test_the_bench_ends_with_json(osd: Osd, lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from osd.bench import trigram
-
-    monkeypatch.setattr(trigram, "TURNS", 2)
-    result = json.loads(osd("bench", "trigram", lines).stdout.splitlines()[-1])
-    assert {(row["searches"], row["batch"]) for row in result["rows"]} == {
-        (searches, batch) for searches in (10, 50, 150, 300) for batch in (1, 4, 8)
-    }
-    assert result["bytes_per_n_gram"] > 0 and result["build_mb_s"] > 0

@@ -1,10 +1,10 @@
-"""`osd bench replay` and `osd bench topk`, small, with the pair that ships with osd: the figures agree."""
+"""The benches replay and topk, small, with the pair that ships with osd: the figures agree."""
 
 import json
 
 import numpy as np
 
-from osd.bench.replay_data import POSITIONS, draw_requests, renewed
+from osd.bench.replay import POSITIONS, draw_requests, renewed
 from storage.replay.segments import require_shapes
 
 FIGURES = (
@@ -13,10 +13,10 @@ FIGURES = (
 )  # fmt: skip
 
 
-def test_the_replay_bench_ends_with_its_figures(osd, tmp_path):
-    done = osd("bench", "replay", "--small", "--directory", tmp_path, "--json")
+def test_the_replay_bench_ends_with_its_figures(author_bench, tmp_path):
+    done = author_bench("replay", "--small", "--directory", tmp_path, "--json")
     assert done.exit_code == 0, done.stderr
-    last = json.loads(done.stdout.splitlines()[-1])
+    last = json.loads(done.stdout.splitlines()[-1])["figures"]
     assert all(last[name] > 0 for name in FIGURES)
     assert last["positions"] == last["requests"] * POSITIONS
     assert abs(last["bytes"] / last["positions"] - last["bytes_per_position"]) < 0.1
@@ -36,10 +36,10 @@ def test_its_requests_are_whole_and_their_own():
     assert len(set(ids)) == 6
 
 
-def test_the_topk_bench_stays_within_its_bounds(osd, tmp_path):
-    done = osd("bench", "topk", "--count", "1", "--each", "2", "--picture", tmp_path / "topk.png", "--json")
+def test_the_topk_bench_stays_within_its_bounds(author_bench, tmp_path):
+    done = author_bench("topk", "--count", "1", "--each", "2", "--out", tmp_path, "--json")
     assert done.exit_code == 0, done.stderr
-    last = json.loads(done.stdout.splitlines()[-1])
+    last = json.loads(done.stdout.splitlines()[-1])["figures"]
     assert last["within"] is True
     for row in last["rows"]:
         assert all(row[name] <= row[f"{name}_bound"] + 1e-9 for name in ("overlap", "kl", "gradient"))

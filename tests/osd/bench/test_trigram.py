@@ -1,0 +1,31 @@
+"""What a draft from a table costs, measured small."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from osd.bench import trigram
+
+
+def test_the_bench_ends_with_json(author_bench, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trigram, "TURNS", 2)
+    lines = tmp_path / "answers.jsonl"
+    words = "def the of and return value for each line in file".split()
+    texts = (" ".join(words[(i * j * j + j) % len(words)] for j in range(60)) for i in range(700))
+    lines.write_text("".join(json.dumps({"response": text}) + "\n" for text in texts))
+    done = author_bench("trigram", "--texts", lines)
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])["figures"]
+    assert {(row["searches"], row["batch"]) for row in result["rows"]} == {
+        (searches, batch) for searches in (10, 50, 150, 300) for batch in (1, 4, 8)
+    }
+    assert result["bytes_per_n_gram"] > 0 and result["build_mb_s"] > 0
+
+
+def test_a_name_or_an_option_that_is_not_there_is_named(author_bench) -> None:
+    assert author_bench("--help").exit_code == 0
+    for words in (("wrong",), ("trigram", "--wrong")):
+        done = author_bench(*words)
+        assert done.exit_code == 2 and done.stdout == "" and "wrong" in done.stderr or "NAME is one of" in done.stderr
