@@ -13,7 +13,7 @@ from storage.errors import OsdError
 
 COMMANDS = {
     "replay": "osd.bench.replay:command",
-    "router": "osd.bench.router:command",
+    "router": "osd.bench.router.bench:command",
     "servers": "osd.bench.servers:command",
     "soak": "osd.bench.soak:command",
     "stats": "osd.bench.stats:command",

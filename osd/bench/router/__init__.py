@@ -1,1 +1,1 @@
-"""`osd bench router`: how well language and topic of a prompt are guessed, and how fast."""
+"""How well language and topic of a prompt are guessed, and how fast."""

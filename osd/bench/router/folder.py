@@ -27,7 +27,7 @@ FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LabelledPrompt:
     """A labelled prompt."""
 
     text: str
@@ -35,14 +35,14 @@ class Row:
     """The fields that its file must have."""
 
 
-Rows = list[Row]
+Rows = list[LabelledPrompt]
 
 
-class Folder:
+class LabelledFolder:
     """The files of one folder, read when they are asked for."""
 
     def __init__(self, path: Path, say: Say) -> None:
-        """Raises BadBenchFile when it is no folder, or holds none of the files."""
+        """Open the folder. Raises BadBenchFile when it is no folder, or holds none of the files."""
         self.path, self._say = path, say
         self._read: dict[str, Rows] = {}
         if not path.is_dir():
@@ -52,7 +52,7 @@ class Folder:
             raise BadBenchFile(path=path, reason=f"holds none of the files to measure with: {names}")
 
     def rows(self, name: str) -> Rows:
-        """A file's rows; none, with a word to the person who waits, when it is not there. Broken lines are named.
+        """Return a file's rows; none, with a word to the person who waits, when it is not there. Broken lines are named.
 
         Raises BadPromptFile when it cannot be read, or has no good line.
         """
@@ -71,7 +71,7 @@ class Folder:
         good = []
         for line in read_prompts(path):
             row = line if isinstance(line, BadPromptFile) else _row(path, line, FIELDS[name])
-            if isinstance(row, Row):
+            if isinstance(row, LabelledPrompt):
                 good.append(row)
             else:
                 self._say(f"osd: {row}")
@@ -80,23 +80,23 @@ class Folder:
         return good
 
 
-def _row(path: Path, prompt: Prompt, fields: tuple[str, ...]) -> Row | BadPromptFile:
+def _row(path: Path, prompt: Prompt, fields: tuple[str, ...]) -> LabelledPrompt | BadPromptFile:
     for field in fields:
         if not isinstance(prompt.fields.get(field), str) or not prompt.fields[field].strip():
             return broken(path, prompt.line, f'has no "{field}" with text in it')
-    return Row(prompt.text, {field: prompt.fields[field] for field in fields})
+    return LabelledPrompt(prompt.text, {field: prompt.fields[field] for field in fields})
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class BenchSides:
     """What is learned from, and what is measured on."""
 
-    train: Folder
-    test: Folder | None
+    train: LabelledFolder
+    test: LabelledFolder | None
     """None: rows of the training folder, by :func:`is_kept`."""
 
     def split(self, name: str, key: str | None = None) -> tuple[Rows, Rows]:
-        """A file's rows to learn from and to measure on; those with an equal field ``key``, else prompt, together."""
+        """Return a file's rows to learn from and to measure on; those with an equal field ``key``, else prompt, together."""
         rows = self.train.rows(name)
         if self.test is not None:
             return rows, self.test.rows(name)
@@ -106,16 +106,16 @@ class Sides:
         ]
 
     def unlearned(self, name: str) -> Rows:
-        """A file that nothing is learned from, so that all of it can be measured on."""
+        """Return rows of a file that nothing is learned from, so that all of it can be measured on."""
         return (self.test or self.train).rows(name)
 
 
 def fraction(key: str) -> float:
-    """Where a text falls in [0, 1): the first 16 digits of SHA-256 of ``osd bench router|`` and its words."""
+    """Return where a text falls in [0, 1): the first 16 digits of SHA-256 of ``osd bench router|`` and its words."""
     words = re.sub(r"\W+", " ", unicodedata.normalize("NFKC", key).lower()).strip()
     return int(hashlib.sha256((SALT + words).encode()).hexdigest()[:16], 16) / 16**16
 
 
 def is_kept(key: str) -> bool:
-    """Whether a text is kept for testing."""
+    """Tell whether a text is kept for testing."""
     return fraction(key) < KEPT

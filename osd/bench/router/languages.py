@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osd.bench.router.folder import Rows, Sides, fraction
+from osd.bench.router.folder import Rows, BenchSides, fraction
 from router.language import LanguageModel
 from router.language_tags import primary
 from router.language_training import train_languages
@@ -28,8 +28,8 @@ def language_model(rows: Rows) -> LanguageModel:
     return train_languages(texts, [row.facts["language"] for row in rows] + ["en"] * len(english))
 
 
-def measure_languages(sides: Sides) -> tuple[LanguageModel | None, dict[str, float | None]]:
-    """A model of the training side, and its accuracy on the other; None where the files for it are missing."""
+def measure_languages(sides: BenchSides) -> tuple[LanguageModel | None, dict[str, float | None]]:
+    """Return a model of the training side, and its accuracy on the other; None where the files for it are missing."""
     learned, tested = sides.split("tatoeba", "response")
     if not learned or not tested:
         return None, {}
@@ -52,20 +52,20 @@ def measure_languages(sides: Sides) -> tuple[LanguageModel | None, dict[str, flo
 
 
 def accuracy(model: LanguageModel, pairs: Pairs) -> float | None:
-    """The share that is guessed right; not to know is wrong."""
+    """Return the share that is guessed right; not to know is wrong."""
     if not pairs:
         return None
     return sum(model.predict(text).label == primary(language) for text, language in pairs) / len(pairs)
 
 
 def short(text: str) -> str:
-    """The first three words, or the first six characters where fewer words are written."""
+    """Return the first three words, or the first six characters where fewer words are written."""
     words = text.split()
     return " ".join(words[:3]) if len(words) > 2 else text[:6]
 
 
 def mixed(pairs: Pairs, rows: Rows) -> Pairs:
-    """Each sentence with the first three words of another one's English translation in quotation marks after it."""
+    """Return each sentence with the first three words of another one's English translation in quotation marks after it."""
     return [
         (f'{text} "{short(rows[place * 7 % len(rows)].facts["response"])}"', language)
         for place, (text, language) in enumerate(pairs)
@@ -73,7 +73,7 @@ def mixed(pairs: Pairs, rows: Rows) -> Pairs:
 
 
 def among(code: list[str], pairs: Pairs, form: str) -> Pairs:
-    """Each sentence with a program after it. None where there are no programs."""
+    """Return each sentence with a program after it. Nothing where there are no programs."""
     if not code:
         return []
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from osd.bench.router.folder import Rows, Sides
+from osd.bench.router.folder import Rows, BenchSides
 from router.topic import TopicModel
 from router.topic_training import train_topics
 
@@ -15,7 +15,7 @@ SURE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Guessed:
+class TopicGuess:
     """One test prompt's outcome."""
 
     right: bool
@@ -25,9 +25,9 @@ class Guessed:
 
 
 def measure_intents(
-    sides: Sides, key: str, *, negatives: bool = True, calibrate: bool = True
-) -> tuple[TopicModel | None, list[Guessed]]:
-    """A model of clinc150's topics or labels, and its guesses on the other side.
+    sides: BenchSides, key: str, *, negatives: bool = True, calibrate: bool = True
+) -> tuple[TopicModel | None, list[TopicGuess]]:
+    """Return a model of clinc150's topics or labels, and its guesses on the other side.
 
     ``negatives``: whether out-of-scope prompts of the training side are learned, as belonging to no topic.
     ``calibrate``: whether confidence is fitted; the scores and labels are the same without.
@@ -40,8 +40,8 @@ def measure_intents(
     return model, guesses(model, tested, key)
 
 
-def measure_banking(sides: Sides) -> float | None:
-    """Accuracy on banking77's 77 intents."""
+def measure_banking(sides: BenchSides) -> float | None:
+    """Return the accuracy on banking77's 77 intents."""
     learned, tested = sides.split("banking77")
     if not learned or not tested:
         return None
@@ -49,23 +49,31 @@ def measure_banking(sides: Sides) -> float | None:
     return accuracy(guesses(train_topics(texts, labels, calibrate=False), tested, "label"))
 
 
-def guesses(model: TopicModel, rows: Rows, key: str) -> list[Guessed]:
-    """The best label for every row, however unsure."""
+def guesses(model: TopicModel, rows: Rows, key: str) -> list[TopicGuess]:
+    """Return the best label for every row, however unsure."""
     found = []
     for row in rows:
         truth, best = _label(row.facts, key), model.best(row.text)
-        found.append(Guessed(best.label == truth, truth is not None, best.confidence, best.outside))
+        found.append(TopicGuess(best.label == truth, truth is not None, best.confidence, best.outside))
     return found
 
 
-def accuracy(found: list[Guessed]) -> float | None:
-    """Of the prompts that belong to some topic, the share whose best label is theirs."""
+def figures(found: list[TopicGuess]) -> dict[str, float | None]:
+    """Return all that guesses of intents show."""
+    return {
+        "intent_accuracy_clinc150": accuracy(found), "oos_auroc": auroc(found), "unsure_inside": unsure(found, True),
+        "unsure_outside": unsure(found, False), "calibration_error": calibration_error(found),
+    }  # fmt: skip
+
+
+def accuracy(found: list[TopicGuess]) -> float | None:
+    """Return the share of prompts that belong to some topic, whose best label is theirs."""
     inside = [guess.right for guess in found if guess.inside]
     return sum(inside) / len(inside) if inside else None
 
 
-def auroc(found: list[Guessed]) -> float | None:
-    """The chance that a prompt outside scores higher as outside than one inside does; 0.5 is no better than a coin."""
+def auroc(found: list[TopicGuess]) -> float | None:
+    """Return the chance that a prompt outside scores higher as outside than one inside does; 0.5 is no better than a coin."""
     from sklearn.metrics import roc_auc_score
 
     if len({guess.inside for guess in found}) < 2:
@@ -73,15 +81,15 @@ def auroc(found: list[Guessed]) -> float | None:
     return float(roc_auc_score([not guess.inside for guess in found], [guess.outside for guess in found]))
 
 
-def unsure(found: list[Guessed], inside: bool) -> float | None:
-    """The share of prompts, inside or outside, that goes to the default route."""
+def unsure(found: list[TopicGuess], inside: bool) -> float | None:
+    """Return the share of prompts, inside or outside, that goes to the default route."""
     kind = [guess.confidence < SURE for guess in found if guess.inside == inside]
     return sum(kind) / len(kind) if kind else None
 
 
-def calibration_error(found: list[Guessed]) -> float | None:
-    """Expected calibration error in ten bins of confidence: mean |confidence − share right|, weighted by prompts."""
-    bins: list[list[Guessed]] = [[] for _ in range(10)]
+def calibration_error(found: list[TopicGuess]) -> float | None:
+    """Return the expected calibration error in ten bins of confidence: mean |confidence − share right|, weighted by prompts."""
+    bins: list[list[TopicGuess]] = [[] for _ in range(10)]
     for guess in found:
         bins[min(9, int(10 * guess.confidence))].append(guess)
     gaps = [abs(sum(g.confidence for g in each) - sum(g.right for g in each)) for each in bins]

@@ -1,17 +1,15 @@
-"""`osd bench router` as a person calls it, with a small folder of files named as the real ones."""
+"""The bench of the router as a person calls it, with a small folder of files named as the real ones."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from osd.bench.router.bench import RESULTS
-from osd.bench.router.folder import Folder, Sides, fraction, is_kept
+from osd.bench.router.folder import BenchSides, LabelledFolder, fraction, is_kept
 from router.language_file import load_languages
 
 WORDS = {
@@ -67,71 +65,74 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_one_folder(osd, folder):
-    done = osd("bench", "router", "--train", folder, "--json")
+def test_one_folder(author_bench, folder):
+    done = author_bench("router", "--train", folder, "--json")
     assert done.exit_code == 0, done.stderr
     (line,) = done.stdout.splitlines()
-    result = json.loads(line)
+    result = json.loads(line)["figures"]
     assert set(RESULTS) <= set(result) and None not in result.values()
     assert result["language_accuracy_all"] > 0.9 and result["language_accuracy_xquad"] == 1
     assert result["topic_accuracy_clinc10"] == 1 and result["oos_auroc"] > 0.9
     assert 60 < result["distilbert_million_parameters"] < 70
-    assert result["speedup_vs_distilbert"] == result["distilbert_us_median"] / result["latency_us_median"]
-    assert "6/7 after" in done.stderr
+    assert result["speedup_vs_distilbert"] == pytest.approx(
+        result["distilbert_us_median"] / result["latency_us_median"], rel=1e-5
+    )
 
 
-def test_two_folders_and_missing_files(osd, folder, tmp_path):
+def test_two_folders_and_missing_files(author_bench, folder, tmp_path):
     other = tmp_path / "test"
     other.mkdir()
     write(other / "tatoeba.jsonl", sentences(9))
-    done = osd("bench", "router", "--train", folder, "--test", other)
+    done = author_bench("router", "--train", folder, "--test", other)
     assert done.exit_code == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
-    assert result["tested_on"] == "--test" and result["language_accuracy_all"] == 1
+    last = json.loads(done.stdout.splitlines()[-1])
+    result = last["figures"]
+    assert last["settings"]["tested_on"] == "--test" and result["language_accuracy_all"] == 1
     assert result["topic_accuracy_clinc10"] is None and result["latency_us_median"] is None
     assert "has no clinc150.jsonl.gz" in done.stderr and "language_accuracy_20" in done.stdout
 
 
-def test_an_interrupt_is_no_traceback(osd, folder, monkeypatch):
+def test_an_interrupt_is_no_traceback(author_bench, folder, monkeypatch):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("osd.bench.router.bench.measure_languages", stop)
-    done = osd("bench", "router", "--train", folder)
-    assert done.exit_code == 130 and done.stdout == "" and "Stopped." in done.stderr
+    done = author_bench("router", "--train", folder)
+    assert done.exit_code == 130 and "Stopped." in done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["interrupted"] is True
 
 
-def test_bad_folders(osd, tmp_path):
+def test_bad_folders(author_bench, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     for path, words in (
         (tmp_path / "nowhere", "is no folder"),
         (empty, "holds none of the files"),
     ):
-        done = osd("bench", "router", "--train", path)
+        done = author_bench("router", "--train", path)
         assert (done.exit_code, done.stdout) == (2, "") and words in done.stderr and str(path) in done.stderr
-    assert osd("bench", "router").exit_code == 2
+    assert author_bench("router").exit_code == 2
 
 
-def test_broken_lines_are_named_and_passed_over(osd, folder, tmp_path):
+def test_broken_lines_are_named_and_passed_over(author_bench, folder, tmp_path):
     path = folder / "tatoeba.jsonl"
     (folder / "tatoeba.jsonl.gz").unlink()
     lines = [json.dumps(row) for row in sentences(30)]
     path.write_text("\n".join(["{", '{"prompt": "no language"}', '{"prompt": 3}', *lines]) + "\n")
     said: list[str] = []
-    assert len(Folder(folder, said.append).rows("tatoeba")) == 90
+    assert len(LabelledFolder(folder, said.append).rows("tatoeba")) == 90
     for words in ("line 1 is not JSON", 'line 2 has no "language"', 'line 3 has no "prompt"'):
         assert any(words in each and str(path) in each for each in said), said
     path.write_text("{\n")
-    done = osd("bench", "router", "--train", folder)
+    done = author_bench("router", "--train", folder)
     assert done.exit_code == 2 and "has no line that can be used" in done.stderr
     (folder / "tatoeba.jsonl.gz").write_bytes(b"not gzip")
-    done = osd("bench", "router", "--train", folder)
+    done = author_bench("router", "--train", folder)
     assert done.exit_code == 2 and "tatoeba.jsonl.gz: cannot be read" in done.stderr
 
 
 def test_parallel_sentences_are_on_one_side(folder):
-    learned, tested = Sides(Folder(folder, print), None).split("tatoeba", "response")
+    learned, tested = BenchSides(LabelledFolder(folder, print), None).split("tatoeba", "response")
     assert len(learned) + len(tested) == 180 and tested
     assert not {row.facts["response"] for row in learned} & {row.facts["response"] for row in tested}
     assert is_kept("Hello,  WORLD") == is_kept("hello world")
@@ -139,15 +140,11 @@ def test_parallel_sentences_are_on_one_side(folder):
     assert 0.12 < kept < 0.18 and 0 <= fraction("x") < 1  # 0.15 ± five deviations
 
 
-def test_a_language_model_of_ones_own(folder, tmp_path):
-    def train(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "osd.bench.router", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    done = train("--train", folder, "--out", tmp_path / "own.npz")
-    assert done.returncode == 0, done.stderr
+def test_a_language_model_of_ones_own(author_bench, folder, tmp_path):
+    done = author_bench("router", "--train", folder, "--out", tmp_path / "own.npz")
+    assert done.exit_code == 0, done.stderr
     model = load_languages(tmp_path / "own.npz")
     assert model.labels == ("de", "en", "fr", "ru") and model.predict("die Katze schläft").label == "de"
     (folder / "tatoeba.jsonl.gz").unlink()
-    done = train("--train", folder, "--out", tmp_path / "none.npz")
-    assert done.returncode == 2 and "has no tatoeba.jsonl" in done.stderr and not (tmp_path / "none.npz").exists()
+    done = author_bench("router", "--train", folder, "--out", tmp_path / "none.npz")
+    assert done.exit_code == 2 and "has no tatoeba.jsonl" in done.stderr and not (tmp_path / "none.npz").exists()
