@@ -1,35 +1,47 @@
 """``osd bench decode``: tokens a second of osd, the target alone, and transformers' own ways, in one run.
 
-Contenders take turns over the same chunks of prompts (A B C A B C …), so that what else the machine does
-falls on all alike. A contender's figure is the median over its turns, with the spread beside it. A ratio is the
-median of the ratios within a turn: a machine changes its speed from minute to minute by more than methods differ.
-Every text is compared with the target's own greedy text.
+Contenders take turns over the same chunks of prompts, so that what else the machine does falls on all alike. A
+contender's figure is the median over its turns, with the spread beside it. A ratio is the median of the ratios within a
+turn: a machine changes its speed from minute to minute by more than methods differ. Every text is compared with the
+target's own greedy text.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from osd.bench.contenders import ASSISTED, Contender, Tokens, assisted_contender, osd_contender, plain_contender
-from osd.bench.recording import RecordingCost, recording_cost
+import torch
+
+from osd.bench.contenders import ASSISTED, Contender, assisted_contender, osd_contender, plain_contender
+from osd.bench.harness.prompts import Tokens
+from osd.bench.harness.report import BenchResult
+from osd.bench.harness.summary import ratio_of_turns
+from osd.bench.harness.turns import measure_all, shifted
+from osd.bench.harness.watch import Watch
+from osd.bench.recording import recording_cost
 from osd.models.pair import Pair
 from osd.models.target_only import has_draft
 from storage.settings import Settings
 
-Report = Callable[[int, int, str], None]
-"""Turns done, turns in all, and what was just measured."""
+
+class DecodeTurn(NamedTuple):
+    """A chunk of the prompts to be decoded by one contender."""
+
+    chunk: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, turn {self.chunk + 1}"
 
 
 @dataclass(slots=True)
-class Measured:
+class DecodedTurns:
     """The turns of one contender."""
 
-    batch: int
     rates: list[float] = field(default_factory=list)
     """Tokens a second, a turn."""
     texts: dict[Tokens, list[int]] = field(default_factory=dict)
@@ -41,52 +53,50 @@ class Measured:
         self.rates.append(sum(map(len, texts)) / (time.perf_counter() - begun))
         self.texts |= dict(zip(chunk, texts, strict=True))
 
-    @property
-    def rate(self) -> float:
-        """Median tokens a second."""
-        return statistics.median(self.rates)
-
-    def ratio(self, *others: Measured) -> float:
-        """Median over the turns of these tokens a second ÷ those of the best of the others in the same turn."""
-        bests: list[float] = [max(rates) for rates in zip(*(other.rates for other in others), strict=True)]
-        return round(statistics.median(own / best for own, best in zip(self.rates, bests, strict=True)), 3)
+    def ratio(self, *others: DecodedTurns) -> float | None:
+        """Return the median over turns of these tokens a second ÷ those of the best of the others in that turn."""
+        value = ratio_of_turns(self.rates, *(other.rates for other in others)).value
+        return None if value is None else round(value, 3)
 
 
 def bench_decode(
     pair: Pair,
     prompts: Sequence[Tokens],
     settings: Settings,
+    watch: Watch,
     *,
     batches: Sequence[int] = (1, 8),
     new_tokens: int = 64,
     turns: int = 3,
     recorded: int = 300,
-    report: Report = lambda done, total, name: None,
-) -> dict[str, Any]:
-    """Measure, and return the dictionary that the command prints as its last line.
+) -> BenchResult:
+    """Measure ``turns`` chunks of the prompts, each decoded by every contender; more turns, less noise. What recording
+    costs is measured by itself, in so many pairs of shorter turns (0: not at all)."""
+    facts = {
+        "target": pair.target.name, "draft": pair.draft.name if has_draft(pair) else None, "batches": list(batches),
+        "prompts": len(prompts), "new_tokens": new_tokens, "turns": turns, "recorded": recorded,
+        "threads": torch.get_num_threads(),
+    }  # fmt: skip
+    measured = _measure(_contenders(pair, settings, batches, new_tokens), prompts, turns, watch)
+    whole = all(each.rates for each in measured.values())
+    figures, costs = _summary(measured, batches) if whole else {}, {}
+    with watch.until_ctrl_c():
+        for batch in () if watch.stopped or not recorded else batches:
+            costs[str(batch)] = recording_cost(
+                pair, prompts, settings, batch=batch, new_tokens=new_tokens, pairs=recorded, watch=watch
+            ).as_dict()
+    names = next(iter(costs.values()), {})
+    figures |= {name: {batch: cost[name] for batch, cost in costs.items()} for name in names}
+    rows = _rows(figures) if whole else []
+    return BenchResult(
+        "decode", facts, figures, {"Greedy decoding, tokens a second": rows}, interrupted=watch.stopped
+    )
 
-    ``turns`` chunks of the prompts are each decoded by every contender; more turns, less noise. What recording costs is
-    measured by itself, in so many pairs of shorter turns (0: not at all).
-    """
-    measured = _measure(_contenders(pair, settings, batches, new_tokens), prompts, turns, report)
-    costs = {}
-    for batch in batches if recorded else ():
-        told = partial(_told, report, f"recording or not, batch {batch}")
-        costs[str(batch)] = recording_cost(
-            pair, prompts, settings, batch=batch, new_tokens=new_tokens, pairs=recorded, told=told
-        )
-    facts = {"prompts": len(prompts), "new_tokens": new_tokens, "turns": turns, "recorded": recorded}
-    return _summary(measured, batches) | _recording(costs) | facts
 
-
-def _told(report: Report, name: str, done: int, total: int) -> None:
-    report(done, total, name)
-
-
-def _recording(costs: dict[str, RecordingCost]) -> dict[str, Any]:
-    by_batch = {batch: cost.as_dict() for batch, cost in costs.items()}
-    names = next(iter(by_batch.values()), {})
-    return {name: {batch: figures[name] for batch, figures in by_batch.items()} for name in names}
+def _rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    ours = {"osd": figures["osd"], "target alone (osd)": figures["target_alone"]}
+    theirs = {f"transformers {name}": rates for name, rates in figures["transformers"].items()}
+    return [{"how": how} | {f"batch {b}": rates.get(b) for b in figures["osd"]} for how, rates in (ours | theirs).items()]
 
 
 def _contenders(pair: Pair, settings: Settings, batches: Sequence[int], new_tokens: int) -> dict[str, Contender]:
@@ -106,45 +116,36 @@ def _contenders(pair: Pair, settings: Settings, batches: Sequence[int], new_toke
 
 
 def _measure(
-    contenders: dict[str, Contender], prompts: Sequence[Tokens], turns: int, report: Report
-) -> dict[str, Measured]:
-    measured = {name: Measured(contender.batch) for name, contender in contenders.items()}
+    contenders: dict[str, Contender], prompts: Sequence[Tokens], turns: int, watch: Watch
+) -> dict[str, DecodedTurns]:
+    measured = {name: DecodedTurns() for name in contenders}
     for contender in contenders.values():
         # warm caches and cost tables, not measured; of texts that do not come again, for tables would know them
         contender.decode([prompt[::-1] for prompt in prompts[: contender.batch]])
-    for turn in range(turns):
-        chunk = prompts[turn::turns]
-        for index, (name, contender) in enumerate(contenders.items()):
-            measured[name].take_turn(contender, chunk)
-            report(
-                turn * len(contenders) + index + 1,
-                turns * len(contenders),
-                f"{name} {measured[name].rates[-1]:.0f} tok/s",
-            )
+    jobs = [DecodeTurn(turn, name) for turn in range(turns) for name in shifted(list(contenders), turn)]
+    measure_all(jobs, lambda job: measured[job.name].take_turn(contenders[job.name], prompts[job.chunk :: turns]), watch)
     return measured
 
 
-def _summary(measured: dict[str, Measured], batches: Sequence[int]) -> dict[str, Any]:
-    """The figures by contender and batch size, and the ratios that they are for.
+def _summary(measured: dict[str, DecodedTurns], batches: Sequence[int]) -> dict[str, Any]:
+    """Return the figures by contender and batch size, and the ratios that they are for.
 
-    A text equals the target's own when it is what plain generation gives at batch 1. transformers pads its
-    batches, which moves its logits by rounding; its own texts are therefore not held against anything.
+    A text equals the target's own when it is what plain generation gives at batch 1. transformers pads its batches,
+    which moves its logits by rounding; its own texts are therefore not held against anything.
     """
-    rates = {name: round(m.rate, 1) for name, m in measured.items()}
+    rates = {name: round(statistics.median(each.rates), 1) for name, each in measured.items()}
     reference = measured[f"plain@{batches[0]}"].texts
     ours = [name for name in measured if name.startswith(("osd", "target_alone"))]
-    differing = sum(text != reference[prompt] for name in ours for prompt, text in measured[name].texts.items())
-
-    def by_batch(name: str) -> dict[str, float]:
-        return {str(b): rates[f"{name}@{b}"] for b in batches if f"{name}@{b}" in rates}
-
+    differing = sum(text != reference.get(at, text) for name in ours for at, text in measured[name].texts.items())
     first, last = batches[0], batches[-1]
     rules = [rule for rule in ASSISTED if f"{rule}@1" in rates]
     assisted = [measured[f"{rule}@1"] for rule in rules]
 
-    def ratios(name: str, other: str) -> dict[str, float]:
-        there = [b for b in batches if f"{name}@{b}" in rates]
-        return {str(b): measured[f"{name}@{b}"].ratio(measured[f"{other}@{b}"]) for b in there}
+    def by_batch(name: str) -> dict[str, float]:
+        return {str(b): rates[f"{name}@{b}"] for b in batches if f"{name}@{b}" in rates}
+
+    def ratios(name: str, other: str) -> dict[str, float | None]:
+        return {b: measured[f"{name}@{b}"].ratio(measured[f"{other}@{b}"]) for b in by_batch(name)}
 
     return {
         "osd": by_batch("osd"),

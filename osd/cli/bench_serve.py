@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osd.cli.bench_decode import texts_of
+from osd.bench.harness.prompts import texts_by_set
 from osd.cli.context import surroundings
 from osd.cli.demo import INTERRUPTED
 from osd.cli.options import DraftOption, JsonOption, PromptsOption, TargetOption, numbers
@@ -90,7 +90,8 @@ def serve(
 def tokens_of(pair: Pair, files: list[Path] | None, limit: int, max_tokens: int) -> list[tuple[int, ...]]:
     """Prompts that a row of ``limit`` holds together with their answers; how many it does not is said. Raises
     BadRequest where none is left."""
-    tokens = [encode(pair.tokenizer, text) for text in texts_of(files or [], PROMPTS)]
+    sets = texts_by_set([str(path) for path in files or []], PROMPTS)
+    tokens = [encode(pair.tokenizer, text) for texts in sets.values() for text in texts]
     fitting = [prompt for prompt in tokens if len(prompt) + max_tokens <= limit]
     if not fitting:
         raise BadRequest(field="prompts", reason=f"none leaves {max_tokens} of a row's {limit} tokens to its answer")

@@ -8,24 +8,24 @@ import pytest
 
 from osd.bench import decode as bench
 from osd.bench.contenders import ASSISTED, Contender
-from osd.bench.decode import Measured, bench_decode
+from osd.bench.decode import DecodedTurns, bench_decode
+from osd.bench.harness.watch import Watch
 from storage.settings import load_settings
 from tests.support.models import prompts, random_pair
 
 
 def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:
     pair = random_pair("llama", eos=5)
-    seen: list[tuple[int, int]] = []
     result = bench_decode(
         pair,
         prompts(6, seed=40, longest=8),
         load_settings(serve={"max_length": 64}),
+        Watch(),
         batches=(1, 2),
         new_tokens=9,
         turns=1,
         recorded=6,
-        report=lambda done, total, _: seen.append((done, total)),
-    )
+    ).figures
     assert result["identical"] is True and result["differing"] == 0
     assert set(result["transformers"]) == {"plain", *ASSISTED}
     assert set(result["osd"]) == set(result["osd_blended"]) == set(result["target_alone"]) == {"1", "2"}
@@ -34,14 +34,12 @@ def test_all_ways_give_the_targets_text_and_ratios_follow_from_rates() -> None:
     assert result["ratio_batch_2_vs_1"] == pytest.approx(result["osd"]["2"] / result["osd"]["1"], abs=2e-3)
     assert set(result["recording_cost"]) == set(result["recorder_share"]) == {"1", "2"}
     assert min(result["recorder_share"].values()) > 0
-    turns = 4 * 2 + len(ASSISTED)
-    assert seen == [(i + 1, turns) for i in range(turns)] + 2 * [(i + 1, 6) for i in range(6)]
 
 
 def test_a_ratio_is_taken_within_a_turn() -> None:
     """The machine was half as fast in the second turn, and twice as fast in the third one's second half; what is best
     of the others differs."""
-    ours, slow, fast = Measured(1, [300.0, 150.0, 290.0]), Measured(1, [100.0, 50.0, 200.0]), Measured(1, [90, 60, 210])
+    ours, slow, fast = (DecodedTurns(rates) for rates in ([300.0, 150.0, 290.0], [100.0, 50.0, 200.0], [90, 60, 210]))
     assert ours.ratio(slow) == 3.0
     assert ours.ratio(slow, fast) == 2.5
 
@@ -59,5 +57,5 @@ def test_a_text_that_differs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(bench, "_contenders", lying)
     settings = load_settings(serve={"max_length": 64})
-    result = bench_decode(pair, asked, settings, batches=(1,), new_tokens=5, turns=1, recorded=0)
+    result = bench_decode(pair, asked, settings, Watch(), batches=(1,), new_tokens=5, turns=1, recorded=0).figures
     assert result["identical"] is False and result["differing"] == 4
