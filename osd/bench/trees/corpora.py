@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,9 +25,6 @@ MEMORY = 1 << 30
 SERVED = 256 << 20
 """Bytes that it may take while it learns from what is served."""
 
-Report = Callable[[int, int, str], None]
-"""Done, of how many, and what."""
-
 
 @dataclass
 class Knowledge:
@@ -38,11 +35,11 @@ class Knowledge:
 
     @property
     def tokens(self) -> int:
-        """All of them."""
+        """The number of all tokens."""
         return sum(map(len, self.texts))
 
     def table(self, order: int) -> Table:
-        """A table of its own, which may learn."""
+        """Return a table of its own, which may learn."""
         if order not in self.tables:
             self.tables[order] = _count(self.texts, order).snapshot(), self.tokens
         lists, learned = self.tables[order]
@@ -54,7 +51,7 @@ class Knowledge:
         return SuffixIndex.build(self.texts)
 
     def part(self, share: float) -> Knowledge:
-        """Evenly drawn texts that hold some share of all."""
+        """Return evenly drawn texts that hold some share of all."""
         count = round(share * len(self.texts))
         places = np.linspace(0, len(self.texts) - 1, count).astype(int).tolist()
         return Knowledge([self.texts[i] for i in dict.fromkeys(places)])
@@ -68,7 +65,7 @@ def _count(texts: Sequence[Index], order: int) -> Table:
 
 
 def read_texts(pair: Pair, files: Sequence[Path]) -> list[Index]:
-    """The answers (``response``) in files of JSON lines, each with the prompt that it answers. Raises BadCorpus."""
+    """Return the answers (``response``) in files of JSON lines, each with the prompt that it answers. Raises BadCorpus."""
     texts: list[Index] = []
     tokenizer = pair.tokenizer
     if tokenizer is None:
@@ -88,8 +85,8 @@ def _prompts(path: Path) -> Iterator[Prompt]:
     return (line for line in read_prompts(path) if isinstance(line, Prompt))
 
 
-def own_answers(pair: Pair, settings: Settings, files: Sequence[Path], each: int, told: Report) -> list[Index]:
-    """Prompts of every file, drawn evenly, with the target's own greedy answers."""
+def own_answers(pair: Pair, serve: ServeSettings, files: Sequence[Path], each: int) -> list[Index]:
+    """Return prompts of every file, drawn evenly, with the target's own greedy answers."""
     if not each:
         return []
     plain = settings.changed(gamma={"rule": "fixed", "initial": 0}, drafters={"kind": "causal"}, serve={"max_batch": 8})
@@ -98,8 +95,4 @@ def own_answers(pair: Pair, settings: Settings, files: Sequence[Path], each: int
         prompts = [encode(pair.tokenizer, prompt.text) for prompt in _prompts(path)]
         prompts = [prompt for prompt in prompts if len(prompt) < engine.limit // 2]
         asked += [Request(prompt, max_new_tokens=128) for prompt in prompts[:: max(1, len(prompts) // each)][:each]]
-    texts = []
-    for done in engine.run(asked):
-        texts.append(np.array([*done.request.prompt_tokens, *done.tokens], np.int64))
-        told(len(texts), len(asked), "the target's answers")
-    return texts
+    return [np.array([*done.request.prompt_tokens, *done.tokens], np.int64) for done in engine.run(asked)]

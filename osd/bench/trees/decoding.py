@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from osd.bench.contenders import Tokens, generate_text, no_remarks
+from osd.bench.contenders import generate_text, no_remarks
+from osd.bench.harness.prompts import Tokens
 from osd.bench.trees.corpora import Knowledge
-from osd.bench.trees.methods import Method
+from osd.bench.trees.methods import DraftMethod
 from osd.drafters.model_free import LookupProposer, TableProposer
 from osd.drafters.ngram.lookup import PromptLookup
 from osd.drafters.ngram.maker import DraftMaker, MakerSettings
@@ -27,38 +28,38 @@ NOTHING: Sampling = Sampling()
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class DecodedText:
     """One decoded answer."""
 
     tokens: tuple[int, ...]
     passes: tuple[tuple[int, int], ...]
-    """Of each target pass the length of the text before it, prompt included, and the tokens that it brought. What
+    """For each target pass the length of the text before it, prompt included, and the tokens that it brought. What
     transformers' passes brought is not known one by one: they share the tokens evenly."""
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TimedTexts:
     """Prompts decoded, timed."""
 
-    texts: list[Text]
+    texts: list[DecodedText]
     seconds: float
 
 
-Decode = Callable[[Sequence[Tokens], Sampling], Turn]
+DecodeTexts = Callable[[Sequence[Tokens], Sampling], TimedTexts]
 
 
-def decoder_of(method: Method, pair: Pair, settings: Settings, known: Knowledge, new_tokens: int) -> Decode:
-    """A way to decode that lives on between turns, as a server does: what it has learned stays."""
+def decoder_of(method: DraftMethod, pair: Pair, serve: ServeSettings, known: Knowledge, new_tokens: int) -> DecodeTexts:
+    """Return a way to decode that lives on between turns, as a server does: what it has learned stays."""
     if method.kind == "transformers":
         return _theirs(pair, new_tokens)
     engine = Engine(pair, _settings(method, settings), proposer=_proposer(method, settings, known))
 
-    def decode(prompts: Sequence[Tokens], sampling: Sampling) -> Turn:
+    def decode(prompts: Sequence[Tokens], sampling: Sampling) -> TimedTexts:
         asked = [Request(prompt, sampling=sampling, max_new_tokens=new_tokens) for prompt in prompts]
         begun = time.perf_counter()
         done = {each.request.id: each for each in engine.run(asked)}
         seconds = time.perf_counter() - begun
-        return Turn([_text(done[request.id], len(request.prompt_tokens)) for request in asked], seconds)
+        return TimedTexts([_text(done[request.id], len(request.prompt_tokens)) for request in asked], seconds)
 
     warm = Request((1, 2, 3), max_new_tokens=new_tokens, learn=False)
     for _ in engine.run([warm]):
@@ -66,26 +67,26 @@ def decoder_of(method: Method, pair: Pair, settings: Settings, known: Knowledge,
     return decode
 
 
-def _text(done: Any, before: int) -> Text:
+def _text(done: Any, before: int) -> DecodedText:
     passes, length = [], before
     for each in done.rounds:
         passes.append((length, each.emitted))
         length += each.emitted
-    return Text(done.tokens, tuple(passes))
+    return DecodedText(done.tokens, tuple(passes))
 
 
-def _settings(method: Method, settings: Settings) -> Settings:
+def _settings(method: DraftMethod, serve: ServeSettings) -> ServeSettings:
     drafter = {"alone": "causal", "draft": "causal", "mixed": "mixed", "lookup": "lookup"}.get(method.kind, "trigram")
     found = settings.changed(drafters={"kind": drafter})
     return found.changed(gamma={"rule": "fixed", "initial": 0}) if method.kind == "alone" else found
 
 
-def _proposer(method: Method, settings: Settings, known: Knowledge) -> Proposer | None:
+def _proposer(method: DraftMethod, serve: ServeSettings, known: Knowledge) -> Proposer | None:
     if method.kind == "lookup":
         return LookupProposer(method.name, PromptLookup())
     if method.kind == "suffix":
         return LookupProposer(method.name, known.index)
-    if not method.has_table:
+    if method.kind not in ("trigram", "mixed"):
         return None
     how = MakerSettings(
         searches=max(1, method.searches), method="mcts" if method.searches else "greedy",
@@ -101,15 +102,15 @@ class FrozenMaker(DraftMaker):
     """A maker that is told nothing: the table stays as its corpus left it, and no request has one of its own."""
 
     def open(self, prompt: Any) -> int:
-        """A row that remembers nothing."""
+        """Open a row that remembers nothing."""
         return super().open(prompt[:0])
 
     def learn(self, place: int, tokens: Any, start: int, *, shared: bool = True) -> None:
-        """Not at all."""
+        """Learn nothing."""
 
 
-def _theirs(pair: Pair, new_tokens: int) -> Decode:
-    def decode(prompts: Sequence[Tokens], sampling: Sampling) -> Turn:
+def _theirs(pair: Pair, new_tokens: int) -> DecodeTexts:
+    def decode(prompts: Sequence[Tokens], sampling: Sampling) -> TimedTexts:
         texts, seconds = [], 0.0
         how: dict[str, Any] = {"prompt_lookup_num_tokens": THEIR_TOKENS}
         for prompt in prompts:
@@ -117,8 +118,8 @@ def _theirs(pair: Pair, new_tokens: int) -> Decode:
                 begun = time.perf_counter()
                 tokens = generate_text(pair, prompt, new_tokens, **how)
                 seconds += time.perf_counter() - begun
-            texts.append(Text(tuple(tokens), _evenly(len(prompt), len(tokens), count[0])))
-        return Turn(texts, seconds)
+            texts.append(DecodedText(tuple(tokens), _evenly(len(prompt), len(tokens), count[0])))
+        return TimedTexts(texts, seconds)
 
     decode([(1, 2, 3)], NOTHING)
     return decode
@@ -131,7 +132,7 @@ def _evenly(before: int, tokens: int, passes: int) -> tuple[tuple[int, int], ...
 
 @contextmanager
 def _counted(module: Any) -> Any:
-    """How often a model is called."""
+    """Count how often a model is called."""
     count = [0]
 
     def hook(*_: Any) -> None:

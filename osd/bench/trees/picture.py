@@ -23,7 +23,7 @@ BASES = (ALONE.name, THEIRS.name, DRAFT.name)
 
 
 def draw_methods(line: Mapping[str, Any]) -> Figure:
-    """A panel a set: bars of accept length above, of tokens a second below, with the middle half of prompts."""
+    """Draw a panel a set: bars of accept length above, of tokens a second below, with the middle half of prompts."""
     sets = line["sets"]
     figure = Figure(figsize=(2.6 * len(sets) + 2.4, 9.6), layout="constrained")
     halves: Any = figure.subfigures(2, 1)
@@ -57,7 +57,7 @@ def _bars(axes: Axes, own: Mapping[str, Any], what: str, spread: str) -> None:
 
 
 def draw_context(line: Mapping[str, Any]) -> Figure:
-    """Accept length by length of context (the paper's Figure 4a)."""
+    """Draw accept length by length of context (the paper's Figure 4a)."""
     figure, (axes,) = make_panels(1, width=5.6, height=3.4)
     _curves(axes, line["by_context"])
     axes.set_xlabel("tokens of text before the pass, prompt included", fontsize=11)
@@ -67,7 +67,7 @@ def draw_context(line: Mapping[str, Any]) -> Figure:
 
 
 def draw_sensitivity(line: Mapping[str, Any]) -> Figure:
-    """Accept length by temperature, by top-p (Figures 4b and 4c) and by share of the corpus (Table 2)."""
+    """Draw accept length by temperature, by top-p (Figures 4b and 4c) and by share of the corpus (Table 2)."""
     figure, found = make_panels(3, width=3.9, height=3.2, sharey=True)
     tokens = line["corpus"]["tokens"]
     for axes, key, label in zip(

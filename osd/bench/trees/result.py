@@ -6,28 +6,31 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from osd.bench.harness.summary import median_error
+from osd.bench.harness.summary import ratio_of_turns
 from osd.bench.trees.methods import ALONE, BY_NAME, DRAFT, FROZEN, GREEDY, LOOKUP, MCTS, MIXED, THEIRS
-from osd.bench.trees.run import BIN, Line
 
+UnitLine = dict[str, Any]
+"""A unit, and by method what was measured."""
 Curve = list[tuple[float, float]]
 """(what was varied, accept length)"""
+BIN = 64
+"""Tokens of context that are counted together."""
 FEW = 30
 """Passes of a bin below which its mean says little."""
 
 
-def of_part(lines: Sequence[Line], part: str) -> list[Line]:
-    """The units of one part."""
+def of_part(lines: Sequence[UnitLine], part: str) -> list[UnitLine]:
+    """Return the units of one part."""
     return [line for line in lines if line["unit"]["part"] == part]
 
 
 def accept_length(figures: dict[str, Any]) -> float:
-    """Tokens a target pass."""
+    """Return tokens a target pass."""
     return float(figures["tokens"] / figures["passes"])
 
 
-def summary(lines: Sequence[Line], draft_us: dict[str, float], bytes_per_trigram: float) -> dict[str, Any]:
-    """The command's last line."""
+def summary(lines: Sequence[UnitLine], draft_us: dict[str, float], bytes_per_trigram: float) -> dict[str, Any]:
+    """Return the command's figures."""
     sets, speed = by_set(lines), of_part(lines, "speed")
     greedy = [line for line in lines if line["unit"]["temperature"] == 0]
     texts = sum(each["differing"] for line in greedy for each in line["methods"].values())
@@ -40,8 +43,8 @@ def summary(lines: Sequence[Line], draft_us: dict[str, float], bytes_per_trigram
     }  # fmt: skip
 
 
-def by_set(lines: Sequence[Line]) -> dict[str, Any]:
-    """``accept_length`` where every tree is as deep as it may be, ``tokens_per_s`` where the controller chooses, each
+def by_set(lines: Sequence[UnitLine]) -> dict[str, Any]:
+    """Return ``accept_length`` where every tree is as deep as it may be, ``tokens_per_s`` where the controller chooses, each
     with its other beside it, and the middle half of prompts."""
     sets: dict[str, Any] = {}
     for line in of_part(lines, "shape"):
@@ -63,17 +66,16 @@ def _middle(numbers: Sequence[float]) -> list[float]:
     return [round(low, 3), round(high, 3)]
 
 
-def faster(line: Line, one: str, others: Sequence[str]) -> list[float]:
-    """Tokens a second of a method ÷ those of the fastest of the others on this set: the median over prompts of the
+def faster(line: UnitLine, one: str, others: Sequence[str]) -> list[float | None]:
+    """Return tokens a second of a method ÷ those of the fastest of the others on this set: the median over prompts of the
     ratio at the same prompt, and its standard error."""
     rates = {name: line["methods"][name]["rates"] for name in (one, *others)}
     best = max(others, key=lambda name: statistics.median(rates[name]))
-    ratios = [a / b for a, b in zip(rates[one], rates[best], strict=True)]
-    return [statistics.median(ratios), median_error(ratios)]
+    return list(ratio_of_turns(rates[one], rates[best]))
 
 
-def overall(sets: dict[str, Any], speed: Sequence[Line]) -> dict[str, Any]:
-    """Geometric means over sets, and what the goals ask for; what is compared in tokens a second, set by set with its
+def overall(sets: dict[str, Any], speed: Sequence[UnitLine]) -> dict[str, Any]:
+    """Return geometric means over sets, and what the goals ask for; what is compared in tokens a second, set by set with its
     standard error."""
 
     def mean(name: str, what: str) -> float:
@@ -82,7 +84,7 @@ def overall(sets: dict[str, Any], speed: Sequence[Line]) -> dict[str, Any]:
     def least(one: str, others: Sequence[str], what: str) -> float:
         return min(float(own[one][what] / max(own[other][what] for other in others)) for own in sets.values())
 
-    def by_prompt(one: str, *others: str) -> dict[str, list[float]]:
+    def by_prompt(one: str, *others: str) -> dict[str, list[float | None]]:
         return {line["unit"]["data_set"]: faster(line, one, others) for line in speed}
 
     lengths = {name: mean(name, "accept_length") for name in BY_NAME}
@@ -101,18 +103,11 @@ def overall(sets: dict[str, Any], speed: Sequence[Line]) -> dict[str, Any]:
         "vs_target_alone": {name: by_prompt(name, ALONE.name) for name in trees},
         "vs_transformers_lookup": {name: by_prompt(name, THEIRS.name) for name in trees},
     }
-    rounded: dict[str, Any] = _rounded(found)
-    return rounded | {"accept_length": _rounded(lengths), "tokens_per_s": _rounded(rates)}
+    return found | {"accept_length": lengths, "tokens_per_s": rates}
 
 
-def _rounded(found: Any) -> Any:
-    if isinstance(found, dict):
-        return {key: _rounded(each) for key, each in found.items()}
-    return [_rounded(each) for each in found] if isinstance(found, list) else round(found, 3)
-
-
-def by_context(lines: Sequence[Line]) -> dict[str, Curve]:
-    """Accept length by the length of the text before a pass, over all sets; only lengths that have enough passes."""
+def by_context(lines: Sequence[UnitLine]) -> dict[str, Curve]:
+    """Return accept length by the length of the text before a pass, over all sets; only lengths that have enough passes."""
     curves: dict[str, Curve] = {}
     for name in (GREEDY.name, FROZEN.name, MCTS.name):
         sums: dict[int, list[int]] = {}
@@ -124,21 +119,21 @@ def by_context(lines: Sequence[Line]) -> dict[str, Curve]:
     return curves
 
 
-def sampled(lines: Sequence[Line], what: str) -> dict[str, Curve]:
-    """Accept length by temperature (without top-p) or by top-p (at temperature 1)."""
+def sampled(lines: Sequence[UnitLine], what: str) -> dict[str, Curve]:
+    """Return accept length by temperature (without top-p) or by top-p (at temperature 1)."""
     units = [line for line in of_part(lines, "sampling") if what == "temperature" or line["unit"]["temperature"] == 1]
     if what == "temperature":
         units = [line for line in units if line["unit"]["top_p"] is None]
     return _curves(units, lambda unit: unit[what] if unit[what] is not None else 1.0)
 
 
-def by_corpus(lines: Sequence[Line]) -> dict[str, Curve]:
-    """Accept length by share of the corpus."""
+def by_corpus(lines: Sequence[UnitLine]) -> dict[str, Curve]:
+    """Return accept length by share of the corpus."""
     return _curves(of_part(lines, "corpus"), lambda unit: unit["share"])
 
 
-def _curves(lines: Sequence[Line], key: Any) -> dict[str, Curve]:
-    """The geometric mean over sets at each point."""
+def _curves(lines: Sequence[UnitLine], key: Any) -> dict[str, Curve]:
+    """Return the geometric mean over sets at each point."""
     found: dict[str, dict[float, list[float]]] = {}
     for line in lines:
         for name, own in line["methods"].items():

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from osd.bench.trees.bench import TreesRun
 from osd.bench.trees.corpora import Knowledge
-from osd.bench.trees.methods import FROZEN, GREEDY, MCTS, METHODS
-from osd.bench.trees.plan import SHARES, Plan
-from osd.bench.trees.result import accept_length, by_context, by_corpus, faster, sampled
-from osd.bench.trees.run import BIN, Runner
+from osd.bench.trees.methods import FROZEN, GREEDY, MCTS, METHODS, SHARES, units_of
+from osd.bench.trees.result import BIN, accept_length, by_context, by_corpus, faster, sampled
 from osd.cli.main import app
 
 ASKED = ("How many days has a leap year?", "def add(a, b):", "Name three colours.", "SELECT all users")
@@ -46,7 +45,7 @@ def test_the_command_measures_compares_draws_and_goes_on(
     ]  # fmt: skip
     done = run(*asked)
     assert done.exit_code == 0, done.output
-    line = json.loads(done.stdout.splitlines()[-1])
+    line = json.loads(done.stdout.splitlines()[-1])["figures"]
     own = line["sets"]["asked"]
     assert list(own) == [method.name for method in METHODS] and line["identical"]
     assert all(each["accept_length"] >= 1 and each["tokens_per_s"] > 0 for each in own.values())
@@ -54,11 +53,11 @@ def test_the_command_measures_compares_draws_and_goes_on(
     assert set(line["draft_us"]) == {"10", "50", "150", "300"}
     assert {path.name for path in (tmp_path / "out").glob("*.png")} == {"trees.png", "trees-context.png"}
 
-    monkeypatch.setattr(Runner, "_measure", lambda *_: pytest.fail("it was measured before"))
-    again = json.loads(run(*asked).stdout.splitlines()[-1])
+    monkeypatch.setattr(TreesRun, "measure", lambda *_: pytest.fail("it was measured before"))
+    again = json.loads(run(*asked).stdout.splitlines()[-1])["figures"]
     assert again["sets"] == line["sets"]
     other = run(*asked[:-3], "--nodes", 9, *asked[-3:])
-    assert other.exit_code != 0 and "another plan" in other.output
+    assert other.exit_code != 0 and "another run" in other.output
 
 
 def test_a_set_that_is_also_the_corpus_is_refused(files: tuple[Path, Path]) -> None:
@@ -107,8 +106,7 @@ def test_methods_compare_at_the_same_prompt() -> None:
 
 
 def test_every_set_has_every_method_and_part_of_the_corpus() -> None:
-    plan = Plan({"a": [(1,)], "b": [(2,)]}, 8, 8, 4, "fixed", True, {})
-    units = list(plan.units())
+    units = list(units_of("ab", sensitivity=True))
     assert {(u.part, u.data_set) for u in units} == {
         (part, name) for part in ("shape", "speed", "sampling", "corpus") for name in "ab"
     }
