@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ LAST = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RoutedRequest:
     """One finished request of one arm."""
 
     domain: str
@@ -36,7 +37,8 @@ class Seen:
 class ArmResult:
     """One arm."""
 
-    seen: list[Seen] = field(default_factory=list)
+    arm: str
+    seen: list[RoutedRequest] = field(default_factory=list)
     """In the order of finishing."""
     published: int = 0
     failed: int = 0
@@ -50,32 +52,33 @@ class ArmResult:
     """The drafts that were in memory at the end: name, kind and bytes."""
     seconds: float = 0.0
 
-    def of(self, domain: str) -> list[Seen]:
-        """A domain's requests."""
+    def of(self, domain: str) -> list[RoutedRequest]:
+        """Return a domain's requests."""
         return [one for one in self.seen if one.domain == domain]
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+    def to_line(self) -> str:
+        """Return it as a line of JSON."""
+        return json.dumps(asdict(self))
 
     @classmethod
-    def from_dict(cls, facts: Mapping[str, Any]) -> ArmResult:
-        """What :meth:`to_dict` wrote."""
-        return cls(**{**facts, "seen": [Seen(**one) for one in facts["seen"]]})
+    def from_line(cls, line: str) -> ArmResult:
+        """Read what :meth:`to_line` wrote."""
+        facts = json.loads(line)
+        return cls(**{**facts, "seen": [RoutedRequest(**one) for one in facts["seen"]]})
 
 
-def alpha(seen: Sequence[Seen]) -> float | None:
-    """Followed acceptance: see osd.demo.runner.measure."""
+def alpha(seen: Sequence[RoutedRequest]) -> float | None:
+    """Return followed acceptance: see osd.demo.runner.measure."""
     return ratio(sum(one.hits for one in seen), sum(one.emitted for one in seen))
 
 
-def frozen_alpha(seen: Sequence[Seen]) -> float | None:
-    """The same for the draft that learning started from."""
+def frozen_alpha(seen: Sequence[RoutedRequest]) -> float | None:
+    """Return followed acceptance of the draft that learning started from."""
     return ratio(sum(one.frozen_hits for one in seen), sum(one.emitted for one in seen))
 
 
 def summary(arms: Mapping[str, ArmResult], domains: Sequence[str]) -> dict[str, Any]:
-    """The last line of `osd bench routes --json`; arms that did not run are left out."""
+    """Return the figures of the bench; arms that did not run are left out."""
     per_domain = {name: _domain(arms, name) for name in domains}
     routed = arms.get("routed") or arms.get("routed_lora")
     line: dict[str, Any] = {"domains": per_domain, "bytes_per_draft": _bytes(arms), "misrouted": _misrouted(routed)}
@@ -84,30 +87,30 @@ def summary(arms: Mapping[str, ArmResult], domains: Sequence[str]) -> dict[str, 
     line["failed"] = sum(arm.failed for arm in arms.values())
     line["lossless_checked"] = sum(arm.checked for arm in arms.values())
     line["lossless_failed"] = sum(arm.differing for arm in arms.values())
-    line["tokens_per_s"] = {name: _rounded(_speed(arm.seen)) for name, arm in arms.items()}
+    line["tokens_per_s"] = {name: rounded(_speed(arm.seen)) for name, arm in arms.items()}
     return line
 
 
 def _domain(arms: Mapping[str, ArmResult], name: str) -> dict[str, float | None]:
-    found = {arm: _rounded(alpha(result.of(name)[-LAST:])) for arm, result in arms.items()}
+    found = {arm: rounded(alpha(result.of(name)[-LAST:])) for arm, result in arms.items()}
     anyone = next(iter(arms.values()))
-    return {"frozen": _rounded(frozen_alpha(anyone.of(name)[-LAST:])), **found}
+    return {"frozen": rounded(frozen_alpha(anyone.of(name)[-LAST:])), **found}
 
 
 def _gain(domains: Mapping[str, Mapping[str, float | None]]) -> float | None:
-    """Mean over domains of routed − single."""
+    """Return the mean over domains of routed − single."""
     pairs = [(part.get("routed"), part.get("single")) for part in domains.values()]
     gains = [routed - single for routed, single in pairs if routed is not None and single is not None]
-    return _rounded(ratio(sum(gains), len(gains)))
+    return rounded(ratio(sum(gains), len(gains)))
 
 
 def _misrouted(arm: ArmResult | None) -> float | None:
-    """Share of requests that took another domain's route, or none."""
-    return None if arm is None else _rounded(ratio(sum(s.route != s.domain for s in arm.seen), len(arm.seen)))
+    """Return the share of requests that took another domain's route, or none."""
+    return None if arm is None else rounded(ratio(sum(s.route != s.domain for s in arm.seen), len(arm.seen)))
 
 
 def _bytes(arms: Mapping[str, ArmResult]) -> dict[str, float]:
-    """Weights of one more draft, by kind: the mean over drafts in memory, without the base that adapters share."""
+    """Return the weights of one more draft, by kind: the mean over drafts in memory, without the base that adapters share."""
     found: dict[str, float] = {}
     for kind in ("full", "lora"):
         sizes = [one["bytes"] for arm in arms.values() for one in arm.memory if one["kind"] == kind]
@@ -116,9 +119,10 @@ def _bytes(arms: Mapping[str, ArmResult]) -> dict[str, float]:
     return found
 
 
-def _speed(seen: Sequence[Seen]) -> float | None:
+def _speed(seen: Sequence[RoutedRequest]) -> float | None:
     return ratio(sum(one.emitted for one in seen), sum(one.seconds for one in seen))
 
 
-def _rounded(number: float | None) -> float | None:
+def rounded(number: float | None) -> float | None:
+    """Return a number with four decimals."""
     return None if number is None else round(number, 4)

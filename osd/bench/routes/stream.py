@@ -8,11 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from osd.bench.routes.arms import set_up
-from osd.bench.routes.result import LAST, ArmResult, Seen, alpha
-from osd.bench.routes.traffic import Item
+from osd.bench.harness.watch import Watch
+from osd.bench.routes.result import LAST, ArmResult, RoutedRequest, alpha
+from osd.bench.routes.traffic import TrafficItem, set_up
 from osd.demo.runner.alone import TargetAlone
 from osd.demo.runner.arrival import RequestGate, make_arrival
 from osd.demo.runner.circle import make_new_folder
@@ -30,17 +29,15 @@ from storage.records import DEFAULT_DRAFT, Request, RunState
 from storage.settings import Settings
 from storage.store import Store, open_store
 
-Watch = Any
-"""Told how many of how many requests are served, and their acceptance of late."""
 MANY = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RoutesSetting:
     """What all arms have in common."""
 
     pair: Pair
-    items: Sequence[Item]
+    items: Sequence[TrafficItem]
     teaching: dict[str, list[str]]
     max_new_tokens: int
     arrival: str
@@ -51,17 +48,18 @@ class ArmStream:
     """Serves the items with one arm's engine."""
 
     def __init__(
-        self, setting: Setting, engine: Engine, arrival: RequestGate, worker: WorkerProcess, watch: Watch
-    ) -> None:
+        self, setting: RoutesSetting, arm: str, engine: Engine, arrival: RequestGate, worker: WorkerProcess,
+        watch: Watch,
+    ) -> None:  # fmt: skip
         self._setting, self._engine, self._worker = setting, engine, worker
         self._feed = RequestFeed(engine, arrival, "(any)")
         self._frozen = DraftReader(setting.pair.draft, engine.limit)
         self._alone = TargetAlone(setting.pair, engine.settings)
         self._watch = watch
-        self._items: dict[str, Item] = {}
+        self._items: dict[str, TrafficItem] = {}
         self._texts: list[tuple[str, list[int], int]] = []
-        """Of the finished requests: domain, whole text, tokens of output."""
-        self.result = ArmResult()
+        """Domain, whole text and tokens of output of each finished request."""
+        self.result = ArmResult(arm)
 
     def run(self) -> ArmResult:
         """Serve everything. Raises TrainingFailed when training is gone or stuck."""
@@ -75,7 +73,7 @@ class ArmStream:
         return self.result
 
     def _requests(self) -> Iterator[Request]:
-        """Nothing in them says what domain they are of."""
+        """Yield requests in which nothing says what domain they are of."""
         for item in self._setting.items:
             try:
                 tokens = encode(self._setting.pair.tokenizer, item.prompt)
@@ -99,14 +97,15 @@ class ArmStream:
         frozen = sum(self._frozen.hits(completion))
         mine = sum(hits(serving, text, judged))
         self.result.seen.append(
-            Seen(item.domain, completion.route, serving.draft, version, judged, mine, frozen, spent.seconds)
+            RoutedRequest(item.domain, completion.route, serving.draft, version, judged, mine, frozen, spent.seconds)
         )
         if self._setting.check_every and len(self.result.seen) % self._setting.check_every == 0:
             self._alone.hold(completion, spent)
-        self._watch(len(self.result.seen), len(self._setting.items), alpha(self.result.seen[-LAST:]))
+        late = alpha(self.result.seen[-LAST:]) or 0.0
+        self._watch.at(f"{self.result.arm}: {len(self.result.seen)} of {len(self._setting.items)}, α {late:.2f}")
 
     def _forgotten(self) -> float | None:
-        """Acceptance on the first domain's last texts when they were served, less what the draft that served most of
+        """Return acceptance on the first domain's last texts when they were served, less what the draft that served most of
         them would reach now."""
         first = self._setting.items[0].domain
         served = Counter(one.draft for one in self.result.of(first)[-LAST:])
@@ -119,13 +118,13 @@ class ArmStream:
         return round(then - now, 4)
 
 
-def run_arm(setting: Setting, arm: str, settings: Settings, folder: Path, watch: Watch) -> ArmResult:
-    """One arm in a new folder. Raises StoreWriteFailed, StoreError, TrainingFailed."""
+def run_arm(setting: RoutesSetting, arm: str, settings: Settings, folder: Path, watch: Watch) -> ArmResult:
+    """Run one arm in a new folder. Raises StoreWriteFailed, StoreError, TrainingFailed."""
     begun = time.perf_counter()
     with _circle(setting, arm, settings, folder) as (store, engine, worker, drafts):
         interval = settings.learn.interval_requests
         arrival = make_arrival(setting.arrival, store, drafts, engine, interval)
-        stream = ArmStream(setting, engine, arrival, worker, watch)
+        stream = ArmStream(setting, arm, engine, arrival, worker, watch)
         try:
             return stream.run()
         finally:
@@ -135,7 +134,7 @@ def run_arm(setting: Setting, arm: str, settings: Settings, folder: Path, watch:
 
 @contextmanager
 def _circle(
-    setting: Setting, arm: str, settings: Settings, folder: Path
+    setting: RoutesSetting, arm: str, settings: Settings, folder: Path
 ) -> Iterator[tuple[Store, Engine, WorkerProcess, list[str]]]:
     make_new_folder(settings.storage.data_directory())
     config = save_settings(settings, settings.storage.data_directory() / "osd.toml")

@@ -1,34 +1,43 @@
-"""Traffic of several domains in one stream, as in sections 5.3, A.6 and A.8 of the OSD paper."""
+"""Traffic of several domains in one stream, as in sections 5.3, A.6 and A.8 of the OSD paper, and the ways of serving
+it that are compared, each over a store of its own.
+
+single       one draft learns from everything
+routed       a full draft for each domain, found by topic
+routed_lora  an adapter over the shared base for each domain
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from pathlib import Path
 
 from storage.errors import BadSetting
+from storage.records import DEFAULT_DRAFT, Route
+from storage.store import Store
+from storage.versions.forks import fork
 
-Order = Literal["mixed", "abrupt", "gradual"]
+ARMS = ("single", "routed", "routed_lora")
 Domains = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class TrafficItem:
     """A request to come. Nobody but the bench knows its domain."""
 
     domain: str
     prompt: str
 
 
-def arrange(domains: Domains, order: str, seed: int = 0) -> list[Item]:
-    """All prompts of all domains, each domain's in its own order. Raises BadSetting for an unknown order.
+def arrange(domains: Domains, order: str, seed: int = 0) -> list[TrafficItem]:
+    """Return all prompts of all domains, each domain's in its own order. Raises BadSetting for an unknown order.
 
     mixed: request by request. abrupt: one domain after another. gradual: each domain's share falls while the next one's
     rises, so that two overlap at any time.
     """
     if order not in ORDERS:
-        raise BadSetting(source="option", key="order", reason=f"{order!r} is none of {', '.join(get_args(Order))}")
+        raise BadSetting(source="option", key="--order", reason=f"{order!r} is none of {', '.join(ORDERS)}")
     return _taken(domains, ORDERS[order](domains, random.Random(seed)))
 
 
@@ -43,7 +52,7 @@ def _abrupt(domains: Domains, chance: random.Random) -> list[str]:
 
 
 def _gradual(domains: Domains, chance: random.Random) -> list[str]:
-    """Every domain's requests arrive around its own place in the stream: evenly over twice the time that they would
+    """Let every domain's requests arrive around its own place in the stream: evenly over twice the time that they would
     take alone, so that at the middle between two places both are as frequent."""
     times: list[tuple[float, str]] = []
     begin = 0
@@ -61,6 +70,30 @@ ORDERS: dict[str, Callable[[Domains, random.Random], list[str]]] = {
 }
 
 
-def _taken(domains: Domains, names: Sequence[str]) -> list[Item]:
+def _taken(domains: Domains, names: Sequence[str]) -> list[TrafficItem]:
     left = {name: iter(prompts) for name, prompts in domains.items()}
-    return [Item(name, next(left[name])) for name in names]
+    return [TrafficItem(name, next(left[name])) for name in names]
+
+
+def require_arms(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the arms of these names, each once. Raises BadSetting for another one."""
+    for name in names:
+        if name not in ARMS:
+            raise BadSetting(source="option", key="--arms", reason=f"{name!r} is none of {', '.join(ARMS)}")
+    return tuple(dict.fromkeys(names))
+
+
+def set_up(store: Store, arm: str, draft: Path, teaching: Mapping[str, Sequence[str]]) -> list[str]:
+    """Give the store the arm's drafts, routes and taught topics; return the names of the drafts that learn.
+
+    ``teaching``: examples of each domain, which are not served.
+    """
+    root = store.versions.register_root(DEFAULT_DRAFT, draft)
+    if arm == "single":
+        return [DEFAULT_DRAFT]
+    for domain in teaching:
+        fork(store.versions, domain, root.id)
+        store.versions.set_options(domain, {"method": "lora" if arm == "routed_lora" else "full"})
+        store.routes.add(Route(domain, domain, {"topic": [domain]}), who="osd bench routes")
+    store.examples.teach(((domain, text) for domain, texts in teaching.items() for text in texts), who="bench")
+    return list(teaching)

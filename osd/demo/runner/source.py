@@ -27,6 +27,16 @@ class Segment:
         return len(self.prompts)
 
 
+def segments_of(
+    paths: Sequence[Path], requests: int, seed: int | None, *, target: str, max_length: int, max_new_tokens: int
+) -> tuple[list[Segment], list[str]]:
+    """Return a segment for each file, else the demo's domains, and what had to be left out of the files; see
+    :func:`file_segments` and :func:`fitting`."""
+    if not paths:
+        return demo_segments(requests, seed or 0), []
+    return file_segments(paths, requests, seed, fitting(target, max_length, max_new_tokens))
+
+
 def demo_segments(requests: int, seed: int = 0, domains: Sequence[str] = tuple(DOMAINS)) -> list[Segment]:
     """The demo's domains, ``requests`` prompts each. Raises BadSetting for a domain that there is not."""
     return [Segment(domain, tuple(prompts(domain, requests, seed))) for domain in domains]
