@@ -88,15 +88,15 @@ def bench_decode(
     names = next(iter(costs.values()), {})
     figures |= {name: {batch: cost[name] for batch, cost in costs.items()} for name in names}
     rows = _rows(figures) if whole else []
-    return BenchResult(
-        "decode", facts, figures, {"Greedy decoding, tokens a second": rows}, interrupted=watch.stopped
-    )
+    return BenchResult("decode", facts, figures, {"Greedy decoding, tokens a second": rows}, interrupted=watch.stopped)
 
 
 def _rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
     ours = {"osd": figures["osd"], "target alone (osd)": figures["target_alone"]}
     theirs = {f"transformers {name}": rates for name, rates in figures["transformers"].items()}
-    return [{"how": how} | {f"batch {b}": rates.get(b) for b in figures["osd"]} for how, rates in (ours | theirs).items()]
+    return [
+        {"how": how} | {f"batch {b}": rates.get(b) for b in figures["osd"]} for how, rates in (ours | theirs).items()
+    ]
 
 
 def _contenders(pair: Pair, settings: Settings, batches: Sequence[int], new_tokens: int) -> dict[str, Contender]:
@@ -123,7 +123,9 @@ def _measure(
         # warm caches and cost tables, not measured; of texts that do not come again, for tables would know them
         contender.decode([prompt[::-1] for prompt in prompts[: contender.batch]])
     jobs = [DecodeTurn(turn, name) for turn in range(turns) for name in shifted(list(contenders), turn)]
-    measure_all(jobs, lambda job: measured[job.name].take_turn(contenders[job.name], prompts[job.chunk :: turns]), watch)
+    measure_all(
+        jobs, lambda job: measured[job.name].take_turn(contenders[job.name], prompts[job.chunk :: turns]), watch
+    )
     return measured
 
 

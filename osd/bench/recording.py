@@ -41,8 +41,8 @@ from storage.store import open_store
 ROUNDS = 24
 """Rounds of a turn without recording."""
 RECORDED = 3 * ROUNDS
-"""Rounds of one with it: of what ends, three quarters are then recorded to the end, and what is written is nearly as whole as
-in a server. Requests that are written in part cost nearly as much as whole ones."""
+"""Rounds of one with it: of what ends, three quarters are then recorded to the end, and what is written is nearly as
+whole as in a server. Requests that are written in part cost nearly as much as whole ones."""
 WARM = 8
 """Pairs of turns that are not counted: caches and cost tables."""
 ONLY_WHEN_ASKED = {"flush_requests": 1 << 30, "flush_seconds": 1e9}
@@ -177,7 +177,9 @@ def recording_cost(
         recorder = stack.enter_context(closing(Recorder(store, changed, "bench")))
         recorder.reducer.wait()  # what is compiled once is no part of what decoding costs
         engine = Engine(pair, settings.serve.model_copy(update={"max_batch": batch}))
-        turns = _RecordingTurns(engine, recorder, settings, (Request(p, max_new_tokens=new_tokens) for p in cycle(prompts)))
+        turns = _RecordingTurns(
+            engine, recorder, settings, (Request(p, max_new_tokens=new_tokens) for p in cycle(prompts))
+        )
         turns.take(WARM, Watch())
         begun = recorder.seconds, recorder.seconds_beside
         watch.begin(pairs)

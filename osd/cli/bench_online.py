@@ -8,28 +8,21 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from osd.bench.harness.options import DraftOption, JsonOption, TargetOption
+from osd.bench.harness.prompts import PromptFiles, listed
+from osd.bench.harness.watch import note
 from osd.cli.context import surroundings
-from osd.cli.demo import INTERRUPTED, new_folder
-from osd.cli.options import DraftOption, JsonOption, MoreFilesArgument, TargetOption
-from osd.cli.out import note, print_json
+from osd.cli.demo import new_folder
 from osd.server.start import choose_pair
 
 
 def online(
     ctx: typer.Context,
-    files: MoreFilesArgument = None,
     target: TargetOption = None,
     draft: DraftOption = None,
-    prompts: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="JSONL file, plain or .gz, with a `prompt` field; each file is a segment of the stream. "
-            "Default: the demo's domains.",
-            metavar="FILE",
-        ),
-    ] = None,
-    requests: Annotated[int, typer.Option(help="Prompts of each file.", metavar="N", min=1)] = 400,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", metavar="N", min=1)] = 64,
+    prompts: PromptFiles = None,
+    requests: Annotated[int, typer.Option(help="Prompts of each file.", min=1)] = 400,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of an answer at most.", min=1)] = 64,
     batch: Annotated[
         int | None, typer.Option(help="Requests decoded together. Default: serve.max_batch.", metavar="N", min=1)
     ] = None,
@@ -45,7 +38,7 @@ def online(
         Literal["blended", "causal"],
         typer.Option(help="blended: the draft and a table of n-grams, in one chain. causal: the draft alone."),
     ] = "blended",
-    seed: Annotated[int, typer.Option(help="Which prompts of a file are drawn.", metavar="N")] = 0,
+    seed: Annotated[int, typer.Option(help="Which prompts of a file are drawn.")] = 0,
     in_order: Annotated[
         bool, typer.Option("--in-order", help="Take the first prompts of a file instead of drawing them.")
     ] = False,
@@ -60,7 +53,7 @@ def online(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the run's store there too: samples, versions, database.")
     ] = False,
-    as_json: JsonOption = False,
+    json: JsonOption = False,
 ) -> None:
     """Online learning over shifting traffic, for any pair and any prompts.
 
@@ -68,28 +61,22 @@ def online(
     draft and with a draft distilled offline for two epochs on the segment's own prompts. A line of a file that cannot
     be used is named by its number; the others go on.
 
-    Example: `osd bench online --target ./target --draft ./draft --prompts sql.jsonl chat.jsonl.gz --json`
+    Example: `osd bench online --target ./target --draft ./draft --prompts sql.jsonl,chat.jsonl.gz --json`
     """
-    from osd.bench.online.bench import last_line, run_bench_online
-    from osd.demo.prompts import DOMAINS
-    from osd.demo.runner.source import demo_segments, file_segments, fitting
+    from osd.bench.online import result_of, run_bench_online
+    from osd.demo.runner.source import segments_of
 
-    settings = surroundings(ctx).settings
-    pair = choose_pair(settings.serve, target, draft)
-    problems: list[str] = []
-    if paths := [*(prompts or []), *(files or [])]:
-        fits = fitting(pair.target, settings.serve.max_length, max_tokens)
-        segments, problems = file_segments(paths, requests, None if in_order else seed, fits)
-    else:
-        segments = demo_segments(requests, seed, tuple(DOMAINS))
+    settings, folder = surroundings(ctx).settings, out or new_folder("bench-online")
+    pair, paths = choose_pair(settings.serve, target, draft), [Path(name) for name in listed(prompts)]
+    segments, problems = segments_of(
+        paths, requests, None if in_order else seed, target=pair.target, max_length=settings.serve.max_length,
+        max_new_tokens=max_tokens,
+    )  # fmt: skip
     for problem in problems:
         note(problem)
     results = run_bench_online(
-        settings, target=pair.target, draft=pair.draft, segments=segments, out=out or new_folder("bench-online"),
-        console=Console(stderr=as_json), max_new_tokens=max_tokens, batch=batch, arrival=arrival, offline=offline,
-        drafter=drafter, keep=keep, notes=problems,
+        settings, target=pair.target, draft=pair.draft, segments=segments, out=folder, console=Console(stderr=json),
+        max_new_tokens=max_tokens, batch=batch, arrival=arrival, offline=offline, drafter=drafter, keep=keep,
+        notes=problems,
     )  # fmt: skip
-    if as_json:
-        print_json(last_line(results))
-    if results.facts["interrupted"]:
-        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(result_of(results, folder).show(as_json=json))

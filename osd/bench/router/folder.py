@@ -52,7 +52,8 @@ class LabelledFolder:
             raise BadBenchFile(path=path, reason=f"holds none of the files to measure with: {names}")
 
     def rows(self, name: str) -> Rows:
-        """Return a file's rows; none, with a word to the person who waits, when it is not there. Broken lines are named.
+        """Return a file's rows; none, with a word to the person who waits, when it is not there. Broken lines are
+        named.
 
         Raises BadPromptFile when it cannot be read, or has no good line.
         """
@@ -96,7 +97,8 @@ class BenchSides:
     """None: rows of the training folder, by :func:`is_kept`."""
 
     def split(self, name: str, key: str | None = None) -> tuple[Rows, Rows]:
-        """Return a file's rows to learn from and to measure on; those with an equal field ``key``, else prompt, together."""
+        """Return a file's rows to learn from and to measure on; those with an equal field ``key``, else prompt,
+        together."""
         rows = self.train.rows(name)
         if self.test is not None:
             return rows, self.test.rows(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osd.bench.router.folder import Rows, BenchSides, fraction
+from osd.bench.router.folder import BenchSides, Rows, fraction
 from router.language import LanguageModel
 from router.language_tags import primary
 from router.language_training import train_languages
@@ -65,7 +65,8 @@ def short(text: str) -> str:
 
 
 def mixed(pairs: Pairs, rows: Rows) -> Pairs:
-    """Return each sentence with the first three words of another one's English translation in quotation marks after it."""
+    """Return each sentence with the first three words of another one's English translation in quotation marks after
+    it."""
     return [
         (f'{text} "{short(rows[place * 7 % len(rows)].facts["response"])}"', language)
         for place, (text, language) in enumerate(pairs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from osd.bench.router.folder import Rows, BenchSides
+from osd.bench.router.folder import BenchSides, Rows
 from router.topic import TopicModel
 from router.topic_training import train_topics
 
@@ -73,7 +73,8 @@ def accuracy(found: list[TopicGuess]) -> float | None:
 
 
 def auroc(found: list[TopicGuess]) -> float | None:
-    """Return the chance that a prompt outside scores higher as outside than one inside does; 0.5 is no better than a coin."""
+    """Return the chance that a prompt outside scores higher as outside than one inside does; 0.5 is no better than a
+    coin."""
     from sklearn.metrics import roc_auc_score
 
     if len({guess.inside for guess in found}) < 2:
@@ -88,7 +89,8 @@ def unsure(found: list[TopicGuess], inside: bool) -> float | None:
 
 
 def calibration_error(found: list[TopicGuess]) -> float | None:
-    """Return the expected calibration error in ten bins of confidence: mean |confidence − share right|, weighted by prompts."""
+    """Return the expected calibration error in ten bins of confidence: mean |confidence − share right|, weighted by
+    prompts."""
     bins: list[list[TopicGuess]] = [[] for _ in range(10)]
     for guess in found:
         bins[min(9, int(10 * guess.confidence))].append(guess)

@@ -110,7 +110,8 @@ def _misrouted(arm: ArmResult | None) -> float | None:
 
 
 def _bytes(arms: Mapping[str, ArmResult]) -> dict[str, float]:
-    """Return the weights of one more draft, by kind: the mean over drafts in memory, without the base that adapters share."""
+    """Return the weights of one more draft, by kind: the mean over drafts in memory, without the base that adapters
+    share."""
     found: dict[str, float] = {}
     for kind in ("full", "lora"):
         sizes = [one["bytes"] for arm in arms.values() for one in arm.memory if one["kind"] == kind]

@@ -105,8 +105,8 @@ class ArmStream:
         self._watch.at(f"{self.result.arm}: {len(self.result.seen)} of {len(self._setting.items)}, α {late:.2f}")
 
     def _forgotten(self) -> float | None:
-        """Return acceptance on the first domain's last texts when they were served, less what the draft that served most of
-        them would reach now."""
+        """Return acceptance on the first domain's last texts when they were served, less what the draft that served
+        most of them would reach now."""
         first = self._setting.items[0].domain
         served = Counter(one.draft for one in self.result.of(first)[-LAST:])
         texts = [(text, judged) for domain, text, judged in self._texts if domain == first][-LAST:]

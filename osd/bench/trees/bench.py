@@ -136,9 +136,7 @@ def _tables(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _answers(
-    pair: Pair, serve: ServeSettings, corpus: Sequence[Path], each: int, out: Path, watch: Watch
-) -> list[Any]:
+def _answers(pair: Pair, serve: ServeSettings, corpus: Sequence[Path], each: int, out: Path, watch: Watch) -> list[Any]:
     """Return the target's answers, kept in ``out`` for the next time."""
     path = out / ANSWERS
     if path.exists():

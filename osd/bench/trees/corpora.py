@@ -65,7 +65,8 @@ def _count(texts: Sequence[Index], order: int) -> Table:
 
 
 def read_texts(pair: Pair, files: Sequence[Path]) -> list[Index]:
-    """Return the answers (``response``) in files of JSON lines, each with the prompt that it answers. Raises BadCorpus."""
+    """Return the answers (``response``) in files of JSON lines, each with the prompt that it answers. Raises
+    BadCorpus."""
     texts: list[Index] = []
     tokenizer = pair.tokenizer
     if tokenizer is None:

@@ -77,7 +77,8 @@ class TreesUnit:
 
 
 def units_of(data_sets: Iterable[str], sensitivity: bool) -> Iterator[TreesUnit]:
-    """Yield all units in the order of measuring; ``sensitivity``: also by temperature, top-p and share of the corpus."""
+    """Yield all units in the order of measuring; ``sensitivity``: also by temperature, top-p and share of the
+    corpus."""
     names = list(data_sets)
     yield from (TreesUnit("shape", name, tuple(BY_NAME)) for name in names)
     yield from (TreesUnit("speed", name, tuple(BY_NAME)) for name in names)

@@ -44,8 +44,8 @@ def summary(lines: Sequence[UnitLine], draft_us: dict[str, float], bytes_per_tri
 
 
 def by_set(lines: Sequence[UnitLine]) -> dict[str, Any]:
-    """Return ``accept_length`` where every tree is as deep as it may be, ``tokens_per_s`` where the controller chooses, each
-    with its other beside it, and the middle half of prompts."""
+    """Return ``accept_length`` where every tree is as deep as it may be, ``tokens_per_s`` where the controller chooses,
+    each with its other beside it, and the middle half of prompts."""
     sets: dict[str, Any] = {}
     for line in of_part(lines, "shape"):
         sets[line["unit"]["data_set"]] = {
@@ -67,16 +67,16 @@ def _middle(numbers: Sequence[float]) -> list[float]:
 
 
 def faster(line: UnitLine, one: str, others: Sequence[str]) -> list[float | None]:
-    """Return tokens a second of a method ÷ those of the fastest of the others on this set: the median over prompts of the
-    ratio at the same prompt, and its standard error."""
+    """Return tokens a second of a method ÷ those of the fastest of the others on this set: the median over prompts of
+    the ratio at the same prompt, and its standard error."""
     rates = {name: line["methods"][name]["rates"] for name in (one, *others)}
     best = max(others, key=lambda name: statistics.median(rates[name]))
     return list(ratio_of_turns(rates[one], rates[best]))
 
 
 def overall(sets: dict[str, Any], speed: Sequence[UnitLine]) -> dict[str, Any]:
-    """Return geometric means over sets, and what the goals ask for; what is compared in tokens a second, set by set with its
-    standard error."""
+    """Return geometric means over sets, and what the goals ask for; what is compared in tokens a second, set by set
+    with its standard error."""
 
     def mean(name: str, what: str) -> float:
         return statistics.geometric_mean(own[name][what] for own in sets.values())
@@ -107,7 +107,8 @@ def overall(sets: dict[str, Any], speed: Sequence[UnitLine]) -> dict[str, Any]:
 
 
 def by_context(lines: Sequence[UnitLine]) -> dict[str, Curve]:
-    """Return accept length by the length of the text before a pass, over all sets; only lengths that have enough passes."""
+    """Return accept length by the length of the text before a pass, over all sets; only lengths that have enough
+    passes."""
     curves: dict[str, Curve] = {}
     for name in (GREEDY.name, FROZEN.name, MCTS.name):
         sums: dict[int, list[int]] = {}

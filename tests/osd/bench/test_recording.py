@@ -21,7 +21,9 @@ def test_turns_that_write_count_as_often_as_they_come() -> None:
     found = RecordingCost(quiet=quiet, writing=[ComparedTurns(0.5, 0.06)])
     assert found.cost.value == pytest.approx(1 - (0.8 * 0.975 + 0.2 * 0.5))
     assert found.wait.value == pytest.approx(0.8 * 0.01 + 0.2 * 0.06)
-    assert RecordingCost(quiet=[ComparedTurns(ratio, 0.0) for ratio in (0.9, 1.0, 1.1)]).cost.value == pytest.approx(0.0)
+    assert RecordingCost(quiet=[ComparedTurns(ratio, 0.0) for ratio in (0.9, 1.0, 1.1)]).cost.value == pytest.approx(
+        0.0
+    )
 
 
 def test_turns_are_compared_by_rounds_of_their_own_kinds() -> None:

@@ -32,7 +32,9 @@ def test_a_run_is_whole_and_goes_on_where_it_stopped(osd, files, tmp_path):
     assert line["misrouted"] <= 0.25 and line["tokens_per_s"].keys() == {"routed_lora"}
     assert (tmp_path / "run" / "routes.png").stat().st_size > 5_000
     again = osd("bench", "routes", *prompted, "--arms", "routed_lora", *small)
-    assert again.exit_code == 0 and json.loads(again.stdout.splitlines()[-1])["figures"] == line  # nothing was left to do
+    assert (
+        again.exit_code == 0 and json.loads(again.stdout.splitlines()[-1])["figures"] == line
+    )  # nothing was left to do
     other = osd("bench", "routes", *prompted, "--arms", "routed_lora", *small, "--seed", 5)
     assert other.exit_code == 2 and "another run" in other.stderr
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from osd.bench.online import bench
+from osd.bench import online
 from osd.demo import DRAFT, TARGET
 from osd.demo.runner import demo
 from osd.demo.runner.results import RunResults, segment_facts
@@ -39,7 +39,7 @@ def small_run(out: Path) -> tuple[RunResults, str]:
     seen = io.StringIO()
     sql, finnish = demo_segments(REQUESTS, domains=("sql", "finnish"))
     too_long = Segment("finnish", (*finnish.prompts, "liian pitkä " * 2000))
-    results = bench.run_bench_online(
+    results = online.run_bench_online(
         load_settings(**QUICK), target=str(TARGET), draft=str(DRAFT), segments=[sql, too_long], out=out,
         console=Console(file=seen, width=120), max_new_tokens=TOKENS, batch=2, check_every=7, keep=True,
     )  # fmt: skip
@@ -112,7 +112,7 @@ def everything_is_left_in_the_folder(results: RunResults, out: Path, seen: str) 
 
 
 def last_lines_have_the_names_that_are_promised(results: RunResults) -> None:
-    line = bench.last_line(results)
+    line = online.result_of(results, Path("out")).line()["figures"]
     assert list(line) == ["segments", "published", "failed"]
     named = ["name", "alpha_online_last", "alpha_frozen", "alpha_offline", "recovered_after"]
     assert [list(segment) for segment in line["segments"]] == [named, named]

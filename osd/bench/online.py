@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from osd.bench.harness.report import BenchResult
 from osd.demo.runner.circle import StreamPlan, own_settings
 from osd.demo.runner.results import RunResults, segment_facts
 from osd.demo.runner.run import run
@@ -47,8 +48,8 @@ def run_bench_online(
     return run(plan, TITLE, console, keep=keep, offline=offline, notes=notes)
 
 
-def last_line(results: RunResults) -> dict[str, Any]:
-    """What ``osd bench online --json`` prints."""
+def result_of(results: RunResults, out: Path) -> BenchResult:
+    """Return what the run came to, as benches tell it; its table was printed when it ended."""
     parts = {name: segment_facts(results.of(name)) for name in results.segments}
     segments = [
         {
@@ -60,4 +61,8 @@ def last_line(results: RunResults) -> dict[str, Any]:
         }
         for name, part in parts.items()
     ]
-    return {"segments": segments, "published": results.facts["published"], "failed": results.facts["failed"]}
+    facts = results.facts
+    settings = {name: facts[name] for name in ("target", "draft", "arrival", "max_batch", "max_new_tokens", "learn")}
+    figures = {"segments": segments, "published": facts["published"], "failed": facts["failed"]}
+    files = {"summary": out / "summary.json"} if results.served else {}
+    return BenchResult("online", settings, figures, files=files, interrupted=facts["interrupted"])

@@ -1,1 +1,0 @@
-"""`osd bench online`: online against offline distillation."""
