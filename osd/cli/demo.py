@@ -66,7 +66,7 @@ def demo(
     Example: `osd demo --requests 100 --domain sql --domain finnish`
     """
     from osd.demo.prompts import DOMAINS
-    from osd.demo.runner.demo import last_line, run_demo
+    from osd.demo.runner.run import last_line, run_demo
 
     settings, console = surroundings(ctx).settings, Console(stderr=as_json)
     if serve:

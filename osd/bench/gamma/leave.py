@@ -26,14 +26,14 @@ TITLE = "Gamma along a text"
 def leave(results: Results, out: Path) -> dict[str, Path]:
     """Write figures and pictures; the files by what they are. Raises StoreWriteFailed."""
     from osd.bench.gamma.picture import draw_rates, draw_throughput  # matplotlib takes a second to load
-    from osd.demo.runner.picture import save
+    from osd.bench.harness.picture import save
 
     try:
         out.mkdir(parents=True, exist_ok=True)
         text = json.dumps(results.summary(), ensure_ascii=False, indent=1)
         (out / BENCH).write_text(text + "\n", encoding="utf-8")
-        _, throughput = save(draw_throughput(results.main, results.plan), out, "throughput")
-        _, rates = save(draw_rates(results.main, results.plan), out, "rates")
+        throughput = save(draw_throughput(results.main, results.plan), out, "throughput")
+        rates = save(draw_rates(results.main, results.plan), out, "rates")
     except OSError as error:
         raise StoreWriteFailed(path=out, reason=error.strerror or str(error)) from None
     return {"all figures": out / BENCH, "throughput": throughput, "verified and discarded": rates}

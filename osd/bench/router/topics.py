@@ -15,7 +15,7 @@ SURE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class TopicGuess:
+class IntentGuess:
     """One test prompt's outcome."""
 
     right: bool
@@ -26,7 +26,7 @@ class TopicGuess:
 
 def measure_intents(
     sides: BenchSides, key: str, *, negatives: bool = True, calibrate: bool = True
-) -> tuple[TopicModel | None, list[TopicGuess]]:
+) -> tuple[TopicModel | None, list[IntentGuess]]:
     """Return a model of clinc150's topics or labels, and its guesses on the other side.
 
     ``negatives``: whether out-of-scope prompts of the training side are learned, as belonging to no topic.
@@ -49,16 +49,16 @@ def measure_banking(sides: BenchSides) -> float | None:
     return accuracy(guesses(train_topics(texts, labels, calibrate=False), tested, "label"))
 
 
-def guesses(model: TopicModel, rows: Rows, key: str) -> list[TopicGuess]:
+def guesses(model: TopicModel, rows: Rows, key: str) -> list[IntentGuess]:
     """Return the best label for every row, however unsure."""
     found = []
     for row in rows:
         truth, best = _label(row.facts, key), model.best(row.text)
-        found.append(TopicGuess(best.label == truth, truth is not None, best.confidence, best.outside))
+        found.append(IntentGuess(best.label == truth, truth is not None, best.confidence, best.outside))
     return found
 
 
-def figures(found: list[TopicGuess]) -> dict[str, float | None]:
+def figures(found: list[IntentGuess]) -> dict[str, float | None]:
     """Return all that guesses of intents show."""
     return {
         "intent_accuracy_clinc150": accuracy(found), "oos_auroc": auroc(found), "unsure_inside": unsure(found, True),
@@ -66,13 +66,13 @@ def figures(found: list[TopicGuess]) -> dict[str, float | None]:
     }  # fmt: skip
 
 
-def accuracy(found: list[TopicGuess]) -> float | None:
+def accuracy(found: list[IntentGuess]) -> float | None:
     """Return the share of prompts that belong to some topic, whose best label is theirs."""
     inside = [guess.right for guess in found if guess.inside]
     return sum(inside) / len(inside) if inside else None
 
 
-def auroc(found: list[TopicGuess]) -> float | None:
+def auroc(found: list[IntentGuess]) -> float | None:
     """Return the chance that a prompt outside scores higher as outside than one inside does; 0.5 is no better than a
     coin."""
     from sklearn.metrics import roc_auc_score
@@ -82,16 +82,16 @@ def auroc(found: list[TopicGuess]) -> float | None:
     return float(roc_auc_score([not guess.inside for guess in found], [guess.outside for guess in found]))
 
 
-def unsure(found: list[TopicGuess], inside: bool) -> float | None:
+def unsure(found: list[IntentGuess], inside: bool) -> float | None:
     """Return the share of prompts, inside or outside, that goes to the default route."""
     kind = [guess.confidence < SURE for guess in found if guess.inside == inside]
     return sum(kind) / len(kind) if kind else None
 
 
-def calibration_error(found: list[TopicGuess]) -> float | None:
+def calibration_error(found: list[IntentGuess]) -> float | None:
     """Return the expected calibration error in ten bins of confidence: mean |confidence − share right|, weighted by
     prompts."""
-    bins: list[list[TopicGuess]] = [[] for _ in range(10)]
+    bins: list[list[IntentGuess]] = [[] for _ in range(10)]
     for guess in found:
         bins[min(9, int(10 * guess.confidence))].append(guess)
     gaps = [abs(sum(g.confidence for g in each) - sum(g.right for g in each)) for each in bins]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from osd.demo.runner.circle import Circle
@@ -24,7 +22,6 @@ from osd.demo.runner.measure import (
     tokens_per_second,
 )
 from osd.demo.runner.stream import StreamTrace
-from storage.errors import StoreWriteFailed
 from storage.records import DEFAULT_DRAFT, RunState
 
 ALL = 1 << 20
@@ -79,17 +76,17 @@ class RunResults:
     """What a reader of the examples should know."""
 
     def of(self, segment: str) -> list[FinishedRequest]:
-        """The finished requests of a segment."""
+        """Return the finished requests of a segment."""
         return [served for served in self.served if served.segment == segment]
 
     def summary(self) -> dict[str, Any]:
-        """Everything that is measured, for ``summary.json``."""
+        """Return everything that is measured, for ``summary.json``."""
         parts = {name: segment_facts(self.of(name)) for name in self.segments}
         return {**self.facts, "segments": parts, "notes": self.notes, "definitions": DEFINITIONS}
 
 
 def segment_facts(served: Sequence[FinishedRequest]) -> dict[str, Any]:
-    """A segment's numbers; see DEFINITIONS."""
+    """Return a segment's numbers; see DEFINITIONS."""
     first, last = served[:WINDOW], served[-WINDOW:]
     frozen, now = alpha(last, "frozen"), alpha(last, "online")
     facts = {
@@ -152,7 +149,7 @@ def collect(circle: Circle, trace: StreamTrace, title: str, *, interrupted: bool
 
 
 def _examples(circle: Circle, trace: StreamTrace) -> list[Example]:
-    """The last request of each segment."""
+    """Return the last request of each segment."""
     lasts = [served[-1] for segment in circle.plan.segments if (served := trace.of(segment.name))]
     return [_example(trace, last) for last in lasts]
 
@@ -169,14 +166,5 @@ def _example(trace: StreamTrace, served: FinishedRequest) -> Example:
 
 
 def rounded(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers as people can read them: four decimals."""
+    """Return numbers as people can read them: four decimals."""
     return {key: round(value, 4) if isinstance(value, float) else value for key, value in facts.items()}
-
-
-def write_json(value: Any, path: Path) -> Path:
-    """Raises StoreWriteFailed."""
-    try:
-        path.write_text(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StoreWriteFailed(path=path, reason=error.strerror or str(error)) from None
-    return path

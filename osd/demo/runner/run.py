@@ -1,19 +1,86 @@
-"""One run from beginning to end: turn the circle, watch, stop everything, leave what was measured."""
+"""One run from beginning to end: turn the circle, watch, stop everything, leave what was measured.
+
+A run may end with the upper bound of the OSD paper: the frozen draft distilled offline on a segment's own prompts, all
+of them at hand. It learns from what was recorded while the segment was served, held-out requests included, for two
+epochs and with the same settings as online; then it reads the same texts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from osd.demo import DRAFT, TARGET
 from osd.demo.ctrl_c import ctrl_c
-from osd.demo.runner.circle import Circle, StreamPlan, turning
-from osd.demo.runner.finish import leave, show, tidy
-from osd.demo.runner.offline import read_offline
+from osd.demo.prompts import DOMAINS
+from osd.demo.runner.circle import Circle, StreamPlan, own_settings, turning
 from osd.demo.runner.onlooker import looking_on, stay
 from osd.demo.runner.panel import watching
-from osd.demo.runner.results import RunResults, collect
+from osd.demo.runner.process import distil_offline
+from osd.demo.runner.report import leave, show, tidy
+from osd.demo.runner.results import RunResults, collect, segment_facts
+from osd.demo.runner.scoring import DraftReader
+from osd.demo.runner.source import demo_segments
 from osd.demo.runner.stream import StreamTrace
+from osd.engine.session import in_folder
+from osd.models.pair import load_model
+from storage.settings import Settings
+
+TITLE = "osd demo"
+REMARK = "The target that ships with osd is tiny: it keeps the form of an answer and not its truth."
+EPOCHS = 2
+"""Epochs of offline distillation."""
+
+
+def run_demo(
+    settings: Settings,
+    *,
+    out: Path,
+    console: Console,
+    requests: int = 250,
+    domains: Sequence[str] = tuple(DOMAINS),
+    max_new_tokens: int = 64,
+    batch: int = 2,
+    arrival: str = "paced",
+    drafter: str = "blended",
+    check_every: int = 16,
+    seed: int = 0,
+    keep: bool = False,
+    port: int | None = None,
+    stay: bool = False,
+) -> RunResults:
+    """Serve the demo's domains one after another while a worker process trains the draft.
+
+    ``requests``: prompts of each domain. ``drafter``: as in the settings. ``console``: where panel and table go.
+    ``keep``: leave the run's store in the folder. ``out`` must be new. Writes summary.json, report.html, acceptance.svg
+    and .png there. Ctrl-C ends everything that was started and reports what was served until then
+    (``facts["interrupted"]``). ``port``: where the dashboard is meanwhile; None for none. With ``stay`` it is open
+    until Ctrl-C.
+    Raises BadSetting, StoreWriteFailed, TrainingFailed.
+    """
+    serve = {"max_batch": batch, "target": str(TARGET), "draft": str(DRAFT), "drafter": drafter}
+    own = own_settings(settings, out / "data", serve=serve)
+    plan = StreamPlan(
+        str(TARGET), str(DRAFT), demo_segments(requests, seed, domains), out, own, arrival, max_new_tokens, check_every,
+        port, stay,
+    )  # fmt: skip
+    return run(plan, TITLE, console, keep=keep, remark=REMARK)
+
+
+def last_line(results: RunResults) -> dict[str, Any]:
+    """Return what ``osd demo --json`` prints."""
+    named = (
+        "requests", "failed", "published", "rejected", "lossless_checked", "lossless_failed", "speedup_vs_target",
+        "swap_pause_ms_max", "round_ms_median",
+    )  # fmt: skip
+    parts = {name: segment_facts(results.of(name)) for name in results.segments}
+    rates = ("alpha_frozen", "alpha_first", "alpha_last")
+    domains = {name: {rate: part[rate] for rate in rates} for name, part in parts.items()}
+    return {**{name: results.facts[name] for name in named}, "domains": domains}
 
 
 def run(
@@ -26,7 +93,8 @@ def run(
     notes: Sequence[str] = (),
     remark: str = "",
 ) -> RunResults:
-    """Do it. Ctrl-C ends the stream and what was started for it; what was measured until then is still reported.
+    """Turn the circle of a plan. Ctrl-C ends the stream and what was started for it; what was measured until then is
+    still reported.
 
     Raises PairError, StoreError, TrainingFailed.
     """
@@ -56,7 +124,7 @@ def _turn(plan: StreamPlan, title: str, console: Console, offline: bool) -> RunR
 
 
 def _go(circle: Circle, title: str, console: Console, trace: StreamTrace, offline: bool) -> bool:
-    """Serve everything, then the upper bound; whether somebody ended it early."""
+    """Serve everything, then the upper bound; tell whether somebody ended it early."""
     try:
         circle.warm_up()
         trace.begin()
@@ -88,3 +156,24 @@ def _report(results: RunResults, plan: StreamPlan, console: Console, keep: bool)
     if keep:
         config = plan.data / "osd.toml"
         console.print(f"[dim]the run's store:[/dim] osd --config {config} stats acceptance --by route", soft_wrap=True)
+
+
+def read_offline(circle: Circle, trace: StreamTrace, tell: Callable[[str], None]) -> None:
+    """Distil a draft for each segment and let it read the segment's texts; ``trace.served`` then has offline_hits.
+
+    Raises TrainingFailed.
+    """
+    plan, start = circle.plan, Path(in_folder(circle.pair.draft).name)
+    for segment in plan.segments:
+        served = trace.of(segment.name)
+        if not served:
+            continue
+        tell(f"distilling offline on {segment.name}, {EPOCHS} epochs over {len(served)} requests")
+        folder = distil_offline(
+            plan.data / "osd.toml", plan.log, draft=start, route=segment.name,
+            out=plan.out / "offline" / segment.name, epochs=EPOCHS,
+        )  # fmt: skip
+        reader = DraftReader(load_model(folder, circle.pair.device, plan.settings.serve.dtype), circle.engine.limit)
+        for one in served:
+            offline = sum(reader.hits(trace.completions[one.request_id]))
+            trace.served[one.index] = replace(one, offline_hits=offline)

@@ -17,8 +17,8 @@ from rich.console import Console
 
 from osd.bench import online
 from osd.demo import DRAFT, TARGET
-from osd.demo.runner import demo
 from osd.demo.runner.results import RunResults, segment_facts
+from osd.demo.runner.run import last_line
 from osd.demo.runner.source import Segment, demo_segments
 from storage.records import RunState
 from storage.settings import load_settings
@@ -116,7 +116,7 @@ def last_lines_have_the_names_that_are_promised(results: RunResults) -> None:
     assert list(line) == ["segments", "published", "failed"]
     named = ["name", "alpha_online_last", "alpha_frozen", "alpha_offline", "recovered_after"]
     assert [list(segment) for segment in line["segments"]] == [named, named]
-    other = demo.last_line(results)
+    other = last_line(results)
     assert list(other)[:4] == ["requests", "failed", "published", "rejected"] and "round_ms_median" in other
     assert list(other["domains"]["sql"]) == ["alpha_frozen", "alpha_first", "alpha_last"]
 
