@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -39,7 +38,7 @@ def run_bench_online(
     ``offline`` is False, distil a draft offline on each segment and let it read the same texts.
 
     ``target`` and ``draft``: Hugging Face folders or hub names. ``batch``: requests decoded together; None leaves
-    serve.max_batch. ``drafter``: who drafts; None leaves serve.drafter. ``notes``: what the report says went wrong with
+    serve.max_batch. ``drafter``: who drafts; None leaves drafters.kind. ``notes``: what the report says went wrong with
     the files. The rest is as in :func:`osd.demo.runner.run.run_demo`.
     """
     serve = {"target": target, "draft": draft} | ({} if batch is None else {"max_batch": batch})

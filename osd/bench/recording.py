@@ -171,12 +171,11 @@ def recording_cost(
     """Decode so many pairs of turns; prompts come round again when they are all used."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-")))
-        keep = {"directory": folder, "url": None, **ONLY_WHEN_ASKED}
-        changed = settings.changed(storage=keep)
+        changed = settings.changed(storage={"directory": folder, "url": None, **ONLY_WHEN_ASKED})
         store = stack.enter_context(open_store(changed))
         recorder = stack.enter_context(closing(Recorder(store, changed, "bench")))
         recorder.reducer.wait()  # what is compiled once is no part of what decoding costs
-        engine = Engine(pair, settings.serve.model_copy(update={"max_batch": batch}))
+        engine = Engine(pair, settings.changed(serve={"max_batch": batch}))
         turns = _RecordingTurns(
             engine, recorder, settings, (Request(p, max_new_tokens=new_tokens) for p in cycle(prompts))
         )

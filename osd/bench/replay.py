@@ -96,7 +96,7 @@ def bench_replay(settings: Settings, positions: int, folder: Path | None, watch:
         own = settings.changed(storage={"directory": Path(made), "url": None, "holdout": 0.0})
         with open_store(own) as store:
             count = -(-positions // POSITIONS)
-            ingested = fill(store, count, storage.top_k, storage.flush_requests, watch)
+            ingested = fill(store, count, own.storage.top_k, own.storage.flush_requests, watch)
             _register(store, Path(made) / "model")
             claimed = _claim_and_read(store, settings.learn.max_requests)
             return ingested | claimed | _scattered(store, count) | _purge(store, count)

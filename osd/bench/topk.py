@@ -22,7 +22,7 @@ from osd.models.pair import Pair, row_limit
 from osd.server.start import choose_pair
 from storage.records import RequestSamples
 from storage.replay import segments
-from storage.settings import ServeSettings, load_settings
+from storage.settings import Settings, load_settings
 
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TEMPERATURES = (0.5, 1.0, 2.0)
@@ -93,8 +93,8 @@ def look(pair: Pair, prompts: Sequence[Sequence[int]], each: int, tokens: int = 
 
 def _answers(pair: Pair, prompts: Sequence[Sequence[int]], tokens: int) -> Sequence[Sequence[int]]:
     """Return greedy answers, as the engine serves them."""
-    serve = ServeSettings(max_batch=min(8, len(prompts)))
-    return osd_contender("osd", pair, serve, tokens).decode([tuple(prompt) for prompt in prompts])
+    settings = Settings().changed(serve={"max_batch": min(8, len(prompts))})
+    return osd_contender("osd", pair, settings, tokens).decode([tuple(prompt) for prompt in prompts])
 
 
 def _log_probs(module: Any, text: Sequence[int], at: Sequence[int]) -> Array:

@@ -42,9 +42,9 @@ def decode(
     from osd.bench.decode import bench_decode
     from osd.models.pair import row_limit
 
-    settings = surroundings(ctx).serving(drafter=drafter)
+    settings = surroundings(ctx).drafting(drafter)
     batches = numbers(batch or ["1,8"], "--batch", int, 1)
-    pair = choose_pair(settings.serve, target, draft, alone=True).load(settings.serve)
+    pair = choose_pair(settings.serve, target, draft, drafter=settings.drafters.kind).load(settings.serve)
     if threads:
         torch.set_num_threads(threads)
     with watching() as watch:

@@ -56,12 +56,12 @@ def trees(
     if same := {Path(name).resolve() for name in listed(prompts)} & {path.resolve() for path in known}:
         reason = f"{same.pop()} is among --prompts and --corpus: a table would know the answers"
         raise BadInput(reason=f"{reason}; give other files.")
-    serve = surroundings(ctx).settings.serve
-    pair = choose_pair(serve, target, draft).load(serve)
+    settings = surroundings(ctx).settings
+    pair = choose_pair(settings.serve, target, draft).load(settings.serve)
     with watching(out) as watch:
-        data_sets = tokens_by_set(pair.tokenizer, prompts, count, row_limit(pair, serve) - max_tokens, seed=0)
+        data_sets = tokens_by_set(pair.tokenizer, prompts, count, row_limit(pair, settings.serve) - max_tokens, seed=0)
         result = bench_trees(
-            pair, serve, data_sets, known, out, watch, new_tokens=max_tokens, answers=answers, nodes=nodes,
+            pair, settings, data_sets, known, out, watch, new_tokens=max_tokens, answers=answers, nodes=nodes,
             depth=depth, sensitivity=sensitivity,
         )  # fmt: skip
     raise typer.Exit(result.show(as_json=json))

@@ -46,16 +46,17 @@ def bench_trees(
 ) -> BenchResult:
     """Measure what ``out`` does not hold yet, and draw. Raises BadCorpus for files without answers, BadSetting when
     ``out`` holds a run of another plan."""
+    counts = {name: len(prompts) for name, prompts in data_sets.items()}
     facts = {
         "target": pair.target.name, "draft": pair.draft.name, "corpus": [path.name for path in corpus],
-        "answers": answers, "threads": serve.threads, "data_sets": {name: len(own) for name, own in data_sets.items()},
-        "new_tokens": new_tokens, "nodes": nodes, "depth": depth, "gamma": serve.gamma, "sensitivity": sensitivity,
+        "answers": answers, "threads": settings.serve.threads, "data_sets": counts, "new_tokens": new_tokens,
+        "nodes": nodes, "depth": depth, "gamma": settings.gamma.rule, "sensitivity": sensitivity,
     }  # fmt: skip
     folder: RunFolder[UnitLine] = RunFolder(out, plain(facts), MEASURED, json.loads, json.dumps)
-    known = Knowledge(read_texts(pair, corpus) + _answers(pair, serve, corpus, answers, out, watch))
+    known = Knowledge(read_texts(pair, corpus) + _answers(pair, settings, corpus, answers, out, watch))
     if known.tokens < 8 * END:
         raise BadCorpus(path=corpus[0], reason=f"{8 * END} tokens are the least; give more --corpus.")
-    run = TreesRun(pair, serve, known, data_sets, new_tokens, nodes, depth)
+    run = TreesRun(pair, settings, known, data_sets, new_tokens, nodes, depth)
     units = list(units_of(data_sets, sensitivity))
     lines = measure_all(units, run.measure, watch, folder=folder, job_of=unit_of, work=run.work)
     if watch.stopped:
@@ -73,12 +74,13 @@ class TreesRun:
     """Measures units."""
 
     def __init__(
-        self, pair: Pair, serve: ServeSettings, known: Knowledge, data_sets: Mapping[str, list[Tokens]],
+        self, pair: Pair, settings: Settings, known: Knowledge, data_sets: Mapping[str, list[Tokens]],
         new_tokens: int, nodes: int, depth: int,
     ) -> None:  # fmt: skip
         self._pair, self._data_sets, self._new_tokens = pair, data_sets, new_tokens
-        deep = {"max_batch": 1, "tree_nodes": nodes, "gamma_max": depth, "gamma_initial": depth}
-        self._serve = serve.model_copy(update=deep)
+        self._settings = settings.changed(
+            serve={"max_batch": 1}, drafters={"tree_nodes": nodes}, gamma={"max": depth, "initial": depth}
+        )
         self._known, self._parts = known, {1.0: known}
 
     def work(self, unit: TreesUnit) -> int:
@@ -90,8 +92,8 @@ class TreesRun:
         if unit.share not in self._parts:
             self._parts[unit.share] = self._known.part(unit.share)
         known = self._parts[unit.share]
-        serve = self._serve if unit.part == "speed" else self._serve.model_copy(update={"gamma": "fixed"})
-        ways = {name: decoder_of(BY_NAME[name], self._pair, serve, known, self._new_tokens) for name in unit.methods}
+        settings = self._settings if unit.part == "speed" else self._settings.changed(gamma={"rule": "fixed"})
+        ways = {name: decoder_of(BY_NAME[name], self._pair, settings, known, self._new_tokens) for name in unit.methods}
         figures: dict[str, dict[str, Any]] = {
             name: {"rates": [], "lengths": [], "tokens": 0, "passes": 0, "differing": 0, "bins": {}} for name in ways
         }
@@ -136,13 +138,13 @@ def _tables(figures: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _answers(pair: Pair, serve: ServeSettings, corpus: Sequence[Path], each: int, out: Path, watch: Watch) -> list[Any]:
+def _answers(pair: Pair, settings: Settings, corpus: Sequence[Path], each: int, out: Path, watch: Watch) -> list[Any]:
     """Return the target's answers, kept in ``out`` for the next time."""
     path = out / ANSWERS
     if path.exists():
         return [np.array(text, np.int64) for text in json.loads(path.read_text("utf-8"))]
     watch.at("the target's answers")
-    texts = own_answers(pair, serve, corpus, each)
+    texts = own_answers(pair, settings, corpus, each)
     with writing(out):
         path.write_text(json.dumps([text.tolist() for text in texts]), encoding="utf-8")
     return texts

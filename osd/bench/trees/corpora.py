@@ -86,7 +86,7 @@ def _prompts(path: Path) -> Iterator[Prompt]:
     return (line for line in read_prompts(path) if isinstance(line, Prompt))
 
 
-def own_answers(pair: Pair, serve: ServeSettings, files: Sequence[Path], each: int) -> list[Index]:
+def own_answers(pair: Pair, settings: Settings, files: Sequence[Path], each: int) -> list[Index]:
     """Return prompts of every file, drawn evenly, with the target's own greedy answers."""
     if not each:
         return []

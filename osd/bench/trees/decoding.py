@@ -48,7 +48,7 @@ class TimedTexts:
 DecodeTexts = Callable[[Sequence[Tokens], Sampling], TimedTexts]
 
 
-def decoder_of(method: DraftMethod, pair: Pair, serve: ServeSettings, known: Knowledge, new_tokens: int) -> DecodeTexts:
+def decoder_of(method: DraftMethod, pair: Pair, settings: Settings, known: Knowledge, new_tokens: int) -> DecodeTexts:
     """Return a way to decode that lives on between turns, as a server does: what it has learned stays."""
     if method.kind == "transformers":
         return _theirs(pair, new_tokens)
@@ -75,13 +75,13 @@ def _text(done: Any, before: int) -> DecodedText:
     return DecodedText(done.tokens, tuple(passes))
 
 
-def _settings(method: DraftMethod, serve: ServeSettings) -> ServeSettings:
+def _settings(method: DraftMethod, settings: Settings) -> Settings:
     drafter = {"alone": "causal", "draft": "causal", "mixed": "mixed", "lookup": "lookup"}.get(method.kind, "trigram")
     found = settings.changed(drafters={"kind": drafter})
     return found.changed(gamma={"rule": "fixed", "initial": 0}) if method.kind == "alone" else found
 
 
-def _proposer(method: DraftMethod, serve: ServeSettings, known: Knowledge) -> Proposer | None:
+def _proposer(method: DraftMethod, settings: Settings, known: Knowledge) -> Proposer | None:
     if method.kind == "lookup":
         return LookupProposer(method.name, PromptLookup())
     if method.kind == "suffix":

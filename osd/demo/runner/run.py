@@ -62,8 +62,8 @@ def run_demo(
     until Ctrl-C.
     Raises BadSetting, StoreWriteFailed, TrainingFailed.
     """
-    serve = {"max_batch": batch, "target": str(TARGET), "draft": str(DRAFT), "drafter": drafter}
-    own = own_settings(settings, out / "data", serve=serve)
+    serve = {"max_batch": batch, "target": str(TARGET), "draft": str(DRAFT)}
+    own = own_settings(settings, out / "data", serve=serve, drafters={"kind": drafter})
     plan = StreamPlan(
         str(TARGET), str(DRAFT), demo_segments(requests, seed, domains), out, own, arrival, max_new_tokens, check_every,
         port, stay,
