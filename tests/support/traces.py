@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from osd.bench.gamma.rounds import Recording, Trace
+from osd.bench.gamma.rounds import Recording, RecordedText
 
 
-def greedy_trace(matches: Sequence[int], depth: int = 4, end: int | None = None, data_set: str = "hand") -> Trace:
+def greedy_trace(matches: Sequence[int], depth: int = 4, end: int | None = None, data_set: str = "hand") -> RecordedText:
     """A greedy text with ``matches[t]`` tokens accepted at each position; token t of the text is 100 + t."""
     n = len(matches)
     text = np.arange(100, 100 + n, dtype=np.int32)
@@ -20,7 +20,7 @@ def greedy_trace(matches: Sequence[int], depth: int = 4, end: int | None = None,
     confidence = np.where(accepted > 0, 0.9, 0.3).astype(np.float32)
     prompt = np.array([5, 6], np.int32)
     peak = (confidence + np.float32(0.05)).astype(np.float32)
-    return Trace(data_set, 0.0, end or n, prompt, text, drafted, confidence, peak, accepted)
+    return RecordedText(data_set, 0.0, end or n, prompt, text, drafted, confidence, peak, accepted)
 
 
 def chain_matches(agrees: Sequence[bool], depth: int = 4) -> list[int]:
@@ -32,20 +32,20 @@ def chain_matches(agrees: Sequence[bool], depth: int = 4) -> list[int]:
     return lengths[::-1]
 
 
-def agreeing_trace(agrees: Sequence[bool], depth: int = 4, data_set: str = "hand") -> Trace:
+def agreeing_trace(agrees: Sequence[bool], depth: int = 4, data_set: str = "hand") -> RecordedText:
     """A greedy text by its set of agreement."""
     return greedy_trace(chain_matches(agrees, depth), depth, data_set=data_set)
 
 
-def sampled_trace(n: int, depth: int, seed: int = 0, data_set: str = "drawn") -> Trace:
+def sampled_trace(n: int, depth: int, seed: int = 0, data_set: str = "drawn") -> RecordedText:
     """A sampled text whose acceptance probabilities are drawn uniformly."""
     random = np.random.default_rng(seed)
     text, drafted = (random.integers(0, 50, shape).astype(np.int32) for shape in ((n,), (n, depth)))
     confidence, acceptance = (random.random((n, depth)).astype(np.float32) for _ in range(2))
     peak = np.maximum(confidence, 0.5)
-    return Trace(data_set, 1.0, n, np.array([3], np.int32), text, drafted, confidence, peak, acceptance)
+    return RecordedText(data_set, 1.0, n, np.array([3], np.int32), text, drafted, confidence, peak, acceptance)
 
 
-def recording(*traces: Trace) -> Recording:
+def recording(*traces: RecordedText) -> Recording:
     """The traces with something said about them."""
     return Recording("target", "aa", "draft", "bb", traces[0].depth, 64, 0, traces)

@@ -1,71 +1,89 @@
-"""``osd bench gamma`` from loaded models or a recording to a folder of results."""
+"""``osd bench gamma`` from loaded models or a recording to a folder of results.
+
+plan.json, measured.jsonl   what to do and what was done: the same command with this folder goes on from there
+rounds.parquet, costs.json  what ``--simulate`` and ``--costs`` take
+bench.json                  every figure, with definitions
+throughput, rates           pictures, .png and .svg
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from osd.bench.contenders import Tokens
-from osd.bench.gamma.costs import CostTable, load_costs
-from osd.bench.gamma.leave import leave, leave_page
-from osd.bench.gamma.page import Show
-from osd.bench.gamma.plan import Plan
-from osd.bench.gamma.progress import Progress
+from osd.bench.gamma.contest import Contest
+from osd.bench.gamma.costs import CostTable, costs_of_engine, load_costs, save_costs
+from osd.bench.gamma.measured import GammaMeasured, run_folder
+from osd.bench.gamma.plan import Entrant, GammaPlan
+from osd.bench.gamma.record import record_file
 from osd.bench.gamma.replay import HISTORIES, Replay, plan_of
 from osd.bench.gamma.result import Results
 from osd.bench.gamma.rounds import Recording
-from osd.bench.gamma.run import COSTS, digest_of, replay, run, unable
+from osd.bench.harness.report import BenchResult
+from osd.bench.harness.turns import measure_all
+from osd.bench.harness.watch import Watch
+from osd.models.acceptance_head import head_in_settings
 from osd.models.pair import Pair
-from storage.errors import BadSetting, OsdError
-from storage.settings import Settings
+from storage.errors import BadInput, BadSetting, OsdError
+from storage.files.files import writing
+from storage.settings import ServeSettings
 
-Done = tuple[Results, dict[str, Path]]
-"""What was measured, and the files that were left, by what they are."""
+ROUNDS, COSTS, BENCH = "rounds.parquet", "costs.json", "bench.json"
+SOURCE = "timed by osd bench gamma"
+Sensitivity = Mapping[str, Mapping[str, Mapping[str, float]]]
+"""Tokens a second by data set, history length and gamma_max."""
 
 
 def bench_gamma(
     pair: Pair,
-    settings: Settings,
-    plan: Plan,
+    serve: ServeSettings,
+    plan: GammaPlan,
     prompts: Mapping[str, Sequence[Tokens]],
     out: Path,
-    progress: Progress,
+    watch: Watch,
     *,
     insist: bool = True,
     sensitivity: bool = False,
-) -> Done:
+) -> BenchResult:
     """Measure a plan with real models. ``prompts``: by data set, ``plan.prompts_needed()`` of each.
 
     A controller that cannot serve the pair is left out, and said; with ``insist`` it is an error. Raises BadSetting,
     StoreWriteFailed, and what serving raises.
     """
-    plan = _without(plan, unable(pair, settings, plan, prompts), insist, progress)
+    plan = _without(plan, unable(pair, serve, plan, prompts), insist, watch)
     plan = replace(plan, prompts_digest=digest_of(prompts))
-    results, contest, recording = run(pair, settings, plan, prompts, out, progress)
-    if sensitivity:
-        replayed = Replay(recording, load_costs(out / COSTS), settings, plan)
-        results.more["sensitivity"] = _sensitivity(replayed, progress)
-    files = leave(results, out)
-    page = leave_page(
-        plan, lambda name: recording.of(name, 0.0), contest.rounds, shower(pair.tokenizer), settings.gamma.rule, out
+    folder, recording = run_folder(out, plan), None
+    with watch.until_ctrl_c():
+        recording = _record(pair, serve, plan, prompts, out, watch)
+    if recording is None:
+        return BenchResult("gamma", plan.facts(), {}, interrupted=True)
+    contest = Contest(pair, serve, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
+    before = len(folder.finished)
+    measured = measure_all(
+        plan.jobs(), contest.measure, watch, folder=folder, job_of=lambda each: each.job, work=plan.work
     )
-    return results, files | ({"gamma along texts": page} if page else {})
+    whole = len(folder.finished)
+    _leave_costs(contest, out, depth(serve, plan), mine=whole - before, all_=whole)
+    replayed = Replay(recording, load_costs(out / COSTS), serve, plan) if sensitivity and not watch.stopped else None
+    return _result(plan, measured, out, watch, replayed)
 
 
 def simulate_gamma(
     recording: Recording,
     table: CostTable,
-    settings: Settings,
-    plan: Plan,
+    serve: ServeSettings,
+    plan: GammaPlan,
     out: Path,
-    progress: Progress,
+    watch: Watch,
     *,
-    tokenizer: Any = None,
     insist: bool = True,
     sensitivity: bool = False,
-) -> Done:
+) -> BenchResult:
     """Replay a recording under a table of costs; ``insist`` as above.
 
     Raises BadSetting when nothing that the plan asks for was recorded, and StoreWriteFailed.
@@ -75,40 +93,102 @@ def simulate_gamma(
         known = ", ".join(f"{t:g}" for t in sorted({trace.temperature for trace in recording.traces}))
         reason = f"recorded were temperatures {known} and chains of {recording.depth} tokens; ask for some of these"
         raise BadSetting(source="option", key="--simulate", reason=reason)
-    part = _without(part, Replay(recording, table, settings, part).unable(), insist, progress)
-    replayed = Replay(recording, table, settings, part)
-    results = replay(replayed, progress)
-    results.more["costs"] = {"name": table.name, "source": table.source}
-    if sensitivity:
-        results.more["sensitivity"] = _sensitivity(replayed, progress)
-    files = leave(results, out)
-    page = leave_page(
-        part, lambda name: recording.of(name, 0.0), replayed.rounds, shower(tokenizer), settings.gamma.rule, out
-    )
-    return results, files | ({"gamma along texts": page} if page else {})
+    part = _without(part, Replay(recording, table, serve, part).unable(), insist, watch)
+    replayed = Replay(recording, table, serve, part)
+    measured = measure_all(replayed.jobs(), replayed.measure, watch)
+    return _result(part, measured, out, watch, replayed if sensitivity else None, table)
 
 
-def _without(plan: Plan, unable: Mapping[str, OsdError], insist: bool, progress: Progress) -> Plan:
-    """The plan for the controllers that can take part. Raises the first error when all were asked for by name."""
+def _without(plan: GammaPlan, unable: Mapping[str, OsdError], insist: bool, watch: Watch) -> GammaPlan:
+    """Return the plan for the controllers that can take part. Raises the first error when all were asked for by
+    name."""
     for name, error in unable.items():
         if insist:
             raise error
-        progress.say(f"{name} is left out: {error}")
+        watch.say(f"{name} is left out: {error}")
     return replace(plan, controllers=tuple(name for name in plan.controllers if name not in unable))
 
 
-def _sensitivity(replayed: Replay, progress: Progress) -> dict[str, Any]:
-    """Tokens a second by data set, history length and gamma.max."""
-    progress.begin(len(replayed.plan.data_sets) * len(HISTORIES) * len(replayed.maxima))
-    found = {}
-    for name in replayed.plan.data_sets:
-        progress.at(f"sensitivity, {name}")
-        found[name] = replayed.sensitivity(name, lambda: progress.did(1))
+def unable(
+    pair: Pair, serve: ServeSettings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]]
+) -> dict[str, OsdError]:
+    """Return the controllers that cannot serve this pair, and why: each is tried on a few tokens."""
+    contest = Contest(pair, serve, plan, prompts, {})
+    setting = plan.main(plan.data_sets[0])
+    found: dict[str, OsdError] = {}
+    for name in plan.controllers:
+        try:
+            lodger = contest.warm(setting, Entrant("rule", name, plan.initial), tokens=4)
+            if lodger.controller.signal == "acceptance" and contest.engine(setting).drafter.head is None:
+                reason = f"{name} asks an acceptance head; name its folder (OSD_SERVE__GAMMA_HEAD)"
+                raise BadSetting(source="settings", key="serve.gamma_head", reason=reason)
+        except OsdError as error:
+            found[name] = error
     return found
 
 
-def shower(tokenizer: Any) -> Show:
-    """Tokens as text; as numbers without a tokenizer."""
-    if tokenizer is None:
-        return lambda token: f"{token} "
-    return lambda token: str(tokenizer.decode([token]))
+def digest_of(prompts: Mapping[str, Sequence[Tokens]]) -> str:
+    """Return a name of the prompts, so that a run is not gone on with others."""
+    return hashlib.blake2b(repr(sorted(prompts.items())).encode(), digest_size=8).hexdigest()
+
+
+def depth(serve: ServeSettings, plan: GammaPlan) -> int:
+    """Return the tokens of a recorded chain: as many as any controller of the plan may draft."""
+    return max(serve.gamma_max, *plan.gammas)
+
+
+def _record(
+    pair: Pair, serve: ServeSettings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]], out: Path, watch: Watch
+) -> Recording:
+    return record_file(
+        out / ROUNDS, pair, prompts, temperatures=plan.temperatures, new_tokens=plan.max_tokens,
+        depth=depth(serve, plan), head=head_in_settings(serve, pair.draft),
+        report=lambda texts, total, name: watch.at(f"recording {name}, {texts} of {total}"),
+    )  # fmt: skip
+
+
+def _leave_costs(contest: Contest, out: Path, depth: int, *, mine: int, all_: int) -> None:
+    """Write what this session's passes cost, unless an earlier one left costs and made more of the measurements."""
+    if (out / COSTS).exists() and 2 * mine < all_:
+        return
+    batches = contest.plan.batches
+    with suppress(BadInput):  # nothing was timed
+        save_costs(out / COSTS, costs_of_engine(contest.costs, "measured", SOURCE, batches=batches, depth=depth))
+
+
+def _result(
+    plan: GammaPlan, measured: Sequence[GammaMeasured], out: Path, watch: Watch, replayed: Replay | None,
+    table: CostTable | None = None,
+) -> BenchResult:  # fmt: skip
+    """Work the figures out and leave them in the folder; of a run that was stopped there are none."""
+    if watch.stopped:
+        return BenchResult("gamma", plan.facts(), {}, interrupted=True)
+    results = Results(plan, measured)
+    if table:
+        results.more["costs"] = {"name": table.name, "source": table.source}
+    if replayed:
+        results.more["sensitivity"] = _sensitivity(replayed, watch)
+    return BenchResult("gamma", plan.facts(), results.figures(), results.tables(), leave(results, out))
+
+
+def _sensitivity(replayed: Replay, watch: Watch) -> Sensitivity:
+    watch.begin(len(replayed.plan.data_sets) * len(HISTORIES) * len(replayed.maxima))
+    found = {}
+    for name in replayed.plan.data_sets:
+        watch.at(f"sensitivity, {name}")
+        found[name] = replayed.sensitivity(name, watch.did)
+    return found
+
+
+def leave(results: Results, out: Path) -> dict[str, Path]:
+    """Write figures and pictures; return the files by what they are. Raises StoreWriteFailed."""
+    from osd.bench.gamma.picture import draw_rates, draw_throughput  # matplotlib takes a second to load
+    from osd.bench.harness.picture import save
+
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(results.summary(), ensure_ascii=False, indent=1)
+        (out / BENCH).write_text(text + "\n", encoding="utf-8")
+        throughput = save(draw_throughput(results.main, results.plan), out, "throughput")
+        rates = save(draw_rates(results.main, results.plan), out, "rates")
+    return {"all figures": out / BENCH, "throughput": throughput, "verified and discarded": rates}

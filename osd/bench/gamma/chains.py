@@ -26,7 +26,7 @@ from storage.records import Sampling
 
 
 class Chains(NamedTuple):
-    """(n, G) each; see :class:`osd.bench.gamma.rounds.Trace`."""
+    """(n, G) each; see :class:`osd.bench.gamma.rounds.RecordedText`."""
 
     drafted: Ints
     confidence: Floats

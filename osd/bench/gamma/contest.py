@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from osd.bench.contenders import Tokens, assisted_contender, wait_for_compiled
-from osd.bench.gamma.measured import Measured
+from osd.bench.gamma.measured import GammaMeasured
 from osd.bench.gamma.oracle import OracleController
-from osd.bench.gamma.plan import ORACLE, Draft, Entrant, Job, Plan, Setting, engine_settings
-from osd.bench.gamma.rounds import Trace
+from osd.bench.gamma.plan import ORACLE, Draft, Entrant, GammaJob, GammaPlan, GammaSetting, serve_settings
+from osd.bench.gamma.rounds import RecordedText
 from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
 from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, GammaController
@@ -29,8 +29,8 @@ from osd.gamma.goodput.compiled import COMPILER
 from osd.gamma.planner import GammaPlanner
 from osd.models.pair import Model, Pair
 from osd.sequence import Completion
-from storage.records import Request, Round, Sampling
-from storage.settings import Settings
+from storage.records import Request, Sampling
+from storage.settings import ServeSettings
 
 WARM_TOKENS = 24
 """Tokens to which an entrant decodes one batch of prompts before it is measured in a setting."""
@@ -48,8 +48,8 @@ class Contest:
     """Everything that the jobs of one plan are decoded with."""
 
     def __init__(
-        self, pair: Pair, settings: Settings, plan: Plan, prompts: Mapping[str, Sequence[Tokens]],
-        traces: Mapping[str, Sequence[Trace]],
+        self, pair: Pair, serve: ServeSettings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]],
+        traces: Mapping[str, Sequence[RecordedText]],
     ) -> None:  # fmt: skip
         """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).
         ``traces``: the greedy text of each of them, in the same order, for the oracle."""
@@ -62,9 +62,9 @@ class Contest:
         self._prompts, self._traces = prompts, traces
         self._length = max(len(prompt) for some in prompts.values() for prompt in some) + plan.max_tokens
         self._engines: dict[tuple[int, Draft], Engine] = {}
-        self._lodgers: dict[tuple[Setting, Entrant], Lodger] = {}
+        self._lodgers: dict[tuple[GammaSetting, Entrant], Lodger] = {}
 
-    def measure(self, job: Job) -> Measured:
+    def measure(self, job: GammaJob) -> GammaMeasured:
         """Decode a job's prompts and say how that went."""
         indices = self.plan.prompts(job.setting, job.turn, job.part)
         prompts = self._texts(indices)
@@ -75,7 +75,7 @@ class Contest:
             lodger.controller = Timed(self._oracle(job.setting, indices))
         return self._timed(job, lodger, [self._request(job, i, prompt) for i, prompt in enumerate(prompts)])
 
-    def _timed(self, job: Job, lodger: Lodger, requests: Sequence[Request]) -> Measured:
+    def _timed(self, job: GammaJob, lodger: Lodger, requests: Sequence[Request]) -> GammaMeasured:
         costs, timed = lodger.costs, lodger.controller
         before = costs.draft_passes, costs.target_passes, costs.clock_ms, timed.decisions, timed.spent_ns
         costs.timed, costs.by_kind = timed, Rounds()
@@ -83,7 +83,7 @@ class Contest:
         done = self.decode(job.setting, lodger, requests)
         seconds, costs.timed = time.perf_counter() - begun, None  # what it decodes later is no part of this
         rounds = [r for completion in done for r in completion.rounds]
-        return Measured(
+        return GammaMeasured(
             job,
             tokens=sum(len(completion.tokens) for completion in done),
             seconds=seconds,
@@ -101,14 +101,14 @@ class Contest:
             texts=costs.by_kind.texts,
         )
 
-    def decode(self, setting: Setting, lodger: Lodger, requests: Sequence[Request]) -> list[Completion]:
+    def decode(self, setting: GammaSetting, lodger: Lodger, requests: Sequence[Request]) -> list[Completion]:
         """Serve requests as this lodger; completions in the requests' order."""
         engine = self.engine(setting)
         engine.costs, engine.planner = lodger.costs, GammaPlanner(lodger.controller, {})
         done = {completion.request.id: completion for completion in engine.run(requests)}
         return [done[request.id] for request in requests]
 
-    def engine(self, setting: Setting) -> Engine:
+    def engine(self, setting: GammaSetting) -> Engine:
         """The engine of a setting's batch size and draft."""
         key = setting.batch, setting.draft
         if key not in self._engines:
@@ -116,17 +116,17 @@ class Contest:
             self._engines[key] = Engine(pair, engine_settings(self._settings, self.plan, setting.batch, self._length))
         return self._engines[key]
 
-    def controller(self, setting: Setting, entrant: Entrant, costs: CostModel) -> GammaController:
+    def controller(self, setting: GammaSetting, entrant: Entrant, costs: CostModel) -> GammaController:
         """A new controller of this name and initial gamma. Raises BadSetting."""
         settings = engine_settings(self._settings, self.plan, setting.batch, self._length)
         return make_controller(settings.changed(gamma={"initial": entrant.gamma}).gamma, costs, entrant.name)
 
-    def lodger(self, setting: Setting, entrant: Entrant) -> Lodger:
+    def lodger(self, setting: GammaSetting, entrant: Entrant) -> Lodger:
         """A new lodger."""
         costs = CountedCosts(self.costs, setting.batch)
         return Lodger(costs, Timed(self.controller(setting, entrant, costs)))
 
-    def lodger_of(self, setting: Setting, entrant: Entrant) -> Lodger:
+    def lodger_of(self, setting: GammaSetting, entrant: Entrant) -> Lodger:
         """An entrant's own, warmed up when it is new."""
         key = setting, entrant
         if key not in self._lodgers:
@@ -134,7 +134,7 @@ class Contest:
             self._lodgers[key] = self.warm(setting, usual if entrant == ORACLE else entrant)
         return self._lodgers[key]
 
-    def warm(self, setting: Setting, entrant: Entrant, tokens: int = WARM_TOKENS) -> Lodger:
+    def warm(self, setting: GammaSetting, entrant: Entrant, tokens: int = WARM_TOKENS) -> Lodger:
         """A new lodger that has decoded so many tokens of a batch of prompts. Raises OsdError."""
         lodger = self.lodger(setting, entrant)
         sampling = Sampling(temperature=setting.temperature, seed=0)
@@ -143,26 +143,20 @@ class Contest:
         self.decode(setting, lodger, [Request(prompt, length, sampling) for prompt in prompts])
         return lodger
 
-    def rounds(self, setting: Setting, entrant: Entrant) -> list[Round]:
-        """How an entrant goes through the first prompt of a setting."""
-        first = self._texts(self.plan.prompts(setting, 0))[0]
-        request = Request(first, self.plan.max_tokens, Sampling(temperature=setting.temperature, seed=0))
-        return list(self.decode(setting, self.lodger_of(setting, entrant), [request])[0].rounds)
-
     def _texts(self, indices: Sequence[tuple[str, int]]) -> list[Tokens]:
         return [self._prompts[name][i % len(self._prompts[name])] for name, i in indices]
 
-    def _oracle(self, setting: Setting, indices: Sequence[tuple[str, int]]) -> OracleController:
+    def _oracle(self, setting: GammaSetting, indices: Sequence[tuple[str, int]]) -> OracleController:
         traces = [self._traces[name][i % len(self._traces[name])] for name, i in indices]
         return OracleController(traces, self.engine(setting).settings.gamma.max)
 
-    def _assisted(self, job: Job, prompts: Sequence[Tokens]) -> Measured:
+    def _assisted(self, job: GammaJob, prompts: Sequence[Tokens]) -> GammaMeasured:
         contender = assisted_contender(self.pair, job.entrant.name, self.plan.max_tokens)
         begun = time.perf_counter()
         texts = contender.decode(prompts)
-        return Measured(job, sum(map(len, texts)), time.perf_counter() - begun)
+        return GammaMeasured(job, sum(map(len, texts)), time.perf_counter() - begun)
 
-    def _request(self, job: Job, index: int, prompt: Tokens) -> Request:
+    def _request(self, job: GammaJob, index: int, prompt: Tokens) -> Request:
         seed = (job.turn * len(self._prompts) + job.part) * self.plan.size(job.setting) + index
         return Request(prompt, self.plan.max_tokens, Sampling(temperature=job.setting.temperature, seed=seed))
 

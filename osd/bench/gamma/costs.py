@@ -51,7 +51,7 @@ class Pieces:
         return max(p.start_ms + p.row_ms * batch + p.token_ms * tokens for p in self.pieces)
 
 
-class Cells:
+class CostCells:
     """Measured points. Between two, and between two batch sizes, straight lines; before the first, its value; after
     the last, on as the last two rise."""
 
@@ -88,7 +88,7 @@ def _along(points: Sequence[tuple[int, float]], x: int) -> float:
     return y1 + max(slope, 0.0) * (x - x1) if x > x1 else y0 + slope * (x - x0)
 
 
-Surface = Pieces | Cells
+Surface = Pieces | CostCells
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,8 @@ def costs_of_engine(costs: CostModel, name: str, source: str, *, batches: Sequen
         for batch in batches
         for count in range(1, depth + 2)
     ]
-    draft = Cells((batch, passes, ms / passes) for batch, passes, ms in drafts if ms is not None)
-    verify = Cells((batch, tokens, ms) for batch, tokens, ms in verified if ms is not None)
+    draft = CostCells((batch, passes, ms / passes) for batch, passes, ms in drafts if ms is not None)
+    verify = CostCells((batch, tokens, ms) for batch, tokens, ms in verified if ms is not None)
     if not draft.cells or not verify.cells:
         raise BadInput(reason="The engine has timed no draft yet; decode something with gamma above 0 first.")
     return CostTable(name, source, draft, verify)
@@ -160,7 +160,7 @@ def costs_of_engine(costs: CostModel, name: str, source: str, *, batches: Sequen
 
 def _surface(path: Path, name: str, value: Any) -> Surface:
     if isinstance(value, dict) and value.keys() == {"cells"} and value["cells"]:
-        return Cells(_cell(path, name, cell) for cell in value["cells"])
+        return CostCells(_cell(path, name, cell) for cell in value["cells"])
     if isinstance(value, dict) and value.keys() == {"pieces"} and value["pieces"]:
         return Pieces(tuple(_piece(path, name, piece) for piece in value["pieces"]))
     raise BadBenchFile(

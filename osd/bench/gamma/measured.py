@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from osd.bench.gamma.plan import Entrant, Job, Plan, Setting
+from osd.bench.gamma.plan import Entrant, GammaJob, GammaPlan, GammaSetting
 from osd.bench.harness.folder import RunFolder
 
 LOG = "measured.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class GammaMeasured:
     """What a job came to. The counts of transformers' modes are 0: they do not tell."""
 
-    job: Job
+    job: GammaJob
     tokens: int
     """Tokens that came out."""
     seconds: float
@@ -50,22 +50,19 @@ class Measured:
         return self.tokens / self.seconds
 
 
-def as_line(measured: Measured) -> str:
-    """A line of the log."""
+def as_line(measured: GammaMeasured) -> str:
+    """Return a line of the log."""
     return json.dumps(asdict(measured), separators=(",", ":"))
 
 
-def from_line(line: str) -> Measured:
-    """The other way. Raises ValueError, KeyError, TypeError or AttributeError for something else."""
+def from_line(line: str) -> GammaMeasured:
+    """Read a line of the log. Raises ValueError, KeyError, TypeError or AttributeError for something else."""
     values: dict[str, Any] = json.loads(line)
     job = values.pop("job")
-    setting, entrant = Setting(**job.pop("setting")), Entrant(**job.pop("entrant"))
-    return Measured(Job(setting, entrant, **job), **values)
+    setting, entrant = GammaSetting(**job.pop("setting")), Entrant(**job.pop("entrant"))
+    return GammaMeasured(GammaJob(setting, entrant, **job), **values)
 
 
-class Folder(RunFolder[Measured]):
-    """A run's folder."""
-
-    def __init__(self, path: Path, plan: Plan) -> None:
-        """Raises BadSetting when it holds a run with another plan; StoreWriteFailed."""
-        super().__init__(path, plan.facts(), LOG, from_line, as_line)
+def run_folder(path: Path, plan: GammaPlan) -> RunFolder[GammaMeasured]:
+    """Open a run's folder. Raises BadSetting when it holds a run with another plan; StoreWriteFailed."""
+    return RunFolder(path, plan.facts(), LOG, from_line, as_line)

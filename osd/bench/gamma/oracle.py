@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from osd.bench.gamma.rounds import Trace
+from osd.bench.gamma.rounds import RecordedText
 from osd.gamma.base import Observation, Settled
 from storage.errors import BadInput
 
@@ -30,13 +30,13 @@ class OracleCounts:
         return 1e3 * self.emitted / (draft_ms * self.drafted + target_ms * self.rounds)
 
 
-def disagreements(trace: Trace) -> list[int]:
+def disagreements(trace: RecordedText) -> list[int]:
     """S, positions counted from 0. Raises BadInput for a sampled trace."""
     _require_greedy(trace)
     return [t for t, accepted in enumerate(trace.acceptance[:, 0].tolist()) if not accepted]
 
 
-def oracle_lengths(trace: Trace, maximum: int | None = None) -> list[int]:
+def oracle_lengths(trace: RecordedText, maximum: int | None = None) -> list[int]:
     """For each position, how many drafted tokens the target would accept there, at most ``maximum``, and never the
     text's last one, which the target's own pass gives. Raises BadInput for a sampled trace."""
     wrong, run, lengths = set(disagreements(trace)), -1, []
@@ -46,7 +46,7 @@ def oracle_lengths(trace: Trace, maximum: int | None = None) -> list[int]:
     return lengths[::-1]
 
 
-def oracle(traces: Sequence[Trace], maximum: int | None = None) -> OracleCounts:
+def oracle(traces: Sequence[RecordedText], maximum: int | None = None) -> OracleCounts:
     """The oracle's counts; drafts of at most ``maximum`` tokens (None: as long as they match, as in the theorem).
 
     Raises BadInput for a sampled trace.
@@ -87,8 +87,8 @@ class OracleController(Settled):
 
     name: str = "oracle"
 
-    def __init__(self, traces: Sequence[Trace], maximum: int | None = None) -> None:
-        """``maximum``: tokens of a draft at most (an engine's ``gamma.max``, a trace's depth). Raises BadInput for a
+    def __init__(self, traces: Sequence[RecordedText], maximum: int | None = None) -> None:
+        """``maximum``: tokens of a draft at most (an engine's ``gamma_max``, a trace's depth). Raises BadInput for a
         sampled trace."""
         self._waiting = iter([oracle_lengths(trace, maximum) for trace in traces])
 
@@ -106,6 +106,6 @@ class OracleController(Settled):
         return [row.gamma for row in rows]
 
 
-def _require_greedy(trace: Trace) -> None:
+def _require_greedy(trace: RecordedText) -> None:
     if not trace.greedy:
         raise BadInput(reason=f"An oracle knows greedy texts only; {trace.data_set} has one of {trace.temperature}.")

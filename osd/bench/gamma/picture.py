@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from osd.bench.contenders import ASSISTED
-from osd.bench.gamma.plan import ALONE, ORACLE, Entrant, Plan
+from osd.bench.gamma.plan import ALONE, ORACLE, Entrant, GammaPlan
 from osd.bench.gamma.scene import Scene
 from osd.bench.harness.picture import BLUE, COLOURS, FAINT, GREY, INK, MARKS, ORANGE, dress, make_panels
 
@@ -24,7 +24,7 @@ OTHERS = {"target alone": ALONE, "oracle": ORACLE} | {
 }
 
 
-def draw_throughput(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
+def draw_throughput(scenes: Mapping[str, Scene], plan: GammaPlan) -> Figure:
     """GammaTune's Figure 1: a panel a data set, a bar a contender, tokens a second.
 
     A controller's bar is its mean over the initial gammas, with a standard deviation to either side and dots at the
@@ -45,7 +45,7 @@ def draw_throughput(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
     return figure
 
 
-def _bars(axes: Axes, scene: Scene, plan: Plan, others: Mapping[str, Entrant]) -> None:
+def _bars(axes: Axes, scene: Scene, plan: GammaPlan, others: Mapping[str, Entrant]) -> None:
     names = [*plan.controllers, *others]
     for place, name in enumerate(reversed(names)):
         if name in others:
@@ -97,7 +97,7 @@ def _bar(axes: Axes, place: int, bar: tuple[float, float, float, float, float] |
     axes.plot([least, most], [place, place], ls="", marker="o", ms=2.6, color=INK)
 
 
-def draw_rates(scenes: Mapping[str, Scene], plan: Plan) -> Figure:
+def draw_rates(scenes: Mapping[str, Scene], plan: GammaPlan) -> Figure:
     """SpecDec++'s Figure 3: discarded against verified, the fixed gammas as a line; grey lines join equal times.
 
     The frame is that of the controllers; fixed gammas that discard more lie above it.
@@ -136,7 +136,7 @@ def _rates(scene: Scene, entrant: Entrant) -> tuple[float, float]:
     return (math.nan if verified is None else verified), (math.nan if discarded is None else discarded)
 
 
-def _frame(axes: Axes, scene: Scene, plan: Plan) -> None:
+def _frame(axes: Axes, scene: Scene, plan: GammaPlan) -> None:
     """Show where the controllers are: a fixed gamma of 24 discards so much that they would lie on one line."""
     best = Entrant("rule", "fixed", scene.best_fixed_gamma or plan.initial)
     points = [_rates(scene, each) for each in [best, *(Entrant("rule", name, plan.initial) for name in plan.adaptive)]]

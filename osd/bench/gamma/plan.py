@@ -1,8 +1,8 @@
 """What ``osd bench gamma`` measures, and in which order.
 
-A :class:`Setting` is a data set at one temperature and batch size. Inside it :class:`Entrant` after entrant decodes
-the same few prompts, A B C …, then all of them the next few, B C … A: a turn. So whatever else the machine does falls
-on all alike, and a turn's prompts are the same for all.
+A :class:`GammaSetting` is a data set at one temperature and batch size. Inside it :class:`Entrant` after entrant
+decodes the same few prompts, A B C …, then all of them the next few in another order: a turn. So whatever else the
+machine does falls on all alike, and a turn's prompts are the same for all.
 
 The first setting of a data set (first temperature, first batch size) is the main one: it has all turns, transformers'
 assisted modes, and the sweep over initial gammas. The others, the sweep and the mix take half as many turns.
@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from osd.bench.contenders import ASSISTED
-from osd.gamma import RULES
+from osd.bench.harness.prompts import listed, numbers
+from osd.bench.harness.turns import shifted
 from osd.gamma.factory import CONTROLLERS
 from storage.errors import BadSetting
 from storage.settings import Settings
@@ -29,7 +30,7 @@ Draft = Literal["given", "random"]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class GammaSetting:
     """Where contenders meet. Only figures of one setting are compared with each other."""
 
     data_set: str
@@ -67,18 +68,21 @@ ORACLE = Entrant("oracle", "oracle")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class GammaJob:
     """One measurement: an entrant decodes the prompts of one turn."""
 
-    setting: Setting
+    setting: GammaSetting
     entrant: Entrant
     turn: int
     part: int = 0
     """Which stretch of the turn; only the mix has several."""
 
+    def __str__(self) -> str:
+        return f"{self.setting}, {self.entrant}"
+
 
 @dataclass(frozen=True)
-class Plan:
+class GammaPlan:
     """Everything that decides what is measured. Kept in the run's folder, where a later run must find the same."""
 
     target: str
@@ -102,42 +106,42 @@ class Plan:
     """Requests after which the mix changes its domain; 0: no mix."""
     random_draft: bool = False
 
-    def main(self, data_set: str) -> Setting:
+    def main(self, data_set: str) -> GammaSetting:
         """The main setting of a data set."""
-        return Setting(data_set, self.temperatures[0], self.batches[0])
+        return GammaSetting(data_set, self.temperatures[0], self.batches[0])
 
     @property
     def fewer_turns(self) -> int:
         """Turns of whatever is not the main setting."""
         return max(1, self.turns // 2)
 
-    def is_main(self, setting: Setting) -> bool:
+    def is_main(self, setting: GammaSetting) -> bool:
         """Whether it is some data set's main setting."""
         return setting.data_set in self.data_sets and setting == self.main(setting.data_set)
 
-    def turns_of(self, setting: Setting) -> int:
+    def turns_of(self, setting: GammaSetting) -> int:
         """Turns that a setting takes; the mix is one long one."""
         if setting.data_set == MIX:
             return 1
         return self.turns if self.is_main(setting) or setting.data_set == ALL else self.fewer_turns
 
-    def size(self, setting: Setting) -> int:
+    def size(self, setting: GammaSetting) -> int:
         """Prompts of one job."""
         return self.mix if setting.data_set == MIX else max(self.count, setting.batch)
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[GammaSetting]:
         """Every setting, the main ones first."""
         cells = [(t, b) for t in self.temperatures for b in self.batches]
-        found = [Setting(name, *cell) for cell in cells for name in self.data_sets]
+        found = [GammaSetting(name, *cell) for cell in cells for name in self.data_sets]
         if self.mix:
             found.append(self.main(MIX))
         if self.random_draft:
             warm, batches = self.temperatures[0], sorted({*self.batches, LARGE_BATCH})
-            found += [Setting(ALL, warm, batch, "random") for batch in batches]
-            found.append(Setting(ALL, warm, LARGE_BATCH))
+            found += [GammaSetting(ALL, warm, batch, "random") for batch in batches]
+            found.append(GammaSetting(ALL, warm, LARGE_BATCH))
         return found
 
-    def entrants(self, setting: Setting, turn: int) -> list[Entrant]:
+    def entrants(self, setting: GammaSetting, turn: int) -> list[Entrant]:
         """Who decodes in a turn of this setting, in order; nobody when it has fewer turns."""
         if turn >= self.turns_of(setting):
             return []
@@ -154,7 +158,7 @@ class Plan:
             found += [Entrant("rule", name, g) for name in self.adaptive for g in self.gammas if g != self.initial]
         return found
 
-    def prompts(self, setting: Setting, turn: int, part: int = 0) -> list[tuple[str, int]]:
+    def prompts(self, setting: GammaSetting, turn: int, part: int = 0) -> list[tuple[str, int]]:
         """What a turn decodes: data sets, and numbers of prompts within them."""
         size, names = self.size(setting), self.data_sets
         numbers = range(turn * size, (turn + 1) * size)
@@ -163,7 +167,7 @@ class Plan:
         name = names[part] if setting.data_set == MIX else setting.data_set
         return [(name, i) for i in numbers]
 
-    def warm_prompts(self, setting: Setting) -> list[tuple[str, int]]:
+    def warm_prompts(self, setting: GammaSetting) -> list[tuple[str, int]]:
         """A batch of prompts that no turn decodes."""
         return self.prompts(setting, self.turns_of(setting))[: setting.batch]
 
@@ -177,18 +181,16 @@ class Plan:
         """The controllers that are not a fixed gamma."""
         return tuple(name for name in self.controllers if name != "fixed")
 
-    def jobs(self) -> Iterator[Job]:
-        """All of it in order: turn by turn, setting by setting, A B C, in the next turn B C A: for prompts of lengths
+    def jobs(self) -> Iterator[GammaJob]:
+        """All of it in order: turn by turn, setting by setting, entrants in shifted order: for prompts of lengths
         that are new to the process kernels are made, and that is a tenth or two of what the first one takes."""
         for turn in range(self.turns):
             for setting in self.settings():
-                entrants = self.entrants(setting, turn)
-                first = turn % max(1, len(entrants))
-                entrants = entrants[first:] + entrants[:first]
+                entrants = shifted(self.entrants(setting, turn), turn)
                 for part in range(len(self.data_sets) if setting.data_set == MIX else 1):
-                    yield from (Job(setting, entrant, turn, part) for entrant in entrants)
+                    yield from (GammaJob(setting, entrant, turn, part) for entrant in entrants)
 
-    def work(self, job: Job) -> float:
+    def work(self, job: GammaJob) -> float:
         """Roughly how long a job takes, beside others: passes over the target, wider ones longer."""
         batch = job.setting.batch
         slower = 2.5 if job.entrant.kind == "assisted" else 1.3 if job.setting.temperature else 1.0
@@ -199,16 +201,31 @@ class Plan:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
-def choose_controllers(asked: str) -> tuple[str, ...]:
-    """``all``, or names between commas. Raises BadSetting for one that there is not."""
-    if asked.strip() == "all":
+def asked_plan(
+    serve: ServeSettings, controllers: Sequence[str], gammas: Sequence[str], temperatures: Sequence[str],
+    batches: Sequence[str], **sizes: Any,
+) -> GammaPlan:  # fmt: skip
+    """Return the plan that a command line asks for, still without a pair and data sets. Raises BadSetting."""
+    swept = numbers(gammas, "--initial-gammas", int, 1)
+    return GammaPlan(
+        target="", draft="", data_sets=(), prompts_digest="", controllers=choose_controllers(controllers),
+        initial=choose_initial(swept, serve.gamma_initial), gammas=swept,
+        temperatures=numbers(temperatures, "--temperatures", float, 0.0),
+        batches=numbers(batches, "--batch-sizes", int, 1),
+        head=str(serve.gamma_head) if serve.gamma_head else None, **sizes,
+    )  # fmt: skip
+
+
+def choose_controllers(asked: Sequence[str]) -> tuple[str, ...]:
+    """Return ``all``, or the named ones. Raises BadSetting for one that there is not."""
+    names = listed(asked)
+    if names == ["all"]:
         return tuple(CONTROLLERS)
-    names = [name.strip() for name in asked.split(",") if name.strip()]
-    unknown = [name for name in names if name not in RULES.names]
+    unknown = [name for name in names if name not in CONTROLLERS]
     if unknown or not names:
-        reason = f"there is no controller named {(unknown or [asked])[0]!r}; known: all, {', '.join(RULES.names)}"
+        reason = f"there is no controller named {[*unknown, *asked, ''][0]!r}; known: all, {', '.join(CONTROLLERS)}"
         raise BadSetting(source="option", key="--controllers", reason=reason)
-    return tuple(dict.fromkeys(names))
+    return tuple(names)
 
 
 def choose_initial(gammas: Sequence[int], usual: int) -> int:
@@ -216,7 +233,7 @@ def choose_initial(gammas: Sequence[int], usual: int) -> int:
     return min(gammas, key=lambda gamma: abs(gamma - usual))
 
 
-def engine_settings(settings: Settings, plan: Plan, batch: int, length: int) -> Settings:
+def serve_settings(serve: ServeSettings, plan: GammaPlan, batch: int, length: int) -> ServeSettings:
     """An engine's settings: room for every gamma of the plan and for texts of ``length`` tokens."""
     largest = max(settings.gamma.max, *plan.gammas)
     serve = {"max_batch": batch, "max_length": length}

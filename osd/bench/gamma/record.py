@@ -13,7 +13,7 @@ from torch import nn
 
 from osd.bench.contenders import Tokens
 from osd.bench.gamma.chains import ChainDrawer
-from osd.bench.gamma.rounds import Recording, Trace
+from osd.bench.gamma.rounds import RecordedText, Recording
 from osd.bench.gamma.rounds_file import read_recording, write_recording
 from osd.engine.engine import Engine
 from osd.models.acceptance_head import HeadPass
@@ -76,7 +76,7 @@ def record_traces(
     batch: int = 8,
     rows: int = 32,
     report: Report = lambda done, total, name: None,
-) -> list[Trace]:
+) -> list[RecordedText]:
     """Decode the prompts with the target alone, ``batch`` together, and draft a chain of ``depth`` tokens at every
     position, ``rows`` chains together. ``seed``: of sampled texts and chains. Raises BadRequest for a prompt that
     cannot be served."""
@@ -90,7 +90,7 @@ def record_traces(
         chains = drawer.chains(prompt, text, beyond)._asdict()
         end = min(pair.limit, len(prompt) + new_tokens) - len(prompt)
         read, said = np.array(prompt, np.int32), np.array(text, np.int32)
-        traces.append(Trace(data_set, temperature, end, read, said, **chains))
+        traces.append(RecordedText(data_set, temperature, end, read, said, **chains))
         report(len(traces), len(prompts), data_set)
     return traces
 
@@ -114,7 +114,7 @@ def _kept(path: Path, wanted: Recording) -> Recording:
     return found
 
 
-def _holds(path: Path, traces: tuple[Trace, ...], prompts: Sequence[Tokens]) -> bool:
+def _holds(path: Path, traces: tuple[RecordedText, ...], prompts: Sequence[Tokens]) -> bool:
     if traces and [tuple(trace.prompt.tolist()) for trace in traces] != [tuple(prompt) for prompt in prompts]:
         reason = f"holds {traces[0].data_set} with other prompts; remove it or give another path"
         raise BadBenchFile(path=path, reason=reason)

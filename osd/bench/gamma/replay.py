@@ -8,12 +8,11 @@ from itertools import islice
 from typing import Any
 
 from osd.bench.gamma.costs import CostTable
-from osd.bench.gamma.measured import Measured
+from osd.bench.gamma.measured import GammaMeasured
 from osd.bench.gamma.oracle import OracleController
-from osd.bench.gamma.plan import MIX, ORACLE, Entrant, Job, Plan, Setting, engine_settings
-from osd.bench.gamma.rounds import Recording, Trace
+from osd.bench.gamma.plan import MIX, ORACLE, Entrant, GammaJob, GammaPlan, GammaSetting, serve_settings
+from osd.bench.gamma.rounds import RecordedText, Recording
 from osd.bench.gamma.simulate import Make, Simulated, Simulator
-from osd.gamma.base import Observation
 from osd.gamma.factory import make_controller
 from storage.errors import OsdError
 from storage.settings import GammaSettings, Settings
@@ -26,15 +25,15 @@ MAXIMA = (4, 5, 6, 7, 8, 12, 20)
 class Replay:
     """Jobs of a plan, simulated. A data set's turn is all its traces."""
 
-    def __init__(self, recording: Recording, table: CostTable, settings: Settings, plan: Plan) -> None:
+    def __init__(self, recording: Recording, table: CostTable, serve: ServeSettings, plan: GammaPlan) -> None:
         self.recording, self.table, self.plan = recording, table, plan
         self._given = settings
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[GammaJob]:
         """Those that can be replayed: transformers' modes cannot, a text has one turn, and there is one draft."""
         for setting in self.plan.settings():
             entrants = self.plan.entrants(setting, 0)
-            yield from (Job(setting, entrant, 0) for entrant in entrants if entrant.kind != "assisted")
+            yield from (GammaJob(setting, entrant, 0) for entrant in entrants if entrant.kind != "assisted")
 
     def unable(self) -> dict[str, OsdError]:
         """Controllers that cannot be replayed, and why: each is tried on one trace."""
@@ -47,21 +46,21 @@ class Replay:
                 found[name] = error
         return found
 
-    def measure(self, job: Job) -> Measured:
+    def measure(self, job: GammaJob) -> GammaMeasured:
         """Simulate a job."""
         return as_measured(job, self.simulate(job.setting, job.entrant, self.traces(job.setting)))
 
-    def traces(self, setting: Setting) -> list[Trace]:
+    def traces(self, setting: GammaSetting) -> list[RecordedText]:
         """A setting's traces in the order in which they are served."""
         if setting.data_set != MIX:
             return list(self.recording.of(setting.data_set, setting.temperature))
         kept = [iter(self.recording.of(name, setting.temperature)) for name in self.plan.data_sets]
-        mixed: list[Trace] = []
+        mixed: list[RecordedText] = []
         while stretch := [trace for some in kept for trace in islice(some, self.plan.mix)]:
             mixed += stretch
         return mixed
 
-    def simulate(self, setting: Setting, entrant: Entrant, traces: Sequence[Trace]) -> Simulated:
+    def simulate(self, setting: GammaSetting, entrant: Entrant, traces: Sequence[RecordedText]) -> Simulated:
         """Replay the traces under a new controller."""
 
         settings = self._settings(setting, initial=entrant.gamma)
@@ -69,11 +68,6 @@ class Replay:
         if entrant == ORACLE:
             make = _oracle_maker(traces, settings.max)
         return Simulator(make, self.table, batch=setting.batch).run(traces)
-
-    def rounds(self, setting: Setting, entrant: Entrant) -> list[Observation]:
-        """How an entrant goes through a setting's first trace, once it has been through all of them."""
-        traces = self.traces(setting)
-        return self.simulate(setting, entrant, [*traces, traces[0]]).by_request[-1]
 
     @property
     def maxima(self) -> list[int]:
@@ -94,21 +88,20 @@ class Replay:
                 report()
         return found
 
-    def _settings(self, setting: Setting, **changes: Any) -> GammaSettings:
-        """The engine's, for chains as deep as those recorded, with these changes."""
-        settings = engine_settings(self._given, self.plan, setting.batch, self._given.serve.max_length)
-        return settings.changed(gamma={"max": min(settings.gamma.max, self.recording.depth), **changes}).gamma
+    def _settings(self, setting: GammaSetting) -> ServeSettings:
+        serve = serve_settings(self._serve, self.plan, setting.batch, self._serve.max_length)
+        return serve.model_copy(update={"gamma_max": min(serve.gamma_max, self.recording.depth)})
 
 
 def _maker(gamma: GammaSettings, name: str) -> Make:
     return lambda costs: make_controller(gamma, costs, name)
 
 
-def _oracle_maker(traces: Sequence[Trace], maximum: int) -> Make:
+def _oracle_maker(traces: Sequence[RecordedText], maximum: int) -> Make:
     return lambda costs: OracleController(traces, maximum)
 
 
-def plan_of(recording: Recording, plan: Plan) -> Plan:
+def plan_of(recording: Recording, plan: GammaPlan) -> GammaPlan:
     """The part of a plan that a recording can show: its data sets and temperatures, gammas as deep as its chains."""
     data_sets = tuple(dict.fromkeys(trace.data_set for trace in recording.traces))
     warm = {trace.temperature for trace in recording.traces}
@@ -127,10 +120,10 @@ def plan_of(recording: Recording, plan: Plan) -> Plan:
     )
 
 
-def as_measured(job: Job, seen: Simulated) -> Measured:
+def as_measured(job: GammaJob, seen: Simulated) -> GammaMeasured:
     """A replay as a measurement: its time is the table's, its decisions' is real."""
     clock_ms = seen.draft_ms + seen.verify_ms
-    return Measured(
+    return GammaMeasured(
         job,
         tokens=seen.emitted,
         seconds=clock_ms / 1000,

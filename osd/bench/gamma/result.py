@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,10 +10,11 @@ from statistics import geometric_mean
 from typing import Any
 
 from osd.bench.contenders import ASSISTED
-from osd.bench.gamma.measured import Measured
-from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, Plan, Setting
+from osd.bench.gamma.measured import GammaMeasured
+from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, GammaPlan, GammaSetting
 from osd.bench.gamma.scene import Figures, Scene
 from osd.bench.gamma.told import told
+from osd.bench.harness.report import plain
 
 DEFINITIONS = {
     "throughput": "tokens a second: the median over turns, each turn's rates divided by the geometric mean of that "
@@ -50,16 +50,26 @@ RATIOS = (
     "oracle_fraction",
     "mean_over_initial_gamma",
 )
+HEADINGS = {
+    "vs_best_fixed": "÷ best fixed",
+    "vs_target_alone": "÷ target alone",
+    "vs_best_assisted": "÷ best assisted",
+    "oracle_fraction": "of the oracle",
+    "discard_rate": "discarded",
+    "verification_rate": "verified",
+    "spread_over_initial_gamma": "spread",
+    "decision_us": "µs",
+}
 
 
 class Results:
     """All measurements of a plan."""
 
-    def __init__(self, plan: Plan, measured: Iterable[Measured]) -> None:
+    def __init__(self, plan: GammaPlan, measured: Iterable[GammaMeasured]) -> None:
         self.plan = plan
         self.more: dict[str, Any] = {}
         """What else bench.json should hold."""
-        by_setting: dict[Setting, list[Measured]] = defaultdict(list)
+        by_setting: dict[GammaSetting, list[GammaMeasured]] = defaultdict(list)
         for each in measured:
             by_setting[each.job.setting].append(each)
         self.clock = {setting: Scene(setting, plan, some) for setting, some in by_setting.items()}
@@ -72,29 +82,47 @@ class Results:
         names = [*self.plan.data_sets, MIX]
         return {name: self.scenes[self.plan.main(name)] for name in names if self.plan.main(name) in self.scenes}
 
-    def last_line(self) -> dict[str, Any]:
-        """What the command prints last: figures of the main setting, per data set and overall."""
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of the main setting, per data set and overall."""
         sets = {name: self._data_set(name) for name in self.main}
         own = [sets[name] for name in self.plan.data_sets if name in sets]
         checked, differing = self.lossless()
         never_slower = self.never_slower()
-        line: dict[str, Any] = rounded(
-            {
-                "overall": self._overall(own),
-                "data_sets": sets,
-                **({"never_slower": never_slower} if never_slower else {}),
-                "texts_compared": checked,
-                "texts_differing": differing,
-            }
-        )
-        return line
+        return {
+            "overall": self._overall(own),
+            "data_sets": sets,
+            **({"never_slower": never_slower} if never_slower else {}),
+            "texts_compared": checked,
+            "texts_differing": differing,
+        }
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """Return throughput by data set, analytic's sensitivity where it was simulated, and the figures overall."""
+        found, first = self.figures(), self.plan.main("")
+        sets, overall = found["data_sets"], found["overall"]
+        kinds = [(kind, name) for kind in ("controllers", "references") for name in overall[kind]]
+        speeds = [
+            {"": name} | {each: sets[each][kind].get(name, {}).get("throughput") for each in sets}
+            for kind, name in kinds
+        ]
+        changed = [
+            {"data set": name, "h": h} | {f"γ_max {most}": rate for most, rate in rates.items()}
+            for name, by_history in self.more.get("sensitivity", {}).items()
+            for h, rates in by_history.items()
+        ]
+        shares = [
+            {"": name} | {heading: figures.get(key) for key, heading in HEADINGS.items()}
+            for name, figures in overall["controllers"].items()
+        ]
+        title = f"Tokens a second, T={first.temperature:g}, batch {first.batch}, initial γ {self.plan.initial}"
+        simulated = "analytic, simulated: tokens a second by history length h and gamma_max"
+        return {title: speeds, simulated: changed, "Overall": shares}
 
     def summary(self) -> dict[str, Any]:
         """Everything, for bench.json."""
         settings = {str(setting): self._setting(scene) for setting, scene in self.scenes.items()}
-        facts: dict[str, Any] = {"plan": self.plan.facts(), **self.last_line(), "settings": rounded(settings)}
-        facts.update(rounded(self.more), definitions=DEFINITIONS)
-        return facts
+        facts = {"plan": self.plan.facts(), **self.figures(), "settings": settings, **self.more}
+        return {**plain(facts), "definitions": DEFINITIONS}
 
     def best_fixed(self, data_set: str) -> dict[str, int | None]:
         """By temperature and batch size."""
@@ -205,12 +233,3 @@ def average(values: Sequence[float | None], *, geometric: bool = False) -> float
     if not known:
         return None
     return geometric_mean(known) if geometric else statistics.mean(known)
-
-
-def rounded(value: Any) -> Any:
-    """Numbers as people can read them: four digits after the point at most."""
-    if isinstance(value, Mapping):
-        return {key: rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(inner) for inner in value]
-    return (round(value, 4) if math.isfinite(value) else None) if isinstance(value, float) else value

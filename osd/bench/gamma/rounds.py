@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trace:
+class RecordedText:
     """One request: its output of n tokens, and at each position the chain of G tokens drafted from there."""
 
     data_set: str
@@ -87,9 +87,9 @@ class Recording:
     new_tokens: int
     """Tokens of an output at most."""
     seed: int
-    traces: tuple[Trace, ...] = ()
+    traces: tuple[RecordedText, ...] = ()
 
-    def of(self, data_set: str, temperature: float) -> tuple[Trace, ...]:
+    def of(self, data_set: str, temperature: float) -> tuple[RecordedText, ...]:
         """The traces of one data set at one temperature, in the order of its prompts."""
         return tuple(t for t in self.traces if t.data_set == data_set and t.temperature == temperature)
 

@@ -1,7 +1,7 @@
 """The format of a file of traces: one Parquet file (zstd), one row a trace.
 
 ============================  ==================  ====================================================
-column                        type                meaning (see :class:`osd.bench.gamma.rounds.Trace`)
+column                        type                meaning (see :class:`osd.bench.gamma.rounds.RecordedText`)
 ============================  ==================  ====================================================
 data_set                      string
 temperature                   double
@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from osd.bench.gamma.rounds import Recording, Trace
+from osd.bench.gamma.rounds import RecordedText, Recording
 from storage.errors import BadBenchFile
 from storage.files.files import Aside
 
@@ -106,7 +106,7 @@ def _about(path: Path, schema: Any) -> dict[str, Any]:
     return about
 
 
-def _trace(path: Path, number: int, row: dict[str, Any], depth: int) -> Trace:
+def _trace(path: Path, number: int, row: dict[str, Any], depth: int) -> RecordedText:
     """One row; what does not fit together is damage that no checksum sees."""
     n = len(row["text"])
     for name in _CHAINS:
@@ -116,4 +116,4 @@ def _trace(path: Path, number: int, row: dict[str, Any], depth: int) -> Trace:
         if chain is None or len(chain) != n * depth or (name != "drafted" and not np.all((chain >= 0) & (chain <= 1))):
             raise BadBenchFile(path=path, reason=f"{name} of trace {number} is not {n} chains of {depth} tokens")
         row[name] = chain.reshape(n, depth)
-    return Trace(**row)
+    return RecordedText(**row)

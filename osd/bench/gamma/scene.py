@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from osd.bench.contenders import ASSISTED
-from osd.bench.gamma.measured import Measured
-from osd.bench.gamma.plan import ALONE, ORACLE, Entrant, Plan, Setting
+from osd.bench.gamma.measured import GammaMeasured
+from osd.bench.gamma.plan import ALONE, ORACLE, Entrant, GammaPlan, GammaSetting
 from osd.bench.gamma.time_model import TimeModel, discard_rate, fit_time_model, verification_rate
 from osd.bench.gamma.told import draft_passes
 from storage.errors import BadInput
@@ -31,9 +31,9 @@ class Speed:
 class Scene:
     """The measurements of one setting."""
 
-    def __init__(self, setting: Setting, plan: Plan, measured: Iterable[Measured]) -> None:
+    def __init__(self, setting: GammaSetting, plan: GammaPlan, measured: Iterable[GammaMeasured]) -> None:
         self.setting, self.plan = setting, plan
-        self.of: dict[Entrant, list[Measured]] = defaultdict(list)
+        self.of: dict[Entrant, list[GammaMeasured]] = defaultdict(list)
         for each in measured:
             self.of[each.job.entrant].append(each)
 
@@ -136,7 +136,7 @@ class Scene:
         }
 
 
-def _fitted(measured: Iterable[Measured]) -> TimeModel | None:
+def _fitted(measured: Iterable[GammaMeasured]) -> TimeModel | None:
     """None with too few texts, or without drafts."""
     points = [point for each in measured for point in _points(each)]
     drafts, rounds, times = [drafts for drafts, _, _ in points], [n for _, n, _ in points], [ms for _, _, ms in points]
@@ -146,7 +146,7 @@ def _fitted(measured: Iterable[Measured]) -> TimeModel | None:
         return None
 
 
-def _points(each: Measured) -> list[tuple[int, int, float]]:
+def _points(each: GammaMeasured) -> list[tuple[int, int, float]]:
     """Draft passes, target passes and milliseconds of each text; of all in one where they were not told apart."""
     if not each.texts_ms:
         return [(each.draft_passes, each.target_passes, each.clock_ms)] if each.clock_ms else []

@@ -21,7 +21,7 @@ from functools import cache, partial
 from typing import Any
 
 from osd.bench.gamma.costs import CostTable
-from osd.bench.gamma.rounds import Trace
+from osd.bench.gamma.rounds import RecordedText
 from osd.bench.gamma.time_model import discard_rate, verification_rate
 from osd.gamma.base import CostModel, GammaController, Observation, Signal
 from osd.gamma.goodput.contexts import Peak
@@ -86,7 +86,7 @@ class Simulated:
 class _Row:
     """One trace while it is replayed; what Pace needs of a row."""
 
-    def __init__(self, index: int, trace: Trace, controller: GammaController, seed: int) -> None:
+    def __init__(self, index: int, trace: RecordedText, controller: GammaController, seed: int) -> None:
         self.index, self.trace = index, trace
         self.controller, self.gamma_state = controller, controller.start()
         self.position = 0
@@ -124,7 +124,7 @@ class _Row:
         return self.position == len(self._text)
 
 
-def _signals(trace: Trace, signal: Signal) -> Sequence[Sequence[Any]]:
+def _signals(trace: RecordedText, signal: Signal) -> Sequence[Sequence[Any]]:
     """(n, G) by position and draft pass."""
     if signal == "none":
         return []
@@ -137,7 +137,7 @@ def _signals(trace: Trace, signal: Signal) -> Sequence[Sequence[Any]]:
     return values
 
 
-def _echoed(trace: Trace) -> list[list[Peak]]:
+def _echoed(trace: RecordedText) -> list[list[Peak]]:
     """Peaks, and whether the text up to each position said the chain's tokens before; where those were drawn, they
     stand for the likeliest ones, which were not recorded."""
     repeats, text = RepeatedNgrams(), trace.prompt.tolist()
@@ -170,7 +170,7 @@ class Simulator:
         self._rows: list[_Row] = []
         self._result = Simulated()
 
-    def run(self, traces: Sequence[Trace]) -> Simulated:
+    def run(self, traces: Sequence[RecordedText]) -> Simulated:
         """Serve the traces in order, at most ``batch`` at a time. Raises BadInput when the controller asks for a signal
         that was not recorded, or for more tokens than a chain has."""
         self._rows = []
@@ -261,7 +261,7 @@ class Simulator:
 
 
 def simulate(
-    traces: Sequence[Trace], make: Make, table: CostTable, *, batch: int = 1, noise: float = 0.0, seed: int = 0
+    traces: Sequence[RecordedText], make: Make, table: CostTable, *, batch: int = 1, noise: float = 0.0, seed: int = 0
 ) -> Simulated:
     """One replay by a fresh controller. Raises as :meth:`Simulator.run`."""
     return Simulator(make, table, batch=batch, noise=noise, seed=seed).run(traces)

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from osd.bench.gamma.measured import Measured
+from osd.bench.gamma.measured import GammaMeasured
 
 KNOWN = 5
 """Rounds of a kind whose median is believed; rarer kinds are read off the plane through those that are."""
@@ -25,7 +25,7 @@ Usual = Mapping[str, float]
 """Milliseconds of a round, by kind: rows, draft passes, tokens verified, tokens that the drafter read first."""
 
 
-def told(measured: Sequence[Measured]) -> list[Measured]:
+def told(measured: Sequence[GammaMeasured]) -> list[GammaMeasured]:
     """The measurements of one setting with other ``seconds`` and ``clock_ms``; as they are where no rounds were
     timed."""
     ours = [each for each in measured if each.took_ms]
@@ -38,11 +38,11 @@ def told(measured: Sequence[Measured]) -> list[Measured]:
     return [found.get(each.job) or replace(each, seconds=each.seconds * pace[_turn(each)]) for each in measured]
 
 
-def _turn(each: Measured) -> tuple[int, int]:
+def _turn(each: GammaMeasured) -> tuple[int, int]:
     return each.job.turn, each.job.part
 
 
-def _by_turn(values: Iterable[tuple[Measured, float]]) -> dict[tuple[int, int], float]:
+def _by_turn(values: Iterable[tuple[GammaMeasured, float]]) -> dict[tuple[int, int], float]:
     """The median of each turn."""
     found: dict[tuple[int, int], list[float]] = defaultdict(list)
     for each, value in values:
@@ -50,7 +50,7 @@ def _by_turn(values: Iterable[tuple[Measured, float]]) -> dict[tuple[int, int], 
     return {turn: statistics.median(some) for turn, some in found.items()}
 
 
-def usual_ms(ours: Sequence[Measured]) -> Usual:
+def usual_ms(ours: Sequence[GammaMeasured]) -> Usual:
     """What a round of each kind usually takes. Reading adds the same for each token, whatever else the round is: which
     late drafts a run happens to have hardly ever comes twice."""
     timed: dict[str, list[float]] = defaultdict(list)
@@ -100,22 +100,22 @@ def _numbers(kind: str) -> list[float]:
     return [1.0, float(numbers[1] > 0), *numbers]
 
 
-def _rounds_ms(each: Measured, usual: Usual) -> float:
+def _rounds_ms(each: GammaMeasured, usual: Usual) -> float:
     later = sum(len(took) * usual[kind] for kind, took in each.took_ms.items())
     return later + _first_ms(each, usual)
 
 
-def _first_ms(each: Measured, usual: Usual) -> float:
+def _first_ms(each: GammaMeasured, usual: Usual) -> float:
     return sum(count * usual[kind] for kind, count in each.first.items())
 
 
-def _outside(each: Measured, usual: Usual) -> float:
+def _outside(each: GammaMeasured, usual: Usual) -> float:
     """Seconds that were no round's; none where a request's first rounds were faster than usual."""
     rounds = sum(map(sum, each.took_ms.values())) + _first_ms(each, usual)
     return max(0.0, each.seconds - rounds / 1e3 - each.decision_ns / 1e9)
 
 
-def _told(each: Measured, usual: Usual, outside: float) -> Measured:
+def _told(each: GammaMeasured, usual: Usual, outside: float) -> GammaMeasured:
     rounds = _rounds_ms(each, usual) + each.decision_ns / 1e6
     texts = [sum(count * usual[kind] for kind, count in text.items()) for text in each.texts]
     return replace(each, seconds=outside + rounds / 1e3, clock_ms=rounds, texts_ms=texts)

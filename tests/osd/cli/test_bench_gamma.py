@@ -23,10 +23,11 @@ def test_a_run_and_its_replay(osd, asked, tmp_path):
     done = osd("bench", "gamma", *SMALL, "--prompts", asked, "--out", tmp_path / "run", "--json")
     assert done.exit_code == 0, done.stderr
     line = json.loads(done.stdout.splitlines()[-1])
-    assert set(line["data_sets"]) == {"questions"} and line["texts_differing"] == 0
-    assert set(line["overall"]["controllers"]) == {"fixed", "analytic"}
-    assert line["overall"]["controllers"]["analytic"]["vs_best_assisted"] > 0
-    again = osd("bench", "gamma", *SMALL, asked, "--out", tmp_path / "run", "--json")
+    figures = line["figures"]
+    assert set(figures["data_sets"]) == {"questions"} and figures["texts_differing"] == 0
+    assert set(figures["overall"]["controllers"]) == {"fixed", "analytic"}
+    assert figures["overall"]["controllers"]["analytic"]["vs_best_assisted"] > 0
+    again = osd("bench", "gamma", *SMALL, "--prompts", asked, "--out", tmp_path / "run", "--json")
     assert again.exit_code == 0 and json.loads(again.stdout.splitlines()[-1]) == line  # nothing was left to measure
 
     recorded, costs = tmp_path / "run" / "rounds.parquet", tmp_path / "run" / "costs.json"
@@ -37,7 +38,7 @@ def test_a_run_and_its_replay(osd, asked, tmp_path):
     assert "specdecpp is left out" in replayed.stderr
     assert "γ_max 8" in replayed.stdout and "of the oracle" in replayed.stdout
     simulated = json.loads(replayed.stdout.splitlines()[-1])
-    assert {"goodput", "analytic", "fsm"} & set(simulated["overall"]["controllers"])
+    assert {"goodput", "analytic", "fsm"} & set(simulated["figures"]["overall"]["controllers"])
     for costs in ("a100-c008", "h200-llama3"):
         elsewhere = osd(
             "bench", "gamma", "--simulate", recorded, "--costs", costs, "--controllers", "analytic", "--json"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from osd.bench.gamma.costs import Cells, CostTable, Piece, Pieces, costs_of_engine, load_costs, save_costs
+from osd.bench.gamma.costs import CostCells, CostTable, Piece, Pieces, costs_of_engine, load_costs, save_costs
 from osd.bench.gamma.profiles import PROFILES, find_costs
 from osd.gamma.base import CostModel
 from storage.errors import BadBenchFile, BadInput
@@ -21,7 +21,7 @@ GOOD: dict[str, Any] = {
 
 
 def test_cells_are_joined_by_straight_lines() -> None:
-    cells = Cells([(1, 1, 4.0), (1, 5, 8.0), (3, 3, 10.0), (3, 9, 16.0)])
+    cells = CostCells([(1, 1, 4.0), (1, 5, 8.0), (3, 3, 10.0), (3, 9, 16.0)])
     assert cells.ms(1, 5) == 8.0
     assert cells.ms(1, 2) == 5.0
     assert cells.ms(1, 9) == 12.0  # on as the last two rise
@@ -31,11 +31,11 @@ def test_cells_are_joined_by_straight_lines() -> None:
 
 
 def test_a_fall_at_the_end_is_not_carried_on() -> None:
-    assert Cells([(1, 1, 4.0), (1, 2, 3.0)]).ms(1, 9) == 3.0
+    assert CostCells([(1, 1, 4.0), (1, 2, 3.0)]).ms(1, 9) == 3.0
 
 
 def test_one_cell_is_the_cost_everywhere() -> None:
-    assert Cells([(2, 2, 3.0)]).ms(7, 50) == 3.0
+    assert CostCells([(2, 2, 3.0)]).ms(7, 50) == 3.0
 
 
 def test_a_roofline_is_the_larger_of_reading_and_computing() -> None:
@@ -44,7 +44,7 @@ def test_a_roofline_is_the_larger_of_reading_and_computing() -> None:
 
 
 def test_a_table_comes_back_from_its_file(tmp_path: Path) -> None:
-    table = CostTable("a", "by hand", Cells([(1, 1, 2.0), (1, 2, 1.5)]), Pieces((Piece(1, 2, 3),)), 0.25)
+    table = CostTable("a", "by hand", CostCells([(1, 1, 2.0), (1, 2, 1.5)]), Pieces((Piece(1, 2, 3),)), 0.25)
     save_costs(tmp_path / "costs.json", table)
     read = load_costs(tmp_path / "costs.json")
     assert (read.name, read.source, read.catch_up_token_ms) == ("a", "by hand", 0.25)

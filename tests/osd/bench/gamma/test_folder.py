@@ -7,54 +7,56 @@ from pathlib import Path
 
 import pytest
 
-from osd.bench.gamma.measured import LOG, Folder, Measured
-from osd.bench.gamma.plan import Job
+from osd.bench.gamma.measured import LOG, GammaMeasured, run_folder
+from osd.bench.gamma.plan import GammaJob
 from osd.bench.harness.folder import PLAN as PLAN_FILE
 from storage.errors import BadSetting
 from tests.osd.bench.gamma.test_plan import PLAN
 
 
-def some() -> list[Measured]:
-    jobs: list[Job] = list(PLAN.jobs())[:3]
-    return [Measured(job, 10 + i, 0.5, rounds=4, drafted=9, accepted=6, clock_ms=1.25) for i, job in enumerate(jobs)]
+def some() -> list[GammaMeasured]:
+    jobs: list[GammaJob] = list(PLAN.jobs())[:3]
+    return [
+        GammaMeasured(job, 10 + i, 0.5, rounds=4, drafted=9, accepted=6, clock_ms=1.25) for i, job in enumerate(jobs)
+    ]
 
 
 def test_measurements_come_back_as_they_were(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "run", PLAN)
+    folder = run_folder(tmp_path / "run", PLAN)
     for each in some():
         folder.add(each)
-    assert Folder(tmp_path / "run", PLAN).finished == some()
+    assert run_folder(tmp_path / "run", PLAN).finished == some()
 
 
 def test_the_half_line_of_a_killed_run_is_cut_off(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, PLAN)
+    folder = run_folder(tmp_path, PLAN)
     for each in some():
         folder.add(each)
     text = (tmp_path / LOG).read_text()
     (tmp_path / LOG).write_text(text[:-20])
-    again = Folder(tmp_path, PLAN)
+    again = run_folder(tmp_path, PLAN)
     assert again.finished == some()[:2]
     again.add(some()[2])
-    assert Folder(tmp_path, PLAN).finished == some()
+    assert run_folder(tmp_path, PLAN).finished == some()
 
 
 def test_another_plan_in_the_folder_is_refused_and_named(tmp_path: Path) -> None:
-    Folder(tmp_path, PLAN)
+    run_folder(tmp_path, PLAN)
     with pytest.raises(BadSetting, match=r"max_tokens is 16 there and 32 now"):
-        Folder(tmp_path, replace(PLAN, max_tokens=32))
+        run_folder(tmp_path, replace(PLAN, max_tokens=32))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null"])
 def test_a_plan_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / PLAN_FILE).write_text(text)
     with pytest.raises(BadSetting, match="holds another run"):
-        Folder(tmp_path, PLAN)
+        run_folder(tmp_path, PLAN)
 
 
 def test_a_line_that_is_no_measurement_is_named(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, PLAN)
+    folder = run_folder(tmp_path, PLAN)
     folder.add(some()[0])
     with (tmp_path / LOG).open("a") as log:
         log.write('{"job": 1}\n')
     with pytest.raises(BadSetting, match="line 2 of"):
-        Folder(tmp_path, PLAN)
+        run_folder(tmp_path, PLAN)

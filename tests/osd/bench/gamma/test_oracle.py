@@ -7,24 +7,24 @@ from functools import cache
 
 import pytest
 
-from osd.bench.gamma.costs import Cells, CostTable
+from osd.bench.gamma.costs import CostCells, CostTable
 from osd.bench.gamma.oracle import OracleController, disagreements, oracle, oracle_lengths
-from osd.bench.gamma.rounds import Trace
+from osd.bench.gamma.rounds import RecordedText
 from osd.bench.gamma.simulate import simulate
 from osd.gamma.base import Observation
 from storage.errors import BadInput
 from tests.support.traces import agreeing_trace, sampled_trace
 
-FREE = CostTable("flat", "", Cells([(1, 1, 1.0)]), Cells([(1, 1, 5.0)]))
+FREE = CostTable("flat", "", CostCells([(1, 1, 1.0)]), CostCells([(1, 1, 5.0)]))
 HAND = [True, True, False, True, False, False, True, True]  # S = {2, 4, 5}
 
 
-def drawn(seed: int, n: int = 40, share: float = 0.7) -> Trace:
+def drawn(seed: int, n: int = 40, share: float = 0.7) -> RecordedText:
     chance = random.Random(seed)
     return agreeing_trace([chance.random() < share for _ in range(n)], depth=n)
 
 
-def cheapest(trace: Trace, draft_ms: float, target_ms: float) -> float:
+def cheapest(trace: RecordedText, draft_ms: float, target_ms: float) -> float:
     """The plain reference: the least milliseconds over every way to size every draft of the text."""
     matches, n = trace.matches().tolist(), trace.length
 

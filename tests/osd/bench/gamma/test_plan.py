@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import pytest
 
-from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, Plan, Setting, choose_controllers, choose_initial
+from osd.bench.gamma.plan import (
+    ALL,
+    ALONE,
+    MIX,
+    ORACLE,
+    Entrant,
+    GammaPlan,
+    GammaSetting,
+    choose_controllers,
+    choose_initial,
+)
 from osd.gamma.factory import CONTROLLERS
 from storage.errors import BadSetting
 
-PLAN = Plan(
+PLAN = GammaPlan(
     target="t", draft="d", data_sets=("sql", "chat"), prompts_digest="", controllers=("fixed", "analytic", "fsm"),
     initial=4, gammas=(1, 4, 8), temperatures=(0.0, 1.0), batches=(1, 8), count=2, max_tokens=16, turns=4,
 )  # fmt: skip
-MAIN = Setting("sql", 0.0, 1)
+MAIN = GammaSetting("sql", 0.0, 1)
 
 
 def test_entrants_take_turns_and_nobody_decodes_twice_in_one() -> None:
@@ -29,12 +39,12 @@ def test_entrants_take_turns_and_nobody_decodes_twice_in_one() -> None:
 def test_another_begins_each_turn() -> None:
     """Who is first reads prompts whose lengths are new, which takes longer."""
     turns = [[job.entrant for job in PLAN.jobs() if (job.setting, job.turn) == (MAIN, turn)] for turn in range(4)]
-    assert [PLAN.entrants(MAIN, turn).index(ring[0]) for turn, ring in enumerate(turns)] == [0, 1, 2, 3]
+    assert all(one[0] != next_[0] for one, next_ in pairwise(turns)) and len({ring[0] for ring in turns}) >= 3
     assert all(sorted(map(str, ring)) == sorted(map(str, PLAN.entrants(MAIN, i))) for i, ring in enumerate(turns))
 
 
 def test_only_the_main_setting_sweeps_initial_gammas_and_has_transformers_modes() -> None:
-    main, other = PLAN.entrants(MAIN, 0), PLAN.entrants(Setting("sql", 0.0, 8), 0)
+    main, other = PLAN.entrants(MAIN, 0), PLAN.entrants(GammaSetting("sql", 0.0, 8), 0)
     fixed = [Entrant("rule", "fixed", gamma) for gamma in (1, 4, 8)]
     usual = [ALONE, Entrant("rule", "analytic", 4), Entrant("rule", "fsm", 4), *fixed, ORACLE]
     assert other == usual
@@ -42,13 +52,13 @@ def test_only_the_main_setting_sweeps_initial_gammas_and_has_transformers_modes(
     assert {entrant.kind for entrant in main[len(usual) :]} == {"assisted", "rule"}
     swept = {(entrant.name, entrant.gamma) for entrant in main if entrant.name in ("analytic", "fsm")}
     assert swept == {(name, gamma) for name in ("analytic", "fsm") for gamma in (1, 4, 8)}
-    assert ORACLE not in PLAN.entrants(Setting("sql", 1.0, 1), 0)
+    assert ORACLE not in PLAN.entrants(GammaSetting("sql", 1.0, 1), 0)
 
 
 def test_the_sweep_takes_half_of_the_turns() -> None:
     swept = Entrant("rule", "fsm", 8)
     assert [swept in PLAN.entrants(MAIN, turn) for turn in range(5)] == [True, True, False, False, False]
-    assert [len(PLAN.entrants(Setting("sql", 0.0, 8), turn)) > 0 for turn in range(3)] == [True, True, False]
+    assert [len(PLAN.entrants(GammaSetting("sql", 0.0, 8), turn)) > 0 for turn in range(3)] == [True, True, False]
 
 
 def test_turns_of_a_setting_decode_different_prompts_and_warming_up_others_again() -> None:
@@ -77,11 +87,11 @@ def test_a_random_draft_is_held_against_the_target_alone_also_in_large_batches()
 
 
 def test_controllers_are_chosen_by_name() -> None:
-    assert choose_controllers("all") == tuple(CONTROLLERS)
-    assert choose_controllers("fsm, analytic,fsm") == ("fsm", "analytic")
+    assert choose_controllers(["all"]) == tuple(CONTROLLERS)
+    assert choose_controllers(["fsm, analytic", "fsm"]) == ("fsm", "analytic")
     for asked in ("fms", "analytic,fms", ""):
         with pytest.raises(BadSetting, match=r"there is no controller named .*; known: all, .*fixed, analytic"):
-            choose_controllers(asked)
+            choose_controllers([asked])
 
 
 def test_initial_gamma_is_the_swept_one_nearest_to_the_settings() -> None:

@@ -13,10 +13,10 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-from osd.bench.gamma.costs import Cells, CostTable, Piece, Pieces
+from osd.bench.gamma.costs import CostCells, CostTable, Piece, Pieces
 from osd.bench.gamma.oracle import OracleController, oracle
 from osd.bench.gamma.record import fingerprint, record_file, record_traces
-from osd.bench.gamma.rounds import Trace
+from osd.bench.gamma.rounds import RecordedText
 from osd.bench.gamma.rounds_file import read_recording
 from osd.bench.gamma.simulate import simulate
 from osd.engine.engine import Engine
@@ -42,7 +42,7 @@ def pair(eos: int | None = None) -> Pair:
 
 
 @cache
-def traces(eos: int | None = None) -> list[Trace]:
+def traces(eos: int | None = None) -> list[RecordedText]:
     return record_traces(pair(eos), "random", PROMPTS, new_tokens=NEW_TOKENS, depth=DEPTH, batch=2, rows=7)
 
 
@@ -184,7 +184,9 @@ class Steady:
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("name", sorted(LOOK_AT_COSTS & CONTROLLERS.keys()))
 def test_a_replay_decides_as_an_engine_with_the_tables_costs(name: str, batch: int) -> None:
-    table = CostTable("steady", "", Cells((1, n, 2.0 / n) for n in range(1, DEPTH + 1)), Pieces((Piece(start_ms=4),)))
+    table = CostTable(
+        "steady", "", CostCells((1, n, 2.0 / n) for n in range(1, DEPTH + 1)), Pieces((Piece(start_ms=4),))
+    )
     serve = settings(name, batch)
     engine = Engine(pair(), serve)
     engine._clock = Steady()  # type: ignore[assignment]

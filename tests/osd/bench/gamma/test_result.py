@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from osd.bench.gamma.measured import Measured
-from osd.bench.gamma.plan import ALL, ORACLE, Entrant, Job, Plan, Setting
+from osd.bench.gamma.measured import GammaMeasured
+from osd.bench.gamma.plan import ALL, ORACLE, Entrant, GammaJob, GammaPlan, GammaSetting
 from osd.bench.gamma.result import Results
 from osd.bench.gamma.scene import Scene
 from tests.osd.bench.gamma.test_plan import PLAN
@@ -21,16 +21,16 @@ HARDER = {0: 1.0, 1: 0.5, 2: 2.0, 3: 1.0}
 """How fast a turn is for everybody."""
 
 
-def made(job: Job, rate: float, **more: object) -> Measured:
+def made(job: GammaJob, rate: float, **more: object) -> GammaMeasured:
     counts = {"rounds": 50, "drafted": 80, "accepted": 50, "draft_passes": 80, "target_passes": 50}
-    return Measured(job, 100, 100 / rate, **{**counts, **more})  # type: ignore[arg-type]
+    return GammaMeasured(job, 100, 100 / rate, **{**counts, **more})  # type: ignore[arg-type]
 
 
 def rate_of(entrant: Entrant) -> float:
     return {"oracle": 150.0}.get(entrant.name) or float(RATES.get(entrant.name, {}).get(entrant.gamma, 80))
 
 
-def made_up(plan: Plan) -> Iterator[Measured]:
+def made_up(plan: GammaPlan) -> Iterator[GammaMeasured]:
     for job in plan.jobs():
         yield made(job, rate_of(job.entrant) * HARDER[job.turn], digest="same")
 
@@ -45,7 +45,9 @@ def test_a_turn_that_is_slower_for_all_moves_nobody() -> None:
 
 def test_a_contender_that_is_slower_in_one_turn_alone_shows_it() -> None:
     slow = Entrant("rule", "analytic", 4)
-    jobs = [Job(SETTING, entrant, turn) for turn in range(3) for entrant in [slow, *SMALL.entrants(SETTING, 0)[3:6]]]
+    jobs = [
+        GammaJob(SETTING, entrant, turn) for turn in range(3) for entrant in [slow, *SMALL.entrants(SETTING, 0)[3:6]]
+    ]
     some = [made(job, 50 if job.entrant == slow and job.turn == 1 else 100) for job in jobs]
     speed = Scene(SETTING, SMALL, some).speed(slow)
     assert speed is not None
@@ -77,7 +79,7 @@ def test_the_spread_is_taken_over_the_turns_that_all_initial_gammas_had() -> Non
 
 
 def test_the_last_line_has_the_promised_names_for_each_data_set_and_overall() -> None:
-    line = Results(SMALL, made_up(SMALL)).last_line()
+    line = Results(SMALL, made_up(SMALL)).figures()
     assert set(line["data_sets"]) == {"sql", "chat"}
     for part in (line["overall"], *line["data_sets"].values()):
         assert {"controllers", "time_model_r2", "best_fixed_gamma"} <= set(part)
@@ -96,7 +98,7 @@ def test_overall_is_the_geometric_mean_over_data_sets() -> None:
         if each.job.setting.data_set == "chat" and each.job.entrant.name == "analytic" else each
         for each in made_up(SMALL)
     ]  # fmt: skip
-    line = Results(SMALL, measured).last_line()
+    line = Results(SMALL, measured).figures()
     assert line["data_sets"]["chat"]["controllers"]["analytic"]["vs_best_fixed"] == pytest.approx(0.55, abs=1e-4)
     assert line["overall"]["controllers"]["analytic"]["vs_best_fixed"] == pytest.approx(1.1 * 0.5**0.5, abs=1e-4)
     assert line["overall"]["controllers"]["analytic"]["spread_over_initial_gamma"] == pytest.approx(12 / 132, abs=1e-4)
@@ -104,7 +106,7 @@ def test_overall_is_the_geometric_mean_over_data_sets() -> None:
 
 def test_the_time_model_is_fitted_over_what_the_clock_saw() -> None:
     """A replay does not tell texts apart."""
-    scene_jobs = [Job(SETTING, Entrant("rule", "fixed", gamma), turn) for gamma in (0, 1, 4) for turn in (0, 1)]
+    scene_jobs = [GammaJob(SETTING, Entrant("rule", "fixed", gamma), turn) for gamma in (0, 1, 4) for turn in (0, 1)]
     passes = [(0, 60), (0, 50), (30, 30), (25, 28), (80, 20), (90, 22)]
     some = [
         made(job, 100, draft_passes=drafts, target_passes=targets, clock_ms=0.5 * drafts + 4 * targets)
@@ -122,7 +124,7 @@ def test_the_time_model_is_fitted_over_texts() -> None:
         "fixed": [({odd: 1}, 90.0), ({odd: 20}, 91.0)],
         "analytic": [({plain: 60}, 240.0), ({plain: 30, drafted: 8}, 164.0), ({drafted: 9}, 49.5)],
     }
-    jobs = {name: Job(SETTING, Entrant("rule", name, 4), 0) for name in texts}
+    jobs = {name: GammaJob(SETTING, Entrant("rule", name, 4), 0) for name in texts}
     some = [
         made(jobs[name], 100, texts=[kinds for kinds, _ in own], texts_ms=[ms for _, ms in own])
         for name, own in texts.items()
@@ -144,6 +146,6 @@ def test_a_text_that_is_not_the_targets_own_is_counted() -> None:
 
 def test_never_slower_is_the_ratio_to_the_target_alone() -> None:
     plan = replace(SMALL, random_draft=True)
-    line = Results(plan, made_up(plan)).last_line()
+    line = Results(plan, made_up(plan)).figures()
     assert line["never_slower"]["random draft, batch 32"] == {"analytic": 1.32}
-    assert Setting(ALL, 0.0, 32) in Results(plan, made_up(plan)).scenes
+    assert GammaSetting(ALL, 0.0, 32) in Results(plan, made_up(plan)).scenes

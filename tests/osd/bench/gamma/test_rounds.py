@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from osd.bench.gamma.rounds import Recording, Trace
+from osd.bench.gamma.rounds import RecordedText, Recording
 from osd.bench.gamma.rounds_file import read_recording, write_recording
 from storage.errors import BadBenchFile
 from tests.support.traces import greedy_trace, recording, sampled_trace
 
 
-def same(one: Trace, other: Trace) -> bool:
-    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(Trace))
+def same(one: RecordedText, other: RecordedText) -> bool:
+    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(RecordedText))
 
 
 def test_a_greedy_match_ends_at_the_first_rejection_whatever_comes_after() -> None:

@@ -14,9 +14,11 @@ from osd.bench.gamma.bench import bench_gamma, simulate_gamma
 from osd.bench.gamma.contest import Contest, with_random_draft
 from osd.bench.gamma.costs import load_costs
 from osd.bench.gamma.measured import LOG, from_line
-from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, Job, Plan, Setting
+from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, GammaJob, GammaPlan, GammaSetting
+from osd.bench.gamma.replay import Replay, plan_of
 from osd.bench.gamma.rounds_file import read_recording
 from osd.bench.gamma.timed import CountedCosts, Timed
+from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow
 from osd.gamma.rules.fixed import FixedRow
@@ -25,8 +27,8 @@ from storage.records import Request
 from tests.support.models import prompts, random_pair
 from tests.support.settings import changed, settings_of
 
-SERVE = settings_of(serve__max_length=128, gamma__max=6)
-PLAN = Plan(
+SERVE = ServeSettings(max_length=128, gamma_max=6)
+PLAN = GammaPlan(
     target="random", draft="noisy", data_sets=("one", "two"), prompts_digest="",
     controllers=("fixed", "analytic", "gammatune"), initial=3, gammas=(1, 3), temperatures=(0.0, 1.0), batches=(1, 2),
     count=1, max_tokens=6, turns=2, mix=2,
@@ -34,10 +36,11 @@ PLAN = Plan(
 PROMPTS = {name: prompts(PLAN.prompts_needed(), seed=seed, longest=6) for seed, name in enumerate(PLAN.data_sets)}
 
 
-class Watch:
+class Pressing(Watch):
     """Counts, and presses Ctrl-C before job number ``stop``."""
 
     def __init__(self, stop: int | None = None) -> None:
+        super().__init__()
         self.stop, self.jobs, self.said = stop, 0, list[str]()
         self.work = self.done = 0.0
 
@@ -53,34 +56,34 @@ class Watch:
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def did(self, work: float) -> None:
+    def did(self, work: float = 1.0) -> None:
         self.done += work
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Watch]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pressing]:
     """A run that was stopped before its tenth job, and gone on with to the end."""
     out, pair = tmp_path_factory.mktemp("gamma") / "run", random_pair("llama", noise=0.05)
-    with pytest.raises(KeyboardInterrupt):
-        bench_gamma(pair, SERVE, PLAN, PROMPTS, out, Watch(stop=10))
+    stopped = bench_gamma(pair, SERVE, PLAN, PROMPTS, out, Pressing(stop=10))
+    assert (stopped.interrupted, stopped.figures, stopped.files) == (True, {}, {})
     assert len((out / LOG).read_text().splitlines()) == 9
-    watch = Watch()
+    watch = Pressing()
     bench_gamma(pair, SERVE, PLAN, PROMPTS, out, watch, sensitivity=True)
     return out, watch
 
 
-def test_an_interrupted_run_goes_on_and_measures_each_job_once(finished: tuple[Path, Watch]) -> None:
+def test_an_interrupted_run_goes_on_and_measures_each_job_once(finished: tuple[Path, Pressing]) -> None:
     out, _ = finished
     jobs = [from_line(line).job for line in (out / LOG).read_text().splitlines()]
     assert jobs == list(PLAN.jobs())
 
 
-def test_progress_is_told_in_the_units_of_the_plan(finished: tuple[Path, Watch]) -> None:
+def test_progress_is_told_in_the_units_of_the_plan(finished: tuple[Path, Pressing]) -> None:
     watch = finished[1]
     assert watch.done == pytest.approx(watch.work) and watch.said == []
 
 
-def test_it_leaves_figures_pictures_rounds_and_costs(finished: tuple[Path, Watch]) -> None:
+def test_it_leaves_figures_pictures_rounds_and_costs(finished: tuple[Path, Pressing]) -> None:
     out, _ = finished
     bench = json.loads((out / "bench.json").read_text())
     held = [j for j in PLAN.jobs() if not j.setting.temperature and j.entrant.kind != "assisted" and j.entrant != ALONE]
@@ -92,13 +95,13 @@ def test_it_leaves_figures_pictures_rounds_and_costs(finished: tuple[Path, Watch
     assert oracle["discard_rate"] == 0
     alone = bench["settings"]["one T=0 batch 1"]["counts"]["fixed 0"]
     assert alone["verification_rate"] == 1 and oracle["verification_rate"] < 1
-    for name in ("throughput.png", "throughput.svg", "rates.png", "rates.svg", "gamma.html"):
+    for name in ("throughput.png", "throughput.svg", "rates.png", "rates.svg"):
         assert (out / name).stat().st_size > 5000, name
     assert len(read_recording(out / "rounds.parquet").of("two", 1.0)) == PLAN.prompts_needed()
     assert load_costs(out / "costs.json").verify_ms(1, 1) > 0
 
 
-def test_every_round_is_timed_by_its_kind(finished: tuple[Path, Watch]) -> None:
+def test_every_round_is_timed_by_its_kind(finished: tuple[Path, Pressing]) -> None:
     """What a kind says adds up to the passes."""
     measured = [from_line(line) for line in (finished[0] / LOG).read_text().splitlines()]
     ours = [each for each in measured if each.job.entrant.kind != "assisted"]
@@ -113,7 +116,7 @@ def test_every_round_is_timed_by_its_kind(finished: tuple[Path, Watch]) -> None:
     assert {kind.split(",")[1] for kind in by_kind} == {"0"}
 
 
-def test_the_oracle_takes_as_few_rounds_as_the_recorded_matches_allow(finished: tuple[Path, Watch]) -> None:
+def test_the_oracle_takes_as_few_rounds_as_the_recorded_matches_allow(finished: tuple[Path, Pressing]) -> None:
     """Theorem 4.1, from the traces: a round ends at each token that the draft has wrong, and one more ends the text."""
     out, _ = finished
     recording = read_recording(out / "rounds.parquet")
@@ -132,17 +135,17 @@ def test_the_oracle_takes_as_few_rounds_as_the_recorded_matches_allow(finished: 
         assert each.rounds == expected
 
 
-def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Path, Watch], tmp_path: Path) -> None:
+def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Path, Pressing], tmp_path: Path) -> None:
     out, _ = finished
     recording, table = read_recording(out / "rounds.parquet"), load_costs(out / "costs.json")
-    results, files = simulate_gamma(recording, table, SERVE, PLAN, tmp_path, Watch())
-    assert all(path.exists() for path in files.values())
-    line = results.last_line()
-    assert set(line["data_sets"]) == {"one", "two", MIX}
+    result = simulate_gamma(recording, table, SERVE, PLAN, tmp_path, Pressing())
+    assert len(result.files) == 3 and all(path.exists() for path in result.files.values())
+    assert set(result.figures["data_sets"]) == {"one", "two", MIX}
     setting = PLAN.main("one")
     measured = [from_line(text) for text in (out / LOG).read_text().splitlines()]
-    simulated = results.scenes[setting].of[Entrant("rule", "fixed", 3)][0]
-    counted = [m for m in measured if (m.job.setting, m.job.entrant) == (setting, Entrant("rule", "fixed", 3))]
+    entrant = Entrant("rule", "fixed", 3)
+    simulated = Replay(recording, table, SERVE, plan_of(recording, PLAN)).measure(GammaJob(setting, entrant, 0))
+    counted = [m for m in measured if (m.job.setting, m.job.entrant) == (setting, entrant)]
     traces = recording.of("one", 0.0)
     assert simulated.tokens == sum(trace.length for trace in traces)
     for each in counted:
@@ -150,21 +153,21 @@ def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Pa
         assert each.tokens == traces[number].length
 
 
-def test_a_run_cannot_go_on_with_other_prompts(finished: tuple[Path, Watch]) -> None:
+def test_a_run_cannot_go_on_with_other_prompts(finished: tuple[Path, Pressing]) -> None:
     others = {name: list(reversed(some)) for name, some in PROMPTS.items()}
     with pytest.raises(BadSetting, match="prompts_digest is"):
-        bench_gamma(random_pair("llama", noise=0.05), SERVE, PLAN, others, finished[0], Watch())
+        bench_gamma(random_pair("llama", noise=0.05), SERVE, PLAN, others, finished[0], Pressing())
 
 
 def test_a_controller_without_its_head_is_left_out_or_refused(tmp_path: Path) -> None:
     plan = replace(PLAN, controllers=("fixed", "specdecpp"), temperatures=(0.0,), batches=(1,), mix=0, turns=1)
     pair = random_pair("llama")
-    with pytest.raises(BadSetting, match=r"gamma\.specdecpp\.head: specdecpp asks an acceptance head"):
-        bench_gamma(pair, SERVE, plan, PROMPTS, tmp_path / "a", Watch(), insist=True)
+    with pytest.raises(BadSetting, match=r"serve\.gamma_head: specdecpp asks an acceptance head"):
+        bench_gamma(pair, SERVE, plan, PROMPTS, tmp_path / "a", Pressing(), insist=True)
     assert not (tmp_path / "a").exists()
-    watch = Watch()
-    results, _ = bench_gamma(pair, SERVE, plan, PROMPTS, tmp_path / "b", watch, insist=False)
-    assert results.plan.controllers == ("fixed",)
+    watch = Pressing()
+    result = bench_gamma(pair, SERVE, plan, PROMPTS, tmp_path / "b", watch, insist=False)
+    assert result.settings["controllers"] == ["fixed"]
     assert watch.said[0].startswith("specdecpp is left out: ")
 
 
@@ -187,9 +190,9 @@ def test_a_random_draft_has_the_shape_and_none_of_the_knowledge() -> None:
     assert [w.shape for w in other.draft.module.parameters()] == [w.shape for w in pair.draft.module.parameters()]
     contest = Contest(pair, SERVE, replace(PLAN, random_draft=True), PROMPTS, {})
     drafted = Entrant("rule", "fixed", 3)
-    good = contest.measure(Job(Setting(ALL, 0.0, 2), drafted, 0))
-    bad = contest.measure(Job(Setting(ALL, 0.0, 2, "random"), drafted, 0))
-    alone = contest.measure(Job(Setting(ALL, 0.0, 2, "random"), ALONE, 0))
+    good = contest.measure(GammaJob(GammaSetting(ALL, 0.0, 2), drafted, 0))
+    bad = contest.measure(GammaJob(GammaSetting(ALL, 0.0, 2, "random"), drafted, 0))
+    alone = contest.measure(GammaJob(GammaSetting(ALL, 0.0, 2, "random"), ALONE, 0))
     assert good.accepted == good.drafted and bad.accepted < bad.drafted / 2
     assert bad.digest == alone.digest == good.digest
 

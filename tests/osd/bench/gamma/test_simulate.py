@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from osd.bench.gamma.costs import CostTable, Piece, Pieces
-from osd.bench.gamma.rounds import Trace
+from osd.bench.gamma.rounds import RecordedText
 from osd.bench.gamma.simulate import Simulated, Simulator, simulate
 from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow, Signal
 from osd.gamma.rules.analytic import AnalyticController
@@ -260,7 +260,7 @@ def test_deciding_is_timed() -> None:
 
 
 def test_the_traces_are_used_as_they_are() -> None:
-    trace: Trace = greedy_trace([1, 0, 2, 0, 0])
+    trace: RecordedText = greedy_trace([1, 0, 2, 0, 0])
     before = trace.text.copy()
     simulate([trace, trace], lambda costs: fixed(2), TABLE, batch=2)
     assert np.array_equal(trace.text, before)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from osd.bench.gamma.costs import CostTable, Piece, Pieces
-from osd.bench.gamma.rounds import Trace
+from osd.bench.gamma.rounds import RecordedText
 from osd.bench.gamma.simulate import Simulated, simulate
 from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow, Signal
 from osd.gamma.rules.fixed import FixedController
@@ -81,7 +81,7 @@ class Threshold(RowByRow):
 
 
 @cache
-def world() -> Trace:
+def world() -> RecordedText:
     """A long text in which the draft's confidence is the chance itself."""
     chances = np.where(np.random.default_rng(0).random((12_000, DEPTH)) < SHARE, HIGH, LOW).astype(np.float32)
     return replace(sampled_trace(12_000, DEPTH), acceptance=chances, confidence=chances, peak=chances)

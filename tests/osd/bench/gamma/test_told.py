@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from osd.bench.gamma.measured import Measured
-from osd.bench.gamma.plan import Entrant, Job
+from osd.bench.gamma.measured import GammaMeasured
+from osd.bench.gamma.plan import Entrant, GammaJob
 from osd.bench.gamma.result import Results
 from osd.bench.gamma.told import told, usual_ms
 from tests.osd.bench.gamma.test_result import SETTING, SMALL, made_up
@@ -19,12 +19,16 @@ COSTS = {PLAIN: 4.0, DRAFTED: 7.0, "1,1,2,0": 5.5}
 
 def measured(
     name: str, kinds: dict[str, int], *, turn: int = 0, slow: float = 1.0, decisions_ms: float = 0.0
-) -> Measured:
+) -> GammaMeasured:
     """One whose machine was ``slow`` times as slow; 50 ms went to reading the prompt."""
     took = {kind: [slow * COSTS.get(kind, 10.0)] * count for kind, count in kinds.items()}
     seconds = (slow * 50 + sum(map(sum, took.values())) + decisions_ms) / 1000
-    return Measured(
-        Job(SETTING, Entrant("rule", name, 1), turn), 100, seconds, decision_ns=int(1e6 * decisions_ms), took_ms=took
+    return GammaMeasured(
+        GammaJob(SETTING, Entrant("rule", name, 1), turn),
+        100,
+        seconds,
+        decision_ns=int(1e6 * decisions_ms),
+        took_ms=took,
     )
 
 
@@ -49,7 +53,7 @@ def test_rounds_in_which_a_request_came_in_count_as_others_of_their_kind() -> No
 
 
 def test_no_time_is_below_zero_though_first_rounds_were_faster_than_usual() -> None:
-    slow = replace(measured("fixed", {DRAFTED: 40}, slow=50.0), job=Job(SETTING, Entrant("rule", "fixed", 1), 1))
+    slow = replace(measured("fixed", {DRAFTED: 40}, slow=50.0), job=GammaJob(SETTING, Entrant("rule", "fixed", 1), 1))
     quick = replace(measured("goodput", {PLAIN: 5}), first={DRAFTED: 1}, seconds=0.04)
     plain = replace(measured("analytic", {PLAIN: 5}), seconds=0.021)
     assert min(each.seconds for each in told([slow, quick, plain])) > 0.0
@@ -85,8 +89,8 @@ def test_a_text_takes_what_its_rounds_usually_take() -> None:
 def test_who_was_not_decoded_by_osd_is_told_by_how_slow_its_turn_was() -> None:
     slow = [measured(name, {DRAFTED: 40}, slow=1.5, turn=1) for name in ("fixed", "analytic")]
     usual = [measured(name, {DRAFTED: 40}, turn=turn) for name in ("fixed", "analytic") for turn in (0, 2)]
-    jobs = [Job(SETTING, Entrant("assisted", "constant"), turn) for turn in (0, 1)]
-    assisted = [Measured(job, 100, seconds) for job, seconds in zip(jobs, (1, 1.5), strict=True)]
+    jobs = [GammaJob(SETTING, Entrant("assisted", "constant"), turn) for turn in (0, 1)]
+    assisted = [GammaMeasured(job, 100, seconds) for job, seconds in zip(jobs, (1, 1.5), strict=True)]
     found = {(each.job.entrant.name, each.job.turn): each.seconds for each in told([*usual, *slow, *assisted])}
     assert found["constant", 0] == pytest.approx(1.0) and 1.0 < found["constant", 1] < 1.1
 
@@ -112,4 +116,4 @@ def test_noise_of_single_measurements_leaves_ratios_within_half_a_per_cent() -> 
     results = Results(plan, some)
     by_rounds, by_clock = (scenes[SETTING].over_initial("analytic") for scenes in (results.scenes, results.clock))
     assert max(by_rounds.values()) / min(by_rounds.values()) < 1.005 < max(by_clock.values()) / min(by_clock.values())
-    assert results.last_line()["data_sets"]["sql"]["by_clock"]["analytic"]["vs_best_fixed"] != 1.0
+    assert results.figures()["data_sets"]["sql"]["by_clock"]["analytic"]["vs_best_fixed"] != 1.0
