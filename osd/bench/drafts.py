@@ -12,14 +12,16 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from osd.bench.harness.report import BenchResult
 from osd.bench.harness.summary import median_error
-from osd.demo.runner.source import Segment
+from osd.bench.harness.turns import measure_all
+from osd.bench.harness.watch import Watch
 from osd.drafters.scoring import score
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
@@ -27,7 +29,7 @@ from osd.models.pair import Pair, load_pair
 from osd.prompts import encode
 from osd.sequence import Completion
 from router.foresight import TextScore, gain
-from storage.errors import ModelNotLoaded
+from storage.errors import BadSetting, ModelNotLoaded
 from storage.records import DEFAULT_DRAFT, Request, Route
 from storage.settings import Settings
 from storage.store import Store, open_store
@@ -37,9 +39,6 @@ CLEARLY = 0.02
 """A choice is a mistake where another draft would have been faster by more than this share."""
 PATIENCE = 60.0
 """Seconds that a draft has to be loaded."""
-
-Report = Callable[[int, int, float | None], None]
-"""Requests done, in all, and auto's speed ÷ the best single draft's so far."""
 
 
 @dataclass(slots=True)
@@ -55,7 +54,7 @@ class OnePrompt:
 
 
 @dataclass(slots=True)
-class Bench:
+class DraftsRun:
     """A run over one engine."""
 
     engine: Engine
@@ -63,23 +62,22 @@ class Bench:
     max_new_tokens: int
     results: dict[str, list[OnePrompt]] = field(default_factory=dict)
 
-    def warm_up(self, segment: Segment, count: int) -> None:
-        """Prompts from which the router learns before anything is timed."""
-        for text in segment.prompts[:count]:
-            self._decode(text, segment.name)
+    def warm_up(self, name: str, texts: Sequence[str]) -> None:
+        """Decode prompts from which the router learns before anything is timed."""
+        for text in texts:
+            self._decode(text, name)
 
-    def measure(self, segment: Segment, skip: int, did: Callable[[], None]) -> None:
-        """Decode the prompts after the first ``skip`` with every contender."""
-        contenders, chance = [AUTO, *self.drafts], random.Random(segment.name)
-        mine = self.results.setdefault(segment.name, [])
-        for text in segment.prompts[skip:]:
-            turn = chance.sample(contenders, len(contenders))
-            done = {name: self._decode(text, segment.name if name == AUTO else only(name)) for name in turn}
-            completion = done[AUTO][0]
-            seen = {draft: score(self.engine.drafter.loaded_drafts[draft], completion) for draft in self.drafts}
-            seconds = {name: took for name, (_, took) in done.items()}
-            mine.append(OnePrompt(len(completion.tokens), seconds, self._drafted(completion), seen))
-            did()
+    def measure(self, job: tuple[str, str]) -> None:
+        """Decode a prompt of a data set with every contender, in an order of its own."""
+        name, text = job
+        contenders = [AUTO, *self.drafts]
+        turn = random.Random(f"{name} {text}").sample(contenders, len(contenders))
+        done = {each: self._decode(text, name if each == AUTO else only(each)) for each in turn}
+        completion = done[AUTO][0]
+        seen = {draft: score(self.engine.drafter.loaded_drafts[draft], completion) for draft in self.drafts}
+        seconds = {each: took for each, (_, took) in done.items()}
+        one = OnePrompt(len(completion.tokens), seconds, self._drafted(completion), seen)
+        self.results.setdefault(name, []).append(one)
 
     def _decode(self, text: str, route: str) -> tuple[Completion, float]:
         request = Request(encode(self.engine.pair.tokenizer, text), self.max_new_tokens, route=route)
@@ -101,35 +99,50 @@ def only(draft: str) -> str:
 
 
 def bench_drafts(
-    settings: Settings, *, target: str, drafts: Sequence[str], segments: Sequence[Segment], warm_up: int = 25,
-    max_new_tokens: int = 64, report: Report = lambda done, of, ratio: None,
-) -> dict[str, Any]:  # fmt: skip
-    """Measure; returns what the last line says. The first ``warm_up`` prompts of each segment only teach the router.
+    settings: Settings, *, target: str, drafts: Sequence[str], sets: Mapping[str, Sequence[str]], watch: Watch,
+    warm_up: int = 25, max_new_tokens: int = 64,
+) -> BenchResult:  # fmt: skip
+    """Measure prompts by data set, of which the first ``warm_up`` only teach the router.
 
     Raises PairError, StoreError, BadSetting.
     """
+    if len({Path(path).name for path in drafts}) < max(2, len(drafts)):
+        reason = "give --draft twice or more, with folders of different names"
+        raise BadSetting(source="option", key="draft", reason=reason)
     pair = load_pair(target, drafts[0], device=settings.serve.device, dtype=settings.serve.dtype)
+    serve = settings.serve.model_copy(update={"max_batch": 1, "record": "off"})
+    facts = {"target": target, "drafts": list(drafts), "warm_up": warm_up, "max_new_tokens": max_new_tokens}
     with TemporaryDirectory(prefix="osd-bench-") as folder:
         storage = {"directory": Path(folder), "url": None}
         own = settings.changed(storage=storage, serve={"max_batch": 1, "record": "off"})
         with open_store(own) as store:
-            names = _register(store, pair, drafts, segments)
+            names = _register(store, pair, drafts, list(sets))
             with serving(pair, own, store) as engine:
                 _wait_for(engine, names)
-                bench = Bench(engine, names, max_new_tokens)
-                _run(bench, segments, warm_up, report)
-                return _summary(bench, settings.gamma.max)
+                bench = DraftsRun(engine, names, max_new_tokens)
+                _run(bench, sets, warm_up, watch)
+                figures = _summary(bench, settings.serve.gamma_max) if bench.results else {}
+    tables = {"Tokens a second": _rows(figures)} if figures else {}
+    return BenchResult("drafts", facts, figures, tables, interrupted=watch.stopped)
 
 
-def _register(store: Store, pair: Pair, drafts: Sequence[str], segments: Sequence[Segment]) -> list[str]:
-    """The drafts' names; a route for each segment with all of them, and one for each draft alone."""
+def _rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    parts = [*figures["sets"].items(), ("all", figures["all"])]
+    return [
+        {"": name, **part["tokens_per_s"], "÷ best": part["auto_vs_best"], "mischosen": part["mischosen"]}
+        for name, part in parts
+    ]
+
+
+def _register(store: Store, pair: Pair, drafts: Sequence[str], sets: Sequence[str]) -> list[str]:
+    """Return the drafts' names; make a route for each data set with all of them, and one for each draft alone."""
     names = [DEFAULT_DRAFT]
     store.versions.register_root(DEFAULT_DRAFT, Path(in_folder(pair.draft).name))
     for path in drafts[1:]:
         names.append(Path(path).name)
         store.versions.register_root(names[-1], Path(path))
-    for segment in segments:
-        store.routes.add(Route(segment.name, names[0], candidates=tuple(names[1:])))
+    for each in sets:
+        store.routes.add(Route(each, names[0], candidates=tuple(names[1:])))
     for name in names:
         store.routes.add(Route(only(name), name))
     return names
@@ -147,21 +160,16 @@ def _wait_for(engine: Engine, names: Sequence[str]) -> None:
         time.sleep(0.02)
 
 
-def _run(bench: Bench, segments: Sequence[Segment], warm_up: int, report: Report) -> None:
-    total, done = sum(max(0, len(segment.prompts) - warm_up) for segment in segments), 0
-
-    def did() -> None:
-        nonlocal done
-        done += 1
-        report(done, total, _ratio([one for some in bench.results.values() for one in some], bench.drafts))
-
-    for segment in segments:
-        bench.warm_up(segment, warm_up)
-    for segment in segments:
-        bench.measure(segment, warm_up, did)
+def _run(bench: DraftsRun, sets: Mapping[str, Sequence[str]], warm_up: int, watch: Watch) -> None:
+    watch.at("warming up")
+    with watch.until_ctrl_c():
+        for name, texts in sets.items():
+            bench.warm_up(name, texts[:warm_up])
+    if not watch.stopped:
+        measure_all([(name, text) for name, texts in sets.items() for text in texts[warm_up:]], bench.measure, watch)
 
 
-def _summary(bench: Bench, gamma_max: int) -> dict[str, Any]:
+def _summary(bench: DraftsRun, gamma_max: int) -> dict[str, Any]:
     everything = [one for some in bench.results.values() for one in some]
     costs = {draft: bench.engine.pass_costs.of(draft, gamma_max) for draft in bench.drafts}
 

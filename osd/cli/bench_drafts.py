@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from osd.cli.bench_progress import bars
+from osd.bench.harness.options import JsonOption, TargetOption
+from osd.bench.harness.prompts import PromptFiles, fitting_texts, listed
+from osd.bench.harness.watch import watching
 from osd.cli.context import surroundings
-from osd.cli.options import JsonOption, TargetOption
-from osd.cli.out import Column, count, note, print_json, print_table, share
 from osd.server.start import choose_pair
-from storage.errors import BadSetting
 
 
 def drafts(
     ctx: typer.Context,
-    prompts: Annotated[
-        list[Path],
-        typer.Option(help="JSONL file, plain or .gz, with a `prompt` field; each file is a route.", metavar="FILE"),
-    ],
-    draft: Annotated[
-        list[str], typer.Option(help="A draft's folder; give the option for each draft, two or more.", metavar="DIR")
-    ],
+    draft: Annotated[list[str], typer.Option(help="Drafts' folders, two or more.", metavar="DIR,…")],
+    prompts: PromptFiles = None,
     target: TargetOption = None,
     requests: Annotated[int, typer.Option(help="Prompts of each file that are timed.", metavar="N", min=1)] = 60,
     warm_up: Annotated[
@@ -34,7 +26,7 @@ def drafts(
     seed: Annotated[int, typer.Option(help="Which prompts are drawn.", metavar="N")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Choosing among drafts of different size against each of them alone.
+    """Choosing among drafts of different size against each of them alone. Each file of prompts is a route.
 
     Every prompt is decoded with each draft and with the router's choice, in turn. `mischosen` is the share of prompts
     on which another draft would, in hindsight, have been faster by more than 2 %. `auto_vs_best` is the choice's speed
@@ -42,34 +34,18 @@ def drafts(
     what differs between two decodings of one prompt; `choosing` what that leaves, a prompt's speed with choosing ÷
     without, in the median.
 
-    Example: `osd bench drafts --target ./target --draft ./small --draft ./large --prompts sql.jsonl --json`
+    Example: `osd bench drafts --target ./target --draft ./small,./large --prompts sql.jsonl --json`
     """
-    from osd.bench.drafts import AUTO, bench_drafts
-    from osd.demo.runner.source import file_segments, fitting
+    from osd.bench.drafts import bench_drafts
+    from osd.demo.runner.source import fitting
 
-    settings = surroundings(ctx).settings
-    if len(draft) < 2 or len({Path(path).name for path in draft}) < len(draft):
-        reason = "give --draft twice or more, with folders of different names"
-        raise BadSetting(source="option", key="draft", reason=reason)
-    pair = choose_pair(settings.serve, target, draft[0])
+    settings, folders = surroundings(ctx).settings, listed(draft)
+    pair = choose_pair(settings.serve, target, folders[0] if folders else None)
     fits = fitting(pair.target, settings.serve.max_length, max_tokens)
-    segments, problems = file_segments(prompts, warm_up + requests, seed, fits)
-    for problem in problems:
-        note(problem)
-    with bars(["drafts"], Console(stderr=True)) as watch:
-        line = bench_drafts(
-            settings, target=pair.target, drafts=[pair.draft, *draft[1:]], segments=segments, warm_up=warm_up,
-            max_new_tokens=max_tokens, report=watch["drafts"],
+    sets = fitting_texts(prompts, warm_up + requests, fits, seed=seed)
+    with watching() as watch:
+        result = bench_drafts(
+            settings, target=pair.target, drafts=folders, sets=sets, watch=watch, warm_up=warm_up,
+            max_new_tokens=max_tokens,
         )  # fmt: skip
-    if as_json:
-        print_json(line)
-        return
-    rows = [
-        {"set": name, **part, **part["tokens_per_s"]} for name, part in [*line["sets"].items(), ("all", line["all"])]
-    ]
-    speeds = [Column(name, name, count, True) for name in line["all"]["tokens_per_s"] if name != AUTO]
-    columns = [
-        Column("set", ""), *speeds, Column(AUTO, AUTO, count, True), Column("auto_vs_best", "÷ best", share, True),
-        Column("mischosen", "mischosen", share, True),
-    ]  # fmt: skip
-    print_table(rows, columns, title="Tokens a second")
+    raise typer.Exit(result.show(as_json=as_json))

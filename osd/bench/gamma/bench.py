@@ -57,11 +57,12 @@ def bench_gamma(
     """
     plan = _without(plan, unable(pair, serve, plan, prompts), insist, watch)
     plan = replace(plan, prompts_digest=digest_of(prompts))
-    folder, recording = run_folder(out, plan), None
+    folder, recorded = run_folder(out, plan), list[Recording]()
     with watch.until_ctrl_c():
-        recording = _record(pair, serve, plan, prompts, out, watch)
-    if recording is None:
+        recorded.append(_record(pair, serve, plan, prompts, out, watch))
+    if not recorded:
         return BenchResult("gamma", plan.facts(), {}, interrupted=True)
+    recording = recorded[0]
     contest = Contest(pair, serve, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
     before = len(folder.finished)
     measured = measure_all(

@@ -81,6 +81,17 @@ def _texts(path: Path, count: int, seed: int | None) -> list[str]:
     return found[:count] if seed is None else random.Random(seed).sample(found, min(count, len(found)))
 
 
+def fitting_texts(
+    files: Sequence[str] | None, count: int, fits: Callable[[str], bool], *, seed: int | None = None
+) -> dict[str, list[str]]:
+    """Return up to ``count`` prompts of each data set that fit. Raises what :func:`texts_by_set` raises, BadInput for a
+    data set of which none fits."""
+    sets = {name: [*filter(fits, some)][:count] for name, some in texts_by_set(files, 2 * count, seed=seed).items()}
+    if empty := [name for name, some in sets.items() if not some]:
+        raise BadInput(reason=f"{empty[0]} has no prompt that leaves room for an answer; give another --prompts.")
+    return sets
+
+
 def tokens_by_set(
     tokenizer: Any, files: Sequence[str] | None, count: int, longest: int, *, seed: int | None = None
 ) -> dict[str, list[Tokens]]:
