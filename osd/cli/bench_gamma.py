@@ -75,7 +75,7 @@ def gamma(
 ) -> None:
     """Every gamma controller against fixed gammas, the target alone, transformers' assisted modes and the oracle.
 
-    All decode the same prompts by turns, and each has an engine's cost model of its own. Leaves figures, pictures,
+    All decode the same prompts by turns, and each has an engine's cost model of its own. Leaves figures, a picture,
     recorded rounds and costs in a folder. Ctrl-C stops it; the same command with --out goes on. With --simulate it
     replays recorded rounds under any costs, without a model.
 

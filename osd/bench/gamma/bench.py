@@ -3,7 +3,7 @@
 plan.json, measured.jsonl   what to do and what was done: the same command with this folder goes on from there
 rounds.parquet, costs.json  what ``--simulate`` and ``--costs`` take
 bench.json                  every figure, with definitions
-throughput, rates           pictures, .png and .svg
+throughput                  the picture, .png and .svg
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def _sensitivity(replayed: Replay, watch: Watch) -> Sensitivity:
 
 
 def leave(results: Results, out: Path) -> dict[str, Path]:
-    """Write figures and pictures; return the files by what they are. Raises StoreWriteFailed."""
-    from osd.bench.gamma.picture import draw_rates, draw_throughput  # matplotlib takes a second to load
+    """Write figures and the picture; return the files by what they are. Raises StoreWriteFailed."""
+    from osd.bench.gamma.picture import draw_throughput  # matplotlib takes a second to load
     from osd.bench.harness.picture import save
 
     with writing(out):
@@ -191,5 +191,4 @@ def leave(results: Results, out: Path) -> dict[str, Path]:
         text = json.dumps(results.summary(), ensure_ascii=False, indent=1)
         (out / BENCH).write_text(text + "\n", encoding="utf-8")
         throughput = save(draw_throughput(results.main, results.plan), out, "throughput")
-        rates = save(draw_rates(results.main, results.plan), out, "rates")
-    return {"all figures": out / BENCH, "throughput": throughput, "verified and discarded": rates}
+    return {"all figures": out / BENCH, "throughput": throughput}

@@ -83,7 +83,7 @@ def test_progress_is_told_in_the_units_of_the_plan(finished: tuple[Path, Pressin
     assert watch.done == pytest.approx(watch.work) and watch.said == []
 
 
-def test_it_leaves_figures_pictures_rounds_and_costs(finished: tuple[Path, Pressing]) -> None:
+def test_it_leaves_figures_a_picture_rounds_and_costs(finished: tuple[Path, Pressing]) -> None:
     out, _ = finished
     bench = json.loads((out / "bench.json").read_text())
     held = [j for j in PLAN.jobs() if not j.setting.temperature and j.entrant.kind != "assisted" and j.entrant != ALONE]
@@ -95,7 +95,7 @@ def test_it_leaves_figures_pictures_rounds_and_costs(finished: tuple[Path, Press
     assert oracle["discard_rate"] == 0
     alone = bench["settings"]["one T=0 batch 1"]["counts"]["fixed 0"]
     assert alone["verification_rate"] == 1 and oracle["verification_rate"] < 1
-    for name in ("throughput.png", "throughput.svg", "rates.png", "rates.svg"):
+    for name in ("throughput.png", "throughput.svg"):
         assert (out / name).stat().st_size > 5000, name
     assert len(read_recording(out / "rounds.parquet").of("two", 1.0)) == PLAN.prompts_needed()
     assert load_costs(out / "costs.json").verify_ms(1, 1) > 0
@@ -139,7 +139,7 @@ def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Pa
     out, _ = finished
     recording, table = read_recording(out / "rounds.parquet"), load_costs(out / "costs.json")
     result = simulate_gamma(recording, table, SERVE, PLAN, tmp_path, Pressing())
-    assert len(result.files) == 3 and all(path.exists() for path in result.files.values())
+    assert len(result.files) == 2 and all(path.exists() for path in result.files.values())
     assert set(result.figures["data_sets"]) == {"one", "two", MIX}
     setting = PLAN.main("one")
     measured = [from_line(text) for text in (out / LOG).read_text().splitlines()]
