@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from osd.bench.gamma.rounds import Recording, RecordedText
+from osd.bench.gamma.rounds import RecordedText, Recording
 
 
-def greedy_trace(matches: Sequence[int], depth: int = 4, end: int | None = None, data_set: str = "hand") -> RecordedText:
+def greedy_trace(
+    matches: Sequence[int], depth: int = 4, end: int | None = None, data_set: str = "hand"
+) -> RecordedText:
     """A greedy text with ``matches[t]`` tokens accepted at each position; token t of the text is 100 + t."""
     n = len(matches)
     text = np.arange(100, 100 + n, dtype=np.int32)
