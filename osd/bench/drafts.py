@@ -110,7 +110,6 @@ def bench_drafts(
         reason = "give --draft twice or more, with folders of different names"
         raise BadSetting(source="option", key="draft", reason=reason)
     pair = load_pair(target, drafts[0], device=settings.serve.device, dtype=settings.serve.dtype)
-    serve = settings.serve.model_copy(update={"max_batch": 1, "record": "off"})
     facts = {"target": target, "drafts": list(drafts), "warm_up": warm_up, "max_new_tokens": max_new_tokens}
     with TemporaryDirectory(prefix="osd-bench-") as folder:
         storage = {"directory": Path(folder), "url": None}
@@ -121,7 +120,7 @@ def bench_drafts(
                 _wait_for(engine, names)
                 bench = DraftsRun(engine, names, max_new_tokens)
                 _run(bench, sets, warm_up, watch)
-                figures = _summary(bench, settings.serve.gamma_max) if bench.results else {}
+                figures = _summary(bench, settings.gamma.max) if bench.results else {}
     tables = {"Tokens a second": _rows(figures)} if figures else {}
     return BenchResult("drafts", facts, figures, tables, interrupted=watch.stopped)
 

@@ -84,16 +84,16 @@ def gamma(
     from osd.bench.gamma.plan import asked_plan
     from osd.bench.gamma.start import measure, replay
 
-    serve, folder = surroundings(ctx).settings.serve, out or new_folder("bench-gamma")
-    serve = serve if threads is None else serve.model_copy(update={"threads": threads})
+    settings, folder = surroundings(ctx).settings, out or new_folder("bench-gamma")
+    settings = settings if threads is None else settings.changed(serve={"threads": threads})
     plan = asked_plan(
-        serve, controllers or ["all"], initial_gammas or [GAMMAS], temperatures or ["0,1"], batch_sizes or ["1,8"],
+        settings, controllers or ["all"], initial_gammas or [GAMMAS], temperatures or ["0,1"], batch_sizes or ["1,8"],
         count=count, max_tokens=max_tokens, turns=turns, mix=mix, random_draft=random_draft,
     )  # fmt: skip
     named = {"insist": "all" not in (controllers or ["all"]), "sensitivity": sensitivity}
     with watching(folder) as watch:
         if simulate:
-            result = replay(serve, plan, simulate, costs, folder, watch, **named)
+            result = replay(settings, plan, simulate, costs, folder, watch, **named)
         else:
-            result = measure(serve, plan, (target, draft), prompts, seed, folder, watch, **named)
+            result = measure(settings, plan, (target, draft), prompts, seed, folder, watch, **named)
     raise typer.Exit(result.show(as_json=json))

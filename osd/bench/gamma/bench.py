@@ -31,7 +31,7 @@ from osd.models.acceptance_head import head_in_settings
 from osd.models.pair import Pair
 from storage.errors import BadInput, BadSetting, OsdError
 from storage.files.files import writing
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 ROUNDS, COSTS, BENCH = "rounds.parquet", "costs.json", "bench.json"
 SOURCE = "timed by osd bench gamma"
@@ -41,7 +41,7 @@ Sensitivity = Mapping[str, Mapping[str, Mapping[str, float]]]
 
 def bench_gamma(
     pair: Pair,
-    serve: ServeSettings,
+    settings: Settings,
     plan: GammaPlan,
     prompts: Mapping[str, Sequence[Tokens]],
     out: Path,
@@ -55,29 +55,29 @@ def bench_gamma(
     A controller that cannot serve the pair is left out, and said; with ``insist`` it is an error. Raises BadSetting,
     StoreWriteFailed, and what serving raises.
     """
-    plan = _without(plan, unable(pair, serve, plan, prompts), insist, watch)
+    plan = _without(plan, unable(pair, settings, plan, prompts), insist, watch)
     plan = replace(plan, prompts_digest=digest_of(prompts))
     folder, recorded = run_folder(out, plan), list[Recording]()
     with watch.until_ctrl_c():
-        recorded.append(_record(pair, serve, plan, prompts, out, watch))
+        recorded.append(_record(pair, settings, plan, prompts, out, watch))
     if not recorded:
         return BenchResult("gamma", plan.facts(), {}, interrupted=True)
     recording = recorded[0]
-    contest = Contest(pair, serve, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
+    contest = Contest(pair, settings, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
     before = len(folder.finished)
     measured = measure_all(
         plan.jobs(), contest.measure, watch, folder=folder, job_of=lambda each: each.job, work=plan.work
     )
     whole = len(folder.finished)
-    _leave_costs(contest, out, depth(serve, plan), mine=whole - before, all_=whole)
-    replayed = Replay(recording, load_costs(out / COSTS), serve, plan) if sensitivity and not watch.stopped else None
+    _leave_costs(contest, out, depth(settings, plan), mine=whole - before, all_=whole)
+    replayed = Replay(recording, load_costs(out / COSTS), settings, plan) if sensitivity and not watch.stopped else None
     return _result(plan, measured, out, watch, replayed)
 
 
 def simulate_gamma(
     recording: Recording,
     table: CostTable,
-    serve: ServeSettings,
+    settings: Settings,
     plan: GammaPlan,
     out: Path,
     watch: Watch,
@@ -94,8 +94,8 @@ def simulate_gamma(
         known = ", ".join(f"{t:g}" for t in sorted({trace.temperature for trace in recording.traces}))
         reason = f"recorded were temperatures {known} and chains of {recording.depth} tokens; ask for some of these"
         raise BadSetting(source="option", key="--simulate", reason=reason)
-    part = _without(part, Replay(recording, table, serve, part).unable(), insist, watch)
-    replayed = Replay(recording, table, serve, part)
+    part = _without(part, Replay(recording, table, settings, part).unable(), insist, watch)
+    replayed = Replay(recording, table, settings, part)
     measured = measure_all(replayed.jobs(), replayed.measure, watch)
     return _result(part, measured, out, watch, replayed if sensitivity else None, table)
 
@@ -111,18 +111,18 @@ def _without(plan: GammaPlan, unable: Mapping[str, OsdError], insist: bool, watc
 
 
 def unable(
-    pair: Pair, serve: ServeSettings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]]
+    pair: Pair, settings: Settings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]]
 ) -> dict[str, OsdError]:
     """Return the controllers that cannot serve this pair, and why: each is tried on a few tokens."""
-    contest = Contest(pair, serve, plan, prompts, {})
+    contest = Contest(pair, settings, plan, prompts, {})
     setting = plan.main(plan.data_sets[0])
     found: dict[str, OsdError] = {}
     for name in plan.controllers:
         try:
             lodger = contest.warm(setting, Entrant("rule", name, plan.initial), tokens=4)
             if lodger.controller.signal == "acceptance" and contest.engine(setting).drafter.head is None:
-                reason = f"{name} asks an acceptance head; name its folder (OSD_SERVE__GAMMA_HEAD)"
-                raise BadSetting(source="settings", key="serve.gamma_head", reason=reason)
+                reason = f"{name} asks an acceptance head; name its folder (OSD_GAMMA__SPECDECPP__HEAD)"
+                raise BadSetting(source="settings", key="gamma.specdecpp.head", reason=reason)
         except OsdError as error:
             found[name] = error
     return found
@@ -133,17 +133,17 @@ def digest_of(prompts: Mapping[str, Sequence[Tokens]]) -> str:
     return hashlib.blake2b(repr(sorted(prompts.items())).encode(), digest_size=8).hexdigest()
 
 
-def depth(serve: ServeSettings, plan: GammaPlan) -> int:
+def depth(settings: Settings, plan: GammaPlan) -> int:
     """Return the tokens of a recorded chain: as many as any controller of the plan may draft."""
-    return max(serve.gamma_max, *plan.gammas)
+    return max(settings.gamma.max, *plan.gammas)
 
 
 def _record(
-    pair: Pair, serve: ServeSettings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]], out: Path, watch: Watch
+    pair: Pair, settings: Settings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]], out: Path, watch: Watch
 ) -> Recording:
     return record_file(
         out / ROUNDS, pair, prompts, temperatures=plan.temperatures, new_tokens=plan.max_tokens,
-        depth=depth(serve, plan), head=head_in_settings(serve, pair.draft),
+        depth=depth(settings, plan), head=head_in_settings(settings.gamma, pair.draft),
         report=lambda texts, total, name: watch.at(f"recording {name}, {texts} of {total}"),
     )  # fmt: skip
 

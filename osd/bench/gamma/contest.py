@@ -19,7 +19,7 @@ import torch
 from osd.bench.contenders import Tokens, assisted_contender, wait_for_compiled
 from osd.bench.gamma.measured import GammaMeasured
 from osd.bench.gamma.oracle import OracleController
-from osd.bench.gamma.plan import ORACLE, Draft, Entrant, GammaJob, GammaPlan, GammaSetting, serve_settings
+from osd.bench.gamma.plan import ORACLE, Draft, Entrant, GammaJob, GammaPlan, GammaSetting, engine_settings
 from osd.bench.gamma.rounds import RecordedText
 from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
 from osd.engine.engine import Engine
@@ -30,7 +30,7 @@ from osd.gamma.planner import GammaPlanner
 from osd.models.pair import Model, Pair
 from osd.sequence import Completion
 from storage.records import Request, Sampling
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 WARM_TOKENS = 24
 """Tokens to which an entrant decodes one batch of prompts before it is measured in a setting."""
@@ -48,7 +48,7 @@ class Contest:
     """Everything that the jobs of one plan are decoded with."""
 
     def __init__(
-        self, pair: Pair, serve: ServeSettings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]],
+        self, pair: Pair, settings: Settings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]],
         traces: Mapping[str, Sequence[RecordedText]],
     ) -> None:  # fmt: skip
         """``prompts``: a data set's, ``plan.prompts_needed()`` of them (fewer are taken round and round).

@@ -202,17 +202,17 @@ class GammaPlan:
 
 
 def asked_plan(
-    serve: ServeSettings, controllers: Sequence[str], gammas: Sequence[str], temperatures: Sequence[str],
+    settings: Settings, controllers: Sequence[str], gammas: Sequence[str], temperatures: Sequence[str],
     batches: Sequence[str], **sizes: Any,
 ) -> GammaPlan:  # fmt: skip
     """Return the plan that a command line asks for, still without a pair and data sets. Raises BadSetting."""
     swept = numbers(gammas, "--initial-gammas", int, 1)
     return GammaPlan(
         target="", draft="", data_sets=(), prompts_digest="", controllers=choose_controllers(controllers),
-        initial=choose_initial(swept, serve.gamma_initial), gammas=swept,
+        initial=choose_initial(swept, settings.gamma.initial), gammas=swept,
         temperatures=numbers(temperatures, "--temperatures", float, 0.0),
         batches=numbers(batches, "--batch-sizes", int, 1),
-        head=str(serve.gamma_head) if serve.gamma_head else None, **sizes,
+        head=str(head) if (head := settings.gamma.specdecpp.head) else None, **sizes,
     )  # fmt: skip
 
 
@@ -233,8 +233,8 @@ def choose_initial(gammas: Sequence[int], usual: int) -> int:
     return min(gammas, key=lambda gamma: abs(gamma - usual))
 
 
-def serve_settings(serve: ServeSettings, plan: GammaPlan, batch: int, length: int) -> ServeSettings:
-    """An engine's settings: room for every gamma of the plan and for texts of ``length`` tokens."""
+def engine_settings(settings: Settings, plan: GammaPlan, batch: int, length: int) -> Settings:
+    """Return an engine's settings: room for every gamma of the plan and for texts of ``length`` tokens."""
     largest = max(settings.gamma.max, *plan.gammas)
     serve = {"max_batch": batch, "max_length": length}
     return settings.changed(serve=serve, gamma={"max": largest, "routes": {}})

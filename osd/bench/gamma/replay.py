@@ -10,7 +10,7 @@ from typing import Any
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.measured import GammaMeasured
 from osd.bench.gamma.oracle import OracleController
-from osd.bench.gamma.plan import MIX, ORACLE, Entrant, GammaJob, GammaPlan, GammaSetting, serve_settings
+from osd.bench.gamma.plan import MIX, ORACLE, Entrant, GammaJob, GammaPlan, GammaSetting, engine_settings
 from osd.bench.gamma.rounds import RecordedText, Recording
 from osd.bench.gamma.simulate import Make, Simulated, Simulator
 from osd.gamma.factory import make_controller
@@ -25,7 +25,7 @@ MAXIMA = (4, 5, 6, 7, 8, 12, 20)
 class Replay:
     """Jobs of a plan, simulated. A data set's turn is all its traces."""
 
-    def __init__(self, recording: Recording, table: CostTable, serve: ServeSettings, plan: GammaPlan) -> None:
+    def __init__(self, recording: Recording, table: CostTable, settings: Settings, plan: GammaPlan) -> None:
         self.recording, self.table, self.plan = recording, table, plan
         self._given = settings
 
@@ -88,9 +88,10 @@ class Replay:
                 report()
         return found
 
-    def _settings(self, setting: GammaSetting) -> ServeSettings:
-        serve = serve_settings(self._serve, self.plan, setting.batch, self._serve.max_length)
-        return serve.model_copy(update={"gamma_max": min(serve.gamma_max, self.recording.depth)})
+    def _settings(self, setting: GammaSetting, **changes: Any) -> GammaSettings:
+        """Return the engine's, for chains as deep as those recorded, with these changes."""
+        settings = engine_settings(self._given, self.plan, setting.batch, self._given.serve.max_length)
+        return settings.changed(gamma={"max": min(settings.gamma.max, self.recording.depth), **changes}).gamma
 
 
 def _maker(gamma: GammaSettings, name: str) -> Make:

@@ -17,25 +17,25 @@ from osd.demo.prompts import DOMAINS
 from osd.models.pair import row_limit
 from osd.server.start import choose_pair
 from storage.errors import BadSetting
-from storage.settings import ServeSettings
+from storage.settings import Settings
 
 
 def measure(
-    serve: ServeSettings, plan: GammaPlan, names: tuple[str | None, str | None], prompts: Sequence[str] | None,
+    settings: Settings, plan: GammaPlan, names: tuple[str | None, str | None], prompts: Sequence[str] | None,
     seed: int, out: Path, watch: Watch, *, insist: bool, sensitivity: bool,
 ) -> BenchResult:  # fmt: skip
     """Load the pair, draw as many prompts as the plan needs, measure."""
-    chosen = choose_pair(serve, *names)
+    chosen = choose_pair(settings.serve, *names)
     sets = tuple(name_of(Path(path)) for path in listed(prompts)) or tuple(DOMAINS)
     plan = replace(plan, target=chosen.target, draft=chosen.draft, data_sets=sets)
-    pair = chosen.load(serve)
-    longest = row_limit(pair, serve) - plan.max_tokens
+    pair = chosen.load(settings.serve)
+    longest = row_limit(pair, settings.serve) - plan.max_tokens
     tokens = tokens_by_set(pair.tokenizer, prompts, plan.prompts_needed(), longest, seed=seed)
-    return bench_gamma(pair, serve, plan, tokens, out, watch, insist=insist, sensitivity=sensitivity)
+    return bench_gamma(pair, settings, plan, tokens, out, watch, insist=insist, sensitivity=sensitivity)
 
 
 def replay(
-    serve: ServeSettings, plan: GammaPlan, path: Path, costs: str | None, out: Path, watch: Watch, *, insist: bool,
+    settings: Settings, plan: GammaPlan, path: Path, costs: str | None, out: Path, watch: Watch, *, insist: bool,
     sensitivity: bool,
 ) -> BenchResult:  # fmt: skip
     """Read the recording and the costs, replay."""
@@ -43,4 +43,4 @@ def replay(
         reason = f"--simulate needs costs: costs.json of a run, or one of {', '.join(PROFILES)}"
         raise BadSetting(source="option", key="--costs", reason=reason)
     table, recording = find_costs(costs), read_recording(path)
-    return simulate_gamma(recording, table, serve, plan, out, watch, insist=insist, sensitivity=sensitivity)
+    return simulate_gamma(recording, table, settings, plan, out, watch, insist=insist, sensitivity=sensitivity)

@@ -27,7 +27,7 @@ from storage.records import Request
 from tests.support.models import prompts, random_pair
 from tests.support.settings import changed, settings_of
 
-SERVE = ServeSettings(max_length=128, gamma_max=6)
+SERVE = settings_of(serve__max_length=128, gamma__max=6)
 PLAN = GammaPlan(
     target="random", draft="noisy", data_sets=("one", "two"), prompts_digest="",
     controllers=("fixed", "analytic", "gammatune"), initial=3, gammas=(1, 3), temperatures=(0.0, 1.0), batches=(1, 2),
@@ -162,7 +162,7 @@ def test_a_run_cannot_go_on_with_other_prompts(finished: tuple[Path, Pressing]) 
 def test_a_controller_without_its_head_is_left_out_or_refused(tmp_path: Path) -> None:
     plan = replace(PLAN, controllers=("fixed", "specdecpp"), temperatures=(0.0,), batches=(1,), mix=0, turns=1)
     pair = random_pair("llama")
-    with pytest.raises(BadSetting, match=r"serve\.gamma_head: specdecpp asks an acceptance head"):
+    with pytest.raises(BadSetting, match=r"gamma\.specdecpp\.head: specdecpp asks an acceptance head"):
         bench_gamma(pair, SERVE, plan, PROMPTS, tmp_path / "a", Pressing(), insist=True)
     assert not (tmp_path / "a").exists()
     watch = Pressing()
