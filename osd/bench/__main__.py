@@ -14,9 +14,9 @@ from storage.errors import OsdError
 COMMANDS = {
     "replay": "osd.bench.replay:command",
     "router": "osd.bench.router.bench:command",
-    "servers": "osd.bench.servers:command",
-    "soak": "osd.bench.soak:command",
-    "stats": "osd.bench.stats:command",
+    "servers": "osd.bench.servers.command:command",
+    "soak": "osd.bench.soak.command:command",
+    "stats": "osd.bench.stats.command:command",
     "topk": "osd.bench.topk:command",
     "trigram": "osd.bench.trigram:command",
 }

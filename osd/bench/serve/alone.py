@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from osd.bench.serve.client import Job
+from osd.bench.serve.client import ServeJob
 from osd.bench.serve.load import RAMP_SECONDS, Load
 from osd.engine.engine import Engine
 from storage.records import Request
 
 
-def alone_load(engine: Engine, jobs: Iterator[Job], rows: int, seconds: float) -> Load:
+def alone_load(engine: Engine, jobs: Iterator[ServeJob], rows: int, seconds: float) -> Load:
     """``rows`` requests at a time until the time is over, a ramp before it; those that run then are finished, and not
     counted."""
     load, under_way, begun = Load(), 0, time.perf_counter() + RAMP_SECONDS
@@ -27,6 +27,6 @@ def alone_load(engine: Engine, jobs: Iterator[Job], rows: int, seconds: float) -
     return load
 
 
-def request_of(job: Job) -> Request:
+def request_of(job: ServeJob) -> Request:
     """As the server makes it of a client's."""
     return Request(job.prompt, max_new_tokens=job.tokens, ignore_eos=True)

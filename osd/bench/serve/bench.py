@@ -14,21 +14,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.turns import shifted
 from osd.bench.serve.alone import alone_load
-from osd.bench.serve.client import Address, Job
-from osd.bench.serve.kept import Turn, folder_of
+from osd.bench.serve.client import Address, ServeJob
+from osd.bench.serve.kept import ServeTurn, folder_of
 from osd.bench.serve.load import Load, closed_load
+from osd.bench.serve.plan import ServePlan
 from osd.bench.serve.process import server, settings_in
 from osd.bench.serve.result import MAIN, hopeless, whole_line
 from osd.bench.serve.swaps import Swaps, swaps_of
-from osd.bench.serve.trace import Trace, trace_line
-from osd.bench.serve.turns import jobs_of, shuffled_jobs, turned
+from osd.bench.serve.trace import trace_line
+from osd.bench.serve.turns import jobs_of, shuffled_jobs
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
 from osd.models.pair import Pair
@@ -41,40 +42,7 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {"off": (MAIN, {"gamma": 0}), "fix
 ALONE = "alone"
 """The engine without a server takes turns as an arm of one level."""
 WARM_SECONDS = 6.0
-SITTINGS = 4
-"""In which the turns are measured where the server is compared with the engine alone."""
 Report = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is to be measured."""
-
-    levels: Sequence[int]
-    """Clients at a time."""
-    seconds: float
-    """Of each arm at each level."""
-    turns: int
-    """Into so many parts they are divided."""
-    swaps: int
-    """New versions while goodput is measured, over all levels."""
-    max_tokens: int
-    traces: Sequence[Trace] = ()
-
-    def facts(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        traces = [trace.name for trace in self.traces]
-        return {
-            "levels": list(self.levels), "seconds": self.seconds, "turns": self.turns, "swaps": self.swaps,
-            "max_tokens": self.max_tokens, "traces": traces,
-        }  # fmt: skip
-
-    def sittings(self, at: int) -> list[list[tuple[int, int]]]:
-        """(clients, turns) that are measured before everything begins anew; of the level ``at`` its part of each."""
-        others = [(level, self.turns) for level in self.levels if level != at]
-        ends = [self.turns * part // SITTINGS for part in range(SITTINGS + 1)]
-        parts = [[(at, end - begin)] for begin, end in pairwise(ends) if end > begin]
-        return [[*others, *parts[0]], *parts[1:]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +53,7 @@ class Sitting:
     engine: Engine
     swaps: Swaps
 
-    def warm_up(self, jobs: Sequence[Job]) -> None:
+    def warm_up(self, jobs: Sequence[ServeJob]) -> None:
         """What is compiled, cached and learned of costs is no part of what is measured."""
         rows = self.engine.settings.serve.max_batch
         for address in self.arms.values():
@@ -97,12 +65,12 @@ class Sitting:
 class Bench:
     """What is measured, and what was found."""
 
-    jobs: Sequence[Job]
-    plan: Plan
+    jobs: Sequence[ServeJob]
+    plan: ServePlan
     rows: int
     """Of a full batch."""
     report: Report
-    folder: RunFolder[Turn] | None = None
+    folder: RunFolder[ServeTurn] | None = None
     """Keeps turns that are over."""
     found: dict[int, dict[str, list[Load]]] = field(init=False)
     """By clients and arm, turn after turn."""
@@ -151,12 +119,12 @@ class Bench:
             for _ in range(turns):
                 loads = self._measure(sitting, level)
                 named |= {reply.version for reply in loads[MAIN].replies}
-                turn = Turn(level, loads, published + len(made), served + len(named.intersection(made)))
+                turn = ServeTurn(level, loads, published + len(made), served + len(named.intersection(made)))
                 self._take(turn)
                 if self.folder:
                     self.folder.add(turn)
 
-    def _take(self, turn: Turn) -> None:
+    def _take(self, turn: ServeTurn) -> None:
         for arm, load in turn.loads.items():
             (self.alone if arm == ALONE else self.found[turn.level][arm]).append(load)
         self.turns, self.published, self.served = self.turns + 1, turn.published, turn.served
@@ -164,7 +132,7 @@ class Bench:
     def _measure(self, sitting: Sitting, level: int) -> dict[str, Load]:
         turn = len(self.found[level][MAIN])
         self.report(f"{self._progress()}{level} at a time, turn {turn + 1} of {self.plan.turns}")
-        return {arm: self._load(sitting, arm, level) for arm in turned(self._taking_part(level), turn)}
+        return {arm: self._load(sitting, arm, level) for arm in shifted(self._taking_part(level), turn)}
 
     def _progress(self) -> str:
         """How much is over, and minutes that the rest takes."""
@@ -188,7 +156,7 @@ class Bench:
 
 
 def bench_serve(
-    pair: Pair, prompts: Sequence[Sequence[int]], settings: Settings, plan: Plan, report: Report,
+    pair: Pair, prompts: Sequence[Sequence[int]], settings: Settings, plan: ServePlan, report: Report,
     out: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure what the folder ``out`` does not hold yet. Ctrl-C ends it with what was measured. Raises StoreError when
@@ -204,7 +172,9 @@ def bench_serve(
                 sitting.warm_up(bench.jobs)
                 bench.measure(sitting, parts)
                 if not traces:
-                    traces = {one.name: trace_line(sitting.arms, bench.rows, one, plan, report) for one in plan.traces}
+                    traces = {
+                        one.name: trace_line(sitting.arms, bench.rows, one, plan.seconds, report) for one in plan.traces
+                    }
     except KeyboardInterrupt:
         return result(bench) | {"interrupted": True}
     return result(bench) | ({"traces": traces} if traces else {})
@@ -234,5 +204,4 @@ def result(bench: Bench) -> dict[str, Any]:
     return {
         **whole_line(bench.found, bench.alone, bench.compared_at),
         "swaps": {"published": bench.published, "served": bench.served},
-        "seconds": bench.plan.seconds, "turns": bench.plan.turns, "max_tokens": bench.plan.max_tokens,
     }  # fmt: skip

@@ -24,7 +24,7 @@ GOOD = re.compile(rb"HTTP/\S+ 200 ")
 Json = dict[str, Any]
 
 
-class Job(NamedTuple):
+class ServeJob(NamedTuple):
     """What is asked for: a prompt and so many tokens."""
 
     prompt: tuple[int, ...]
@@ -39,7 +39,7 @@ class Address(NamedTuple):
     text: Any = None
     """What makes a server's own prompt of tokens, where it takes none: a function from tokens to text."""
 
-    def request(self, job: Job) -> bytes:
+    def request(self, job: ServeJob) -> bytes:
         """The whole request."""
         prompt = list(job.prompt) if self.text is None else self.text(job.prompt)
         body = json.dumps({
@@ -107,7 +107,7 @@ class Client:
         """Whether it has left before its answer began."""
         self._connection: Connection | None = None
 
-    async def collect(self, job: Job) -> Collected:
+    async def collect(self, job: ServeJob) -> Collected:
         """One answer, to be read later. Who is refused asks on a new connection the next time."""
         request, begun = self.address.request(job), time.perf_counter()
         try:
@@ -142,7 +142,7 @@ class Client:
         return connection
 
 
-async def ask(address: Address, job: Job) -> Reply:
+async def ask(address: Address, job: ServeJob) -> Reply:
     """One answer to somebody who asks once. A request that fails is a reply with its ``error``."""
     client = Client(address)
     try:

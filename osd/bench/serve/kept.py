@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from osd.bench.harness.folder import RunFolder
 from osd.bench.serve.client import Reply
 from osd.bench.serve.load import Load
-
-if TYPE_CHECKING:
-    from osd.bench.serve.bench import Plan
+from osd.bench.serve.plan import ServePlan
 
 LOG = "turns.jsonl"
 DIGITS = 5
@@ -20,7 +18,7 @@ DIGITS = 5
 
 
 @dataclass(slots=True)
-class Turn:
+class ServeTurn:
     """Every arm's load, side by side."""
 
     level: int
@@ -33,23 +31,23 @@ class Turn:
     """Those of them that an answer named."""
 
 
-def folder_of(path: Path, plan: Plan, about: dict[str, Any]) -> RunFolder[Turn]:
+def folder_of(path: Path, plan: ServePlan, about: dict[str, Any]) -> RunFolder[ServeTurn]:
     """``about``: what else must be the same for the run to go on. Raises BadSetting, StoreWriteFailed."""
     return RunFolder(path, plan.facts() | about, LOG, turn_of, line_of)
 
 
-def line_of(turn: Turn) -> str:
+def line_of(turn: ServeTurn) -> str:
     """A line of the log."""
     loads = {arm: _plain(load) for arm, load in turn.loads.items()}
     values = {"level": turn.level, "published": turn.published, "served": turn.served, "loads": loads}
     return json.dumps(values, separators=(",", ":"))
 
 
-def turn_of(line: str) -> Turn:
+def turn_of(line: str) -> ServeTurn:
     """The other way. Raises ValueError, KeyError, TypeError or AttributeError for something else."""
     values = json.loads(line)
     loads = {arm: _load_of(load) for arm, load in values["loads"].items()}
-    return Turn(int(values["level"]), loads, int(values["published"]), int(values["served"]))
+    return ServeTurn(int(values["level"]), loads, int(values["published"]), int(values["served"]))
 
 
 def _plain(load: Load) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from osd.bench.serve.client import Address, Client, Collected, Job, Reply, ask, read_reply
+from osd.bench.serve.client import Address, Client, Collected, Reply, ServeJob, ask, read_reply
 
 QUANTILES = (50, 95, 99)
 LATE = 0.001
@@ -22,11 +22,11 @@ RAMP_SECONDS = 0.5
 is over would be missing from it."""
 
 
-class Arrival(NamedTuple):
+class TimedJob(NamedTuple):
     """A job, and when it comes: seconds from the beginning."""
 
     at: float
-    job: Job
+    job: ServeJob
 
 
 @dataclass(slots=True)
@@ -121,7 +121,12 @@ async def _accompanied(beside: Beside | None) -> AsyncIterator[None]:
 
 
 def closed_load(
-    address: Address, jobs: Iterator[Job], clients: int, seconds: float, beside: Beside | None = None, wait: bool = True
+    address: Address,
+    jobs: Iterator[ServeJob],
+    clients: int,
+    seconds: float,
+    beside: Beside | None = None,
+    wait: bool = True,
 ) -> Load:
     """So many clients until the time is over, a ramp before it; what they have begun by then is finished, and not
     counted as tokens. Where they shall not ``wait``, those whose answers have not begun leave: nothing is known of
@@ -159,7 +164,7 @@ def _send_home(clients: Iterable[Client]) -> None:
 
 
 def open_load(
-    address: Address, arrivals: Iterable[Arrival], most: int, seconds: float, load: Load | None = None
+    address: Address, arrivals: Iterable[TimedJob], most: int, seconds: float, load: Load | None = None
 ) -> Load:
     """Every arrival at its time, for so many seconds. Where ``most`` are under way the next waits for one to end: a
     machine that has become slow is then loaded fully, and not drowned, and the last do not come. ``load`` is what it is
@@ -170,7 +175,7 @@ def open_load(
         begun, room = time.perf_counter(), asyncio.Semaphore(most)
         asked: set[asyncio.Task[None]] = set()
 
-        async def one(job: Job) -> None:
+        async def one(job: ServeJob) -> None:
             load.keep(await ask(address, job))
             room.release()
 

@@ -8,11 +8,10 @@ other turn goes backwards, and two are told as one: what coming after a rest cos
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from osd.bench.harness.summary import median_error
+from osd.bench.harness.summary import Ratio, ratio_of_turns
 from osd.bench.serve.load import Load
 
 MAIN = "goodput"
@@ -23,17 +22,9 @@ HOPELESS = 0.8
 """Of the best arm's tokens a second."""
 
 
-class Ratio(NamedTuple):
-    """Tokens a second of the one ÷ the other, in the median of the turns, there and back."""
-
-    value: float | None
-    error: float | None
-
-
 def ratio(one: Sequence[Load], other: Sequence[Load]) -> Ratio:
-    """Of the turns, there and back, in which both got something done. Who rests has had the first ones."""
-    values = [a.rate / b.rate for a, b in zip(there_and_back(one), there_and_back(other), strict=False) if b.rate]
-    return Ratio(statistics.median(values), median_error(values)) if values else Ratio(None, None)
+    """Compare turns, there and back, in which both got something done. Who rests has had the first ones."""
+    return ratio_of_turns(*([load.rate for load in there_and_back(turns)] for turns in (one, other)))
 
 
 def hopeless(arms: Mapping[str, Sequence[Load]], arm: str) -> bool:

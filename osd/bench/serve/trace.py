@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from osd.bench.serve.client import Address, Job
-from osd.bench.serve.load import Arrival, closed_load, open_load
+from osd.bench.serve.client import Address, ServeJob
+from osd.bench.serve.load import TimedJob, closed_load, open_load
 from osd.prompts import open_bytes
 from storage.errors import BadPromptFile
-
-if TYPE_CHECKING:
-    from osd.bench.serve.bench import Plan, Report
 
 SHARE = 0.8
 """Of what the slowest arm can do, the trace's arrivals ask for so much."""
@@ -32,11 +29,11 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ArrivalTrace:
     """Its requests, cut to what the pair's rows hold."""
 
     name: str
-    jobs: Sequence[Job]
+    jobs: Sequence[ServeJob]
     times: Sequence[float]
 
     @property
@@ -44,18 +41,22 @@ class Trace:
         """Requests, by the trace's own clock."""
         return len(self.times) / (self.times[-1] - self.times[0])
 
-    def arrivals(self, per_second: float, seconds: float) -> Iterator[Arrival]:
+    def arrivals(self, per_second: float, seconds: float) -> Iterator[TimedJob]:
         """Its rhythm, faster or slower, so that so many a second come in the mean."""
         scale = self.per_second / per_second
         for at, job in zip(self.times, self.jobs, strict=True):
             if (at - self.times[0]) * scale > seconds:
                 return
-            yield Arrival((at - self.times[0]) * scale, job)
+            yield TimedJob((at - self.times[0]) * scale, job)
 
 
-def read_trace(path: Path, count: int, tokens: Sequence[int], limit: int, longest: int) -> Trace:
-    """The first ``count`` requests. Prompts are cut out of ``tokens``, a long text; answers have ``longest`` tokens at
-    most, and the prompt what a row of ``limit`` has left. Raises BadPromptFile."""
+ENTRIES = 20_000
+"""Requests taken from a trace at most."""
+
+
+def read_trace(path: Path, tokens: Sequence[int], limit: int, longest: int, count: int = ENTRIES) -> ArrivalTrace:
+    """Read the first ``count`` requests. Prompts are cut out of ``tokens``, a long text; answers have ``longest`` tokens
+    at most, and the prompt what a row of ``limit`` has left. Raises BadPromptFile."""
     entries = list(islice(_entries(path), count))
     if len(entries) < 2 or entries[-1].at <= entries[0].at:
         raise BadPromptFile(path=path, reason="has no two requests at different times")
@@ -64,9 +65,9 @@ def read_trace(path: Path, count: int, tokens: Sequence[int], limit: int, longes
         answer = max(2, min(entry.answer, longest))
         length = max(1, min(entry.prompt, limit - answer))
         text = [tokens[(begin + i) % len(tokens)] for i in range(length)]
-        jobs.append(Job(tuple(text), answer))
+        jobs.append(ServeJob(tuple(text), answer))
         begin += length
-    return Trace(path.name.removesuffix(".gz").removesuffix(".jsonl"), jobs, [entry.at for entry in entries])
+    return ArrivalTrace(path.name.removesuffix(".gz").removesuffix(".jsonl"), jobs, [entry.at for entry in entries])
 
 
 def _entries(path: Path) -> Iterator[Entry]:
@@ -84,19 +85,21 @@ def _entries(path: Path) -> Iterator[Entry]:
         raise BadPromptFile(path=path, reason=f"cannot be read ({error.strerror or error})") from None
 
 
-def trace_line(arms: Mapping[str, Address], rows: int, trace: Trace, plan: Plan, report: Report) -> dict[str, Any]:
+def trace_line(
+    arms: Mapping[str, Address], rows: int, trace: ArrivalTrace, seconds: float, report: Callable[[str], None]
+) -> dict[str, Any]:
     """Every arm, in batches of so many rows, under the same arrivals: tokens a second and latencies. What each can do
     is measured first."""
     report(f"{trace.name}: what the servers can do")
     able = {}
     for arm, address in arms.items():
-        load = closed_load(address, iter(trace.jobs), 2 * rows, plan.seconds)
+        load = closed_load(address, iter(trace.jobs), 2 * rows, seconds)
         able[arm] = load.rate / (sum(reply.tokens for reply in load.replies) / max(1, len(load.replies)))
     per_second = SHARE * min(able.values())
     lines = {}
     for arm, address in arms.items():
         report(f"{trace.name}: {arm}")
-        load = open_load(address, trace.arrivals(per_second, plan.seconds), UNDER_WAY, plan.seconds)
+        load = open_load(address, trace.arrivals(per_second, seconds), UNDER_WAY, seconds)
         counts = {"tokens_per_s": load.rate, "requests": len(load.replies), "failed": load.failed}
         lines[arm] = {**counts, **load.percentiles()}
     return {"requests_per_s": per_second, "able_per_s": able, **lines}

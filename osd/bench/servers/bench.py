@@ -13,12 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from osd.bench.harness.turns import shifted
 from osd.bench.serve.bench import SERVERS, WARM_SECONDS
-from osd.bench.serve.client import Job
+from osd.bench.serve.client import ServeJob
 from osd.bench.serve.load import Load, closed_load
 from osd.bench.serve.process import awake, server, settings_in, signal_group
 from osd.bench.serve.result import MAIN
-from osd.bench.serve.turns import jobs_of, shuffled_jobs, turned
+from osd.bench.serve.turns import jobs_of, shuffled_jobs
 from osd.bench.servers.others import Other, Up, other_server, transformers_ways, vllm_ways
 from osd.models.pair import Pair
 from storage.errors import StoreError
@@ -50,7 +51,7 @@ def bench_servers(
         for level in levels:
             for turn in range(TURNS):
                 report(f"{level} at a time, turn {turn + 1} of {TURNS}")
-                for name in turned(list(up), turn):
+                for name in shifted(list(up), turn):
                     load = _load(up[name], jobs_of(jobs, turn), level, seconds / TURNS)
                     found.setdefault(name, {}).setdefault(level, Load()).add(load)
     lines = {name: {str(level): _line(load) for level, load in loads.items()} for name, loads in found.items()}
@@ -58,7 +59,7 @@ def bench_servers(
     return {"servers": lines, "speculating": speculating, "not_running": wrong, "turns": TURNS, "seconds": seconds}
 
 
-def _load(up: Up, jobs: Iterator[Job], clients: int, seconds: float) -> Load:
+def _load(up: Up, jobs: Iterator[ServeJob], clients: int, seconds: float) -> Load:
     with awake(up.process):
         return closed_load(up.address, jobs, clients, seconds)
 

@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from osd.bench.serve.bench import SERVERS
-from osd.bench.serve.client import Job
-from osd.bench.serve.load import Arrival, Load, closed_load, open_load
+from osd.bench.serve.client import ServeJob
+from osd.bench.serve.load import Load, TimedJob, closed_load, open_load
 from osd.bench.serve.process import Server, server, settings_in
 from osd.bench.serve.result import MAIN
-from osd.bench.serve.trace import Trace
+from osd.bench.serve.trace import ArrivalTrace
 from osd.bench.soak.picture import draw
 from osd.bench.soak.watch import Watcher, growth
 from osd.demo.runner.process import worker_beside
@@ -34,7 +34,7 @@ Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SoakPlan:
     """How long, and with what."""
 
     minutes: float
@@ -42,8 +42,8 @@ class Plan:
     """Seconds between two looks at the processes."""
     measuring: float
     """Seconds in which it is found out what the server can do."""
-    jobs: Sequence[Job]
-    trace: Trace | None = None
+    jobs: Sequence[ServeJob]
+    trace: ArrivalTrace | None = None
     """Whose rhythm the requests have, and whose lengths; without one they come at random (Poisson)."""
 
 
@@ -57,7 +57,7 @@ class Soaked:
     interrupted: bool = False
 
 
-def bench_soak(pair: Pair, settings: Settings, plan: Plan, out: Path, report: Report) -> dict[str, Any]:
+def bench_soak(pair: Pair, settings: Settings, plan: SoakPlan, out: Path, report: Report) -> dict[str, Any]:
     """Run it; Ctrl-C ends it early, with what there is. Raises StoreError and TrainingFailed when a process does not
     start or a worker is gone at the end."""
     out.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def bench_soak(pair: Pair, settings: Settings, plan: Plan, out: Path, report: Re
     return _result(soaked, growth(watcher.curves), plan) | learned | {"picture": str(picture)}
 
 
-def _load(served: Server, plan: Plan, soaked: Soaked, report: Report) -> None:
+def _load(served: Server, plan: SoakPlan, soaked: Soaked, report: Report) -> None:
     jobs = plan.trace.jobs if plan.trace else plan.jobs
     report("measuring what the server can do")
     able = closed_load(served.address, cycle(jobs), 2 * served.settings.serve.max_batch, plan.measuring)
@@ -95,7 +95,7 @@ def _load(served: Server, plan: Plan, soaked: Soaked, report: Report) -> None:
     open_load(served.address, _arrivals(plan, SHARE * soaked.able), UNDER_WAY, 60 * plan.minutes, soaked.load)
 
 
-def _arrivals(plan: Plan, per_second: float) -> Iterator[Arrival]:
+def _arrivals(plan: SoakPlan, per_second: float) -> Iterator[TimedJob]:
     seconds = 60 * plan.minutes
     if plan.trace:
         yield from plan.trace.arrivals(per_second, seconds)
@@ -105,7 +105,7 @@ def _arrivals(plan: Plan, per_second: float) -> Iterator[Arrival]:
         at += chance.expovariate(per_second)
         if at > seconds:
             return
-        yield Arrival(at, job)
+        yield TimedJob(at, job)
 
 
 def _learned(settings: Settings) -> dict[str, int]:
@@ -114,7 +114,7 @@ def _learned(settings: Settings) -> dict[str, int]:
     return {"published": states.count(RunState.PUBLISHED), "rejected": states.count(RunState.REJECTED)}
 
 
-def _result(soaked: Soaked, found: dict[str, dict[str, Any]], plan: Plan) -> dict[str, Any]:
+def _result(soaked: Soaked, found: dict[str, dict[str, Any]], plan: SoakPlan) -> dict[str, Any]:
     load = soaked.load
     return {
         "minutes": plan.minutes, "interrupted": soaked.interrupted, "requests": len(load.replies) + load.failed,

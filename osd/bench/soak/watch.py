@@ -17,7 +17,7 @@ WINDOW = 0.1
 MIB = 1 << 20
 
 
-class Sample(NamedTuple):
+class ProcessSample(NamedTuple):
     """One role's processes at one moment, children and all."""
 
     at: float
@@ -28,14 +28,14 @@ class Sample(NamedTuple):
     threads: int
 
 
-Curves = Mapping[str, Sequence[Sample]]
+Curves = Mapping[str, Sequence[ProcessSample]]
 
 
 class Watcher:
     """Looks every so many seconds, in a thread of its own, at processes by their role. Stop it."""
 
     def __init__(self, processes: Mapping[str, int], every: float) -> None:
-        self.curves: dict[str, list[Sample]] = {role: [] for role in processes}
+        self.curves: dict[str, list[ProcessSample]] = {role: [] for role in processes}
         self._processes, self._every = {role: psutil.Process(pid) for role, pid in processes.items()}, every
         self._begun, self._stopping = time.monotonic(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="osd-soak-watch", daemon=True)
@@ -55,7 +55,7 @@ class Watcher:
                 return
 
 
-def look(process: psutil.Process, at: float) -> Sample | None:
+def look(process: psutil.Process, at: float) -> ProcessSample | None:
     """What it and its children hold; None where it is gone. A child that ends meanwhile counts no more."""
     held = []
     try:
@@ -69,10 +69,10 @@ def look(process: psutil.Process, at: float) -> Sample | None:
     except psutil.NoSuchProcess:
         return None
     memory, files, threads = (sum(column) for column in zip(*held, strict=True))
-    return Sample(at, float(memory), int(files), int(threads))
+    return ProcessSample(at, float(memory), int(files), int(threads))
 
 
-def ends(samples: Sequence[Sample]) -> tuple[Sample, Sample] | None:
+def ends(samples: Sequence[ProcessSample]) -> tuple[ProcessSample, ProcessSample] | None:
     """The state after settling and at the end, each of a window: its medians, and the fewest files, for clients'
     connections come and go and what leaks stays. None where too little was seen."""
     if len(samples) < 3:
@@ -84,9 +84,9 @@ def ends(samples: Sequence[Sample]) -> tuple[Sample, Sample] | None:
     return (_state(early), _state(late)) if early and late else None
 
 
-def _state(samples: Sequence[Sample]) -> Sample:
+def _state(samples: Sequence[ProcessSample]) -> ProcessSample:
     at, memory, files, threads = zip(*samples, strict=True)
-    return Sample(statistics.median(at), statistics.median(memory), min(files), int(statistics.median(threads)))
+    return ProcessSample(statistics.median(at), statistics.median(memory), min(files), int(statistics.median(threads)))
 
 
 def growth(curves: Curves) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from osd.bench.stats.questions import ask, questions
 from osd.bench.stats.store import add_log, add_runs, add_samples, add_versions
-from osd.bench.stats.year import Plan, add_days, add_weeks, rows
+from osd.bench.stats.year import StatsPlan, add_days, add_weeks, rows
 from storage.errors import BadInput
 from storage.settings import load_settings
 from storage.sql.database import Database
@@ -34,7 +34,7 @@ class Stage:
     """Of this process: all of it for SQLite, for PostgreSQL what the server did not do."""
 
 
-def measure(plan: Plan, folder: Path, url: str | None, requests: int, repeats: int, report: Report) -> list[Stage]:
+def measure(plan: StatsPlan, folder: Path, url: str | None, requests: int, repeats: int, report: Report) -> list[Stage]:
     """One database, filled in stages. Raises BadInput for one that is not empty, StoreError."""
     if url is not None:
         _make(url)
@@ -66,14 +66,14 @@ def _make(url: str) -> None:
         db.close()
 
 
-def _furnish(store: Store, plan: Plan, folder: Path, requests: int) -> None:
+def _furnish(store: Store, plan: StatsPlan, folder: Path, requests: int) -> None:
     add_versions(store, plan, folder / "small-model")
     add_runs(store.db, plan)
     add_log(store.db, plan)
     add_samples(store, plan, requests)
 
 
-def _stage(store: Store, plan: Plan, days: int, repeats: int) -> Stage:
+def _stage(store: Store, plan: StatsPlan, days: int, repeats: int) -> Stage:
     add_weeks(store.db)
     if store.db.dialect == "postgresql":  # autovacuum would do it within a minute
         with store.db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -82,7 +82,7 @@ def _stage(store: Store, plan: Plan, days: int, repeats: int) -> Stage:
 
 
 def bench(
-    plan: Plan, folder: Path, postgres: str | None, *, requests: int, repeats: int, report: Report
+    plan: StatsPlan, folder: Path, postgres: str | None, *, requests: int, repeats: int, report: Report
 ) -> tuple[dict[str, Any], dict[str, list[Stage]]]:
     """What the last line says, and the stages of each database."""
     began = time.perf_counter()

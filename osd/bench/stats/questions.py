@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from osd.bench.stats.year import Plan
+from osd.bench.stats.year import StatsPlan
 from osd.server.metrics.store import StoreCollector
 from storage.insights.service import Answers
 from storage.insights.sizes import ModelSize
@@ -19,7 +19,7 @@ TARGET = ModelSize(7_000_000_000, 14_000_000_000)
 KEYS = ("route", "version", "controller", "tenant", "worker")
 
 
-def questions(store: Store, plan: Plan, days: int) -> dict[str, Question]:
+def questions(store: Store, plan: StatsPlan, days: int) -> dict[str, Question]:
     """By name, as they are asked when so many days are there."""
     answers, now = Answers(store), plan.begin + days * DAY
     newest = plan.version(min(plan.versions - 1, (days * DAY - 1) // plan.turn))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from osd.bench.stats.year import END, Plan
+from osd.bench.stats.year import END, StatsPlan
 from storage.records import Outcome, RequestSamples, RunState, TokenKind, VersionState
 from storage.sql.database import Database
 from storage.sql.outcome_tables import OutcomeRow
@@ -21,7 +21,7 @@ LOG_ROWS = 20_000
 POSITIONS, TOP_K, VOCABULARY = 64, 64, 32_000
 
 
-def add_versions(store: Store, plan: Plan, folder: Path) -> None:
+def add_versions(store: Store, plan: StatsPlan, folder: Path) -> None:
     """Number 0 with a small file of weights, and the others as rows: nobody loads them."""
     write_small_model(folder)
     root = store.versions.register_root("default", folder)
@@ -47,7 +47,7 @@ def write_small_model(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4000))
 
 
-def add_runs(db: Database, plan: Plan) -> None:
+def add_runs(db: Database, plan: StatsPlan) -> None:
     """A training run every hour, each of 64 requests."""
     states = [RunState.PUBLISHED, RunState.REJECTED, RunState.REJECTED, RunState.FAILED]
     ids = [f"{number:032x}" for number in range(64)]
@@ -64,7 +64,7 @@ def add_runs(db: Database, plan: Plan) -> None:
             )  # fmt: skip
 
 
-def add_log(db: Database, plan: Plan) -> None:
+def add_log(db: Database, plan: StatsPlan) -> None:
     """As many of the newest outcomes one by one as a store keeps; drafts of three lengths."""
     rng = np.random.default_rng(0)
     drafted = rng.choice([2, 4, 8], LOG_ROWS)
@@ -72,7 +72,7 @@ def add_log(db: Database, plan: Plan) -> None:
         session.bulk_insert_mappings(OutcomeRow.__mapper__, [_line(plan, n, int(g)) for n, g in enumerate(drafted)])
 
 
-def _line(plan: Plan, number: int, gamma: int) -> dict[str, object]:
+def _line(plan: StatsPlan, number: int, gamma: int) -> dict[str, object]:
     made = Outcome(
         f"{number:032x}", f"route-{number % plan.routes}", "tenant-0", plan.version(plan.versions - 1), "analytic",
         float(END - LOG_ROWS + number), 1, 20, 20 * gamma, 10 * gamma, 12, 20 + 10 * gamma, 90, 30.0 * gamma,
@@ -82,14 +82,14 @@ def _line(plan: Plan, number: int, gamma: int) -> dict[str, object]:
     return {"worker": "worker-0"} | {name: getattr(made, name) for name in names if hasattr(made, name)}
 
 
-def add_samples(store: Store, plan: Plan, requests: int) -> None:
+def add_samples(store: Store, plan: StatsPlan, requests: int) -> None:
     """Kept requests of the last two versions, ``requests`` of each, in segments of 64."""
     made = list(_samples(plan, requests))
     for at in range(0, len(made), 64):
         store.samples.add(made[at : at + 64])
 
 
-def _samples(plan: Plan, requests: int) -> Iterator[RequestSamples]:
+def _samples(plan: StatsPlan, requests: int) -> Iterator[RequestSamples]:
     rng = np.random.default_rng(1)
     for number in range(2 * requests):
         tokens = np.minimum(rng.zipf(1.3, 50 + POSITIONS), VOCABULARY - 1).astype(np.int32)

@@ -21,7 +21,7 @@ PLACES = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StatsPlan:
     """How much there is."""
 
     days: int = 365
@@ -92,7 +92,7 @@ _ROLLED = {
 }
 
 
-def add_days(db: Database, plan: Plan, first: int, last: int) -> None:
+def add_days(db: Database, plan: StatsPlan, first: int, last: int) -> None:
     """Days ``first`` to before ``last`` of the plan, counted from 0, at every span that is kept."""
     since, until = plan.begin + first * DAY, plan.begin + last * DAY
     facts = {"routes": plan.routes, "workers": plan.workers, "versions": plan.versions, "stride": plan.stride}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from osd.bench.__main__ import main as author_bench
 from osd.bench.servers.others import Other, other_server
 from storage.errors import StoreError
 
@@ -28,7 +29,7 @@ def stopped(
     errors, variables = folder / "err", {**os.environ, "OMP_NUM_THREADS": "1"}
     with errors.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "osd.cli.main", "bench", *bench],
+            [sys.executable, "-m", *bench],
             stdout=subprocess.PIPE, stderr=file, text=True, env=variables, cwd=folder,
         )  # fmt: skip
     try:
@@ -53,7 +54,8 @@ def test_every_server_is_loaded_and_the_line_is_whole(osd, tmp_path, monkeypatch
     small = ["--concurrency", "1,2", "--seconds", 1.5, "--turns", 1, "--swaps", 3, "--max-tokens", 24, "--json"]
     done = osd("bench", "serve", *small, "--trace", trace)
     assert done.exit_code == 0, done.stderr
-    line = json.loads(done.stdout.splitlines()[-1])
+    whole = json.loads(done.stdout.splitlines()[-1])
+    line, settings = whole["figures"], whole["settings"]
     assert line["by_concurrency"].keys() == {"1", "2"} and line["failed"] == 0 and line["errors"] == []
     for level in line["by_concurrency"].values():
         assert min(level["off"], level["fixed"], level["goodput"]) > 0 and level["failed"] == 0
@@ -63,7 +65,7 @@ def test_every_server_is_loaded_and_the_line_is_whole(osd, tmp_path, monkeypatch
     assert line["compared_at"] == 2 and line["swaps"]["published"] == 3
     served = line["by_concurrency"]["2"]["goodput"]
     assert line["server_over_offline"] == pytest.approx(served / line["offline_tokens_per_s"])
-    assert (line["turns"], line["max_tokens"]) == (1, 24)
+    assert (settings["turns"], settings["max_tokens"]) == (1, 24)
     played = line["traces"]["calls"]
     assert all(played[arm]["requests"] > 0 and played[arm]["failed"] == 0 for arm in ("off", "fixed", "goodput"))
 
@@ -74,16 +76,19 @@ def test_a_run_that_was_stopped_goes_on_in_its_folder(osd, tmp_path):
     run = ["--concurrency", "1,2", "--seconds", "1.2", "--turns", "1", "--swaps", "2", "--max-tokens", "12", "--json"]
     run += ["--out", str(tmp_path / "run")]
     kept = tmp_path / "run" / "turns.jsonl"
-    code, said, errors = stopped(["serve", *run], tmp_path, lambda _: kept.exists() and kept.read_text() != "")
+    code, said, errors = stopped(
+        ["osd.cli.main", "bench", "serve", *run], tmp_path, lambda _: kept.exists() and kept.read_text() != ""
+    )
     assert code == 130, errors
     assert "goes on from there" in errors
-    line = json.loads(said.splitlines()[-1])
-    assert line["interrupted"] is True and line["by_concurrency"]["1"]["goodput"] > 0
+    whole = json.loads(said.splitlines()[-1])
+    line = whole["figures"]
+    assert whole["interrupted"] is True and line["by_concurrency"]["1"]["goodput"] > 0
     assert line["by_concurrency"]["2"]["goodput"] == 0 and line["goodput_over_best_min"] > 0
     (first,) = kept.read_text().splitlines()
     done = osd("bench", "serve", *run)
     assert done.exit_code == 0, done.stderr
-    again = json.loads(done.stdout.splitlines()[-1])
+    again = json.loads(done.stdout.splitlines()[-1])["figures"]
     assert kept.read_text().splitlines()[0] == first and len(kept.read_text().splitlines()) == 2
     assert again["by_concurrency"]["1"]["goodput"] == pytest.approx(line["by_concurrency"]["1"]["goodput"])
     assert again["by_concurrency"]["2"]["goodput"] > 0 and again["swaps"]["published"] == 2
@@ -93,15 +98,16 @@ def test_a_run_that_was_stopped_goes_on_in_its_folder(osd, tmp_path):
 
 @pytest.mark.long
 def test_a_soak_ends_politely_when_it_is_told_to(tmp_path):
-    soak = ["soak", "--minutes", "30", "--every", "0.2", "--measuring", "1", "--max-tokens", "6", "--json"]
+    soak = ["osd.bench", "soak", "--minutes", "30", "--every", "0.2", "--measuring", "1", "--max-tokens", "6", "--json"]
     soak += ["--out", str(tmp_path / "out")]
     code, said, errors = stopped(soak, tmp_path, lambda errors: "for 30 minutes" in errors, after=3)
-    assert code == 0, errors
-    line = json.loads(said.splitlines()[-1])
-    assert line["interrupted"] is True and line["requests"] > 0 and line["failed"] == 0
+    assert code == 130, errors
+    whole = json.loads(said.splitlines()[-1])
+    line = whole["figures"]
+    assert whole["interrupted"] is True and line["requests"] > 0 and line["failed"] == 0
     assert line["processes"].keys() == {"server", "worker"} and line["published"] >= 0
     assert min(*line["processes"]["server"]["threads"], *line["processes"]["server"]["files"]) > 1
-    assert Path(line["picture"]).stat().st_size > 5_000
+    assert Path(whole["files"]["curves"]).stat().st_size > 5_000
 
 
 def test_a_server_that_does_not_start_is_named_with_what_it_said(tmp_path: Path) -> None:
@@ -112,10 +118,10 @@ def test_a_server_that_does_not_start_is_named_with_what_it_said(tmp_path: Path)
 
 
 @pytest.mark.long
-def test_other_servers_are_asked_the_same(osd):
-    done = osd("bench", "servers", "--concurrency", "1,2", "--seconds", 1, "--max-tokens", 6, "--json")
-    assert done.exit_code == 0, done.stderr
-    line = json.loads(done.stdout.splitlines()[-1])
+def test_other_servers_are_asked_the_same(capsys):
+    small = ["--concurrency", "1,2", "--seconds", "1", "--max-tokens", "6", "--json"]
+    assert author_bench(["servers", *small]) == 0
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]
     names = {"osd", "osd off", "transformers", "transformers batching", "transformers look-up"}
     assert line["servers"].keys() | line["not_running"].keys() == names and {"osd", "osd off"} <= line["servers"].keys()
     for levels in line["servers"].values():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from osd.bench.serve.client import Address, Client, Job, read_reply
+from osd.bench.serve.client import Address, Client, ServeJob, read_reply
 from osd.bench.serve.connection import Connection
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -74,7 +74,7 @@ def test_a_client_that_was_refused_asks_on_a_new_connection(answer: bytes) -> No
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         client = Client(Address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
-        errors = [read_reply(await client.collect(Job((1, 2), 6))).error for _ in range(3)]
+        errors = [read_reply(await client.collect(ServeJob((1, 2), 6))).error for _ in range(3)]
         client.close()
         server.close()
         await asyncio.sleep(0.05)

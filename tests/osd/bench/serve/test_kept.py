@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from osd.bench.harness.folder import RunFolder
-from osd.bench.serve.bench import Bench, Plan
-from osd.bench.serve.client import Job, Reply
-from osd.bench.serve.kept import Turn, folder_of, line_of, turn_of
+from osd.bench.serve.bench import Bench
+from osd.bench.serve.client import Reply, ServeJob
+from osd.bench.serve.kept import ServeTurn, folder_of, line_of, turn_of
 from osd.bench.serve.load import Load
+from osd.bench.serve.plan import ServePlan
 
-PLAN = Plan(levels=[1, 8], seconds=8.0, turns=8, swaps=4, max_tokens=16)
-JOBS = [Job((1, 2, 3), 4)]
+PLAN = ServePlan(levels=[1, 8], seconds=8.0, turns=8, swaps=4, max_tokens=16)
+JOBS = [ServeJob((1, 2, 3), 4)]
 
 
 def load(rate: float) -> Load:
@@ -21,12 +22,12 @@ def load(rate: float) -> Load:
     return Load([reply, Reply(101.0, [101.5], 1)], ["refused"], tokens=rate * 2, seconds=2.0)
 
 
-def turn(level: int, published: int = 0) -> Turn:
+def turn(level: int, published: int = 0) -> ServeTurn:
     loads = {"off": load(10), "fixed": load(8), "goodput": load(12)}
-    return Turn(level, loads | ({"alone": load(13)} if level == 8 else {}), published, published)
+    return ServeTurn(level, loads | ({"alone": load(13)} if level == 8 else {}), published, published)
 
 
-def bench(folder: RunFolder[Turn] | None) -> Bench:
+def bench(folder: RunFolder[ServeTurn] | None) -> Bench:
     return Bench(JOBS, PLAN, 8, lambda text: None, folder)
 
 

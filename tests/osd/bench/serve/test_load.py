@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from osd.bench.serve.client import Address, Job
+from osd.bench.serve.client import Address, ServeJob
 from osd.bench.serve.load import closed_load
 from tests.osd.bench.serve.test_connection import CHUNK, HEAD
 
@@ -52,7 +52,7 @@ def one_at_a_time() -> Iterator[_OneAtATime]:
 
 def _load(server: _OneAtATime, **how: Any) -> tuple[int, list[str]]:
     address = Address(f"http://127.0.0.1:{server.server_address[1]}")
-    load = closed_load(address, repeat(Job((1, 2), 2)), 3, 0.1, **how)
+    load = closed_load(address, repeat(ServeJob((1, 2), 2)), 3, 0.1, **how)
     return len(load.replies), load.errors
 
 

@@ -6,10 +6,11 @@ from itertools import islice
 
 import pytest
 
-from osd.bench.serve.bench import Plan
+from osd.bench.harness.turns import shifted
 from osd.bench.serve.load import Load
+from osd.bench.serve.plan import ServePlan
 from osd.bench.serve.result import TRIED, hopeless, level_line, ratio, whole_line
-from osd.bench.serve.turns import STRIDE, jobs_of, shuffled_jobs, turned
+from osd.bench.serve.turns import STRIDE, jobs_of, shuffled_jobs
 
 
 def turns(*rates: float, errors: tuple[str, ...] = ()) -> list[Load]:
@@ -61,7 +62,7 @@ def test_all_have_the_same_prompts_in_a_turn_and_others_in_the_next() -> None:
     assert {job.tokens for job in jobs} == {4, 5, 6, 7}
     first, again, second = (list(islice(jobs_of(jobs, turn), 300)) for turn in (0, 0, 1))
     assert first == again == [*jobs, *jobs[:100]] and second[:50] == first[STRIDE : STRIDE + 50]
-    orders = ["".join(turned(["a", "b", "c"], turn)) for turn in range(7)]
+    orders = ["".join(shifted(["a", "b", "c"], turn)) for turn in range(7)]
     assert orders == ["abc", "cba", "bca", "acb", "cab", "bac", "abc"]
 
 
@@ -70,4 +71,4 @@ def test_all_have_the_same_prompts_in_a_turn_and_others_in_the_next() -> None:
     [(8, [[(1, 8), (2, 8), (4, 2)], [(4, 2)], [(4, 2)], [(4, 2)]]), (1, [[(1, 1), (2, 1), (4, 1)]])],
 )
 def test_a_full_batch_is_measured_in_several_sittings(turns: int, expected: list[list[tuple[int, int]]]) -> None:
-    assert Plan((1, 2, 4), 9.0, turns, 0, 16).sittings(4) == expected
+    assert ServePlan((1, 2, 4), 9.0, turns, 0, 16).sittings(4) == expected

@@ -23,7 +23,7 @@ def written(path: Path, rows: list[tuple[float, int, int]]) -> Path:
 
 def test_lengths_are_cut_and_the_rhythm_is_kept(tmp_path: Path) -> None:
     path = written(tmp_path / "t.jsonl.gz", [(5.0, 3, 4), (6.0, 500, 90), (9.0, 1, 0), (99.0, 1, 1)])
-    trace = read_trace(path, 3, [7, 8, 9, 10], limit=64, longest=16)
+    trace = read_trace(path, [7, 8, 9, 10], limit=64, longest=16, count=3)
     assert trace.name == "t" and [job.tokens for job in trace.jobs] == [4, 16, 2]
     assert [len(job.prompt) for job in trace.jobs] == [3, 48, 1] and trace.jobs[1].prompt[:3] == (10, 7, 8)
     assert trace.per_second == 0.75
@@ -36,4 +36,4 @@ def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(text)
     with pytest.raises(BadPromptFile):
-        read_trace(path, 10, [1], limit=64, longest=16)
+        read_trace(path, [1], limit=64, longest=16)

@@ -11,12 +11,12 @@ import psutil
 import pytest
 
 from osd.bench.soak.picture import draw
-from osd.bench.soak.watch import Sample, Watcher, ends, growth, look
+from osd.bench.soak.watch import ProcessSample, Watcher, ends, growth, look
 
 
-def samples(memory: list[float]) -> list[Sample]:
+def samples(memory: list[float]) -> list[ProcessSample]:
     """One a second."""
-    return [Sample(float(i), value, 5, 3) for i, value in enumerate(memory)]
+    return [ProcessSample(float(i), value, 5, 3) for i, value in enumerate(memory)]
 
 
 def test_growth_is_counted_after_settling() -> None:
@@ -28,7 +28,7 @@ def test_growth_is_counted_after_settling() -> None:
 
 def test_files_that_come_and_go_are_no_leak_and_files_that_stay_are() -> None:
     clients = [0, 7, 3, 9, 4, 8, 5, 9, 6, 2] * 10
-    steady = [Sample(float(i), 100.0, 29 + more, 3) for i, more in enumerate(clients)]
+    steady = [ProcessSample(float(i), 100.0, 29 + more, 3) for i, more in enumerate(clients)]
     leaking = [one._replace(files=one.files + i // 20) for i, one in enumerate(steady)]
     assert growth({"server": steady})["server"]["files"] == [29, 29]
     assert growth({"server": leaking})["server"]["files"] == [30, 33]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from osd.bench.stats.bench import STAGES, bench
-from osd.bench.stats.year import END, Plan, add_days, add_weeks
+from osd.bench.stats.year import END, StatsPlan, add_days, add_weeks
 from storage.errors import BadInput
 from storage.settings import load_settings
 from storage.sql.spans import DAY, KEPT
 from storage.store import Store, open_store
-from tests.osd.cli.conftest import Osd, data, osd  # noqa: F401
+from tests.osd.bench.conftest import BenchOutcome
 from tests.storage.conftest import (  # noqa: F401
     memory,
     new_sqlite,
@@ -24,7 +25,7 @@ from tests.storage.conftest import (  # noqa: F401
     upgraded_postgres,
 )
 
-PLAN = Plan(days=9, routes=3, versions=2, workers=2)
+PLAN = StatsPlan(days=9, routes=3, versions=2, workers=2)
 BOTH = pytest.mark.parametrize(
     "settings", [("sqlite", "folder"), ("postgresql", "folder")], ids=["sqlite", "postgresql"], indirect=True
 )
@@ -73,7 +74,7 @@ def test_both_databases_hold_the_same_year(memory: Path, new_sqlite: Path, postg
 
 @pytest.fixture
 def small(tmp_path: Path) -> tuple[dict[str, object], dict[str, list[object]]]:
-    plan = Plan(days=24, routes=3, versions=3, workers=2)
+    plan = StatsPlan(days=24, routes=3, versions=3, workers=2)
     line, found = bench(plan, tmp_path, None, requests=8, repeats=1, report=lambda _: None)
     return line, dict(found)  # type: ignore[arg-type]
 
@@ -89,16 +90,16 @@ def test_each_question_has_an_answer_at_every_stage(small: tuple[dict[str, objec
 
 
 def test_a_database_that_is_not_empty_is_refused(tmp_path: Path) -> None:
-    plan = Plan(days=24, routes=2, versions=2, workers=1)
+    plan = StatsPlan(days=24, routes=2, versions=2, workers=1)
     bench(plan, tmp_path, None, requests=2, repeats=1, report=lambda _: None)
     with pytest.raises(BadInput, match="not empty"):
         bench(plan, tmp_path, None, requests=2, repeats=1, report=lambda _: None)
 
 
-def test_the_command_prints_one_line_and_draws(osd: Osd, tmp_path: Path) -> None:  # noqa: F811
-    done = osd("bench", "stats", "--small", "--repeats", "1", "--json", "--picture", tmp_path / "growth.png")
+def test_the_command_prints_one_line_and_draws(author_bench: Callable[..., BenchOutcome], tmp_path: Path) -> None:
+    done = author_bench("stats", "--small", "--repeats", "1", "--json", "--picture", tmp_path / "growth.png")
     assert done.exit_code == 0, done.stderr
-    line = json.loads(done.stdout.splitlines()[-1])
+    line = json.loads(done.stdout.splitlines()[-1])["figures"]
     assert {"sqlite", "postgresql", "max_ms", "rows"} <= line.keys()
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
-    assert osd("bench", "stats", "--small", "--folder", tmp_path).exit_code == 2
+    assert author_bench("stats", "--small", "--folder", tmp_path).exit_code == 2

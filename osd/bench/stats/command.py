@@ -1,4 +1,4 @@
-"""``osd bench stats``."""
+"""``python -m osd.bench stats``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Annotated
 
 import typer
 
-from osd.cli.options import JsonOption
-from osd.cli.out import Column, note, print_json, print_table
+from osd.bench.harness.options import JsonOption
+from osd.bench.harness.report import BenchResult
+from osd.bench.harness.watch import note
+from osd.bench.stats.bench import bench
+from osd.bench.stats.year import StatsPlan
 from storage.errors import BadSetting
 
-MS = "{:.1f} ms".format
 
-
-def stats(
+def command(
     postgresql: Annotated[
         str | None,
         typer.Option(help="URL of an empty PostgreSQL database to measure too; it is left filled.", metavar="URL"),
@@ -29,7 +30,7 @@ def stats(
     folder: Annotated[
         Path | None, typer.Option(help="Where the store is made (3 GB). Default: a temporary folder.", metavar="DIR")
     ] = None,
-    as_json: JsonOption = False,
+    json: JsonOption = False,
 ) -> None:
     """How long every question of `osd stats` takes on a store with a year behind it.
 
@@ -37,17 +38,14 @@ def stats(
     newest 20,000 outcomes; 800 kept requests. Every hour and day has all routes and workers; of the minutes each of
     them has one in sixteen, because the whole would be 84 million rows and no question reads them all.
 
-    Example: `osd bench stats --postgresql postgresql+psycopg://localhost/bench --picture growth.png --json`
+    Example: `python -m osd.bench stats --postgresql postgresql+psycopg://localhost/bench --picture growth.png --json`
     """
-    from osd.bench.stats.bench import bench
-    from osd.bench.stats.year import Plan
-
-    plan = Plan(days=24, routes=3, versions=3, workers=2) if small else Plan()
-    where = folder or Path(tempfile.mkdtemp(prefix="osd-bench-stats-"))
+    plan = StatsPlan(days=24, routes=3, versions=3, workers=2) if small else StatsPlan()
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise BadSetting(source="option", key="--folder", reason=f"{folder} is not empty")
+    where = folder or Path(tempfile.mkdtemp(prefix="osd-bench-stats-"))
     try:
-        line, found = bench(plan, where, postgresql, requests=40 if small else 400, repeats=repeats, report=note)
+        figures, found = bench(plan, where, postgresql, requests=40 if small else 400, repeats=repeats, report=note)
     finally:
         if folder is None:
             shutil.rmtree(where)
@@ -55,9 +53,7 @@ def stats(
         from osd.bench.stats.picture import draw, save
 
         save(draw(found), picture)
-        note(f"Drawn into {picture}.")
-    if not as_json:
-        columns = [Column("question", "question", whole=True), *(Column(name, name, MS, right=True) for name in found)]
-        rows = [{"question": name} | {db: line[db][name] for db in found} for name in line["sqlite"]]
-        print_table(rows, columns)
-    print_json(line)
+    rows = [{"question": name} | {f"{db}, ms": figures[db][name] for db in found} for name in figures["sqlite"]]
+    facts = {"days": plan.days, "routes": plan.routes, "versions": plan.versions, "workers": plan.workers}
+    files = {} if picture is None else {"growth": picture}
+    raise typer.Exit(BenchResult("stats", facts, figures, {"Questions": rows}, files).show(as_json=json))
