@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from router.base import Estimate
-from router.foresight import Foresight, TextScore
+from router.foresight import DraftPredictor, TextScore
 from router.prompt_vector import PromptVectors, Vector
 from router.throughput import Costs, best_pace
 
@@ -55,7 +55,7 @@ class Prompts:
         """
         self._costs, self._dimensions, self._pace, self._learning = costs, dimensions, pace, learning
         self._vectors = PromptVectors(dimensions)
-        self._foresight: dict[str, Foresight] = {}
+        self._foresight: dict[str, DraftPredictor] = {}
         self._later: list[Asked] = []
 
     @property
@@ -102,7 +102,7 @@ class Prompts:
         """Restore what :meth:`state` returned. Raises ValueError for an invalid state, with nothing changed."""
         vectors = PromptVectors(self._dimensions)
         vectors.restore(state["prompts"])
-        foresight = {str(draft): Foresight(self._dimensions) for draft in state["drafts"]}
+        foresight = {str(draft): DraftPredictor(self._dimensions) for draft in state["drafts"]}
         for name, one in foresight.items():
             one.restore(state["drafts"][name])
         self._vectors, self._foresight = vectors, foresight
@@ -133,8 +133,8 @@ class Prompts:
             return Estimate(draft, alpha, best_pace(alpha, costs).tokens_per_s)
         return Estimate(draft, alpha, 1e3 * gain / costs.verify_ms[0])
 
-    def _of(self, draft: str) -> Foresight:
-        return self._foresight.setdefault(draft, Foresight(self._dimensions))
+    def _of(self, draft: str) -> DraftPredictor:
+        return self._foresight.setdefault(draft, DraftPredictor(self._dimensions))
 
 
 def _fastest(estimates: Sequence[Estimate], otherwise: str) -> str:

@@ -35,7 +35,7 @@ def gain(alpha: float, costs: Costs) -> float:
     return best_pace(alpha, costs).tokens_per_s * costs.verify_ms[0] / 1e3
 
 
-class Foresight:
+class DraftPredictor:
     """The predictor for one draft."""
 
     def __init__(self, dimensions: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from router.auto import AutoRouter
 from storage.errors import StoreWriteFailed
-from storage.files.files import Aside, make_folder, writing
+from storage.files.files import TemporaryPath, make_folder, writing
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class RouterStateKeeper:
         try:
             with writing(self._path):
                 make_folder(self._path.parent, 0o700)
-                with Aside(self._path.parent, f"{FILE}-{os.getpid()}-{id(self):x}") as aside:
+                with TemporaryPath(self._path.parent, f"{FILE}-{os.getpid()}-{id(self):x}") as aside:
                     aside.write(memoryview(data))
                     aside.rename(self._path)
         except StoreWriteFailed as error:

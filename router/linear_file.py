@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import ModelFileDamaged
-from storage.files.files import Aside
+from storage.files.files import TemporaryPath
 
 HEADER = "header"
 
@@ -25,7 +25,7 @@ def write_arrays(path: Path, kind: str, facts: Mapping[str, Any], arrays: Mappin
     header = np.frombuffer(json.dumps({"kind": kind, **facts}, ensure_ascii=False).encode(), np.uint8)
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, **{HEADER: header, **arrays})
-    with Aside(path.parent, path.name) as aside:
+    with TemporaryPath(path.parent, path.name) as aside:
         aside.write(data.getbuffer())
         aside.rename(path)
 

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import delete, select
 
 from storage.errors import BadInput, ForgottenAhead
-from storage.replay.forgotten import ACTION, REQUEST, TENANT, News, news_after, take_turns
+from storage.replay.forgotten import ACTION, REQUEST, TENANT, ForgottenSinceLine, news_after, take_turns
 from storage.replay.purge import Purged, Purger
 from storage.replay.sample_index import chunks
 from storage.replay.segment_place import SegmentPlace
@@ -72,7 +72,7 @@ class Forgetter:
             raise ForgottenAhead(request_id=ids[0])
         return Forgotten(purged, outcomes, learned, tables)
 
-    def news(self, line: int) -> News:
+    def news(self, line: int) -> ForgottenSinceLine:
         """Return what was forgotten after a line of the audit trail; 0 comes before all of them."""
         with self._db.session(read_only=True) as session:
             return news_after(session, line)

@@ -37,7 +37,7 @@ from storage.replay.keeper import RetentionKeeper
 from storage.replay.samples import SampleStore
 from storage.replay.segment_place import SegmentPlace, segment_place
 from storage.replay.sweep import Swept
-from storage.routes.examples import ExampleShelf
+from storage.routes.examples import ExampleStore
 from storage.routes.proposals import ProposalLedger
 from storage.routes.routes import RouteTable
 from storage.runs import RunLedger
@@ -78,7 +78,7 @@ class Store:
         self.suspects = SuspectList(db)
         self.outcomes = OutcomeStore(db)
         self.routes = RouteTable(db)
-        self.examples = ExampleShelf(db)
+        self.examples = ExampleStore(db)
         self.proposals = ProposalLedger(db)
 
     def sweep(self) -> list[Swept]:

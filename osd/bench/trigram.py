@@ -18,7 +18,7 @@ from osd.drafters.ngram.corpus_stats import table_stats
 from osd.drafters.ngram.counts import Index
 from osd.drafters.ngram.encoding import Encoder
 from osd.drafters.ngram.errors import BadCorpus
-from osd.drafters.ngram.maker import DraftMaker, MakerSettings
+from osd.drafters.ngram.maker import MakerSettings, NgramDrafter
 from osd.drafters.ngram.sources import documents
 from osd.drafters.ngram.table import Table, TableSettings, first_room, table_from
 from osd.server.start import SHIPPED
@@ -81,7 +81,7 @@ def draft_times(table: Table, tokens: Index, batches: Sequence[int] = BATCHES) -
     """Return median microseconds of a batch's trees, and tokens a tree."""
     rows = []
     for searches in SEARCHES:
-        maker = DraftMaker(table, MakerSettings(searches=searches))
+        maker = NgramDrafter(table, MakerSettings(searches=searches))
         for batch in batches:
             us, nodes = _time(maker, tokens, batch)
             each = {"us": round(us, 1), "us_per_row": round(us / batch, 1), "nodes": round(nodes, 1)}
@@ -89,7 +89,7 @@ def draft_times(table: Table, tokens: Index, batches: Sequence[int] = BATCHES) -
     return rows
 
 
-def _time(maker: DraftMaker, tokens: Index, batch: int) -> tuple[float, float]:
+def _time(maker: NgramDrafter, tokens: Index, batch: int) -> tuple[float, float]:
     """Return median microseconds, and nodes a tree; rows end elsewhere in the text every turn."""
     begins = [i * (len(tokens) - END) // batch for i in range(batch)]
     texts = [tokens[begin : begin + END] for begin in begins]

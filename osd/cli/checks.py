@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
-from osd.cli.context import Surroundings
+from osd.cli.context import CommandContext
 from osd.cli.finding import BROKEN, OK, WARNING, CheckResult
 from osd.cli.out import counted
 from osd.cli.place_checks import notify, places
@@ -33,14 +33,14 @@ PING_SECONDS = 30
 EXTRAS = ("postgres", "redis", "s3")
 
 
-def python(here: Surroundings) -> Iterator[CheckResult]:
+def python(here: CommandContext) -> Iterator[CheckResult]:
     """Check the interpreter and the machine."""
     yield CheckResult(
         "python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}, {usable_cores()} cores"
     )
 
 
-def packages(here: Surroundings) -> Iterator[CheckResult]:
+def packages(here: CommandContext) -> Iterator[CheckResult]:
     """Check osd's libraries, and the installed ones of its extras, against the required versions."""
     fitting: list[str] = []
     for requirement in filter(serves, map(Requirement, metadata.requires(DISTRIBUTION) or ())):
@@ -75,7 +75,7 @@ def plain(requirement: Requirement) -> str:
     return f"{requirement.name}{extras}{requirement.specifier}"
 
 
-def settings(here: Surroundings) -> Iterator[CheckResult]:
+def settings(here: CommandContext) -> Iterator[CheckResult]:
     """Check osd.toml and the OSD_… variables."""
     try:
         here.settings  # noqa: B018
@@ -87,7 +87,7 @@ def settings(here: Surroundings) -> Iterator[CheckResult]:
     yield CheckResult("settings", OK, f"{file}, {variables} from the environment")
 
 
-def device(here: Surroundings) -> Iterator[CheckResult]:
+def device(here: CommandContext) -> Iterator[CheckResult]:
     """Check the device that decodes: the processor or a GPU."""
     import torch
 
@@ -107,7 +107,7 @@ def device(here: Surroundings) -> Iterator[CheckResult]:
         yield CheckResult("device", OK, f"{asked}: CPU, {threads}")
 
 
-def disk(here: Surroundings) -> Iterator[CheckResult]:
+def disk(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether the data directory can be written and has room."""
     directory = here.settings.storage.data_directory()
     there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
@@ -126,7 +126,7 @@ def disk(here: Surroundings) -> Iterator[CheckResult]:
     )
 
 
-def database(here: Surroundings) -> Iterator[CheckResult]:
+def database(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether the database answers with the schema that this osd needs."""
     from storage.sql.database import check
 
@@ -145,7 +145,7 @@ def database(here: Surroundings) -> Iterator[CheckResult]:
         )
 
 
-def weights(here: Surroundings) -> Iterator[CheckResult]:
+def weights(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether the files of every draft's current version are what was published."""
     from storage.store import lay_out
 
@@ -168,7 +168,7 @@ def sound(store: Store, draft: str) -> CheckResult:
     return CheckResult(f"draft {draft}", OK, f"{current.id}, files sound")
 
 
-def broker(here: Surroundings) -> Iterator[CheckResult]:
+def broker(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether the task queue's broker answers, in a process of the trainer, which alone connects to it."""
     command = trainer_command("ping", config=here.config)
     try:
@@ -190,7 +190,7 @@ def broker(here: Surroundings) -> Iterator[CheckResult]:
         )
 
 
-def choices(here: Surroundings) -> Iterator[CheckResult]:
+def choices(here: CommandContext) -> Iterator[CheckResult]:
     """Whether the gamma rule and the drafter that the settings name are there, and their own tables are right."""
     from osd.drafters.factory import require_drafter_kind
     from osd.gamma import require_rules
@@ -202,7 +202,7 @@ def choices(here: Surroundings) -> Iterator[CheckResult]:
         yield CheckResult("settings", BROKEN, str(error), "correct it; docs/extending.md says how others are added")
 
 
-def pair(here: Surroundings) -> Iterator[CheckResult]:
+def pair(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether target and draft load and serve together."""
     try:
         names = choose_pair(here.settings.serve, drafter=here.settings.drafters.kind)
@@ -233,7 +233,7 @@ CHECKS = (python, packages, settings, device, disk, database, places, notify, we
 NEED_NO_SETTINGS = (python, packages, settings)
 
 
-def examine(here: Surroundings) -> Iterator[CheckResult]:
+def examine(here: CommandContext) -> Iterator[CheckResult]:
     """Run every check; those that need the settings are left out when they cannot be read."""
     readable = True
     for check in CHECKS:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Surroundings:
+class CommandContext:
     """The state that commands share, in ``ctx.obj``; settings are read when first used."""
 
     config: Path | None = None
@@ -47,6 +47,6 @@ class Surroundings:
             store.close()
 
 
-def surroundings(ctx: typer.Context) -> Surroundings:
+def surroundings(ctx: typer.Context) -> CommandContext:
     """Return the context of the running command."""
-    return ctx.ensure_object(Surroundings)
+    return ctx.ensure_object(CommandContext)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osd.cli.context import Surroundings, surroundings
-from osd.cli.generation import PromptBatch, Wish, stream_one
+from osd.cli.context import CommandContext, surroundings
+from osd.cli.generation import PromptBatch, RequestOptions, stream_one
 from osd.cli.options import DrafterOption, DraftOption, TargetOption
 from osd.cli.out import note
 from osd.prompts import Prompt, read_prompts
@@ -83,7 +83,9 @@ def generate(
         raise typer.BadParameter("give either a prompt or --prompts FILE")
     settings = here.drafting(drafter)
     names = choose_pair(settings.serve, target, draft, drafter=settings.drafters.kind)
-    wish = Wish(Sampling(temperature, top_k, top_p, seed), max_tokens, tuple(stop or ()), raw, route, tenant, learn)
+    wish = RequestOptions(
+        Sampling(temperature, top_k, top_p, seed), max_tokens, tuple(stop or ()), raw, route, tenant, learn
+    )
     source = prompts or one(prompt or "")
     with ExitStack() as stack:
         failed = serve(start(stack, here, names, learn=learn), wish, source, as_json=as_json)
@@ -91,7 +93,7 @@ def generate(
         raise typer.Exit(BadPromptFile.exit_code)
 
 
-def serve(engine: Engine, wish: Wish, source: Path | Prompt, *, as_json: bool) -> int:
+def serve(engine: Engine, wish: RequestOptions, source: Path | Prompt, *, as_json: bool) -> int:
     """Serve a prompt or a file of them; return how many could not be served."""
     if isinstance(source, Prompt) and not as_json:
         stream_one(engine, wish.request(engine, source))
@@ -106,7 +108,7 @@ def one(prompt: str) -> Prompt:
     return Prompt(sys.stdin.read() if prompt == "-" else prompt, line=1)
 
 
-def start(stack: ExitStack, here: Surroundings, names: PairNames, *, learn: bool) -> Engine:
+def start(stack: ExitStack, here: CommandContext, names: PairNames, *, learn: bool) -> Engine:
     """Start the engine, with recorder and follower unless ``learn`` is False; it is closed with the stack."""
     if names.shipped:
         note("No pair is named; serving with the small one that ships with osd.")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RequestOptions:
     """The options that all requests of one command share."""
 
     sampling: Sampling
@@ -66,7 +66,7 @@ def stream_one(engine: Engine, request: Request) -> None:
 class PromptBatch:
     """Serves many prompts and reports each as it finishes; one that cannot be served does not end the others."""
 
-    def __init__(self, engine: Engine, wish: Wish, *, as_json: bool) -> None:
+    def __init__(self, engine: Engine, wish: RequestOptions, *, as_json: bool) -> None:
         self.engine, self.wish, self.as_json = engine, wish, as_json
         self.failed = 0
         self._prompts: dict[str, Prompt] = {}

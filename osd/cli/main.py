@@ -36,7 +36,7 @@ from osd.cli import (  # noqa: F401  (some add their commands to replay.app and 
     worker,
     workers,
 )
-from osd.cli.context import Surroundings
+from osd.cli.context import CommandContext
 from osd.cli.out import note
 from storage.distribution import osd_version
 from storage.errors import OsdError
@@ -87,7 +87,7 @@ def root(
 
     Start with `osd demo`, which needs no settings. `osd doctor` says what is missing.
     """
-    ctx.obj = Surroundings(config)
+    ctx.obj = CommandContext(config)
 
 
 app.command("serve", rich_help_panel=SERVE)(serve.serve)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from osd.cli.context import Surroundings
+from osd.cli.context import CommandContext
 from osd.cli.finding import BROKEN, OK, WARNING, CheckResult
 from storage.errors import BadSetting, OsdError
 from storage.files.bucket import ObjectStore
@@ -17,7 +17,7 @@ HEARD_SECONDS = 10.0
 READABLE_BY_OTHERS = 0o077
 
 
-def places(here: Surroundings) -> Iterator[CheckResult]:
+def places(here: CommandContext) -> Iterator[CheckResult]:
     """Check that samples, weights and the key ring exist and can be written, leaving nothing behind."""
     from storage.replay.segment_place import segment_place
     from storage.versions.bucket_weights import weight_place
@@ -75,7 +75,7 @@ def encryption(kept: StorageSettings) -> Iterator[CheckResult]:
         yield CheckResult("encryption", OK, f"writes with the key {cipher.writes_with!r} of {kept.encryption}")
 
 
-def notify(here: Surroundings) -> Iterator[CheckResult]:
+def notify(here: CommandContext) -> Iterator[CheckResult]:
     """Check how servers are notified of new versions, unless the database, a finding of its own, does not answer."""
     from storage.sql.announce import Announcer
     from storage.sql.database import Database

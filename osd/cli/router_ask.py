@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osd.cli.context import Surroundings, surroundings
+from osd.cli.context import CommandContext, surroundings
 from osd.cli.options import JsonOption
 from osd.cli.out import Column, count, note, print_facts, print_json, print_table, share
 from osd.cli.router import app
@@ -99,14 +99,14 @@ def evaluate(
             print_table(score_rows(part["confusion"], alphas if what == "route" else {}), SCORES, title=title)
 
 
-def router_for(here: Surroundings, store: Store) -> Router:
+def router_for(here: CommandContext, store: Store) -> Router:
     """Return a server's router that detects language and topic even where no rule uses them."""
     from router.make import builder
 
     return builder(store, here.settings, look=True)(store.routes.plan())
 
 
-def look(here: Surroundings, store: Store, request: Request) -> tuple[Decision, dict[str, Any]]:
+def look(here: CommandContext, store: Store, request: Request) -> tuple[Decision, dict[str, Any]]:
     """Return the decision, and the detected language and topic, whether or not they decided."""
     from router.classifying import ClassifierRouter
 

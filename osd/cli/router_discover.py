@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from osd.cli.context import Surroundings, surroundings
+from osd.cli.context import CommandContext, surroundings
 from osd.cli.options import JsonOption, YesOption, confirm
 from osd.cli.out import NOTHING, Column, count, counted, note, print_json, print_table, share, when
 from osd.cli.router import RouteArgument, app, tell
@@ -138,7 +138,7 @@ def merge(
     tell(changed, f"The route {route} is served by the draft {changed.draft}.", as_json)
 
 
-def ask_trainer(here: Surroundings, action: str, *arguments: str) -> list[dict[str, Any]]:
+def ask_trainer(here: CommandContext, action: str, *arguments: str) -> list[dict[str, Any]]:
     """Return the output of `python -m trainer routes`; its errors and its exit status become this command's."""
     config = ["--config", str(here.config)] if here.config else []
     command = [*trainer_command("routes"), action, *arguments, *config]

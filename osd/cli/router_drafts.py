@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from osd.cli.context import Surroundings
+from osd.cli.context import CommandContext
 from osd.cli.worker import trainer_command
 from storage.errors import BadInput, DuplicateRoute, RouteWithoutDraft
 from storage.records import DEFAULT_DRAFT, DraftVersion, Route
@@ -33,7 +33,7 @@ class NewDraft:
     """``full`` or ``lora``; None means as the settings say."""
 
 
-def add_route(store: Store, here: Surroundings, route: Route, made: NewDraft | None) -> Route:
+def add_route(store: Store, here: CommandContext, route: Route, made: NewDraft | None) -> Route:
     """Add a route, first creating its draft if asked.
 
     Raises what ``store.routes.add`` raises, and for a new draft UnknownDraft, UnknownVersion, ModelNotLoaded,
@@ -64,7 +64,7 @@ def make(store: Store, settings: Settings, made: NewDraft) -> DraftVersion:
     return version
 
 
-def nearest(store: Store, here: Surroundings, route: str) -> str:
+def nearest(store: Store, here: CommandContext, route: str) -> str:
     """Return the draft with the best acceptance on the route's stored requests, else on the newest traffic of all
     routes.
 

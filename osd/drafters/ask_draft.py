@@ -36,7 +36,7 @@ NOTHING = Side(0.0, 0.0)
 
 
 @dataclass(slots=True)
-class Account:
+class BatchSizeStats:
     """Sums for batches of one size."""
 
     asked: float = 0.0
@@ -77,10 +77,10 @@ def _at_least(one: Side, other: Side) -> bool:
 
 
 @dataclass(slots=True)
-class Worth:
+class AskPolicy:
     """The accounts, by size of batch: 1, 2 to 3, 4 to 7 rows, and so on."""
 
-    accounts: dict[int, Account] = field(default_factory=dict)
+    accounts: dict[int, BatchSizeStats] = field(default_factory=dict)
     versions: frozenset[str] = frozenset()
     """The draft versions that the accounts are about."""
 
@@ -105,8 +105,8 @@ class Worth:
         self._of(rows).saw(both, alone)
         return self.pays(rows) is not before
 
-    def _of(self, rows: int) -> Account:
-        return self.accounts.setdefault(rows.bit_length(), Account())
+    def _of(self, rows: int) -> BatchSizeStats:
+        return self.accounts.setdefault(rows.bit_length(), BatchSizeStats())
 
 
 def brought(tree: Tree, tokens: Sequence[int]) -> int:

@@ -19,9 +19,9 @@ from osd.draft import Draft
 from osd.drafters.base import ShouldContinue
 from osd.drafters.loaded_draft import seat_of
 from osd.drafters.model_free import TAIL, text_from
-from osd.drafters.ngram.maker import DraftMaker
+from osd.drafters.ngram.maker import NgramDrafter
 from osd.drafters.pool import DraftPool
-from osd.drafters.table_override import Blending, TableGroup, Trust
+from osd.drafters.table_override import HitRates, TableGroup, TableOverride
 from osd.drafters.tree import Proposer, teach
 from osd.sequence import SequenceState
 from osd.verification.warping import Warp
@@ -30,19 +30,19 @@ EXPLORE = 16
 """Period, in rounds, at which the draft is asked for every token, to learn how good it has become."""
 
 
-class Remembering(Proposer, Protocol):
+class PlacesRows(Proposer, Protocol):
     """A proposer that has a table for every row."""
 
-    def place_of(self, row: SequenceState) -> tuple[DraftMaker, int] | None:
+    def place_of(self, row: SequenceState) -> tuple[NgramDrafter, int] | None:
         """Return the table that the row learns into, and its place there; None while it has none."""
         ...
 
 
 @dataclass(slots=True)
-class Watched:
+class TableGuesses:
     """What the table guessed for one request, kept for measurements."""
 
-    trust: Trust
+    trust: HitRates
     """The trust in the table, kept up to date."""
     guesses: list[tuple[int, float]] = field(default_factory=list)
     """For each output token, the table's guess before it was known, and the trust in that."""
@@ -51,15 +51,15 @@ class Watched:
 class BlendedDrafter:
     """Drafts with the pool's drafts, and tables beside them."""
 
-    def __init__(self, pool: DraftPool, memory: Remembering) -> None:
+    def __init__(self, pool: DraftPool, memory: PlacesRows) -> None:
         self.pool, self.memory = pool, memory
-        self._trusts: WeakKeyDictionary[DraftMaker, Trust] = WeakKeyDictionary()
+        self._trusts: WeakKeyDictionary[NgramDrafter, HitRates] = WeakKeyDictionary()
         self._rounds = 0
-        self._drafting: dict[str, tuple[Blending, int]] = {}
+        self._drafting: dict[str, tuple[TableOverride, int]] = {}
         """The newest round's blending and place in it, by request."""
         self.put_in = self.put_in_right = 0
         """Tokens from tables that the target has verified, and those that it accepted."""
-        self.watched: dict[str, Watched] | None = None
+        self.watched: dict[str, TableGuesses] | None = None
         """Guesses for measurements, by request id; None where they are not kept."""
         pool.second = self._begin
 
@@ -111,9 +111,9 @@ class BlendedDrafter:
         """Return the version of the row's draft."""
         return self.pool.version(row)
 
-    def _begin(self, rows: Sequence[SequenceState], most: int) -> Blending:
+    def _begin(self, rows: Sequence[SequenceState], most: int) -> TableOverride:
         """Prepare the tables for rows of one draft that are about to draft at most ``most`` tokens each."""
-        makers: dict[DraftMaker, tuple[list[int], list[int]]] = {}
+        makers: dict[NgramDrafter, tuple[list[int], list[int]]] = {}
         for i, row in enumerate(rows):
             if there := self.memory.place_of(row):
                 members, places = makers.setdefault(there[0], ([], []))
@@ -123,11 +123,13 @@ class BlendedDrafter:
             (self._group(maker, places, [rows[i] for i in members], most), members)
             for maker, (members, places) in makers.items()
         ]
-        blending = Blending(groups, len(rows), ask_always=not self._rounds % EXPLORE)
+        blending = TableOverride(groups, len(rows), ask_always=not self._rounds % EXPLORE)
         self._drafting |= {row.request.id: (blending, i) for i, row in enumerate(rows)}
         return blending
 
-    def _group(self, maker: DraftMaker, places: Sequence[int], rows: Sequence[SequenceState], most: int) -> TableGroup:
+    def _group(
+        self, maker: NgramDrafter, places: Sequence[int], rows: Sequence[SequenceState], most: int
+    ) -> TableGroup:
         sampled = [row.request.sampling.temperature > 0 for row in rows]
         return TableGroup(maker, self.trust_in(maker), places, [row.tokens for row in rows], sampled, most)
 
@@ -144,12 +146,12 @@ class BlendedDrafter:
         texts = [row.tokens[max(0, end - TAIL) : end] for end in range(length_before, row.length)]
         if there := self.memory.place_of(row):
             maker, place = there
-            watched = self.watched.setdefault(row.request.id, Watched(self.trust_in(maker)))
+            watched = self.watched.setdefault(row.request.id, TableGuesses(self.trust_in(maker)))
             sampled = [row.request.sampling.temperature > 0] * len(texts)
             group = TableGroup(maker, watched.trust, [place] * len(texts), texts, sampled, 1)
             group.look(0)
             watched.guesses += group.guesses(0)
 
-    def trust_in(self, maker: DraftMaker) -> Trust:
+    def trust_in(self, maker: NgramDrafter) -> HitRates:
         """Return how often the draft and this table were right so far."""
-        return self._trusts.setdefault(maker, Trust())
+        return self._trusts.setdefault(maker, HitRates())

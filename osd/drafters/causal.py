@@ -11,12 +11,12 @@ from torch import Tensor
 from osd.draft import Draft
 from osd.drafters.base import ShouldContinue
 from osd.drafters.chain import Chain
-from osd.drafters.chain_override import Begin, ChainOverride, Reads
+from osd.drafters.chain_override import Begin, ChainOverride, PassSignals
 from osd.drafters.signals import PassInfo, Signals
 from osd.models.acceptance_head import HeadPass
 from osd.models.decoder import Decoder
 from osd.models.prefill import PrefillChunk, read_pieces
-from osd.models.prefix_cache import Prefixes
+from osd.models.prefix_cache import PrefixCache
 from osd.sequence import SequenceState
 from osd.verification import compiled_sampling
 from osd.verification.warping import Warp, draw
@@ -31,7 +31,7 @@ class CausalDrafter:
         self.head = head
         self.most_read: int | None = None
         """Most tokens of a row that are prefilled in one round; None for all."""
-        self.prefixes: Prefixes | None = None
+        self.prefixes: PrefixCache | None = None
         """Prefix cache of prompts; None where there is none."""
         self.second: Begin | None = None
         """Who may put other tokens in."""
@@ -74,7 +74,7 @@ class CausalDrafter:
     def _ask(
         self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain, warp: Warp | None,
         chance: Tensor | None, second: ChainOverride | None,
-    ) -> Reads:  # fmt: skip
+    ) -> PassSignals:  # fmt: skip
         """One pass, and the tokens that it brings."""
         logits, embedding = self._next(rows, lengths, chain), self.decoder.cache.embedding
         read_off = compiled_sampling.read_off(logits, embedding, self.head.arrays if self.head else None)
@@ -83,7 +83,7 @@ class CausalDrafter:
         else:
             chosen, q = self._choose(logits, warp, chance, chain.size)
         told = PassInfo(chain.repeats, chain.tokens[:], read_off, self.head, embedding)
-        signals: Reads = Signals(logits[:, 0], chosen, told)
+        signals: PassSignals = Signals(logits[:, 0], chosen, told)
         if second:
             chosen, signals = second.overrule(chosen, q, signals)
         chain.read()

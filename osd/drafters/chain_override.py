@@ -11,7 +11,7 @@ from osd.gamma.base import Signal
 from osd.sequence import SequenceState
 
 
-class Reads(Protocol):
+class PassSignals(Protocol):
     """Signals of a draft pass, read by gamma rules."""
 
     def read(self, signal: Signal) -> list[Any]:
@@ -26,11 +26,11 @@ class ChainOverride(Protocol):
         """Return whether the draft has to be asked for the next token of the rows that are going on."""
         ...
 
-    def put_in(self) -> tuple[list[int], Reads]:
+    def put_in(self) -> tuple[list[int], PassSignals]:
         """Return the next tokens where the draft was not asked, and their signals."""
         ...
 
-    def overrule(self, chosen: Tensor, q: Tensor | None, signals: Reads) -> tuple[Tensor, Reads]:
+    def overrule(self, chosen: Tensor, q: Tensor | None, signals: PassSignals) -> tuple[Tensor, PassSignals]:
         """Return what is drafted in place of the tokens (B,) that the draft chose, and the signals that gamma rules
         see.
 

@@ -44,9 +44,9 @@ def _mixed(parts: DraftingParts) -> Drafting:
 
 
 def _blended(parts: DraftingParts) -> Drafting:
-    from osd.drafters.blended import BlendedDrafter, Remembering
+    from osd.drafters.blended import BlendedDrafter, PlacesRows
 
-    return BlendedDrafter(parts.pool, cast(Remembering, parts.proposer))
+    return BlendedDrafter(parts.pool, cast(PlacesRows, parts.proposer))
 
 
 def _tree(kind: type[TreeDrafter], parts: DraftingParts) -> Drafting:
@@ -56,11 +56,11 @@ def _tree(kind: type[TreeDrafter], parts: DraftingParts) -> Drafting:
 
 
 def _trigram(settings: Settings, _: Section) -> Proposer:
-    from osd.drafters.ngram.maker import DraftMaker, MakerSettings  # brings Numba
+    from osd.drafters.ngram.maker import MakerSettings, NgramDrafter  # brings Numba
     from osd.drafters.ngram.table import Table, TableSettings
 
     table = Table(TableSettings(settings.ngram.order, settings.ngram.memory_mb << 20))
-    return TableProposer("trigram", DraftMaker(table, MakerSettings(threads=settings.serve.threads)))
+    return TableProposer("trigram", NgramDrafter(table, MakerSettings(threads=settings.serve.threads)))
 
 
 def _lookup(settings: Settings, _: Section) -> Proposer:

@@ -11,7 +11,7 @@ from osd.drafters.causal import CausalDrafter
 from osd.gamma.base import CostModel
 from osd.models.decoder import Decoder
 from osd.models.lora.adapter import Adapter
-from osd.models.lora.bank import Bank
+from osd.models.lora.bank import AdapterRows
 from osd.sequence import SequenceState
 
 
@@ -32,7 +32,7 @@ class DraftModel:
         self.rows: list[SequenceState] = []
         self.newest: Draft | None = None
         """What it proposed in the current round; None when it proposed nothing."""
-        self._bank = Bank()
+        self._bank = AdapterRows()
 
     @property
     def decoder(self) -> Decoder:

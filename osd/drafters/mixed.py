@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from osd.draft import Draft, Tree, chain, graft
-from osd.drafters.ask_draft import Side, Worth, brought
+from osd.drafters.ask_draft import AskPolicy, Side, brought
 from osd.drafters.base import ShouldContinue
 from osd.drafters.tree import CALM, TreeDrafter, plant
 from osd.drafters.tree_calibration import gains, likeliest
@@ -35,7 +35,7 @@ class MixedDrafter(TreeDrafter):
         """Take the arguments of :class:`osd.drafters.tree.TreeDrafter`. ``sized``: the draft is asked only where that
         pays, too."""
         super().__init__(*parts, **how)
-        self.worth = Worth()
+        self.worth = AskPolicy()
         self._chains: dict[str, list[int]] = {}
         self._asked = False
         self._pass_ms: float | None = None

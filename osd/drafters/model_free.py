@@ -85,7 +85,7 @@ class TableProposer:
         self._places[row.request.id] = self.keeper.open(np.array(row.tokens, np.int64))
 
     def place_of(self, row: SequenceState) -> tuple[Any, int]:
-        """Return the keeper and the row's place; see :class:`osd.drafters.blended.Remembering`."""
+        """Return the keeper and the row's place; see :class:`osd.drafters.blended.PlacesRows`."""
         return self.keeper, self._places[row.request.id]
 
     def propose(

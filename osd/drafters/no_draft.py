@@ -17,11 +17,11 @@ from osd.sequence import SequenceState
 from storage.settings import Settings
 
 
-class Nobody(DraftModel):
+class NullDraftModel(DraftModel):
     """Null object: there is no draft model. It takes rows, drafts nothing, and has no weights and no cache."""
 
     def __init__(self, device: torch.device) -> None:
-        self.drafter = cast(CausalDrafter, Silent())
+        self.drafter = cast(CausalDrafter, NullDrafter())
         self.name = self.base = self.newest = None
         self.weight_bytes, self.limit, self.rows = 0, EVERYWHERE, []
         self._device = device
@@ -53,7 +53,7 @@ class Nobody(DraftModel):
         """Do nothing: nothing depends on which rows there are."""
 
 
-class Silent:
+class NullDrafter:
     """Null drafter: what a draft model's drafter is asked without drafting."""
 
     head: Any = None

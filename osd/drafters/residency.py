@@ -53,7 +53,7 @@ class DraftMemory:
     """Weights and cache of the base that it shares with others; 0 where it shares nothing."""
 
 
-Taken = Literal["taken", "later", "never"]
+RecordedRound = Literal["taken", "later", "never"]
 
 
 class DraftResidency:
@@ -63,7 +63,7 @@ class DraftResidency:
     def __init__(self, pool: DraftPool, budget: int | None = None) -> None:
         self.pool, self.budget = pool, budget
 
-    def take(self, arrival: LoadedVersion) -> Taken:
+    def take(self, arrival: LoadedVersion) -> RecordedRound:
         """Let a version in. Returns ``later`` where there is no room while others serve, or its base has left;
         ``never`` where it does not fit beside the default draft."""
         loaded, there = self.pool.loaded_drafts.get(arrival.draft), self._body_over(arrival.base)
@@ -111,7 +111,7 @@ class DraftResidency:
         body.base, body.weight_bytes, body.limit = arrival.base, arrival.weight_bytes, arrival.limit
         self._replace(loaded, arrival, body)
 
-    def _seat(self, arrival: LoadedVersion, body: DraftModel) -> Taken:
+    def _seat(self, arrival: LoadedVersion, body: DraftModel) -> RecordedRound:
         """Add a draft, where there is room for one. Rows of the version before keep theirs."""
         loaded = LoadedDraft(arrival.draft, arrival.version, body, arrival.adapter)
         if arrival.draft == self.pool.default.draft:

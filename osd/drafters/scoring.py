@@ -19,7 +19,7 @@ from torch import Tensor
 from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.pool import DraftPool
 from osd.models.decoder import Decoder
-from osd.models.lora.bank import Bank
+from osd.models.lora.bank import AdapterRows
 from osd.sequence import Completion, SequenceState
 from router.foresight import TextScore
 
@@ -32,7 +32,7 @@ Scored = Callable[[str, Mapping[str, TextScore]], None]
 """Takes the request's id, and how each draft did on it."""
 
 
-class Shadow:
+class DraftScorer:
     """Scores requests for one engine, on the engine's thread: a text takes a draft a pass or two."""
 
     def __init__(self, pool: DraftPool, router: Any) -> None:
@@ -84,7 +84,7 @@ def hits(loaded: LoadedDraft, tokens: list[int], judged: int) -> list[bool]:
 
 def reader_of(loaded: LoadedDraft, length: int) -> Decoder:
     """Return a decoder of the draft's weights over a cache of one row of ``length`` tokens."""
-    decoder, bank = loaded.body.decoder.beside(1, length), Bank()
+    decoder, bank = loaded.body.decoder.beside(1, length), AdapterRows()
     decoder.adapters = bank.mix if bank.set_rows([loaded.adapter]) else None
     return decoder
 

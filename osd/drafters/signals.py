@@ -38,7 +38,7 @@ class Signals:
         self._logits, self._chosen, self._told = logits, chosen, told
 
     def read(self, signal: Signal) -> list[Any]:
-        """Read a signal, as :meth:`osd.drafters.chain_override.Reads.read`, before temperature and cuts, so that
+        """Read a signal, as :meth:`osd.drafters.chain_override.PassSignals.read`, before temperature and cuts, so that
         greedy and sampling rows compare. ``acceptance`` is NaN where there is no head yet."""
         if signal == "peak_echo":
             return self._echoed()

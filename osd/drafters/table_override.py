@@ -11,23 +11,25 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osd.drafters.chain_override import Reads
+from osd.drafters.chain_override import PassSignals
 from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SURENESS, choose, hear_row, hear_text, look_up
-from osd.drafters.ngram.maker import DraftMaker
+from osd.drafters.ngram.maker import NgramDrafter
 from osd.gamma.base import Signal
 from osd.gamma.goodput.contexts import peak_of
 from osd.gamma.goodput.repeats import signal_of
 
 
 @dataclass(slots=True)
-class Trust:
+class HitRates:
     """How often the draft, one shared table and the rows' own tables were right, see
     :func:`osd.drafters.ngram.guess.look_up`."""
 
     models: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, SURENESS, 3)))
     guesses: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((2, GUESSES, 2)))
 
-    def hear(self, maker: DraftMaker, place: int, tokens: npt.NDArray[np.int64], start: int, *, sampled: bool) -> None:
+    def hear(
+        self, maker: NgramDrafter, place: int, tokens: npt.NDArray[np.int64], start: int, *, sampled: bool
+    ) -> None:
         """Count whether the row's tables were right about ``tokens[start:]`` of the target, which they have not learned
         yet."""
         with maker.table.lock:
@@ -40,7 +42,7 @@ class TableGroup:
     """The rows that have their places with one table; arrays over G steps and B rows."""
 
     def __init__(
-        self, maker: DraftMaker, trust: Trust, places: Sequence[int], texts: Sequence[Sequence[int]],
+        self, maker: NgramDrafter, trust: HitRates, places: Sequence[int], texts: Sequence[Sequence[int]],
         sampled: Sequence[bool], most: int,
     ) -> None:  # fmt: skip
         self._maker, self._trust, reach = maker, trust, maker.order - 1
@@ -90,7 +92,7 @@ class TableGroup:
         return int(ours.sum()), int((ours & (said == self._found[:count, row])).sum())
 
 
-class Blending:
+class TableOverride:
     """One draft's rows in one round, with their tables."""
 
     def __init__(self, groups: Sequence[tuple[TableGroup, Sequence[int]]], rows: int, *, ask_always: bool) -> None:
@@ -107,7 +109,7 @@ class Blending:
                 certain[i] = sure
         return self._ask_always or any(go and not sure for go, sure in zip(going, certain, strict=True))
 
-    def put_in(self) -> tuple[list[int], Reads]:
+    def put_in(self) -> tuple[list[int], PassSignals]:
         """Return the tables' tokens; see :meth:`osd.drafters.chain_override.ChainOverride.put_in`."""
         tokens, sure = [0] * self._rows, dict[int, float]()
         for group, members in self._groups:
@@ -115,9 +117,9 @@ class Blending:
             for at, i in enumerate(members):
                 tokens[i], sure[i] = max(0, chosen[at]), believed[at]
         self._step += 1
-        return tokens, Sure(None, sure, self._rows)
+        return tokens, OverriddenSignals(None, sure, self._rows)
 
-    def overrule(self, chosen: Tensor, q: Tensor | None, signals: Reads) -> tuple[Tensor, Reads]:
+    def overrule(self, chosen: Tensor, q: Tensor | None, signals: PassSignals) -> tuple[Tensor, PassSignals]:
         """Replace the draft's tokens; see :meth:`osd.drafters.chain_override.ChainOverride.overrule`."""
         said, peaks = chosen.tolist(), signals.read("peak")
         others: dict[int, tuple[int, float]] = {}
@@ -133,7 +135,7 @@ class Blending:
             q[where] = 0.0
             q[where, which] = 1.0
         sure_of = {i: sure for i, (_, sure) in others.items()}
-        return chosen.index_put((where,), which), Sure(signals, sure_of, self._rows)
+        return chosen.index_put((where,), which), OverriddenSignals(signals, sure_of, self._rows)
 
     def hear_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
         """Update the trust as :meth:`TableGroup.hear_drafted`; ``row`` is the index among the draft's rows."""
@@ -141,14 +143,14 @@ class Blending:
         return group.hear_drafted(at, emitted) if group else (0, 0)
 
 
-class Sure:
+class OverriddenSignals:
     """A pass's signals, with the trust in their place where tokens are a table's."""
 
-    def __init__(self, signals: Reads | None, sure: dict[int, float], rows: int) -> None:
+    def __init__(self, signals: PassSignals | None, sure: dict[int, float], rows: int) -> None:
         self._signals, self._sure, self._rows = signals, sure, rows
 
     def read(self, signal: Signal) -> list[Any]:
-        """Read a signal; see :meth:`osd.drafters.chain_override.Reads.read`."""
+        """Read a signal; see :meth:`osd.drafters.chain_override.PassSignals.read`."""
         sure: dict[int, Any] = self._sure
         nothing: Any = 0.0
         if signal == "peak_echo":  # that the text had it before is in the trust already

@@ -11,7 +11,7 @@ from torch import Tensor
 from osd.draft import Draft, Tree, TreeProposal, graft
 from osd.drafters.base import ShouldContinue
 from osd.drafters.pool import DraftPool
-from osd.drafters.tree_calibration import Belief, Chances, gains, likeliest, saw
+from osd.drafters.tree_calibration import NodeEstimate, TreeCalibration, gains, likeliest, saw
 from osd.drafters.tree_pruning import EXPLORE, Cost, bar_of, pruned
 from osd.models.decoder import Decoder
 from osd.sequence import SequenceState
@@ -66,8 +66,8 @@ class TreeDrafter:
         the cache that they go to. ``sized``: leave out nodes that cost more in the target's pass than they are expected
         to bring."""
         self.pool, self.proposer, self.nodes, self.target, self.sized = pool, proposer, nodes, target, sized
-        self.chances = Chances()
-        self._planted: dict[str, tuple[Tree, list[Belief]]] = {}
+        self.chances = TreeCalibration()
+        self._planted: dict[str, tuple[Tree, list[NodeEstimate]]] = {}
         """The newest round's trees before pruning, with the estimates for their nodes, by request."""
         self._rounds, self._first_ms = 0, 0.0
         self.proposed: dict[int, TreeProposal] = {}
@@ -151,7 +151,7 @@ class TreeDrafter:
         self._prune(trees, beliefs, nodes)
         self._depths, self._sizes = [max(tree.depths()) for tree in trees], [len(tree) for tree in trees]
 
-    def _prune(self, trees: list[Tree], beliefs: Sequence[Sequence[Belief]], nodes: int) -> None:
+    def _prune(self, trees: list[Tree], beliefs: Sequence[Sequence[NodeEstimate]], nodes: int) -> None:
         """Prune the trees: what was drawn stays; the rest must reach the threshold."""
         worth = [gains(tree, own) for tree, own in zip(trees, beliefs, strict=True)]
         stay = [likeliest(each, tree.drawn, nodes) for tree, each in zip(trees, worth, strict=True)]

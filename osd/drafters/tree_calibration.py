@@ -57,7 +57,7 @@ class ChanceCell:
         self.tries, self.kept = self.tries + 1, self.kept + kept
 
 
-class Belief(NamedTuple):
+class NodeEstimate(NamedTuple):
     """The estimate for one node."""
 
     chance: float
@@ -72,7 +72,7 @@ def cells(*shape: int) -> list[list[ChanceCell]]:
 
 
 @dataclass
-class Chances:
+class TreeCalibration:
     """Chances of tree nodes, learned from what the target took."""
 
     chain: list[ChanceCell] = field(default_factory=lambda: cells(1, len(PEAKS) + 1)[0])
@@ -90,7 +90,7 @@ class Chances:
         """Return the chance of a chain's token before any proposer was asked."""
         return self.chain[bisect_right(PEAKS, peak)].chance(MODEST * peak)
 
-    def of(self, tree: Tree, chain: int) -> list[Belief]:
+    def of(self, tree: Tree, chain: int) -> list[NodeEstimate]:
         """Return the estimate for each node, (N,); the first ``chain`` are the draft's own."""
         found, depths, ranks = [], tree.depths(), [0] * (len(tree) + 1)
         for node, parent in enumerate(tree.parents, 1):
@@ -101,24 +101,24 @@ class Chances:
             ranks[parent] += node > chain or node in tree.likely
         return found
 
-    def _of_chain(self, tree: Tree, node: int) -> Belief:
+    def _of_chain(self, tree: Tree, node: int) -> NodeEstimate:
         peak = tree.peaks[node - 1] if node <= len(tree.peaks) else UNSAID
         place, guess, estimate = bisect_right(PEAKS, peak), self.of_peak(peak), tree.likely.get(node)
         if estimate is None:
             cell = self.alone[place // 2]
         else:
             cell, guess = self.both[estimate >= LIKELY][place // 2], max(guess, estimate)
-        return Belief(cell.chance(guess), (self.chain[place], cell))
+        return NodeEstimate(cell.chance(guess), (self.chain[place], cell))
 
-    def _of_branch(self, estimate: float | None, depth: int, rank: int) -> Belief:
+    def _of_branch(self, estimate: float | None, depth: int, rank: int) -> NodeEstimate:
         if estimate is None:
             cell = self.branches[min(depth, DEEP) - 1][min(rank, WIDE - 1)]
-            return Belief(cell.chance(0.4 / (1 + rank) ** 1.5), (cell,))
+            return NodeEstimate(cell.chance(0.4 / (1 + rank) ** 1.5), (cell,))
         cell = self.named[min(rank, 1)][bisect_right(ESTIMATES, estimate)]
-        return Belief(cell.chance(estimate), (cell,))
+        return NodeEstimate(cell.chance(estimate), (cell,))
 
 
-def gains(tree: Tree, beliefs: Sequence[Belief]) -> list[float]:
+def gains(tree: Tree, beliefs: Sequence[NodeEstimate]) -> list[float]:
     """Return g of each node: (N,)."""
     found = [1.0]
     for parent, belief in zip(tree.parents, beliefs, strict=True):
@@ -126,7 +126,7 @@ def gains(tree: Tree, beliefs: Sequence[Belief]) -> list[float]:
     return found[1:]
 
 
-def saw(tree: Tree, beliefs: Sequence[Belief], tokens: Sequence[int]) -> None:
+def saw(tree: Tree, beliefs: Sequence[NodeEstimate], tokens: Sequence[int]) -> None:
     """Update the cells with how the target went on, its own additional token included."""
     reached: dict[int, int] = {}  # a node, and the one that the target took after it
     node: int | None = 0

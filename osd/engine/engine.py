@@ -17,13 +17,13 @@ import torch
 
 from osd.draft import Draft
 from osd.drafters.factory import make_drafting
-from osd.drafters.scoring import Shadow
+from osd.drafters.scoring import DraftScorer
 from osd.drafters.tree import Proposer
 from osd.engine.admission import AdmissionQueue
 from osd.engine.draft_manager import UNVERSIONED, DraftManager, PassCosts
 from osd.engine.prefill_queue import PrefillQueue
 from osd.engine.stats import EngineStats
-from osd.engine.stop import Ending
+from osd.engine.stop import StopChecker
 from osd.gamma.base import CostModel, GammaController, Observation
 from osd.gamma.factory import make_planner
 from osd.hotswap.drafts import HeadSwap, Swap
@@ -80,8 +80,8 @@ class Engine:
         self.reading = PrefillQueue(self.admission, self.target, settings.serve, self.stats)
         self.drafter.read_as(settings.serve)
         self.drafting = make_drafting(pair.target, settings, self.drafter, self.target, proposer)
-        self.shadow = Shadow(self.drafter, self.router)
-        self.ending = Ending(pair.tokenizer, pair.eos_ids)
+        self.shadow = DraftScorer(self.drafter, self.router)
+        self.ending = StopChecker(pair.tokenizer, pair.eos_ids)
         self.listener: Listener | None = None
         self.rows: list[SequenceState] = []
         self._ended: list[RequestOutput] = []

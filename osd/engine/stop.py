@@ -13,7 +13,7 @@ SLACK = 16
 character may be split over tokens."""
 
 
-class Ending:
+class StopChecker:
     """Decides which of a round's tokens still belong to the text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None, eos_ids: frozenset[int]) -> None:

@@ -1,6 +1,6 @@
 """Gamma rules: how many tokens to draft before the target looks. No torch here."""
 
-from osd.gamma.base import CostModel, GammaController, GammaRule, Go, Observation, RowByRow, RowGamma, Signal
+from osd.gamma.base import CostModel, DraftDecision, GammaController, GammaRule, Observation, RowByRow, RowGamma, Signal
 from osd.gamma.factory import CONTROLLERS, RULES, make_controller, make_planner, needs_head, require_rules
 from osd.gamma.planner import GammaPlanner
 
@@ -8,10 +8,10 @@ __all__ = [
     "CONTROLLERS",
     "RULES",
     "CostModel",
+    "DraftDecision",
     "GammaController",
     "GammaPlanner",
     "GammaRule",
-    "Go",
     "Observation",
     "RowByRow",
     "RowGamma",

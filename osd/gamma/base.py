@@ -23,15 +23,15 @@ from storage.settings import GammaSettings, Section
 
 __all__ = [
     "CostModel",
+    "DraftDecision",
+    "FixedBeforeRound",
     "GammaController",
     "GammaRule",
-    "Go",
     "Observation",
     "RowByRow",
     "RowGamma",
-    "Settled",
     "Signal",
-    "SteeredRow",
+    "StoppableRow",
 ]
 
 Signal = Literal["none", "confidence", "peak", "peak_echo", "acceptance"]
@@ -45,7 +45,7 @@ the pass has just read (at a round's first pass: for the row's own last token, a
 there yet."""
 
 
-class Go(IntEnum):
+class DraftDecision(IntEnum):
     """How a row goes on after a draft pass."""
 
     DECLINE = 0
@@ -92,10 +92,10 @@ class RowGamma(Protocol):
         ...
 
 
-class SteeredRow(RowGamma, Protocol):
+class StoppableRow(RowGamma, Protocol):
     """A request's state with a rule that may stop drafting midway."""
 
-    def keep_drafting(self, signal: float) -> Go:
+    def keep_drafting(self, signal: float) -> DraftDecision:
         """Decide whether to go on after a draft pass with this signal."""
         ...
 
@@ -119,30 +119,32 @@ class GammaController(Protocol):
         """
         ...
 
-    def should_continue(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[Go]:
+    def should_continue(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[DraftDecision]:
         """Decide for each row that still drafts whether it goes on after draft pass number ``drafted``. Not called
         where ``signal`` is none."""
         ...
 
 
-class Settled:
+class FixedBeforeRound:
     """A gamma rule that fixes gamma before the round, so that it asks no signal."""
 
     signal: Signal = "none"
 
-    def should_continue(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[Go]:
+    def should_continue(self, rows: Sequence[Any], drafted: int, signals: Sequence[Any]) -> list[DraftDecision]:
         """Let every row draft what was planned."""
-        return [Go.ON] * len(rows)
+        return [DraftDecision.ON] * len(rows)
 
 
-class RowByRow(Settled):
+class RowByRow(FixedBeforeRound):
     """A gamma rule whose rows decide for themselves."""
 
     def plan(self, rows: Sequence[RowGamma], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
         """Return each row's own gamma."""
         return [row.next_gamma(batch) for row in rows]
 
-    def should_continue(self, rows: Sequence[SteeredRow], drafted: int, signals: Sequence[float]) -> list[Go]:
+    def should_continue(
+        self, rows: Sequence[StoppableRow], drafted: int, signals: Sequence[float]
+    ) -> list[DraftDecision]:
         """Return each row's own answer, where the rule asks a signal."""
         if self.signal == "none":
             return super().should_continue(rows, drafted, signals)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from osd.gamma.base import GammaController, Go, Signal
+from osd.gamma.base import DraftDecision, GammaController, Signal
 from osd.gamma.costs.model import CostModel
 from osd.gamma.rules.fixed import FixedController
 
@@ -13,7 +13,7 @@ Read = Callable[[Signal], list[Any]]
 """Returns a signal of the newest draft pass, for every row that shares it."""
 Make = Callable[[str, CostModel], GammaController]
 """Makes the gamma rule of this name with these costs."""
-_ON = Go.ON
+_ON = DraftDecision.ON
 
 
 class PlannedRow(Protocol):

@@ -29,7 +29,7 @@ class CanaryFinding:
 
     measure: str
     requests: int
-    """Of the tried version."""
+    """Outcomes of the tried version."""
     others: int
     before: float
     """What the others' version has, with the tried one's shares of the routes."""

@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 Made = TypeVar("Made")
 
 
-class InBackground(Generic[Made]):
+class BackgroundCompile(Generic[Made]):
     """Something compiled in the background."""
 
     def __init__(self, make: Callable[[], Made], name: str, otherwise: str) -> None:

@@ -243,7 +243,7 @@ def read_off(
     logits: Floats, embedding: Floats, matrices: Floats, biases: Floats, out: Floats,
     choices: Index, peaks: Floats, chances: Floats,
 ) -> None:  # fmt: skip
-    """Of logits (B, V) the first of the largest in each row (B,), and its probability (B,); chances (B,) ← of
+    """Find the first of the largest logits (B, V) of each row (B,), and its probability (B,); chances (B,) ← of
     ``embedding`` (B, D) see :func:`accept`, where ``out`` is not empty."""
     for b in range(len(logits)):
         most = largest(logits[b])

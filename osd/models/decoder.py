@@ -16,7 +16,7 @@ from osd.models.forward import Builder, CompiledForward, ForwardPass
 from osd.models.hf_forward import HuggingFaceForward
 from osd.models.kv_cache import RaggedCache
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
-from osd.models.lora.bank import Mix
+from osd.models.lora.bank import AdapterBatch
 from osd.models.tree_mask import Layout
 from storage.errors import CannotServeRagged
 
@@ -38,7 +38,7 @@ class Decoder:
         layers = module.config.get_text_config().num_hidden_layers
         self.cache = RaggedCache(layers, rows, length, weight.device, weight.dtype, limit)
         self.device = weight.device
-        self.adapters: Callable[[int, int], Mix | None] | None = None
+        self.adapters: Callable[[int, int], AdapterBatch | None] | None = None
         """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""
         self.quicker = False
         """Whether its passes over few tokens have become quicker since somebody looked, who sets it back."""

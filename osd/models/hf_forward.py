@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from osd.models.attention_metadata import AttentionMetadata
 from osd.models.kv_cache import RaggedCache
-from osd.models.lora.bank import Mix
+from osd.models.lora.bank import AdapterBatch
 
 
 class HuggingFaceForward:
@@ -69,7 +69,7 @@ def _embedding_kept(module: PreTrainedModel, cache: RaggedCache) -> Iterator[Non
 
 
 @contextmanager
-def _adapted(module: PreTrainedModel, mix: Mix) -> Iterator[None]:
+def _adapted(module: PreTrainedModel, mix: AdapterBatch) -> Iterator[None]:
     """Add the adapters' output to that of the adapted modules during the block."""
 
     def hook(site: str) -> Callable[[torch.nn.Module, tuple[torch.Tensor, ...], torch.Tensor], torch.Tensor]:

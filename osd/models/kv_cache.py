@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
 
 if TYPE_CHECKING:
-    from osd.models.lora.bank import Mix
+    from osd.models.lora.bank import AdapterBatch
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers' own base is untyped
@@ -135,7 +135,7 @@ class RaggedCache(Cache):
         self.embedding: torch.Tensor | None = None
         """(B, 1 or T, D): the newest pass's final hidden states, after the final norm, as the output layer takes
         them."""
-        self.mix: Mix | None = None
+        self.mix: AdapterBatch | None = None
         """Adapters that the next pass adds; None for none."""
         self.ragged = [RaggedLayer(self) for _ in range(layers)]
         """The same objects as ``layers``, by their own type."""

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from osd.models.kv_cache import RaggedCache
 from osd.models.llama_forward_compiled import CompiledPass
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
-from osd.models.lora.bank import Mix
+from osd.models.lora.bank import AdapterBatch
 from osd.models.ragged_attention import attend
 
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
@@ -175,7 +175,7 @@ class _Layer:
         query, key = heads[:, :, : self.queries], heads[:, :, self.queries :]
         return torch.cat([self.query_norm(query), self.key_norm(key)], dim=2)
 
-    def transform(self, hidden: Tensor, mix: Mix | None = None) -> Tensor:
+    def transform(self, hidden: Tensor, mix: AdapterBatch | None = None) -> Tensor:
         """Compute the feed-forward half: (B, T, D) → (B, T, D)."""
         normed = F.rms_norm(hidden, (hidden.shape[2],), self.after, self.eps)
         both = self.gate_up(normed)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osd.kernels.compile_background import InBackground
+from osd.kernels.compile_background import BackgroundCompile
 from osd.kernels.compile_subprocess import apart
 from osd.logits import RaggedLogits
 from osd.models.compiled_inputs import PassInput, of_rows
@@ -63,7 +63,7 @@ def compile_parts() -> Any:
     return parts
 
 
-PARTS = InBackground(
+PARTS = BackgroundCompile(
     compile_parts, "osd-compile-parts", "passes over few tokens are not compiled: small models take a few times as long"
 )
 

@@ -25,7 +25,7 @@ Key = tuple[Hashable, tuple[int, ...]]
 """The owner, or the number of the block before, and a block's tokens."""
 
 
-class Prefixes:
+class PrefixCache:
     """The blocks of one KV cache. Not thread-safe."""
 
     def __init__(self, cache: RaggedCache, budget: int, *, shared: bool) -> None:
@@ -120,16 +120,16 @@ class Prefixes:
         return torch.tensor(slots, device=self._pool[0].device)
 
 
-def target_prefixes(serve: ServeSettings, cache: RaggedCache) -> Prefixes | None:
+def target_prefixes(serve: ServeSettings, cache: RaggedCache) -> PrefixCache | None:
     """Return the target's prefix cache; None where the settings give it no memory."""
     whole = serve.prefix_cache_mb << 20
-    return Prefixes(cache, whole - whole // DRAFTS_PART, shared=serve.prefix_shared) if whole else None
+    return PrefixCache(cache, whole - whole // DRAFTS_PART, shared=serve.prefix_shared) if whole else None
 
 
-def draft_prefixes(serve: ServeSettings, cache: RaggedCache) -> Prefixes | None:
+def draft_prefixes(serve: ServeSettings, cache: RaggedCache) -> PrefixCache | None:
     """Return the default draft's prefix cache; None where the settings give it no memory."""
     whole = serve.prefix_cache_mb << 20
-    return Prefixes(cache, whole // DRAFTS_PART, shared=serve.prefix_shared) if whole else None
+    return PrefixCache(cache, whole // DRAFTS_PART, shared=serve.prefix_shared) if whole else None
 
 
 def _blocks(tokens: Sequence[int], length: int) -> list[tuple[int, ...]]:

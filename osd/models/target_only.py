@@ -17,7 +17,7 @@ EVERYWHERE = 1 << 30
 """Position limit of what has no limit."""
 
 
-class NoModel(Model):
+class NullModel(Model):
     """Null object in place of a pair's draft model."""
 
     __slots__ = ()
@@ -40,9 +40,9 @@ class NoModel(Model):
 def load_alone(target: str | Path, *, device: str = "auto", dtype: str = "auto") -> Pair:
     """Load a target as a pair without a draft model. Raises ModelNotLoaded, CannotServeRagged."""
     model = load_model(target, choose_device(device), dtype)
-    return Pair(model, NoModel(model.device), load_tokenizer(target), eos_ids(model.module))
+    return Pair(model, NullModel(model.device), load_tokenizer(target), eos_ids(model.module))
 
 
 def has_draft(pair: Pair) -> bool:
     """Return whether there is a draft model in memory."""
-    return not isinstance(pair.draft, NoModel)
+    return not isinstance(pair.draft, NullModel)

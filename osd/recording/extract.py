@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float32]
 ACCEPTED, REJECTED, UNDRAFTED = (int(kind) for kind in (TokenKind.ACCEPTED, TokenKind.REJECTED, TokenKind.UNDRAFTED))
 
 
-class Taken(NamedTuple):
+class RecordedRound(NamedTuple):
     """One round of B sequences, with its logits."""
 
     progress: Sequence[RequestOutput]
@@ -73,7 +73,7 @@ class Places(NamedTuple):
     within: Ints
     """(m,) index among the row's logits."""
 
-    def lines(self, taken: Sequence[Taken]) -> Ints:
+    def lines(self, taken: Sequence[RecordedRound]) -> Ints:
         """Return the indices of the lines in their rounds' logits: (m,)."""
         sizes = _ints(len(one.scored.begins) for one in taken)
         begins = _ints(chain.from_iterable(one.scored.begins for one in taken))
@@ -90,7 +90,7 @@ class Block(NamedTuple):
     """(m,) min(1, p/q) there; NaN where it follows from the kinds, as in a greedy batch."""
 
 
-class Launched(NamedTuple):
+class PendingBlock(NamedTuple):
     """A block that the device may still be working on."""
 
     spans: Spans
@@ -104,7 +104,7 @@ class Launched(NamedTuple):
         return Block(self.spans, on_host(*self.kept), _known(self.chances, int(self.spans.lengths.sum())))
 
 
-def launch(taken: Taken, mode: str, k: int) -> Launched | None:
+def launch(taken: RecordedRound, mode: str, k: int) -> PendingBlock | None:
     """Start extracting what is kept of a round, without waiting for its device; None where that is nothing. A GPU's
     memory is not for logits that wait."""
     spans, origins = spans_of([taken], mode)
@@ -112,10 +112,10 @@ def launch(taken: Taken, mode: str, k: int) -> Launched | None:
         return None
     places = _places([taken], spans, origins)
     kept = launched(rows_at(taken.scored.lines, places.lines([taken])), k)
-    return Launched(spans, kept, _chances(taken.verdict, places.rows, places.within))
+    return PendingBlock(spans, kept, _chances(taken.verdict, places.rows, places.within))
 
 
-def gather(taken: Sequence[Taken], mode: str, reducer: Reducer) -> Block | None:
+def gather(taken: Sequence[RecordedRound], mode: str, reducer: Reducer) -> Block | None:
     """Extract what is kept of these rounds; None where that is nothing."""
     spans, origins = spans_of(taken, mode)
     if not spans.owners:
@@ -125,7 +125,7 @@ def gather(taken: Sequence[Taken], mode: str, reducer: Reducer) -> Block | None:
     return Block(spans, kept, _known_of(taken, places))
 
 
-def spans_of(taken: Sequence[Taken], mode: str) -> tuple[Spans, Origins]:
+def spans_of(taken: Sequence[RecordedRound], mode: str) -> tuple[Spans, Origins]:
     """Return the spans that may be learned from: all that each round brought a row (``verified``), or its corrected
     token (``rejected``)."""
     steps = [step for one in taken for step in one.progress]
@@ -157,7 +157,9 @@ def _ints(numbers: Iterable[int]) -> Ints:
     return np.array(list(numbers), np.int64)
 
 
-def _refused(taken: Sequence[Taken], origins: Origins, accepted: Ints, corrected: npt.NDArray[np.bool_]) -> Ints:
+def _refused(
+    taken: Sequence[RecordedRound], origins: Origins, accepted: Ints, corrected: npt.NDArray[np.bool_]
+) -> Ints:
     """Return the token that was drafted after the accepted ones, where one was refused; else 0: (n,)."""
     found = np.zeros_like(accepted)
     places = zip(*(column[corrected].tolist() for column in (origins.rounds, origins.rows, accepted)), strict=True)
@@ -165,7 +167,7 @@ def _refused(taken: Sequence[Taken], origins: Origins, accepted: Ints, corrected
     return found
 
 
-def _places(taken: Sequence[Taken], spans: Spans, origins: Origins) -> Places:
+def _places(taken: Sequence[RecordedRound], spans: Spans, origins: Origins) -> Places:
     """Return where each position of the spans was decided."""
     within = runs(origins.firsts, spans.lengths)
     ends = np.cumsum(spans.lengths)
@@ -191,7 +193,7 @@ def _chances(verdict: VerifyResult, rows: Ints, within: Ints) -> Tensor | None:
     return rows_at(padded.flatten(), rows * padded.shape[1] + within)
 
 
-def _known_of(taken: Sequence[Taken], places: Places) -> Floats:
+def _known_of(taken: Sequence[RecordedRound], places: Places) -> Floats:
     """Return min(1, p/q) at places of many rounds, NaN for greedy ones: (m,)."""
     numbers, rows, within = places
     known = np.full(len(numbers), np.nan, np.float32)

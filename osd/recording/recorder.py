@@ -21,7 +21,7 @@ from torch import Tensor
 
 from osd.logits import RaggedLogits
 from osd.recording.assemble import SampleAssembler
-from osd.recording.extract import Taken, gather, launch
+from osd.recording.extract import RecordedRound, gather, launch
 from osd.recording.queue import Buffer
 from osd.recording.redaction import Redactor, load_hook
 from osd.recording.round_batch import RoundBatch
@@ -85,13 +85,13 @@ class Recorder:
         """Take what one round brought, from the decode loop; the round and its logits must not change any more."""
         begun = time.perf_counter()
         if self.mode != "off":
-            self._note(Taken(progress, verdict, scored))
+            self._note(RecordedRound(progress, verdict, scored))
         completions = [step.completion for step in progress if step.completion]
         if completions or self._parcel.full:
             self._send(completions)
         self._on_the_spot += time.perf_counter() - begun
 
-    def _note(self, taken: Taken) -> None:
+    def _note(self, taken: RecordedRound) -> None:
         if self._parcel.taken or stays(taken.scored.lines):  # a target has one device
             self._parcel.add(taken)
         elif launched := launch(taken, self.mode, self.reducer.k):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from osd.recording.extract import Launched, Spans, Taken, spans_of
+from osd.recording.extract import PendingBlock, RecordedRound, Spans, spans_of
 from osd.sequence import Completion
 
 ROUNDS = 32
@@ -23,9 +23,9 @@ class RoundBatch:
 
     __slots__ = ("bytes", "completions", "launched", "rows", "taken")
 
-    def __init__(self, taken: Iterable[Taken] = (), completions: Iterable[Completion] = ()) -> None:
-        self.taken: list[Taken] = []
-        self.launched: list[Launched] = []
+    def __init__(self, taken: Iterable[RecordedRound] = (), completions: Iterable[Completion] = ()) -> None:
+        self.taken: list[RecordedRound] = []
+        self.launched: list[PendingBlock] = []
         """What is kept of rounds on a GPU."""
         self.completions = list(completions)
         self.bytes = 0
@@ -40,13 +40,13 @@ class RoundBatch:
         """Whether no more rounds should be added."""
         return self.bytes >= BYTES or max(len(self.taken), len(self.launched)) >= ROUNDS
 
-    def add(self, taken: Taken) -> None:
+    def add(self, taken: RecordedRound) -> None:
         """Add a round whose logits wait where they are."""
         self.taken.append(taken)
         self.bytes += taken.scored.lines.nbytes
         self.rows += len(taken.progress)
 
-    def add_launched(self, launched: Launched) -> None:
+    def add_launched(self, launched: PendingBlock) -> None:
         """Add what is kept of a round on a GPU."""
         self.launched.append(launched)
         self.bytes += sum(tensor.nbytes for tensor in launched.kept)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from osd.kernels.compile_background import InBackground
+from osd.kernels.compile_background import BackgroundCompile
 from osd.kernels.compile_subprocess import apart
 
 Index = npt.NDArray[np.int64]
@@ -64,7 +64,7 @@ class Reducer:
     def __init__(self, k: int, compiled: bool = True) -> None:
         """Keep ``k`` tokens. ``compiled``: make the compiled pass ready, in the background."""
         self.k = k
-        self._compiler = InBackground(compile_reducing, "osd-compile", OTHERWISE) if compiled else None
+        self._compiler = BackgroundCompile(compile_reducing, "osd-compile", OTHERWISE) if compiled else None
         if self._compiler:
             self._compiler.start()
 

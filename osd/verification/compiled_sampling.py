@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osd.kernels.compile_background import InBackground
+from osd.kernels.compile_background import BackgroundCompile
 from osd.kernels.compile_subprocess import apart
 from osd.logits import RaggedLogits
 from osd.models.llama_forward_compiled import WORTH_COMPILING, Acceptance
@@ -45,7 +45,7 @@ def compile_choosing() -> Any:
     return compiled
 
 
-CHOOSING = InBackground(
+CHOOSING = BackgroundCompile(
     compile_choosing, "osd-compile-choosing", "choosing tokens is not compiled: one that is sampled takes 0.1 ms more"
 )
 _ASKED = count(1)

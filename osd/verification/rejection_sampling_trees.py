@@ -32,7 +32,7 @@ def accept_tree_greedy(tree: Tree, choices: Sequence[int]) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Forest:
+class TreeBatch:
     """B trees of at most N tokens. Node 0 is the row's last token, node i the i-th drafted one."""
 
     tokens: Tensor
@@ -51,7 +51,7 @@ class Forest:
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class TreeVerifyResult:
     """How far the trees were accepted; D is their height."""
 
     path: Tensor
@@ -63,7 +63,7 @@ class Walk:
     came; where none was, the first child's. NaN where there was none, and after the last node."""
 
 
-def accept_tree_sampled(at: At, forest: Forest, tests: Tensor, draws: Tensor) -> Walk:
+def accept_tree_sampled(at: At, forest: TreeBatch, tests: Tensor, draws: Tensor) -> TreeVerifyResult:
     """Accept paths of trees by the rule above. ``tests`` (B, D + 1, forest.draws) and ``draws`` (B, D + 1): independent
     uniforms in [0, 1), for a node at depth d those of column d."""
     rows = len(forest.tokens)
@@ -82,10 +82,10 @@ def accept_tree_sampled(at: At, forest: Forest, tests: Tensor, draws: Tensor) ->
     missing = forest.height + 1 - len(chances)
     chances += [torch.full_like(chances[0], torch.nan)] * missing
     path += [torch.full_like(node, -1)] * missing
-    return Walk(torch.stack(path[: forest.height + 1], 1), follows, torch.stack(chances, 1))
+    return TreeVerifyResult(torch.stack(path[: forest.height + 1], 1), follows, torch.stack(chances, 1))
 
 
-def _step(p: Tensor, node: Tensor, forest: Forest, tests: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _step(p: Tensor, node: Tensor, forest: TreeBatch, tests: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Decide one node of each row: the child that is kept (B,), 0 for none; the token drawn in the end; and the
     chance."""
     children = forest.parents == node.unsqueeze(1)
@@ -103,7 +103,7 @@ def _step(p: Tensor, node: Tensor, forest: Forest, tests: Tensor, draws: Tensor)
 
 
 def _try_drawn(
-    r: Tensor, node: Tensor, children: Tensor, forest: Forest, tests: Tensor
+    r: Tensor, node: Tensor, children: Tensor, forest: TreeBatch, tests: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Try the drawn children, one after another. Returns what is left of r (B, V), unnormalised; the child that is kept
     (B,), 0 for none; the chance with which it, or the first, was to be kept."""

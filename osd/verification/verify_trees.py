@@ -13,7 +13,12 @@ from osd.logits import RaggedLogits
 from osd.models.decoder import Decoder
 from osd.models.tree_mask import lay_out, tables
 from osd.sequence import SequenceState
-from osd.verification.rejection_sampling_trees import Forest, Walk, accept_tree_greedy, accept_tree_sampled
+from osd.verification.rejection_sampling_trees import (
+    TreeBatch,
+    TreeVerifyResult,
+    accept_tree_greedy,
+    accept_tree_sampled,
+)
 from osd.verification.result import VerifyResult
 from osd.verification.warping import Warp
 
@@ -73,11 +78,11 @@ def _verdict(trees: Sequence[Tree], paths: list[list[int]], follows: list[int], 
     return VerifyResult([len(path) - 1 for path in paths], drafted, follows, depths, chances, paths=paths)
 
 
-def _walk(logits: Tensor, rows: Sequence[SequenceState], draft: Draft, warp: Warp, chance: Tensor) -> Walk:
+def _walk(logits: Tensor, rows: Sequence[SequenceState], draft: Draft, warp: Warp, chance: Tensor) -> TreeVerifyResult:
     assert draft.trees is not None
     parents, turns = tables(draft.trees, draft.size, logits.device)
     height = max(max(tree.depths()) for tree in draft.trees)
-    forest = Forest(draft.tokens, parents, turns, draft.q, int(draft.q is not None), height)
+    forest = TreeBatch(draft.tokens, parents, turns, draft.q, int(draft.q is not None), height)
     lines = torch.arange(len(rows), device=logits.device)
     tests, draws = _uniforms(rows, draft.trees, chance, height)
     return accept_tree_sampled(lambda node: warp(logits[lines, node].unsqueeze(1))[:, 0], forest, tests, draws)
@@ -104,7 +109,7 @@ def _draws(tree: Tree) -> int:
     return 0 if tree.drawn == len(tree) else max(tree.depths())
 
 
-def _by_node(walk: Walk, size: int) -> Tensor:
+def _by_node(walk: TreeVerifyResult, size: int) -> Tensor:
     """Scatter the chances to their nodes: (B, N)."""
     spread = walk.chances.new_full((len(walk.path), size + 2), torch.nan)
     return spread.scatter_(1, walk.path.masked_fill(walk.path < 0, size + 1), walk.chances)[:, :size]

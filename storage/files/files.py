@@ -35,7 +35,7 @@ def writing(path: Path) -> Iterator[None]:
         raise StoreWriteFailed(path=path, reason=f"{type(error).__name__}: {reason}") from error
 
 
-class Aside:
+class TemporaryPath:
     """A file or folder that is written beside its final place.
 
     Leaving the context releases its lock; leaving before :meth:`rename` deletes it.
@@ -47,7 +47,7 @@ class Aside:
         self.renamed = False
         self._handle = -1
 
-    def __enter__(self) -> Aside:
+    def __enter__(self) -> TemporaryPath:
         with writing(self.path):
             make_folder(self.path.parent)
             while not self._create():
@@ -109,7 +109,7 @@ class Aside:
 
 
 @contextmanager
-def taken_back_on_error(aside: Aside) -> Iterator[None]:
+def taken_back_on_error(aside: TemporaryPath) -> Iterator[None]:
     """Delete a renamed file when the transaction that would have entered it fails.
 
     It stays when the database went away: the commit may have arrived, and only a sweep can tell later.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from storage.insights.plain_round import PlainRound
+from storage.insights.plain_round import UndraftedRound
 from storage.insights.runs import RunTotals
 from storage.insights.sizes import ModelSize
 from storage.outcomes.outcomes import AcceptanceRow
@@ -89,7 +89,7 @@ def cost_row(
     trained: RunTotals | None,
     target: ModelSize | None,
     small: ModelSize | None,
-    plain: PlainRound | None,
+    plain: UndraftedRound | None,
 ) -> CostRow:
     """Compute a draft's costs from its summed outcomes, its training runs, both models' sizes and b(0)."""
     known = target is not None and small is not None

@@ -16,7 +16,7 @@ ENOUGH = 200
 
 
 @dataclass(frozen=True, slots=True)
-class PlainRound:
+class UndraftedRound:
     """One request's share of a round without drafted tokens, in milliseconds, and how it was estimated.
 
     Never more than verification takes in the mean round.
@@ -30,14 +30,14 @@ class PlainRound:
     """Number of rounds that the estimate rests on."""
 
 
-def plain_round(db: Database) -> PlainRound | None:
+def plain_round(db: Database) -> UndraftedRound | None:
     """Estimate b(0); None where the log is empty, or all drafts had one length, which determines no line."""
     with db.session(read_only=True) as session:
         hurry(session)
         n, d, dd, v, dv, rounds, spent = (float(value or 0) for value in session.execute(select(*_sums())).one())
     if rounds < ENOUGH:
         return fit(n, d, dd, v, dv)
-    return PlainRound(min(spent / rounds, v / n), "measured", int(rounds))  # a cold minute must not flatter drafts
+    return UndraftedRound(min(spent / rounds, v / n), "measured", int(rounds))  # a cold minute must not flatter drafts
 
 
 def _sums() -> list[Any]:
@@ -51,10 +51,10 @@ def _sums() -> list[Any]:
     return [func.sum(n), func.sum(d), func.sum(d * per_round), func.sum(v), func.sum(v * per_round), *plain]
 
 
-def fit(n: float, d: float, dd: float, v: float, dv: float) -> PlainRound | None:
+def fit(n: float, d: float, dd: float, v: float, dv: float) -> UndraftedRound | None:
     """Return the fitted line's value at no draft, at most the mean round, which includes drafts."""
     determinant = n * dd - d * d
     if n <= 0 or determinant <= 1e-6 * n * max(dd, 1.0):
         return None
     at_none = (v * dd - d * dv) / determinant
-    return PlainRound(min(at_none, v / n), "fitted", int(n)) if at_none > 0 else None
+    return UndraftedRound(min(at_none, v / n), "fitted", int(n)) if at_none > 0 else None

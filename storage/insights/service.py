@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from storage.insights.change import ChangeRow, change
 from storage.insights.cost import CostRow, cost_row
 from storage.insights.judged import JudgedPositions, judged
-from storage.insights.plain_round import PlainRound, plain_round
+from storage.insights.plain_round import UndraftedRound, plain_round
 from storage.insights.positions import PlaceRow, positions
 from storage.insights.rejections import RejectionRow, by_position, by_route, by_token
 from storage.insights.runs import RunAnswer, RunTotals, runs, totals
@@ -33,7 +33,7 @@ class CostAnswer:
 
     rows: list[CostRow]
     target: ModelSize | None
-    plain_round: PlainRound | None
+    plain_round: UndraftedRound | None
 
 
 class Answers:

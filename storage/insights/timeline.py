@@ -147,7 +147,7 @@ def _drifts(session: Session) -> Iterator[Mark]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lately:
+class RecentTotals:
     """The newest outcomes, summed; rates are per second."""
 
     seconds: float
@@ -165,14 +165,14 @@ class Lately:
     """Drafting and verifying, counting each request's own share of its batch's time."""
 
 
-def lately(db: Database, since: float, until: float) -> Lately:
+def lately(db: Database, since: float, until: float) -> RecentTotals:
     """Return the newest outcomes summed over all servers of the store."""
     query = select(*(func.coalesce(func.sum(getattr(OutcomeRow, name)), 0) for name in COUNTS))
     with db.session(read_only=True) as session:
         hurry(session)
         row = session.execute(query.where(OutcomeRow.finished_at >= since, OutcomeRow.finished_at <= until)).one()
     sums, seconds = dict(zip(COUNTS, map(float, row), strict=True)), max(1.0, until - since)
-    return Lately(
+    return RecentTotals(
         seconds, int(sums["requests"]), sums["requests"] / seconds, sums["emitted"] / seconds,
         ratio(sums["accepted"], sums["accepted"] + sums["rejections"]), ratio(sums["emitted"], sums["rounds"]),
         ratio(sums["drafted"], sums["rounds"]), int(sums["emitted"]), sums["draft_ms"] + sums["verify_ms"],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from storage.errors import BadInput
 from storage.files.cipher import Cipher
-from storage.files.files import Aside, sync_path, writing
+from storage.files.files import TemporaryPath, sync_path, writing
 from storage.records import RequestSamples
 from storage.replay import segments
 
@@ -35,7 +35,7 @@ def write_export(
     if path.exists() and not overwrite:
         raise BadInput(reason=f"{path} exists; give another name or allow it to be replaced.")
     requests = positions = 0
-    with Aside(path.parent, path.name) as aside, writing(path):
+    with TemporaryPath(path.parent, path.name) as aside, writing(path):
         with pq.ParquetWriter(aside.path, segments.schema(), **segments.writer_options(cipher)) as writer:
             for batch in filter(None, batches):
                 writer.write_table(segments.table(batch))

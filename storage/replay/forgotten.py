@@ -42,7 +42,7 @@ class Finished(NamedTuple):
     """Time at which it finished, Unix seconds."""
 
 
-class News(NamedTuple):
+class ForgottenSinceLine(NamedTuple):
     """The requests forgotten after a line of the audit trail, and the newest such line."""
 
     line: int
@@ -81,7 +81,7 @@ def _lines(session: Session, subjects: set[str]) -> tuple[set[str], dict[str, fl
     return gone, tenants
 
 
-def news_after(session: Session, line: int) -> News:
+def news_after(session: Session, line: int) -> ForgottenSinceLine:
     """Return what was forgotten after a line of the audit trail; 0 comes before all of them."""
     columns = AdminChangeRow.id, AdminChangeRow.subject, AdminChangeRow.facts
     query = select(*columns).where(AdminChangeRow.id > line, AdminChangeRow.action == ACTION)
@@ -90,7 +90,7 @@ def news_after(session: Session, line: int) -> News:
         line = number
         if facts["what"] == REQUEST:
             gone.update(facts.get("request_ids") or [str(subject)])
-    return News(line, frozenset(gone))
+    return ForgottenSinceLine(line, frozenset(gone))
 
 
 def require_born_after_all(session: Session, what: str, born: int | None) -> int:

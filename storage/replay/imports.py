@@ -14,7 +14,7 @@ from storage.replay.samples import SampleStore
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """The counts of an import."""
 
     requests: int
@@ -23,7 +23,7 @@ class Imported:
     """Requests not stored: known already, forgotten, or of a tenant that does not allow it."""
 
 
-def import_file(samples: SampleStore, path: Path) -> Imported:
+def import_file(samples: SampleStore, path: Path) -> ImportResult:
     """Store every request of an exported file under its own id, route and tenant; known ones stay as they are.
 
     The file is read to its end before the first request is stored. Raises BadExport for a file that is missing,
@@ -39,7 +39,7 @@ def import_file(samples: SampleStore, path: Path) -> Imported:
         fresh = samples.kept([each.request_id for each in batch]) - before
         requests, known = requests + len(fresh), known + len(batch) - len(fresh)
         positions += sum(len(each) for each in batch if each.request_id in fresh)
-    return Imported(requests, positions, known)
+    return ImportResult(requests, positions, known)
 
 
 def read_export(path: Path, cipher: Cipher | None = None) -> Iterator[list[RequestSamples]]:

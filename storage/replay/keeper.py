@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.records import RunState
-from storage.replay.purge import NOTHING, Moved, Purged, Purger, drop_segment, lock_segment
+from storage.replay.purge import NOTHING, Purged, Purger, SegmentMoved, drop_segment, lock_segment
 from storage.replay.retention import IndexedRequest, decide
 from storage.replay.segment_files import NewSegment, read_segment, write_segment
 from storage.replay.segment_place import SegmentPlace
@@ -76,7 +76,7 @@ class RetentionKeeper:
         for group in self._groups(most):
             try:
                 freed = self._merge(group)
-            except (Moved, FileNotFoundError):
+            except (SegmentMoved, FileNotFoundError):
                 continue  # a purge was faster; the next compaction sees the present state
             total = Compacted(total.before + len(group), total.after + 1, total.bytes + freed)
         return total

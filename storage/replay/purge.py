@@ -111,7 +111,7 @@ class Purger:
                     purged += self._purge_segment(segment_id, wanted)
                 except SegmentDamaged as error:
                     damaged[segment_id] = error
-                except Moved:
+                except SegmentMoved:
                     continue  # the next round finds where its requests are now
         for first in damaged.values():
             raise first
@@ -156,7 +156,7 @@ class Purger:
     def _missing(self, old: SegmentRow) -> StoreError:
         with self._db.session(read_only=True) as session:
             if session.get(SegmentRow, old.id) is None:
-                return Moved(reason="another purge was faster")
+                return SegmentMoved(reason="another purge was faster")
         return SegmentDamaged(path=self._place.show(old.path), reason="the file is missing", segment=old.id)
 
     def _forget_outcomes(self, request_id: str | None, tenant: str | None) -> int:
@@ -169,7 +169,7 @@ class Purger:
             return changed_rows(session.execute(statement))
 
 
-class Moved(StoreError):
+class SegmentMoved(StoreError):
     """{reason}"""
 
 
@@ -191,7 +191,7 @@ def lock_segment(session: Session, segment_id: str) -> SegmentRow:
     lock_all_drafts(session)  # a claim locks the same rows in another order, which would deadlock
     row = session.get(SegmentRow, segment_id, with_for_update=True)
     if row is None:
-        raise Moved(reason="another purge was faster")
+        raise SegmentMoved(reason="another purge was faster")
     return row
 
 

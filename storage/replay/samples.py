@@ -38,7 +38,7 @@ SEGMENTS_OF = select(INDEX.c.request_id, INDEX.c.segment_id).where(
 )
 
 
-class Forgot(StoreError):
+class ForgottenRequest(StoreError):
     """{reason}"""
 
 
@@ -81,7 +81,7 @@ class SampleStore:
         while fresh:
             try:
                 return write_segment(self.place, fresh, partial(self._index, batch=fresh))
-            except Forgot:
+            except ForgottenRequest:
                 fresh = self.without_forgotten(fresh)
         return None
 
@@ -95,7 +95,7 @@ class SampleStore:
         with self._db.session() as session:
             take_turns(session)
             if forgotten(session, map(_finished, batch)):
-                raise Forgot(reason="some of it was forgotten")
+                raise ForgottenRequest(reason="some of it was forgotten")
             named = under_present_names(session, batch)
             new.enter(session)
             session.execute(insert(INDEX), list(map(self._row, new.requests, named, divergence.of_requests(named))))

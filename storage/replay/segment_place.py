@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from storage.errors import DatabaseUnreachable, OsdError, StoreError
 from storage.files.bucket import ObjectStore, local_folder
 from storage.files.cipher import Cipher
-from storage.files.files import Aside, remove, taken_back_on_error, writing
+from storage.files.files import TemporaryPath, remove, taken_back_on_error, writing
 
 
 class SegmentPlace(Protocol):
@@ -57,7 +57,7 @@ class LocalSegments:
     def put(self, path: str, data: memoryview) -> Iterator[None]:
         """Write the segment aside, sync it and rename it."""
         target = self.folder / path
-        with Aside(target.parent, target.name) as aside:
+        with TemporaryPath(target.parent, target.name) as aside:
             aside.write(data)
             aside.rename(target)
             with taken_back_on_error(aside):

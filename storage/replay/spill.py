@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from storage import records
 from storage.errors import BadExport, CannotDecrypt
 from storage.files.cipher import Cipher
-from storage.files.files import ASIDE, Aside, make_folder, remove, rename, seized, size_of, writing
+from storage.files.files import ASIDE, TemporaryPath, make_folder, remove, rename, seized, size_of, writing
 from storage.records import Outcome, RequestSamples
 from storage.replay import segments
 
@@ -87,7 +87,7 @@ class Spill:
             if self.bytes + len(data) > self.limit:
                 return False
             make_folder(self.folder, 0o700)  # it holds users' prompts
-            with Aside(self.folder, f"{int(1000 * records.now()):015d}-{name}") as aside:
+            with TemporaryPath(self.folder, f"{int(1000 * records.now()):015d}-{name}") as aside:
                 aside.write(data)
                 aside.rename(self.folder / aside.path.name.removeprefix(".").removesuffix(ASIDE))
         return True

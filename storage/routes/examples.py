@@ -27,7 +27,7 @@ Pairs = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
+class TeachResult:
     """The counts of a teaching call."""
 
     new: int
@@ -37,13 +37,13 @@ class Taught:
     """Texts that had this topic already."""
 
 
-class ExampleShelf:
+class ExampleStore:
     """The taught examples of topics."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def teach(self, examples: Iterable[tuple[str, str]], who: str | None = None) -> Taught:
+    def teach(self, examples: Iterable[tuple[str, str]], who: str | None = None) -> TeachResult:
         """Store (topic, text) pairs, all or none, with one line in the audit trail that has counts but no texts.
 
         Raises BadInput for an empty or too long topic or text.
@@ -92,8 +92,8 @@ class ExampleShelf:
             return _counts(session)
 
 
-def teach(session: Session, examples: Iterable[tuple[str, str]], who: str | None) -> Taught:
-    """Run :meth:`ExampleShelf.teach` within a transaction that has locked the routes."""
+def teach(session: Session, examples: Iterable[tuple[str, str]], who: str | None) -> TeachResult:
+    """Run :meth:`ExampleStore.teach` within a transaction that has locked the routes."""
     wanted = {_hash(text): (topic.strip(), text) for topic, text in map(_checked, examples)}
     taught = _keep(session, wanted)
     if taught.new or taught.moved:
@@ -102,7 +102,7 @@ def teach(session: Session, examples: Iterable[tuple[str, str]], who: str | None
     return taught
 
 
-def _keep(session: Session, wanted: dict[str, tuple[str, str]]) -> Taught:
+def _keep(session: Session, wanted: dict[str, tuple[str, str]]) -> TeachResult:
     known = {row.hash: row for row in _known(session, list(wanted))}
     new = [digest for digest in wanted if digest not in known]
     moved = [digest for digest, row in known.items() if row.topic != wanted[digest][0]]
@@ -113,7 +113,7 @@ def _keep(session: Session, wanted: dict[str, tuple[str, str]]) -> Taught:
     for digest in moved:
         known[digest].topic = wanted[digest][0]
     session.flush()
-    return Taught(len(new), len(moved), len(wanted) - len(new) - len(moved))
+    return TeachResult(len(new), len(moved), len(wanted) - len(new) - len(moved))
 
 
 def _known(session: Session, digests: list[str]) -> Iterable[RouteExampleRow]:

@@ -22,7 +22,7 @@ from sqlalchemy import select
 
 from storage.errors import DatabaseUnreachable, OsdError, StoreWriteFailed, WeightsDamaged
 from storage.files.bucket import Found, ObjectStore, local_folder
-from storage.files.files import Aside, make_folder, seized, writing
+from storage.files.files import TemporaryPath, make_folder, seized, writing
 from storage.records import DraftVersion, new_id
 from storage.replay.sweep import Swept, is_old
 from storage.sql.database import Database
@@ -48,7 +48,7 @@ class BucketWeights:
         return f"{draft}/{key}"
 
     @contextmanager
-    def entering(self, aside: Aside, draft: str, key: str) -> Iterator[Place]:
+    def entering(self, aside: TemporaryPath, draft: str, key: str) -> Iterator[Place]:
         """Upload the weights first; osd.json, and READY if present, follow once the version has its number."""
         entered = False
 
@@ -82,7 +82,7 @@ class BucketWeights:
         if put != _sizes(folder, weights.weight_files(folder)):
             raise StoreWriteFailed(path=self.show(path), reason="what was put is not whole, or was swept")
 
-    def _keep(self, aside: Aside, path: str) -> None:
+    def _keep(self, aside: TemporaryPath, path: str) -> None:
         """Move the folder into the cache under its name, unless another process put it there first."""
         target = self.folder / path
         with writing(target):
@@ -108,7 +108,7 @@ class BucketWeights:
 
     def _fetch(self, version: DraftVersion) -> None:
         there = self._objects(version)
-        with Aside(self.folder / version.draft, new_id(), folder=True) as aside:
+        with TemporaryPath(self.folder / version.draft, new_id(), folder=True) as aside:
             for each in there:
                 name = each.path.removeprefix(f"{version.path}/")
                 if name != weights.MARKER:

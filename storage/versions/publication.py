@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.errors import DatabaseUnreachable, StoreError, WrongState
-from storage.files.files import Aside
+from storage.files.files import TemporaryPath
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.replay.forgotten import require_born_after_all
 from storage.sql.announce import announce
@@ -44,7 +44,7 @@ def enter(
     db: Database,
     place: WeightPlace,
     draft: str,
-    aside: Aside,
+    aside: TemporaryPath,
     facts: Mapping[str, Any],
     provenance: Mapping[str, Any],
     born: int | None = None,

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import select
 
 from storage.errors import BadInput, UnknownDraft, WeightsDamaged, WrongState
-from storage.files.files import Aside, writing
+from storage.files.files import TemporaryPath, writing
 from storage.records import DEFAULT_DRAFT, DraftVersion, TrainingRun, VersionState, new_id
 from storage.replay.sweep import Swept
 from storage.sql.database import Database
@@ -118,7 +118,7 @@ class VersionLedger:
         self.verify(version)
         if destination.exists():
             raise BadInput(reason=f"{destination} exists; give the name of a new folder.")
-        with Aside(destination.absolute().parent, destination.name, folder=True) as aside:
+        with TemporaryPath(destination.absolute().parent, destination.name, folder=True) as aside:
             source = self.folder(version)
             with writing(aside.path):
                 weights.copy_files(source, [*weights.weight_files(source), source / weights.PROVENANCE], aside.path)
@@ -151,7 +151,7 @@ class VersionLedger:
         files = weights.servable_files(source)
         if root := publication.open_draft(self._db, draft, weights.digest_of(source, files)):
             return root
-        with Aside(self.weights_folder / draft, new_id(), folder=True) as aside:
+        with TemporaryPath(self.weights_folder / draft, new_id(), folder=True) as aside:
             with writing(aside.path):
                 copy(source, files, aside.path)
             facts = {"kind": weights.kind_of(aside.path), "parent": None, "run_id": None}
@@ -179,7 +179,7 @@ class VersionLedger:
         if (owner := self.get(parent).draft) != draft:
             needed = "a version of its own"
             raise WrongState(version=parent, state=f"of {owner}", action=f"training {draft}", needed=needed)
-        with Aside(self.weights_folder / draft, new_id(), folder=True) as aside:
+        with TemporaryPath(self.weights_folder / draft, new_id(), folder=True) as aside:
             with writing(aside.path):
                 write(aside.path)
             facts = {"kind": kind, "parent": parent, "run_id": run_id}

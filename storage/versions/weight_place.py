@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from storage.files.files import Aside, remove, taken_back_on_error, writing
+from storage.files.files import TemporaryPath, remove, taken_back_on_error, writing
 from storage.records import DraftVersion
 from storage.replay import sweep
 from storage.sql.database import Database
@@ -32,7 +32,7 @@ class WeightPlace(Protocol):
     def path(self, draft: str, version_id: str, key: str) -> str:
         """Return the path for a new version; ``key`` is 32 hexadecimal digits of its own."""
 
-    def entering(self, aside: Aside, draft: str, key: str) -> AbstractContextManager[Place]:
+    def entering(self, aside: TemporaryPath, draft: str, key: str) -> AbstractContextManager[Place]:
         """Yield the callback that puts weights in place while a version's row is created; an OsdError deletes them
         again.
 
@@ -82,7 +82,7 @@ class LocalWeights:
         return f"{draft}/{version_id}"
 
     @contextmanager
-    def entering(self, aside: Aside, draft: str, key: str) -> Iterator[Place]:
+    def entering(self, aside: TemporaryPath, draft: str, key: str) -> Iterator[Place]:
         """Rename the folder that was written aside to its place."""
         with taken_back_on_error(aside):
             yield lambda path: aside.rename(self.folder / path)

@@ -24,10 +24,10 @@ from tests.trainer.conftest import Traffic
 from tests.trainer.models import tiny_llama
 from tests.trainer.processes import wait_for
 from trainer.distil.distil import distil
-from trainer.distil.microbatches import Slices
+from trainer.distil.microbatches import MicroBatches
 from trainer.worker.budget import Budget, spent_in_the_last_hour
-from trainer.worker.idle_capacity import OthersShare, Spare, gpu
-from trainer.worker.schedule import Turns
+from trainer.worker.idle_capacity import IdleCapacity, OthersShare, gpu
+from trainer.worker.schedule import TrainingSchedule
 
 SPARE = WorkerSettings(spare=True, spare_cpu=1.0)
 
@@ -43,7 +43,7 @@ class Engine:
 
 
 def test_an_engine_that_is_busy_leaves_nothing_to_spare(tmp_path: Path) -> None:
-    engine, spare = Engine(), Spare(SPARE, tmp_path)
+    engine, spare = Engine(), IdleCapacity(SPARE, tmp_path)
     assert spare.why_not() is None, "no engine, no contest"
     load_report = Beacon(tmp_path, engine)
     wait_for(lambda: loads(tmp_path) == [EngineLoad(0.0, 0, 0)])
@@ -54,7 +54,7 @@ def test_an_engine_that_is_busy_leaves_nothing_to_spare(tmp_path: Path) -> None:
     wait_for(lambda: spare.why_not() == "2 requests wait for a row")
     engine.load = False, 0, 0
     wait_for(lambda: spare.why_not() is None)
-    assert Spare(WorkerSettings(), tmp_path).why_not() is None
+    assert IdleCapacity(WorkerSettings(), tmp_path).why_not() is None
     engine.load = True, 3, 2
     wait_for(spare.why_not)
     load_report.close()
@@ -102,7 +102,7 @@ def test_slices_leave_the_gradient_as_it_is(all_answers: list[RequestSamples], m
     whole, cut = tiny_llama(2).double(), tiny_llama(2).double()
     calls: list[None] = []
     one = distil(whole, all_answers[:12], learn)
-    other = distil(cut, all_answers[:12], learn, slices=Slices(milliseconds / 1000, lambda: calls.append(None)))
+    other = distil(cut, all_answers[:12], learn, slices=MicroBatches(milliseconds / 1000, lambda: calls.append(None)))
     assert (one.steps, one.positions) == (other.steps, other.positions)
     assert other.loss_last == pytest.approx(one.loss_last, rel=1e-5)
     for mine, theirs in zip(whole.parameters(), cut.parameters(), strict=True):
@@ -114,7 +114,7 @@ def test_slices_follow_the_measured_pace(all_answers: list[RequestSamples], monk
     """A machine that takes a millisecond a token gets as many tokens as the milliseconds that a slice may take."""
     clock = [0.0]
     monkeypatch.setattr("trainer.distil.microbatches.time.perf_counter", lambda: clock[0])
-    slices, sizes = Slices(0.2, lambda: None), []
+    slices, sizes = MicroBatches(0.2, lambda: None), []
     same = [all_answers[0]] * 64
     width = len(all_answers[0].tokens) - 1
     for part in slices.cut(same, range(64)):
@@ -127,7 +127,7 @@ def test_a_run_pauses_while_serving_needs_the_machine(
     drafted: Store, settings: Settings, traffic: Traffic, never: threading.Event
 ) -> None:
     worker = settings.worker.model_copy(update={"spare": True, "spare_cpu": 1.0, "slice_ms": 1.0})
-    turns = Turns(drafted, settings.model_copy(update={"worker": worker}), never)
+    turns = TrainingSchedule(drafted, settings.model_copy(update={"worker": worker}), never)
     traffic(12)
     engine, asked = Engine(), threading.Event()
     load_report = Beacon(load_folder(drafted.directory), engine)
@@ -153,7 +153,7 @@ def test_an_hour_has_so_many_seconds_of_training(
     drafted: Store, settings: Settings, traffic: Traffic, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = settings.worker.model_copy(update={"seconds_per_hour": 0.01})
-    turns = Turns(drafted, settings.model_copy(update={"worker": worker}), never)
+    turns = TrainingSchedule(drafted, settings.model_copy(update={"worker": worker}), never)
     traffic(12)
     assert len(turns.take()) == 1
     traffic(12)

@@ -12,7 +12,7 @@ from storage.store import Store
 from tests.trainer.conftest import Traffic
 from trainer.distil import loop
 from trainer.distil.loop import run_once
-from trainer.worker.schedule import Turns
+from trainer.worker.schedule import TrainingSchedule
 
 POISON = {"tenant": "poison"}
 
@@ -77,7 +77,7 @@ def test_new_requests_are_not_kept_waiting_by_suspects(
 ) -> None:
     """Retries rest longer and longer; what came after them is trained at once."""
     slow = settings.worker.model_copy(update={"poll_seconds": 100.0})
-    taker = Turns(drafted, settings.model_copy(update={"worker": slow}), never)  # type: ignore[arg-type]
+    taker = TrainingSchedule(drafted, settings.model_copy(update={"worker": slow}), never)  # type: ignore[arg-type]
     traffic(8, held_out=False, **POISON)
     with pytest.raises(TrainingFailed):
         run_once(drafted, settings, "default", "me")

@@ -20,7 +20,7 @@ from storage.settings import Settings, TraceSettings, load_settings
 from storage.store import Store, open_store
 from tests.support.models import prompts, random_pair
 from tests.trainer.conftest import Traffic
-from trainer.worker.schedule import Turns
+from trainer.worker.schedule import TrainingSchedule
 
 sdk = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
 
@@ -42,7 +42,7 @@ def test_from_request_to_version_and_on(
     exporter: Any, drafted: Store, settings: Settings, traffic: Traffic, never: threading.Event, tmp_path: Path
 ) -> None:
     sent = traffic(12)
-    (run,) = Turns(drafted, settings, never).take()
+    (run,) = TrainingSchedule(drafted, settings, never).take()
     assert run.state is RunState.PUBLISHED and run.version
     spans = {span.name: span for span in exporter.get_finished_spans()}
     trained, version = spans["osd.training_run"], spans["osd.version"]

@@ -24,7 +24,7 @@ from tests.trainer.conftest import Traffic
 from tests.trainer.processes import QUICK, ROOT, configured, environment, wait_for, worker
 from trainer.distil import loop
 from trainer.distil.loop import run_once
-from trainer.worker.schedule import Turns
+from trainer.worker.schedule import TrainingSchedule
 
 JUDGED = (RunState.PUBLISHED, RunState.REJECTED)
 
@@ -132,7 +132,7 @@ def test_a_clock_that_jumps_between_runs_stops_no_training(
     drafted: Store, settings: Settings, traffic: Traffic, never: Any, clock: Jumping, jump: float, monkeypatch: Any
 ) -> None:
     """A run that failed under the old clock is rested after at most as long as before."""
-    taker = Turns(drafted, settings, never)
+    taker = TrainingSchedule(drafted, settings, never)
 
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("no such device")

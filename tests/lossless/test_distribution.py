@@ -18,7 +18,7 @@ import torch
 from scipy.stats import chisquare
 
 from osd.engine.engine import Engine
-from osd.gamma.base import CostModel, GammaController, Go, Signal
+from osd.gamma.base import CostModel, DraftDecision, GammaController, Signal
 from osd.gamma.factory import make_controller
 from osd.gamma.planner import GammaPlanner
 from osd.gamma.rules.fixed import FixedController
@@ -121,8 +121,8 @@ class Declining(FixedController):
         super().__init__(gamma)
         self.signal: Signal = signal
 
-    def should_continue(self, rows: Sequence[object], drafted: int, signals: Sequence[float]) -> list[Go]:
-        return [Go.ON if signal >= 0.2 else Go.DECLINE for signal in signals]
+    def should_continue(self, rows: Sequence[object], drafted: int, signals: Sequence[float]) -> list[DraftDecision]:
+        return [DraftDecision.ON if signal >= 0.2 else DraftDecision.DECLINE for signal in signals]
 
 
 def test_declining_on_the_peak_keeps_the_distribution(pair: Pair) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from router.foresight import Foresight, TextScore, gain, losses
+from router.foresight import DraftPredictor, TextScore, gain, losses
 from router.hedge import Hedge
 from router.least_squares import RIDGE, LeastSquares
 from router.prompt_vector import FIXED, PromptVectors
@@ -64,7 +64,7 @@ def test_an_empty_prompt_has_a_vector_too() -> None:
 
 
 def test_foresight_tells_prompts_apart() -> None:
-    foresight, vectors = Foresight(16), PromptVectors(16)
+    foresight, vectors = DraftPredictor(16), PromptVectors(16)
     for _ in range(40):
         foresight.learn(vectors.vector([1, 2, 3], 5.0), TextScore(0.9, 50), COSTS)
         foresight.learn(vectors.vector([7, 8, 9], 5.0), TextScore(0.1, 50), COSTS)
@@ -75,7 +75,7 @@ def test_foresight_tells_prompts_apart() -> None:
 
 
 def test_a_text_without_a_judged_token_teaches_nothing() -> None:
-    foresight = Foresight(4)
+    foresight = DraftPredictor(4)
     foresight.learn(np.ones(4), TextScore(0.0, 0), COSTS)
     assert foresight.seen == 0
 

@@ -95,7 +95,7 @@ def after(module: Any, name: str) -> None:
     setattr(module, name, call_and_die)
 
 
-def half_written(aside: files.Aside, data: memoryview) -> None:
+def half_written(aside: files.TemporaryPath, data: memoryview) -> None:
     """In the middle of a file."""
     os.write(aside._handle, data[: len(data) // 2])
     die()
@@ -105,11 +105,11 @@ def kill_at(store: Store, point: str) -> None:
     """Arrange for this process to die at a point of what it does next."""
     points: dict[str, Callable[[], None]] = {
         "nowhere": lambda: None,
-        "half written": lambda: setattr(files.Aside, "write", half_written),
+        "half written": lambda: setattr(files.TemporaryPath, "write", half_written),
         "written, not synced": lambda: before(files, "sync"),
         "synced, not renamed": lambda: before(files, "rename"),
         "renamed, folder not synced": lambda: after(os, "rename"),
-        "renamed, not indexed": lambda: after(files.Aside, "rename"),
+        "renamed, not indexed": lambda: after(files.TemporaryPath, "rename"),
         "half sealed": lambda: before(weights, "sync_tree"),
         "sealed, not entered": lambda: before(weights, "write_provenance"),
         "marked, not committed": lambda: after(weights, "mark_ready"),

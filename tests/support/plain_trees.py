@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from osd.verification.rejection_sampling_trees import Forest
+from osd.verification.rejection_sampling_trees import TreeBatch
 
 
 @dataclass
@@ -90,7 +90,7 @@ def step(r: Tensor, q: Tensor, node: int, tree: PlainTree, tests: Tensor, draw: 
     return 0, token, chance
 
 
-def forest(trees: Sequence[PlainTree], q: Tensor | None) -> Forest:
+def forest(trees: Sequence[PlainTree], q: Tensor | None) -> TreeBatch:
     """Trees as the fast rule takes them."""
     width = max(1, *(len(tree.tokens) for tree in trees), 1)
 
@@ -100,4 +100,4 @@ def forest(trees: Sequence[PlainTree], q: Tensor | None) -> Forest:
     turns = column("turns", -1)
     height = max(tree.depth(node) for tree in trees for node in range(len(tree.tokens) + 1))
     draws = int(turns.max()) + 1
-    return Forest(column("tokens", 0), column("parents", -1), turns, q if draws else None, draws, height)
+    return TreeBatch(column("tokens", 0), column("parents", -1), turns, q if draws else None, draws, height)

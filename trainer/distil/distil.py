@@ -18,7 +18,7 @@ from storage.records import RequestSamples
 from storage.settings import LearnSettings
 from trainer.distil.collate import TrainingBatch, collate, device_of, plan, predict, select
 from trainer.distil.losses import Distance, distance, draft_log_probs, target_log_probs
-from trainer.distil.microbatches import Slices
+from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import Schedule, adamw, scale, steps_done
 
 log = logging.getLogger("osd.trainer")
@@ -71,7 +71,7 @@ def distil(
     *,
     schedule: Schedule = "linear",
     optimizer: torch.optim.AdamW | None = None,
-    slices: Slices | None = None,
+    slices: MicroBatches | None = None,
 ) -> Distilled:
     """Train ``model`` in place on ``samples`` for ``learn.epochs``; only parameters that require a gradient change.
 

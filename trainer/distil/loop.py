@@ -40,7 +40,7 @@ from trainer.distil.checkpoints import load_current, load_trainable, vocab_size
 from trainer.distil.data import call_judges, gather
 from trainer.distil.distil import DistilProgress, NotFinite, distil
 from trainer.distil.gate import hear, judge
-from trainer.distil.microbatches import Slices
+from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import Memory, adamw, moments_of
 from trainer.distil.publish import reject_abandoned, rejected_on_error, settle, stage, where_to_start
 from trainer.lease import Lease, RunStopped
@@ -145,7 +145,7 @@ def _train(
     # a request judges before it is trained on: what serves against the line of training so far
     first = hear(current, candidate, material.claimed, lease.keep) if start.id != parent.id else None
     optimizer = adamw(candidate, learn, memory.recall(run.draft, start.id))
-    slices = Slices(settings.worker.slice_ms / 1000, lease.keep) if settings.worker.spare else None
+    slices = MicroBatches(settings.worker.slice_ms / 1000, lease.keep) if settings.worker.spare else None
     facts |= asdict(distil(candidate, material.all, learn, between, optimizer=optimizer, slices=slices))
     lease.keep()
     facts["paused_seconds"] = round(lease.paused, 2)

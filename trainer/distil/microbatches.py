@@ -18,7 +18,7 @@ FIRST_TOKENS = 64
 """Tokens of the first slice, before anything was measured."""
 
 
-class Slices:
+class MicroBatches:
     """The micro-batches of one run; ``between`` is called after each, to wait while others need the device."""
 
     def __init__(self, seconds: float, between: Callable[[], None]) -> None:

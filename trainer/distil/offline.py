@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from osd.models.pair import choose_device
 from storage.errors import BadInput, ModelNotLoaded, SegmentDamaged, TrainingFailed
-from storage.files.files import Aside, writing
+from storage.files.files import TemporaryPath, writing
 from storage.records import RequestSamples
 from storage.replay.segments import decode
 from storage.settings import Settings
@@ -93,7 +93,7 @@ def distil_offline(
         done = distil(model, samples, settings.learn, between, schedule="cosine")
     except (NotFinite, RunStopped) as error:
         raise TrainingFailed(run="offline", draft=draft, reason=str(error)) from error
-    with Aside(out.absolute().parent, out.name, folder=True) as aside:
+    with TemporaryPath(out.absolute().parent, out.name, folder=True) as aside:
         with writing(aside.path):
             write_full(model, aside.path, Path(draft))
         aside.rename(out.absolute())

@@ -16,7 +16,7 @@ from osd.models.acceptance_head import AcceptanceHead, digest_of_model, save_hea
 from osd.models.pair import Pair
 from osd.prompts import encode, read_prompts
 from storage.errors import BadInput, BadPromptFile, TrainingFailed
-from storage.files.files import Aside, writing
+from storage.files.files import TemporaryPath, writing
 from storage.records import Request, Sampling
 from storage.settings import Settings
 from trainer.distil.distil import NotFinite
@@ -127,7 +127,7 @@ def train_offline(
         head, done = fit_offline(pair, settings, items, between)
     except (NotFinite, RunStopped) as error:
         raise TrainingFailed(run="offline", draft=pair.draft.name, reason=str(error)) from error
-    with Aside(out.absolute().parent, out.name, folder=True) as aside:
+    with TemporaryPath(out.absolute().parent, out.name, folder=True) as aside:
         with writing(aside.path):
             save_head(head, aside.path)
         aside.rename(out.absolute())

@@ -20,14 +20,14 @@ import torch
 
 from osd.models.pair import choose_device, load_tokenizer
 from storage.errors import UnknownDraft
-from storage.files.files import Aside, writing
+from storage.files.files import TemporaryPath, writing
 from storage.records import RequestSamples, Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import GateSettings, Settings
 from storage.store import Store
 from trainer.distil.checkpoints import write_full
 from trainer.routes.drift import find_drift
-from trainer.routes.offers import Bidder, Offer, Say, Traffic, look
+from trainer.routes.offers import Offer, OfferMaker, Say, Traffic, look
 from trainer.routes.sameness import compare_routes
 from trainer.routes.settling import candidates, settle
 
@@ -81,7 +81,7 @@ def _splits(
     def words(tokens: Sequence[int]) -> list[str]:
         return [str(tokenizer.decode([token])).strip() for token in tokens]
 
-    offers = Bidder(store, settings, traffic, device, words, search.say, search.between).offers()
+    offers = OfferMaker(store, settings, traffic, device, words, search.say, search.between).offers()
     if not any(offer.better for offer in offers):
         return []
     _withdraw(store, ProposalKind.SPLIT, routes)
@@ -105,7 +105,7 @@ def _propose(
     }  # fmt: skip
     proposal = store.proposals.add(ProposalKind.SPLIT, facts)
     parent = store.versions.folder(traffic.version)
-    with Aside(candidates(store), str(proposal.id), folder=True) as aside:
+    with TemporaryPath(candidates(store), str(proposal.id), folder=True) as aside:
         with writing(aside.path):
             write_full(offer.candidate, aside.path, parent)
         aside.rename(candidates(store) / str(proposal.id))

@@ -80,7 +80,7 @@ def look(store: Store, draft: str, routes: Sequence[str], limit: int, seed: int,
     return Traffic(version, current, samples, clusters)
 
 
-class Bidder:
+class OfferMaker:
     """Makes offers for traffic: trains a candidate for each cluster, and a control draft on everything."""
 
     def __init__(

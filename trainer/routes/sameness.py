@@ -19,7 +19,7 @@ MARGIN = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Sameness:
+class DraftComparison:
     """The loss of each of two routes if one draft served both."""
 
     keep: str
@@ -39,7 +39,7 @@ def compare_routes(
     store: Store, gate: GateSettings, drafts: Mapping[str, str],
     samples: Mapping[str, Sequence[RequestSamples]],
     device: torch.device, between: Callable[[], None] = lambda: None,
-) -> Sameness | None:  # fmt: skip
+) -> DraftComparison | None:  # fmt: skip
     """Compare two routes (name → draft, name → newest judging samples); None when one has none.
 
     Raises WeightsDamaged, UnknownDraft.
@@ -57,15 +57,15 @@ def compare_routes(
         own, other, measure = scores[drafts[route]][route], scores[keep][route], judges[route][0]
         return compare(own.positions, own.of(measure), other.of(measure), gate.confidence)
 
-    best: Sameness | None = None
+    best: DraftComparison | None = None
     for keep in models:
         losses = {route: loss(route, keep) for route in drafts}
         same = all(drafts[route] == keep or lost.lower > -MARGIN for route, lost in losses.items())
-        found = Sameness(keep, losses, same)
+        found = DraftComparison(keep, losses, same)
         if best is None or _worst(found) > _worst(best):
             best = found
     return best
 
 
-def _worst(found: Sameness) -> float:
+def _worst(found: DraftComparison) -> float:
     return min(loss.difference for loss in found.losses.values())

@@ -17,7 +17,7 @@ from trainer.shutdown import Stop
 log = logging.getLogger("osd.trainer")
 
 
-class Scout:
+class RouteDiscovery:
     """A periodic search. It remembers, in this process alone, the number of requests at its last search."""
 
     def __init__(self, store: Store, settings: Settings) -> None:

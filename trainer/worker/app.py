@@ -33,7 +33,7 @@ from trainer.shutdown import AnyOf, Orphaned
 from trainer.worker.broker import require_broker, require_url
 from trainer.worker.filesystem_broker import Transport
 from trainer.worker.priority import lower_priority
-from trainer.worker.tasks import TURN, Trainee
+from trainer.worker.tasks import TURN, TrainingProcess
 
 log = logging.getLogger("osd.trainer")
 
@@ -98,7 +98,7 @@ def run_worker(settings: Settings, draft: str | None = None) -> int:
         outdated.set()
         os.kill(parent, signal.SIGTERM)
 
-    trainee = Trainee(settings, AnyOf(stop, Orphaned()), draft, give_up)
+    trainee = TrainingProcess(settings, AnyOf(stop, Orphaned()), draft, give_up)
     app.task(name=TURN)(trainee.turn)
     signals.worker_process_init.connect(trainee.watch_over, weak=False)
     connect_signals(app, settings, stop)

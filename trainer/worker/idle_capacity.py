@@ -28,7 +28,7 @@ BUSY_GPU = 0.5
 """Utilisation beyond which the GPU has no capacity to spare."""
 
 
-class Spare:
+class IdleCapacity:
     """One training process's view of its machine."""
 
     def __init__(self, settings: WorkerSettings, folder: Path, device: str = "cpu") -> None:

@@ -28,10 +28,10 @@ from storage.store import Store
 from trainer.distil.loop import Watcher, run_once
 from trainer.distil.optimizer import Memory
 from trainer.heads.loop import run_head_once
-from trainer.routes.scout import Scout
+from trainer.routes.scout import RouteDiscovery
 from trainer.shutdown import Stop
 from trainer.worker.budget import Budget
-from trainer.worker.idle_capacity import Spare
+from trainer.worker.idle_capacity import IdleCapacity
 from trainer.worker.rollback_watch import Watch
 
 log = logging.getLogger("osd.trainer")
@@ -49,20 +49,22 @@ def holder_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-class Turns:
+class TrainingSchedule:
     """A worker's turns over one store. ``only`` names the one draft that it trains; None trains all."""
 
     def __init__(self, store: Store, settings: Settings, stop: Stop, only: str | None = None) -> None:
         self.store, self.settings, self.stop, self.only = store, settings, stop, only
         self.holder = holder_name()
         self.memory = Memory()
-        self.spare = Spare(settings.worker, load_folder(store.directory), str(choose_device(settings.worker.device)))
+        self.spare = IdleCapacity(
+            settings.worker, load_folder(store.directory), str(choose_device(settings.worker.device))
+        )
         self.budget = Budget(store, settings.worker)
         self.tracing = make_tracing(settings.trace, "osd-trainer")
         self._watches: dict[str, Watch] = {}
         self._told: dict[str, str] = {}
         self._kept_at = 0.0
-        self._scout = Scout(store, settings)
+        self._scout = RouteDiscovery(store, settings)
 
     def take(self, watcher: Watcher = lambda _: None) -> list[TrainingRun]:
         """Take one turn and return its runs; an error with one draft is logged and does not stop the others."""

@@ -20,7 +20,7 @@ from storage.settings import Settings
 from trainer.shutdown import AnyOf, Stop, stop_on_signals
 
 if TYPE_CHECKING:
-    from trainer.worker.schedule import Turns
+    from trainer.worker.schedule import TrainingSchedule
 
 log = logging.getLogger("osd.trainer")
 
@@ -34,7 +34,7 @@ LONGEST_NAP = 5.0
 """Maximum seconds between checks for a stop."""
 
 
-class Trainee:
+class TrainingProcess:
     """The training process's state between tasks."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Trainee:
     ) -> None:
         """Open nothing yet. ``give_up`` is called, in the training process, when going on makes no sense."""
         self.settings, self.stop, self.draft, self._give_up = settings, stop, draft, give_up
-        self._turns: Turns | None = None
+        self._turns: TrainingSchedule | None = None
         self._busy, self._ended = threading.Lock(), 0.0
 
     def turn(self) -> int:
@@ -88,21 +88,21 @@ class Trainee:
                 give_back()
                 self._ended = time.monotonic()
 
-    def _opened(self) -> Turns:
+    def _opened(self) -> TrainingSchedule:
         if self._turns is None:
             self._turns = open_turns(self.settings, self.stop, self.draft)
         return self._turns
 
 
-def open_turns(settings: Settings, stop: Stop, draft: str | None) -> Turns:
+def open_turns(settings: Settings, stop: Stop, draft: str | None) -> TrainingSchedule:
     """Load torch with the worker's threads, and open the store. Raises as :func:`storage.store.open_store`."""
     os.environ["OMP_NUM_THREADS"] = str(settings.worker.threads)  # before torch is first imported
     import torch
 
     from storage.store import open_store
-    from trainer.worker.schedule import Turns
+    from trainer.worker.schedule import TrainingSchedule
 
     torch.set_num_threads(settings.worker.threads)
     store = open_store(settings)
     store.sweep()  # what a killed process left half-done
-    return Turns(store, settings, stop, draft)
+    return TrainingSchedule(store, settings, stop, draft)

@@ -25,10 +25,10 @@ from typing import Any
 
 from osd.gamma.base import CostModel
 from storage.errors import BadBenchFile, BadInput
-from storage.files.files import Aside
+from storage.files.files import TemporaryPath
 
 VERSION = 1
-"""Of the JSON file's layout."""
+"""Version of the JSON file's layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def save_costs(path: Path, table: CostTable) -> None:
     values = {"osd_costs": VERSION, "name": table.name, "source": table.source}
     values |= {"draft": _plain(table.draft), "verify": _plain(table.verify)}
     text = json.dumps(values | {"catch_up_token_ms": table.catch_up_token_ms}, indent=1)
-    with Aside(path.absolute().parent, path.name) as aside:
+    with TemporaryPath(path.absolute().parent, path.name) as aside:
         aside.write(memoryview(text.encode() + b"\n"))
         aside.rename(path.absolute())
 

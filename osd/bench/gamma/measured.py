@@ -34,7 +34,7 @@ class GammaMeasured:
     decisions: int = 0
     decision_ns: int = 0
     digest: str = ""
-    """Of all texts; empty where they are sampled or not osd's."""
+    """Digest of all texts; empty where they are sampled or not osd's."""
     took_ms: dict[str, list[float]] = field(default_factory=dict)
     """Milliseconds of single rounds, by their kind (:mod:`osd.bench.gamma.told`)."""
     first: dict[str, int] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from osd.bench.gamma.rounds import RecordedText
-from osd.gamma.base import Observation, Settled
+from osd.gamma.base import FixedBeforeRound, Observation
 from storage.errors import BadInput
 
 
@@ -79,7 +79,7 @@ class OracleRow:
         self._position += seen.accepted + 1
 
 
-class OracleController(Settled):
+class OracleController(FixedBeforeRound):
     """Gives each row the match length at its position, so that the oracle can run in an engine or a simulator.
 
     The k-th row started is trace k, so requests must be submitted in the traces' order, each once.

@@ -79,7 +79,7 @@ class Recording:
     target: str
     """Folder or hub name."""
     target_digest: str
-    """Of its weights."""
+    """Digest of its weights."""
     draft: str
     draft_digest: str
     depth: int

@@ -27,10 +27,10 @@ import numpy as np
 
 from osd.bench.gamma.rounds import RecordedText, Recording
 from storage.errors import BadBenchFile
-from storage.files.files import Aside
+from storage.files.files import TemporaryPath
 
 VERSION = 1
-"""Of the layout."""
+"""Version of the layout."""
 _CHAINS: dict[str, type[np.generic]] = {
     "drafted": np.int32, "confidence": np.float32, "peak": np.float32, "acceptance": np.float32, "head": np.float32,
 }  # fmt: skip
@@ -49,7 +49,7 @@ def write_recording(path: Path, recording: Recording) -> None:
         _table(recording), sink, compression="zstd", use_dictionary=False, write_page_checksum=True,
         column_encoding=encoding,
     )  # fmt: skip
-    with Aside(path.absolute().parent, path.name) as aside:
+    with TemporaryPath(path.absolute().parent, path.name) as aside:
         aside.write(memoryview(sink.getvalue()))
         aside.rename(path.absolute())
 

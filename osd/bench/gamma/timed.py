@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from osd.gamma.base import CostModel, GammaController, Go, Observation, Signal
+from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, Signal
 from osd.gamma.costs.model import nearly
 
 
@@ -59,7 +59,7 @@ class Timed:
         self.decisions += len(states)
         return gammas
 
-    def should_continue(self, rows: Sequence[TimedRow], drafted: int, signals: Sequence[Any]) -> list[Go]:
+    def should_continue(self, rows: Sequence[TimedRow], drafted: int, signals: Sequence[Any]) -> list[DraftDecision]:
         """Which rows go on."""
         states = [row.inner for row in rows]
         before, begun = time.thread_time_ns(), time.thread_time_ns()
@@ -112,7 +112,7 @@ class CountedCosts(CostModel):
         self.clock_ms = 0.0
         """All drafting and verifying, milliseconds."""
         self._drafted = (0, 0)
-        """Of the round under way: draft passes, tokens that the drafter had to read first."""
+        """Counts of the round under way: draft passes, tokens that the drafter had to read first."""
 
     def observe_draft(self, batch: int, steps: int, ms: float) -> None:
         """See :class:`~osd.gamma.costs.model.CostModel`."""

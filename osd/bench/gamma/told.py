@@ -66,7 +66,7 @@ def usual_ms(ours: Sequence[GammaMeasured]) -> Usual:
 
 
 def draft_passes(kind: str) -> int:
-    """Of a round of this kind."""
+    """Return the draft passes of a round of this kind."""
     return int(kind.split(",")[1])
 
 

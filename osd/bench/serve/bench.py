@@ -68,7 +68,7 @@ class Bench:
     jobs: Sequence[ServeJob]
     plan: ServePlan
     rows: int
-    """Of a full batch."""
+    """Rows of a full batch."""
     report: Report
     folder: RunFolder[ServeTurn] | None = None
     """Keeps turns that are over."""

@@ -14,7 +14,7 @@ from osd.bench.serve.plan import ServePlan
 
 LOG = "turns.jsonl"
 DIGITS = 5
-"""Of seconds."""
+"""Digits of seconds."""
 
 
 @dataclass(slots=True)

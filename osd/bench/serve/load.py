@@ -18,8 +18,8 @@ from osd.bench.serve.client import Address, Client, Collected, Reply, ServeJob, 
 QUANTILES = (50, 95, 99)
 LATE = 0.001
 RAMP_SECONDS = 0.5
-"""Of a closed load, before it is measured: all its first prompts are read at once, and what is on its way when the time
-is over would be missing from it."""
+"""Seconds of a closed load before it is measured: all its first prompts are read at once, and what is on its way when
+the time is over would be missing from it."""
 
 
 class TimedJob(NamedTuple):
@@ -42,7 +42,7 @@ class Load:
     late: int = 0
     """Arrivals that had to wait because too many were under way."""
     slim: bool = False
-    """Of an answer's times only the first and the last are kept: for loads of hours."""
+    """Whether only the first and the last of an answer's times are kept: for loads of hours."""
 
     @property
     def failed(self) -> int:

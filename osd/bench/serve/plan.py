@@ -20,7 +20,7 @@ class ServePlan:
     levels: Sequence[int]
     """Clients at a time."""
     seconds: float
-    """Of each arm at each level."""
+    """Seconds of each arm at each level."""
     turns: int
     """Into so many parts they are divided."""
     swaps: int

@@ -19,7 +19,7 @@ MAIN = "goodput"
 TRIED = 6
 """Turns of every arm; then a hopeless one rests."""
 HOPELESS = 0.8
-"""Of the best arm's tokens a second."""
+"""Share of the best arm's tokens a second below which an arm rests."""
 
 
 def ratio(one: Sequence[Load], other: Sequence[Load]) -> Ratio:

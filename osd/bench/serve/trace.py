@@ -15,7 +15,7 @@ from osd.prompts import open_bytes
 from storage.errors import BadPromptFile
 
 SHARE = 0.8
-"""Of what the slowest arm can do, the trace's arrivals ask for so much."""
+"""Share of what the slowest arm can do that the trace's arrivals ask for."""
 UNDER_WAY = 128
 FIELDS = ("t_s", "context_tokens", "generated_tokens")
 
@@ -55,8 +55,8 @@ ENTRIES = 20_000
 
 
 def read_trace(path: Path, tokens: Sequence[int], limit: int, longest: int, count: int = ENTRIES) -> ArrivalTrace:
-    """Read the first ``count`` requests. Prompts are cut out of ``tokens``, a long text; answers have ``longest`` tokens
-    at most, and the prompt what a row of ``limit`` has left. Raises BadPromptFile."""
+    """Read the first ``count`` requests. Prompts are cut out of ``tokens``, a long text; answers have ``longest``
+    tokens at most, and the prompt what a row of ``limit`` has left. Raises BadPromptFile."""
     entries = list(islice(_entries(path), count))
     if len(entries) < 2 or entries[-1].at <= entries[0].at:
         raise BadPromptFile(path=path, reason="has no two requests at different times")

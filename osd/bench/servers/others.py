@@ -38,7 +38,7 @@ class Other:
     command: Sequence[str]
     """Without the port, which comes last."""
     extra: Mapping[str, Any]
-    """Of every body."""
+    """Fields of every body."""
     text: Callable[[Sequence[int]], str] | None = None
     """Where it takes no tokens as a prompt."""
     speculates: bool = False

@@ -27,7 +27,7 @@ from storage.settings import Settings
 from storage.store import open_store
 
 SHARE = 0.8
-"""Of what it can do, so much is asked for."""
+"""Share of what the server can do that is asked for."""
 UNDER_WAY = 64
 RUNS = 100_000
 Report = Callable[[str], None]

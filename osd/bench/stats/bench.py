@@ -31,7 +31,7 @@ class Stage:
     rows: int
     ms: dict[str, float]
     cpu_ms: dict[str, float]
-    """Of this process: all of it for SQLite, for PostgreSQL what the server did not do."""
+    """CPU time of this process: all of it for SQLite, for PostgreSQL what the server did not do."""
 
 
 def measure(plan: StatsPlan, folder: Path, url: str | None, requests: int, repeats: int, report: Report) -> list[Stage]:

@@ -15,7 +15,7 @@ from osd.bench.trees.corpora import Knowledge
 from osd.bench.trees.methods import DraftMethod
 from osd.drafters.model_free import LookupProposer, TableProposer
 from osd.drafters.ngram.lookup import PromptLookup
-from osd.drafters.ngram.maker import DraftMaker, MakerSettings
+from osd.drafters.ngram.maker import MakerSettings, NgramDrafter
 from osd.drafters.tree import Proposer
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
@@ -94,11 +94,11 @@ def _proposer(method: DraftMethod, settings: Settings, known: Knowledge) -> Prop
     )  # fmt: skip
     if method.matrix:
         how = replace(how, shortest=method.order - 1, kappa=0.0)
-    maker = (DraftMaker if method.adaptive else FrozenMaker)(known.table(method.order), how)
+    maker = (NgramDrafter if method.adaptive else FrozenMaker)(known.table(method.order), how)
     return TableProposer(method.name, maker)
 
 
-class FrozenMaker(DraftMaker):
+class FrozenMaker(NgramDrafter):
     """A maker that is told nothing: the table stays as its corpus left it, and no request has one of its own."""
 
     def open(self, prompt: Any) -> int:

@@ -56,7 +56,7 @@ class StreamPlan:
 
     @property
     def requests(self) -> int:
-        """Of all segments."""
+        """Requests of all segments."""
         return sum(len(segment) for segment in self.segments)
 
     @property

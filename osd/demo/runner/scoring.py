@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from osd.drafters.blended import Watched
+from osd.drafters.blended import TableGuesses
 from osd.drafters.loaded_draft import LoadedDraft
 from osd.drafters.ngram.guess import sureness_of, trust_in_model
 from osd.drafters.scoring import logits_of, matches, reader_of
@@ -30,7 +30,7 @@ class DraftReader:
         return matches(self._decoder, [*completion.request.prompt_tokens, *output], len(output)) if output else []
 
 
-def blended_hits(loaded: LoadedDraft, watched: Watched, completion: Completion) -> list[bool]:
+def blended_hits(loaded: LoadedDraft, watched: TableGuesses, completion: Completion) -> list[bool]:
     """For every token of the output, whether draft and table together would have named it: the table what it guessed
     there before it was said, whichever of the two is trusted more by now."""
     output = list(completion.tokens)

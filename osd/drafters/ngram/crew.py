@@ -25,7 +25,7 @@ def cores() -> int:
     return min(MOST, usable_cores())
 
 
-class Crew:
+class AdaptiveThreadPool:
     """Chooses the number of threads with which rows are done soonest: all, or, where other work has the cores, one.
 
     Which it is was timed on earlier batches, and every so often the other is tried.

@@ -23,7 +23,7 @@ from osd.drafters.ngram.errors import BadTable, OtherTokenizer
 from osd.drafters.ngram.lists import Lists
 from osd.drafters.ngram.table import Table, TableSettings, table_from
 from storage.errors import BadInput, ModelFileDamaged, UnknownDraft
-from storage.files.files import Aside, writing
+from storage.files.files import TemporaryPath, writing
 from storage.records import DraftVersion, new_id
 from storage.sql.ledger import require_name
 from storage.versions.forgotten_tables import KIND
@@ -62,7 +62,7 @@ def save_table(folder: Path, table: Table, tokenizer: str) -> None:
     folder = Path(folder).absolute()
     if folder.exists():
         raise BadInput(reason=f"{folder} exists; give the name of a new folder.")
-    with Aside(folder.parent, folder.name, folder=True) as aside:
+    with TemporaryPath(folder.parent, folder.name, folder=True) as aside:
         write_table(aside.path, table, tokenizer)
         sync_tree(aside.path)
         aside.rename(folder)
@@ -79,7 +79,7 @@ def keep_table(versions: VersionLedger, draft: str, table: Table, tokenizer: str
         parent = versions.current(draft).id
     except UnknownDraft:
         require_name(draft)
-        with Aside(versions.weights_folder / draft, new_id(), folder=True) as made:  # a sweep finds it
+        with TemporaryPath(versions.weights_folder / draft, new_id(), folder=True) as made:  # a sweep finds it
             write_table(made.path, table, tokenizer)
             return versions.register_root(draft, made.path, facts, born=table.born)
     staged = versions.stage(

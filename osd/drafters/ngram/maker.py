@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from osd.drafters.ngram.counts import Index
-from osd.drafters.ngram.crew import Crew, cores
+from osd.drafters.ngram.crew import AdaptiveThreadPool, cores
 from osd.drafters.ngram.errors import BadTable
 from osd.drafters.ngram.overlay import Overlays
 from osd.drafters.ngram.search import SearchBuffers, SearchRules, draft_rows, new_bench
@@ -72,7 +72,7 @@ class MakerSettings:
             raise BadTable(name="budget_us", reason=f"{self.budget_us} is not above 0.")
 
 
-class DraftMaker:
+class NgramDrafter:
     """Makes drafts for the rows of one engine. One thread uses it; the table may be shared."""
 
     def __init__(self, table: Table, settings: MakerSettings = MakerSettings()) -> None:
@@ -80,7 +80,7 @@ class DraftMaker:
         self.order = table.settings.order
         self.overlays = Overlays(self.order, settings.own_slots)
         searches = MOST_SEARCHES if settings.budget_us else settings.searches
-        self._crew = Crew(settings.threads or cores())
+        self._crew = AdaptiveThreadPool(settings.threads or cores())
         self._room_for_search = max(searches, settings.depth), settings.breadth
         self._benches: list[tuple[SearchBuffers, Index]] = []
         self._us = SLOWEST

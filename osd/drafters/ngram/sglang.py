@@ -9,7 +9,7 @@ from pathlib import Path
 from osd.drafters.ngram.corpus import Corpus
 from osd.drafters.ngram.encoding import Encoder
 from osd.drafters.ngram.errors import BadCorpus
-from storage.files.files import Aside
+from storage.files.files import TemporaryPath
 
 FEW = 512
 
@@ -23,7 +23,7 @@ def export_sglang(corpus: Corpus, encoder: Encoder, destination: Path, corpus_id
     if destination.exists():
         raise BadCorpus(path=destination, reason="it exists; give the name of a new file.")
     count, found = 0, corpus.documents()
-    with Aside(destination.parent, destination.name) as aside:
+    with TemporaryPath(destination.parent, destination.name) as aside:
         aside.write(_bytes(f'{{"corpus_id": {json.dumps(corpus_id)}, "documents": ['))
         while few := list(islice(found, FEW)):
             texts = [text for text in encoder.decode([tokens.tolist() for tokens in few]) if text]

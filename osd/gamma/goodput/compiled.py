@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any
 
 from osd.gamma.goodput import book, contexts, held, lines, weighing
-from osd.kernels.compile_background import InBackground
+from osd.kernels.compile_background import BackgroundCompile
 from osd.kernels.compile_subprocess import apart
 
 _IN_ORDER = (
@@ -69,7 +69,7 @@ def compile_and_try() -> Weighing:
     return made
 
 
-class Compiler(InBackground[Weighing]):
+class Compiler(BackgroundCompile[Weighing]):
     """Compiles once in a process. ``ready`` works over float64 arrays."""
 
     def __init__(self) -> None:

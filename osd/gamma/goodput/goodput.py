@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from osd.gamma.base import CostModel, Go, Signal
+from osd.gamma.base import CostModel, DraftDecision, Signal
 from osd.gamma.costs.probing import Prober
 from osd.gamma.goodput.asking import ROUNDS, Asking
 from osd.gamma.goodput.beginning import FREE, Beginning
@@ -126,7 +126,7 @@ class GoodputController:
             gammas = self._decide(rows, prices, batch, rooms, unread)
         return [min(gamma, room) for gamma, room in zip(gammas, rooms, strict=True)]
 
-    def should_continue(self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[Peak]) -> list[Go]:
+    def should_continue(self, rows: Sequence[GoodputRow], drafted: int, signals: Sequence[Peak]) -> list[DraftDecision]:
         """Keep the token where S + U ≥ θ; go on together while another pass is worth it."""
         tally = self.weigher.tally
         tally.passes += 1

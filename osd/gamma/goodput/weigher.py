@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osd.gamma.base import Go
+from osd.gamma.base import DraftDecision
 from osd.gamma.goodput import held, lines, weighing
 from osd.gamma.goodput.compiled import COMPILER, PLAIN, Compiler, array, new_contexts
 from osd.gamma.goodput.contexts import Peak
@@ -17,8 +17,8 @@ WORTH_COMPILING = 64
 """Rounds after which the compiler is asked for: loading it takes a second or two of a core, which so many rounds of
 interpreted lines do not."""
 _NO_VERDICT = (NOWHERE, 0, 0, 0)
-_GOES = {weighing.DECLINE: Go.DECLINE, weighing.LAST: Go.LAST, weighing.ON: Go.ON}
-_ALONE = ([Go.DECLINE], [Go.LAST], [Go.ON])
+_GOES = {weighing.DECLINE: DraftDecision.DECLINE, weighing.LAST: DraftDecision.LAST, weighing.ON: DraftDecision.ON}
+_ALONE = ([DraftDecision.DECLINE], [DraftDecision.LAST], [DraftDecision.ON])
 """Answers for one row."""
 
 
@@ -95,7 +95,9 @@ class Weigher:
         self._run.begin(self._held, self._put_verdicts(), count)
         return self._answered(count)
 
-    def weigh(self, rows: Sequence[GoodputRow], peaks: Sequence[Peak], bar: float, jump: float = 0.0) -> list[Go]:
+    def weigh(
+        self, rows: Sequence[GoodputRow], peaks: Sequence[Peak], bar: float, jump: float = 0.0
+    ) -> list[DraftDecision]:
         """After a draft pass of these rows of the round: a row keeps its token while that is worth what verifying it
         costs, all go on while they hope for more than ``bar``; all keep and go on where it is below 0. Of several rows
         none keeps its token where all that they win together is less than ``jump``."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Literal
 
-from osd.gamma.base import CostModel, Observation, Settled
+from osd.gamma.base import CostModel, FixedBeforeRound, Observation
 from osd.gamma.costs.probing import Prober
 from osd.gamma.costs.round_times import RoundTimes, Times, best_gamma
 from osd.gamma.rules.acceptance_rate import truncated
@@ -97,7 +97,7 @@ class AnalyticRow:
             self._acceptance = self._controller.estimate(self._history)
 
 
-class AnalyticController(Settled):
+class AnalyticController(FixedBeforeRound):
     """The analytic gamma rule. ``history`` is the paper's h."""
 
     name: str = "analytic"

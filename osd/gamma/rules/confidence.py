@@ -12,7 +12,7 @@ to 1/64, so that a round costs the same however long the text is.
 
 from __future__ import annotations
 
-from osd.gamma.base import Go, Observation, RowByRow, Signal
+from osd.gamma.base import DraftDecision, Observation, RowByRow, Signal
 
 TOKENS = 20
 """transformers' ``num_assistant_tokens``."""
@@ -68,10 +68,10 @@ class ConfidenceRow:
         self._scores.clear()
         return self._gamma
 
-    def keep_drafting(self, signal: float) -> Go:
+    def keep_drafting(self, signal: float) -> DraftDecision:
         """Stop after a token of less than τ."""
         self._scores.append(signal)
-        return Go.LAST if signal < self._threshold.tau else Go.ON
+        return DraftDecision.LAST if signal < self._threshold.tau else DraftDecision.ON
 
     def observe(self, seen: Observation) -> None:
         """Take the accepted tokens and the first refused one as samples; those after it were never verified."""

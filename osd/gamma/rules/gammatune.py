@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from osd.gamma.base import Go, Observation, RowByRow, Signal
+from osd.gamma.base import DraftDecision, Observation, RowByRow, Signal
 
 GAMMA_MIN = 1  # at 0 no token would be drafted, none accepted, and the average could never rise again
 _ROUNDING = 1e-9  # an average of 4 that arithmetic left at 4.0000000001 must not become 5
@@ -26,9 +26,9 @@ class GammaTuneRow:
         """Return γ = ⌈γ̄⌉, Algorithm 1 line 5."""
         return math.ceil(self._average - _ROUNDING)
 
-    def keep_drafting(self, signal: float) -> Go:
+    def keep_drafting(self, signal: float) -> DraftDecision:
         """Stop after a token for which the draft's largest probability was below τ (GammaTune+, 4.2)."""
-        return Go.ON if self._tune.tau is None or signal >= self._tune.tau else Go.LAST
+        return DraftDecision.ON if self._tune.tau is None or signal >= self._tune.tau else DraftDecision.LAST
 
     def observe(self, seen: Observation) -> None:
         """Update the average by Eqs. 7 and 8, Algorithm 1 lines 1 to 4.

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
-from osd.gamma.base import Observation, Settled
+from osd.gamma.base import FixedBeforeRound, Observation
 
 ALPHA = 0.2
 """α: weight of the newest round."""
@@ -106,7 +106,7 @@ class MovingAverageRow:
             self._accepted.append(seen.accepted)
 
 
-class MovingAverageController(Settled):
+class MovingAverageController(FixedBeforeRound):
     """SGLang's moving-average rule: all rows get the same γ."""
 
     name: str = "moving_average"

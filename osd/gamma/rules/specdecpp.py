@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Sequence
 
-from osd.gamma.base import Go, Observation, RowByRow, Signal, SteeredRow
+from osd.gamma.base import DraftDecision, Observation, RowByRow, Signal, StoppableRow
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,10 @@ class SpecDecRow:
         self._kept = 1.0
         return self._controller.longest
 
-    def keep_drafting(self, signal: float) -> Go:
+    def keep_drafting(self, signal: float) -> DraftDecision:
         """Decide after pass i > 1, with the estimate for token i − 1."""
         self._kept *= signal
-        return Go.LAST if 1 - self._kept > self._controller.threshold else Go.ON
+        return DraftDecision.LAST if 1 - self._kept > self._controller.threshold else DraftDecision.ON
 
     def observe(self, seen: Observation) -> None:
         """Do nothing: the head is trained elsewhere, from what is recorded."""
@@ -68,14 +68,16 @@ class SpecDecController(RowByRow):
         """Return the state of a new request."""
         return SpecDecRow(self)
 
-    def should_continue(self, rows: Sequence[SteeredRow], drafted: int, signals: Sequence[float]) -> list[Go]:
+    def should_continue(
+        self, rows: Sequence[StoppableRow], drafted: int, signals: Sequence[float]
+    ) -> list[DraftDecision]:
         """Apply Algorithm 1. The first pass reads the row's own last token, which is no candidate."""
         self._has_head = not any(map(math.isnan, signals))
         if not self._has_head:
             self._tell()
-            return [Go.ON if drafted < self._blind else Go.LAST] * len(rows)
+            return [DraftDecision.ON if drafted < self._blind else DraftDecision.LAST] * len(rows)
         if drafted == 1:
-            return [Go.ON] * len(rows)
+            return [DraftDecision.ON] * len(rows)
         return super().should_continue(rows, drafted, signals)
 
     def _tell(self) -> None:

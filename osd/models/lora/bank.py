@@ -42,7 +42,7 @@ class LoraStep:
         return cls(site.down, mask, pieces)
 
 
-class Mix:
+class AdapterBatch:
     """Adapter updates for one pass, by site."""
 
     def __init__(self, steps: Mapping[str, LoraStep]) -> None:
@@ -79,12 +79,12 @@ def _into(y: Tensor, hidden: Tensor, step: LoraStep) -> None:
         lines[:, columns].addmm_(hidden[:, ranks], up)
 
 
-class Bank:
+class AdapterRows:
     """The adapters of a cache's rows, and the mixes for passes over them."""
 
     def __init__(self) -> None:
         self._rows: list[Adapter | None] = []
-        self._mixes: dict[tuple[int, int], Mix | None] = {}
+        self._mixes: dict[tuple[int, int], AdapterBatch | None] = {}
         self._stack: tuple[list[Adapter], dict[str, Site]] = ([], {})
 
     def set_rows(self, rows: Sequence[Adapter | None]) -> bool:
@@ -96,7 +96,7 @@ class Bank:
             self._stack = (used, stack(used) if len(used) > 1 else {})
         return bool(used)
 
-    def mix(self, first: int, count: int) -> Mix | None:
+    def mix(self, first: int, count: int) -> AdapterBatch | None:
         """Return the updates for rows ``first`` … ``first + count − 1``; None where none of them has an adapter."""
         key = first, count
         if key not in self._mixes:
@@ -108,15 +108,17 @@ class Bank:
         """Memory of stacked copies, in bytes: adapters that share a pass are there a second time."""
         return sum(site.bytes for site in self._stack[1].values())
 
-    def _make(self, rows: Sequence[Adapter | None]) -> Mix | None:
+    def _make(self, rows: Sequence[Adapter | None]) -> AdapterBatch | None:
         used = set(rows)
         if used == {None}:
             return None
         if len(used) == 1 and (only := rows[0]) is not None:
-            return Mix({name: LoraStep.of(site, None) for name, site in only.sites.items()})
+            return AdapterBatch({name: LoraStep.of(site, None) for name, site in only.sites.items()})
         known = self._stack[0]
         sites = self._stack[1] if len(known) > 1 else known[0].sites
-        return Mix({name: LoraStep.of(site, mask_of(name, known, rows, site.down)) for name, site in sites.items()})
+        return AdapterBatch(
+            {name: LoraStep.of(site, mask_of(name, known, rows, site.down)) for name, site in sites.items()}
+        )
 
 
 def stack(adapters: Sequence[Adapter]) -> dict[str, Site]:

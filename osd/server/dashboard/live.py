@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from storage.insights.plain_round import PlainRound, plain_round
+from storage.insights.plain_round import UndraftedRound, plain_round
 from storage.insights.timeline import lately
 from storage.records import now
 from storage.store import Store
@@ -23,7 +23,7 @@ class Live:
         """Read from a store. ``lag`` is seconds an outcome may wait before it is written; ``started`` is Unix
         seconds."""
         self._store, self._lag, self._started = store, lag, started
-        self._plain: PlainRound | None = None
+        self._plain: UndraftedRound | None = None
         self._asked = -PLAIN_SECONDS
 
     def look(self) -> dict[str, Any]:

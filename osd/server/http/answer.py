@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from osd.server.http.call import Arrived, Call, flying
 from osd.server.http.choice import Choice, Delta
 from osd.server.http.errors import ApiError
-from osd.server.http.events import MARK, EventStream, Mold, event
+from osd.server.http.events import MARK, ChunkTemplate, EventStream, event
 from osd.server.http.order import Order
 from osd.server.http.ring import Caller
 from osd.server.http.shapes import Json, Shape
@@ -37,7 +37,7 @@ class Answer:
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(now()))
     choices: list[Choice] = field(init=False)
-    _molds: dict[tuple[int, str | None], Mold] = field(default_factory=dict)
+    _molds: dict[tuple[int, str | None], ChunkTemplate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         tokenizer, eos_ids = self.service.tokenizer, frozenset(self.service.facts.eos_ids)
@@ -111,10 +111,10 @@ class Answer:
         usage = {"usage": None} if self.order.usage_chunk else {}
         return event({**self._frame(self.shape.chunk, [part]), **usage})
 
-    def _mold(self, index: int, version: str | None) -> Mold:
+    def _mold(self, index: int, version: str | None) -> ChunkTemplate:
         """Return the template of chunks that have text and nothing else, as most do: they differ in the text alone."""
         if (index, version) not in self._molds:
-            self._molds[index, version] = Mold.of(self._chunk(index, Delta(MARK), first=False))
+            self._molds[index, version] = ChunkTemplate.of(self._chunk(index, Delta(MARK), first=False))
         return self._molds[index, version]
 
     def _last(self) -> str:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 
 from osd.server.exposition import metrics
 from osd.server.http.api import api
-from osd.server.http.errors import INVALID, ApiError, Broken, as_api_error
+from osd.server.http.errors import INVALID, ApiError, InternalError, as_api_error
 from osd.server.http.guard import Guard
 from osd.server.process.host import Host
 from osd.server.process.service import Service
@@ -56,7 +56,7 @@ async def _osd_error(http: Request, error: Any) -> JSONResponse:
 
 async def _bug(http: Request, error: Any) -> JSONResponse:
     """Answer an unexpected error; the log has the details."""
-    return _answer(Broken())
+    return _answer(InternalError())
 
 
 async def _validation_error(http: Request, error: Any) -> JSONResponse:

@@ -93,13 +93,13 @@ class EngineFailed(ApiError):
     status, type, code = 500, SERVER, "engine_failed"
 
 
-class Broken(ApiError):
+class InternalError(ApiError):
     """The server made a mistake; its log says which."""
 
     status, type, code = 500, SERVER, "internal_error"
 
 
-class Elsewhere(ApiError):
+class StoreFailure(ApiError):
     """{reason}"""
 
     status: ClassVar[int] = 404
@@ -121,7 +121,7 @@ def as_api_error(error: OsdError) -> ApiError:
 
 def other(error: OsdError) -> ApiError:
     """Convert an error that the caller did not cause."""
-    made = Elsewhere(reason=str(error))
+    made = StoreFailure(reason=str(error))
     made.status = 404 if isinstance(error, NotFound) else 409 if isinstance(error, WrongState) else 503  # type: ignore[misc]
     if isinstance(error, NotFound):
         made.facts["code"] = "not_found"

@@ -20,14 +20,14 @@ def event(body: Any) -> str:
     return f"data: {ENCODE(body)}\n\n"
 
 
-class Mold(NamedTuple):
+class ChunkTemplate(NamedTuple):
     """A chunk's template: everything but its text."""
 
     before: str
     after: str
 
     @classmethod
-    def of(cls, chunk: str) -> Mold:
+    def of(cls, chunk: str) -> ChunkTemplate:
         """Make a template from a chunk whose text is MARK."""
         return cls(*chunk.split(ENCODE(MARK)))
 

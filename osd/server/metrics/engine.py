@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from osd.server.metrics import families as m
-from osd.server.metrics.families import Family, Sheet
+from osd.server.metrics.families import Family, FamilySet
 
 if TYPE_CHECKING:
     from osd.engine.engine import Engine
@@ -21,11 +21,11 @@ class EngineCollector:
 
     def describe(self) -> Iterable[Family]:
         """Return the families without samples."""
-        return Sheet(m.ENGINE).families.values()
+        return FamilySet(m.ENGINE).families.values()
 
     def collect(self) -> Iterable[Family]:
         """Return all families; without a recorder its four are 0."""
-        sheet, stats, recorder = Sheet(m.ENGINE), self.engine.stats, self.engine.recorder
+        sheet, stats, recorder = FamilySet(m.ENGINE), self.engine.stats, self.engine.recorder
         pauses = list(stats.swap_pause_ms)
         sheet.add(m.DROPPED, recorder.dropped if recorder else 0)
         sheet.add(m.SPILLED, recorder.handover.spilled if recorder else 0)

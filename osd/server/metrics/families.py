@@ -112,7 +112,7 @@ ENGINE: Sequence[Metric] = (
 """The metrics of an engine's collector."""
 
 
-class Sheet:
+class FamilySet:
     """The families of one scrape, each once, in the order of the list."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from osd.server.metrics import families as m
-from osd.server.metrics.families import Family, Sheet
+from osd.server.metrics.families import Family, FamilySet
 from storage.errors import NotFound, OsdError
 from storage.insights.service import Answers
 from storage.store import Store
@@ -33,23 +33,23 @@ class StoreCollector:
 
     def describe(self) -> Iterable[Family]:
         """Return the families without samples, so that registering queries nothing."""
-        return Sheet(m.STORE).families.values()
+        return FamilySet(m.STORE).families.values()
 
     def collect(self) -> Iterable[Family]:
         """Return all families; where the store is unreachable, ``osd_store_up`` 0 alone."""
-        began, sheet = time.perf_counter(), Sheet(m.STORE)
+        began, sheet = time.perf_counter(), FamilySet(m.STORE)
         try:
             self._fill(sheet)
         except OsdError as error:
             log.error("metrics: %s", error, extra={"action": "scrape_failed"})
-            sheet = Sheet([m.UP])
+            sheet = FamilySet([m.UP])
             sheet.add(m.UP, 0)
             return sheet.families.values()
         sheet.add(m.UP, 1)
         sheet.add(m.TOOK, time.perf_counter() - began)
         return sheet.families.values()
 
-    def _fill(self, sheet: Sheet) -> None:
+    def _fill(self, sheet: FamilySet) -> None:
         self._decoding(sheet)
         self._places(sheet)
         self._training(sheet)
@@ -59,7 +59,7 @@ class StoreCollector:
         sheet.add(m.DISK_FREE, disk.free)
         sheet.add(m.DISK_SIZE, disk.total)
 
-    def _decoding(self, sheet: Sheet) -> None:
+    def _decoding(self, sheet: FamilySet) -> None:
         """Add sums by route and draft, and vLLM's three over all of them."""
         drafts = {version.id: version.draft for version in self.store.versions.list()}
         sums: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: dict.fromkeys(m.SUMS, 0.0))
@@ -79,7 +79,7 @@ class StoreCollector:
             self._named[route] = route if len(self._named) < self.routes else OTHER
         return self._named[route]
 
-    def _places(self, sheet: Sheet) -> None:
+    def _places(self, sheet: FamilySet) -> None:
         """Add counts by position; vLLM's number of drafts is that of tokens drafted at the first position."""
         places = self.answers.positions()
         for place in places:
@@ -89,7 +89,7 @@ class StoreCollector:
             sheet.add(m.ACCEPTED_PER_POS, place.accepted, self.model_name, 0, place.position)
         sheet.add(m.DRAFTS, places[0].drafted if places else 0, self.model_name, 0)
 
-    def _training(self, sheet: Sheet) -> None:
+    def _training(self, sheet: FamilySet) -> None:
         for total in self.answers.run_totals():
             for state in ENDED:
                 sheet.add(m.RUNS, getattr(total, state), total.draft, state)
@@ -97,14 +97,14 @@ class StoreCollector:
             sheet.add(m.RUN_POSITIONS, total.positions, total.draft)
             sheet.add(m.LAST_RUN, total.last_start, total.draft)
 
-    def _drafts(self, sheet: Sheet) -> None:
+    def _drafts(self, sheet: FamilySet) -> None:
         for draft in sorted({version.draft for version in self.store.versions.list()}):
             with suppress(NotFound):  # an acceptance head that no gate has let through yet
                 sheet.add(m.VERSION, self.store.versions.current(draft).number, draft)
             sheet.add(m.SERVERS, len(self.store.versions.serving(draft)), draft)
             sheet.add(m.OLDEST, self.store.samples.waiting(draft).oldest_age_seconds or 0, draft)
 
-    def _kept(self, sheet: Sheet) -> None:
+    def _kept(self, sheet: FamilySet) -> None:
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
         for row in self.store.samples.stats():
             group = sums[self._label(row.route)]

@@ -43,9 +43,9 @@ class Front:
 
     pid: int
     end: socket.socket
-    """Of the pair over which everything is said that is no job."""
+    """Our end of the pair of sockets for all that is no job."""
     jobs: socket.socket
-    """Of the pair that jobs take."""
+    """Our end of the pair of sockets for jobs."""
 
     def reap(self) -> None:
         """Wait until the process has ended; kill it where it hangs, for example on a database."""

@@ -7,7 +7,7 @@ from itertools import cycle
 import pytest
 
 from osd.draft import Tree
-from osd.drafters.ask_draft import AGAIN, FIRST, MOST, SELDOM, Side, Worth, brought
+from osd.drafters.ask_draft import AGAIN, FIRST, MOST, SELDOM, AskPolicy, Side, brought
 from osd.drafters.mixed import MixedDrafter
 from osd.gamma.base import CostModel
 from storage.records import Request
@@ -18,7 +18,7 @@ from tests.support.models import alone, prompts, random_pair
 BAD, GOOD = (Side(2.2, 3.0), Side(2.0, 2.0)), (Side(4.0, 3.0), Side(2.0, 2.0))
 
 
-def run(worth: Worth, rounds: int, rows: int, found: tuple[Side, Side]) -> int:
+def run(worth: AskPolicy, rounds: int, rows: int, found: tuple[Side, Side]) -> int:
     """Rounds in which the draft was asked."""
     asked = 0
     for _ in range(rounds):
@@ -29,7 +29,7 @@ def run(worth: Worth, rounds: int, rows: int, found: tuple[Side, Side]) -> int:
 
 
 def test_a_draft_that_does_not_pay_is_asked_now_and_then() -> None:
-    worth = Worth()
+    worth = AskPolicy()
     assert run(worth, FIRST, 1, BAD) == FIRST
     assert run(worth, AGAIN + 2 * AGAIN + 4 * AGAIN, 1, BAD) == 3, "more seldom each time"
     assert run(worth, 2 * AGAIN, 5, GOOD) == 2 * AGAIN, "another size of batch is judged by itself"
@@ -39,7 +39,7 @@ def test_a_draft_that_does_not_pay_is_asked_now_and_then() -> None:
 
 
 def test_a_new_version_is_asked_as_if_nothing_were_known() -> None:
-    worth = Worth()
+    worth = AskPolicy()
     worth.meet({"v1"})
     run(worth, 4 * SELDOM, 1, BAD)
     worth.meet({"v1"})
@@ -51,7 +51,7 @@ def test_a_new_version_is_asked_as_if_nothing_were_known() -> None:
 
 
 def test_a_draft_that_has_learned_is_asked_again() -> None:
-    worth = Worth()
+    worth = AskPolicy()
     run(worth, MOST * AGAIN, 1, BAD)
     assert run(worth, 2 * MOST * AGAIN, 1, GOOD) > MOST * AGAIN
     assert run(worth, 10, 1, GOOD) == 10
@@ -76,7 +76,7 @@ def test_a_draft_that_rests_now_and_then_reads_what_it_missed(batch: int, monkey
     assert isinstance(drafting, MixedDrafter)
     drafting.sized = True
     turns, taken = cycle([True, False, False, True, False]), []
-    monkeypatch.setattr(Worth, "asks", lambda self, rows: taken.append(next(turns)) or taken[-1])
+    monkeypatch.setattr(AskPolicy, "asks", lambda self, rows: taken.append(next(turns)) or taken[-1])
     observe, unread = CostModel.observe_draft, []
 
     def observed(self: CostModel, *timing: float) -> None:
@@ -86,7 +86,7 @@ def test_a_draft_that_rests_now_and_then_reads_what_it_missed(batch: int, monkey
 
     monkeypatch.setattr(CostModel, "observe_draft", observed)
     judged: list[tuple[Side, Side]] = []
-    monkeypatch.setattr(Worth, "saw", lambda self, rows, *sides: bool(judged.append(sides)))
+    monkeypatch.setattr(AskPolicy, "saw", lambda self, rows, *sides: bool(judged.append(sides)))
     assert serve(engine, asked) == list(expected.values())
     assert {True, False} <= set(taken) and 0 < len(judged) <= sum(taken)
     assert all(both.tokens >= 1 <= alone.tokens and both.ms > 0 < alone.ms for both, alone in judged)

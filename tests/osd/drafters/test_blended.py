@@ -15,7 +15,7 @@ from osd.demo.runner.scoring import blended_hits
 from osd.drafters.blended import BlendedDrafter
 from osd.drafters.chain import Chain
 from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SEEN
-from osd.drafters.table_override import Blending, Trust
+from osd.drafters.table_override import HitRates, TableOverride
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from osd.models.pair import Pair
@@ -110,7 +110,7 @@ def tiny() -> Pair:
 def trusting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where samples are drawn, the table is trusted from the start."""
     if "tiny" in request.fixturenames:
-        monkeypatch.setattr("osd.drafters.blended.Trust", lambda: Trust(guesses=np.full((2, GUESSES, 2), 1e6)))
+        monkeypatch.setattr("osd.drafters.blended.Trust", lambda: HitRates(guesses=np.full((2, GUESSES, 2), 1e6)))
 
 
 def sampled(pair: Pair, sampling: Sampling) -> tuple[Counter[tuple[int, ...]], BlendedDrafter]:
@@ -130,8 +130,10 @@ def test_samples_follow_the_target(tiny: Pair, sampling: Sampling) -> None:
 
 def test_this_test_would_see_the_table_speaking(tiny: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, with q as if the draft had drawn what the table put in."""
-    overrule = Blending.overrule
-    monkeypatch.setattr(Blending, "overrule", lambda self, chosen, q, signals: overrule(self, chosen, None, signals))
+    overrule = TableOverride.overrule
+    monkeypatch.setattr(
+        TableOverride, "overrule", lambda self, chosen, q, signals: overrule(self, chosen, None, signals)
+    )
     seen, _ = sampled(tiny, Sampling(1.0))
     assert p_value(seen, exact(tiny, Sampling(1.0))) < LEVEL
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from osd.drafters.ngram.guess import COUNTS, MARGIN, NO_GUESS, SHARES, SURENESS, sureness_of
-from osd.drafters.ngram.maker import DraftMaker
+from osd.drafters.ngram.maker import NgramDrafter
 from osd.drafters.ngram.table import Table, TableSettings
-from osd.drafters.table_override import TableGroup, Trust
+from osd.drafters.table_override import HitRates, TableGroup
 from tests.osd.drafters.ngram.test_table import text_of
 from tests.support.plain_blending import Kind, PlainTrust, plain_guesses, plain_sureness
 from tests.support.plain_ngram import PlainTable
@@ -29,7 +29,7 @@ class Both:
         table, self.shared = Table(TableSettings(order)), PlainTable(order)
         table.learn(text_of(0, 2000))
         self.shared.learn(text_of(0, 2000).tolist())
-        self.maker, self.trust, self.plain = DraftMaker(table), Trust(), PlainTrust()
+        self.maker, self.trust, self.plain = NgramDrafter(table), HitRates(), PlainTrust()
         self.texts = [text_of(seed, length).tolist() for seed, length in ((1, 200), (2, 1), (3, 40))]
         self.owns = [PlainTable(order) for _ in self.texts]
         for own, text in zip(self.owns, self.texts, strict=True):
@@ -117,7 +117,7 @@ def test_every_probability_has_a_kind() -> None:
 def test_a_sampled_row_is_judged_by_what_was_drafted_of_it() -> None:
     """Of two drafted tokens the table put in the first: of the model nothing is learned there, and at the second it
     is. That the model drew the table's token does not matter."""
-    maker, trust = DraftMaker(Table()), Trust()
+    maker, trust = NgramDrafter(Table()), HitRates()
     maker.table.learn(np.array([7, 8, 9] * 50))
     place = maker.open(np.array([7, 8]))
     trust.guesses[1, :, :] = [50.0, 50.0]

@@ -13,7 +13,7 @@ from osd.engine.engine import Engine
 from osd.engine.session import serving
 from osd.models.needs_draft import NeedsDraft
 from osd.models.pair import Pair
-from osd.models.target_only import NoModel, load_alone
+from osd.models.target_only import NullModel, load_alone
 from osd.prompts import encode
 from osd.server.start import SHIPPED, choose_pair
 from storage.errors import BadSetting
@@ -29,7 +29,7 @@ BASE = settings_of(serve__max_batch=3, serve__max_length=96, gamma__rule="fixed"
 @pytest.fixture(scope="module")
 def target() -> Pair:
     both = random_pair("llama")
-    return replace(both, draft=NoModel(both.device))
+    return replace(both, draft=NullModel(both.device))
 
 
 @pytest.mark.parametrize("drafter", ("trigram", "lookup"))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from osd.draft import Tree, chain, graft
-from osd.drafters.tree_calibration import MODEST, TRUST, Chances, gains, saw
+from osd.drafters.tree_calibration import MODEST, TRUST, TreeCalibration, gains, saw
 from storage.errors import BadProposal
 
 
@@ -26,7 +26,7 @@ def weighed(*nodes: tuple[int, int, float]) -> SimpleNamespace:
 
 def test_without_estimates_depth_and_rank_are_counted_under_what_was_taken() -> None:
     """Root → 1 (rank 0), 2 (rank 1); under 2: 3, 4. The target takes 2, 4: of what is under 1 nothing is learned."""
-    tree, chances = tree_of((0, 1), (0, 2), (1, 9), (2, 3), (2, 4)), Chances()
+    tree, chances = tree_of((0, 1), (0, 2), (1, 9), (2, 3), (2, 4)), TreeCalibration()
     for _ in range(12):
         saw(tree, chances.of(tree, 0), [2, 4, 7])
     first, second = chances.branches[0], chances.branches[1]
@@ -39,7 +39,7 @@ def test_without_estimates_depth_and_rank_are_counted_under_what_was_taken() -> 
 
 def test_what_a_source_says_holds_until_more_was_seen() -> None:
     """A draft that is sure and never right, and a proposer that is unsure and always right."""
-    tree, chances = graft(chain([5], drawn=False, peaks=[0.99]), weighed((6, -1, 0.1)), 4, 9, 10), Chances()
+    tree, chances = graft(chain([5], drawn=False, peaks=[0.99]), weighed((6, -1, 0.1)), 4, 9, 10), TreeCalibration()
     assert gains(tree, chances.of(tree, 1)) == pytest.approx([MODEST * 0.99, 0.1])
     for _ in range(200):
         saw(tree, chances.of(tree, 1), [6])
@@ -50,7 +50,7 @@ def test_what_a_source_says_holds_until_more_was_seen() -> None:
 
 def test_a_token_that_two_name_is_thought_likelier_than_by_either() -> None:
     tree = graft(chain([5], drawn=False, peaks=[0.5]), weighed((5, -1, 0.7), (6, -1, 0.2)), 4, 9, 10)
-    chances = Chances()
+    chances = TreeCalibration()
     both, other = chances.of(tree, 1)
     assert both.chance == pytest.approx(0.7) and both.cells[0] is chances.chain[4]
     assert other.cells[0] is chances.named[1][6]  # not the first of its siblings
@@ -62,7 +62,7 @@ def test_a_token_that_two_name_is_thought_likelier_than_by_either() -> None:
 
 def test_what_was_left_out_is_judged_by_the_token_that_came_after_all() -> None:
     """Tokens end at the target's own: below it nothing was looked at."""
-    tree, chances = tree_of((0, 1), (1, 2), (0, 3)), Chances()
+    tree, chances = tree_of((0, 1), (1, 2), (0, 3)), TreeCalibration()
     saw(tree, chances.of(tree, 0), [1])
     assert [cell.tries for cell in chances.branches[0][:2]] == [1, 1] and chances.branches[1][0].tries == 0
 

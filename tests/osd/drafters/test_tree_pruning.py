@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osd.draft import Tree, chain
-from osd.drafters.tree_calibration import Chances, gains, likeliest
+from osd.drafters.tree_calibration import TreeCalibration, gains, likeliest
 from osd.drafters.tree_pruning import bar_of, pruned, steps
 
 
@@ -43,7 +43,7 @@ def test_the_likeliest_are_connected_and_keep_what_was_drawn(pairs: list[tuple[i
     tree = chain(list(range(own)), drawn=True)
     for parent, token in pairs:
         tree.add(min(parent, len(tree)), 10 + token)
-    chances = gains(tree, Chances().of(tree, own))
+    chances = gains(tree, TreeCalibration().of(tree, own))
     stay = likeliest(chances, own, most)
     left = pruned(tree, stay)
     assert len(left) == len(stay) == max(own, min(most, len(tree)))

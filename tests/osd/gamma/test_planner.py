@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from osd.gamma.base import CostModel, Go, Observation, RowByRow, Signal
+from osd.gamma.base import CostModel, DraftDecision, Observation, RowByRow, Signal
 from osd.gamma.factory import make_planner
 from osd.gamma.planner import GammaPlanner
 from storage.errors import BadSetting
@@ -19,12 +19,12 @@ class Told:
     """A row that answers what the test tells it to."""
 
     gamma: int
-    answers: dict[float, Go]
+    answers: dict[float, DraftDecision]
 
     def next_gamma(self, batch: int) -> int:
         return self.gamma
 
-    def keep_drafting(self, signal: float) -> Go:
+    def keep_drafting(self, signal: float) -> DraftDecision:
         return self.answers[signal]
 
     def observe(self, seen: Observation) -> None:
@@ -54,7 +54,7 @@ class Line:
         return 0
 
 
-ANSWERS = {0.1: Go.DECLINE, 0.5: Go.LAST, 0.9: Go.ON}
+ANSWERS = {0.1: DraftDecision.DECLINE, 0.5: DraftDecision.LAST, 0.9: DraftDecision.ON}
 
 
 def test_a_route_without_a_rule_of_its_own_follows_the_usual_one() -> None:

@@ -14,14 +14,14 @@ from transformers import PreTrainedModel
 
 from osd.draft import Tree, moves
 from osd.engine.engine import Engine
-from osd.kernels.compile_background import InBackground
+from osd.kernels.compile_background import BackgroundCompile
 from osd.models.compiled_inputs import PassInput
 from osd.models.decoder import Decoder
 from osd.models.forward import ForwardPass
 from osd.models.kv_cache import RaggedCache
 from osd.models.llama_forward import LlamaForward, llama_forward
 from osd.models.llama_forward_compiled import MOST_ALONE, MOST_TOKENS, CompiledPass
-from osd.models.lora.bank import Mix
+from osd.models.lora.bank import AdapterBatch
 from osd.models.tree_check import check_model
 from osd.models.tree_mask import lay_out
 from storage.records import Request
@@ -168,7 +168,9 @@ def test_small_layers_are_one_call_each(monkeypatch: pytest.MonkeyPatch) -> None
 def test_it_is_believed_once_it_said_what_the_lean_pass_said(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = decoder_of("llama", trusted=None)
     with monkeypatch.context() as patch:
-        patch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
+        patch.setattr(
+            "osd.models.llama_forward_compiled.PARTS", BackgroundCompile(lambda: None, "test", "not compiled")
+        )
         decoder.logits(some(1, 1, 0), [9])
     decoder.scored(some(3, 2, 0), [9, 5, 12], [2, 1, 1])
     assert compiled_of(decoder).trusted and decoder.quicker
@@ -204,12 +206,14 @@ def test_who_takes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not compiled.takes(PassInput(0, [9], [2]), cache) and not compiled.takes(
             PassInput(0, [9, 5], [1, 1]), cache
         )
-    cache.mix = Mix({})  # what adapters add, the fused pass adds
+    cache.mix = AdapterBatch({})  # what adapters add, the fused pass adds
     assert not compiled.takes(PassInput(0, [9], [1]), cache)
     cache.mix = None
     fresh = model_of(random_module("llama")).decoder(1, 64)
     assert not compiled_of(fresh).takes(PassInput(0, [0], [1]), fresh.cache), "nothing is cached yet"
-    monkeypatch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
+    monkeypatch.setattr(
+        "osd.models.llama_forward_compiled.PARTS", BackgroundCompile(lambda: None, "test", "not compiled")
+    )
     assert not compiled.takes(PassInput(0, [9], [1]), cache)
 
 
@@ -229,7 +233,7 @@ def served(rounds: int, gamma: int = 1) -> Engine:
 
 def test_the_compiler_is_asked_for_once_decoding_has_gone_on(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    later = InBackground(lambda: None, "test", "not compiled")
+    later = BackgroundCompile(lambda: None, "test", "not compiled")
     monkeypatch.setattr(later, "start", lambda: started.append(1))
     monkeypatch.setattr("osd.models.llama_forward_compiled.PARTS", later)
     monkeypatch.setattr("osd.models.llama_forward_compiled.WORTH_COMPILING", 12)
@@ -241,7 +245,9 @@ def test_the_compiler_is_asked_for_once_decoding_has_gone_on(monkeypatch: pytest
 
 def test_what_verifying_cost_before_is_forgotten_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
+        patch.setattr(
+            "osd.models.llama_forward_compiled.PARTS", BackgroundCompile(lambda: None, "test", "not compiled")
+        )
         engine = served(12)
         assert engine.costs.verified(1, 2)[0] > 0
     engine.step()
@@ -252,7 +258,9 @@ def test_what_verifying_cost_before_is_forgotten_when_it_is_there(monkeypatch: p
 
 def test_what_drafts_cost_before_is_forgotten_when_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("osd.models.llama_forward_compiled.PARTS", InBackground(lambda: None, "test", "not compiled"))
+        patch.setattr(
+            "osd.models.llama_forward_compiled.PARTS", BackgroundCompile(lambda: None, "test", "not compiled")
+        )
         engine = served(12, gamma=2)
         engine.costs.observe_draft(1, 2, 1e6)
         assert engine.costs.draft_ms(1, 2) is not None

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from osd.models.decoder import Decoder
 from osd.models.lora.adapter import Adapter, NotPlain, read_adapter, sizes_of
-from osd.models.lora.bank import Bank
+from osd.models.lora.bank import AdapterRows
 from osd.models.lora.merging import merged
 from osd.models.pair import Model
 from storage.errors import AdapterMismatch, WeightsDamaged
@@ -27,7 +27,7 @@ def bank_logits(model: Model, adapters: list[Adapter | None], texts: list[list[i
     forward = model.build(model.module)
     assert forward is not None
     decoder = Decoder(model.module, forward, len(texts), 48, 64)
-    bank = Bank()
+    bank = AdapterRows()
     bank.set_rows(adapters)
     decoder.adapters = bank.mix
     for row, text in enumerate(texts):
@@ -110,7 +110,7 @@ def test_what_adapters_take_is_their_factors_and_goes_with_them(tmp_path: Path) 
     adapters = [read(folder, model) for folder in folders]
     stored = sum(t.numel() for t in load_file(folders[0] / "adapter_model.safetensors").values())
     assert adapters[0].bytes == 4 * stored
-    bank = Bank()
+    bank = AdapterRows()
     assert not bank.set_rows([None, None]) and bank.mix(0, 2) is None
     assert bank.set_rows([adapters[0], None]) and bank.bytes == 0 and bank.mix(1, 1) is None
     bank.set_rows([*adapters, None])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from osd.engine.engine import Engine
-from osd.models.prefix_cache import BLOCK, Prefixes
+from osd.models.prefix_cache import BLOCK, PrefixCache
 from storage.records import Request
 from storage.settings import Settings
 from tests.osd.engine.test_prefill_queue import counted, long_prompts, texts
@@ -98,7 +98,7 @@ def test_without_memory_nothing_is_kept() -> None:
 def test_the_block_unused_longest_makes_room() -> None:
     decoder = random_pair().target.decoder(1, 240)
     block = 2 * 2 * BLOCK * 2 * 8 * 4  # layers, keys and values, tokens, heads, width, bytes
-    prefixes = Prefixes(decoder.cache, 5 * block + 1, shared=False)
+    prefixes = PrefixCache(decoder.cache, 5 * block + 1, shared=False)
     first, second, third = long_prompts((100, 70, 170), seed=3)
 
     def read(which: tuple[int, ...]) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from osd.logits import RaggedLogits
 from osd.recording.assemble import SampleAssembler
-from osd.recording.extract import Launched, Taken, gather, launch
+from osd.recording.extract import PendingBlock, RecordedRound, gather, launch
 from osd.recording.round_batch import RoundBatch
 from osd.recording.topk import Reducer, reduce_plain
 from osd.sequence import Completion, RequestOutput
@@ -39,7 +39,7 @@ class Text:
         return Completion(self.request, "there", tuple(self.tokens), None, reason, rounds, (outcome,), 0.0)
 
 
-def take_round(chance: random.Random, texts: list[Text]) -> Taken:
+def take_round(chance: random.Random, texts: list[Text]) -> RecordedRound:
     """A chain or a tree for each, some of it accepted, and perhaps cut by a limit."""
     size = chance.randint(0, 4)
     nodes = size + 1 if chance.random() < 0.5 else 2 * size + 3
@@ -58,7 +58,7 @@ def take_round(chance: random.Random, texts: list[Text]) -> Taken:
     counts = [depth + 1 if paths is None else nodes for depth in depths]
     scored = RaggedLogits.packed(3 * torch.randn(sum(counts), VOCABULARY), counts)
     verdict = VerifyResult(accepted, rows, follows, depths, chances, paths=paths)
-    return Taken(progress, verdict, scored)
+    return RecordedRound(progress, verdict, scored)
 
 
 class Position(NamedTuple):
@@ -72,7 +72,7 @@ class Position(NamedTuple):
     chance: float
 
 
-def plain_positions(taken: Taken, mode: str) -> Iterator[Position]:
+def plain_positions(taken: RecordedRound, mode: str) -> Iterator[Position]:
     """A round's, one after another."""
     verdict = taken.verdict
     for row, step in enumerate(taken.progress):
@@ -111,7 +111,7 @@ def require_same(samples: RequestSamples, expected: list[Position], ended: Compl
     assert samples.prompt_len == len(ended.request.prompt_tokens) and samples.draft_version == "v1"
 
 
-def parcel_of(launched: list[Launched]) -> RoundBatch:
+def parcel_of(launched: list[PendingBlock]) -> RoundBatch:
     parcel = RoundBatch()
     for each in launched:
         parcel.add_launched(each)

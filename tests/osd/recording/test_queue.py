@@ -7,7 +7,7 @@ import threading
 import torch
 
 from osd.logits import RaggedLogits
-from osd.recording.extract import Taken
+from osd.recording.extract import RecordedRound
 from osd.recording.queue import ENOUGH_BYTES, ENOUGH_ROWS, Buffer, Work
 from osd.recording.round_batch import RoundBatch
 from osd.sequence import Completion, RequestOutput
@@ -21,7 +21,11 @@ def logits(rows: int, width: int = 10) -> RoundBatch:
     """Of one round, which brought each row the target's own token."""
     verdict = VerifyResult([0] * rows, [[]] * rows, [0] * rows, [0] * rows)
     return RoundBatch(
-        [Taken([RequestOutput(DONE.request, (0,), 1)] * rows, verdict, RaggedLogits.of(torch.zeros(rows, 1, width)))]
+        [
+            RecordedRound(
+                [RequestOutput(DONE.request, (0,), 1)] * rows, verdict, RaggedLogits.of(torch.zeros(rows, 1, width))
+            )
+        ]
     )
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from osd.engine.engine import Engine
-from osd.kernels.compile_background import InBackground
+from osd.kernels.compile_background import BackgroundCompile
 from osd.logits import RaggedLogits
 from osd.models.acceptance_head import HeadPass
 from osd.verification import compiled_sampling
@@ -214,7 +214,7 @@ def test_of_equal_logits_the_first_is_read_off_and_of_broken_ones_a_token(monkey
     assert read_off is not None
     assert int(read_off.choices[0]) == 7
     assert 0 <= int(read_off.choices[1]) < 60
-    monkeypatch.setattr(compiled_sampling, "CHOOSING", InBackground(lambda: None, "test", "not compiled"))
+    monkeypatch.setattr(compiled_sampling, "CHOOSING", BackgroundCompile(lambda: None, "test", "not compiled"))
     assert compiled_sampling.read_off(logits, None, None) is None
 
 
@@ -222,7 +222,7 @@ def test_a_seed_has_the_same_text_before_and_after_it_is_compiled(monkeypatch: p
     heard: list[float] = []
     quick, before = texts(40, heard), list(heard)
     with monkeypatch.context() as patch:
-        patch.setattr(compiled_sampling, "CHOOSING", InBackground(lambda: None, "test", "not compiled"))
+        patch.setattr(compiled_sampling, "CHOOSING", BackgroundCompile(lambda: None, "test", "not compiled"))
         heard.clear()
         assert texts(40, heard) == quick
     assert len(before) > 40 and before == pytest.approx(heard, rel=1e-3, abs=1e-5)
@@ -230,7 +230,7 @@ def test_a_seed_has_the_same_text_before_and_after_it_is_compiled(monkeypatch: p
 
 def test_the_compiler_is_asked_for_once_rows_have_sampled_for_some_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    later = InBackground(lambda: None, "test", "not compiled")
+    later = BackgroundCompile(lambda: None, "test", "not compiled")
     monkeypatch.setattr(later, "start", lambda: started.append(1))
     monkeypatch.setattr(compiled_sampling, "CHOOSING", later)
     monkeypatch.setattr(compiled_sampling, "WORTH_COMPILING", 12)

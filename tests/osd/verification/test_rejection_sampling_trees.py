@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from osd.draft import Tree
-from osd.verification.rejection_sampling_trees import Forest, accept_tree_greedy, accept_tree_sampled
+from osd.verification.rejection_sampling_trees import TreeBatch, accept_tree_greedy, accept_tree_sampled
 from tests.support.plain_trees import PlainTree, emitted, forest, walk, without
 
 VOCABULARY = 5
@@ -118,7 +118,7 @@ def test_texts_of_two_tokens_follow_p(drawn: int, certain: int) -> None:
     state, family = torch.cat([roots, tokens], 1), drawn + certain
     parents = torch.tensor([0] * family + [1] * family).expand(count, -1)
     turns = torch.tensor([*range(drawn), *[-1] * certain] * 2).expand(count, -1)
-    trees = Forest(tokens, parents, turns, q[state[:, :2]] if drawn else None, drawn, 2)
+    trees = TreeBatch(tokens, parents, turns, q[state[:, :2]] if drawn else None, drawn, 2)
     tests, draws = (torch.rand(count, 3, n, generator=generator, dtype=torch.double) for n in (drawn, 1))
     rows = torch.arange(count)
     walked = accept_tree_sampled(lambda node: p[state[rows, node]], trees, tests, draws[..., 0])

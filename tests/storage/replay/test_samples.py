@@ -138,7 +138,7 @@ def test_an_export_clears_what_a_killed_one_left(store: Store, tmp_path: Path) -
     (tmp_path / ".all.parquet.aside").write_bytes(b"half")
     assert store.samples.export(tmp_path / "all.parquet").requests == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.parquet"]
-    with files.Aside(tmp_path, "more.parquet"), pytest.raises(StoreWriteFailed, match="File exists"):
+    with files.TemporaryPath(tmp_path, "more.parquet"), pytest.raises(StoreWriteFailed, match="File exists"):
         store.samples.export(tmp_path / "more.parquet")
 
 

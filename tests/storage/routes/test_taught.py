@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import BadInput, UnknownDraft, UnknownProposal, UnknownTopic, WrongState
-from storage.routes.examples import TEXT_LENGTH, Taught
+from storage.routes.examples import TEXT_LENGTH, TeachResult
 from storage.routes.proposals import ProposalKind, ProposalState
 from storage.store import Store
 from tests.storage.make import add_root
@@ -16,8 +16,8 @@ SQL, GO = "SELECT name FROM people", "func main() {}"
 
 
 def test_examples_are_kept_once_in_their_order(store: Store) -> None:
-    assert store.examples.teach([("sql", SQL), ("go", GO), ("sql", SQL)]) == Taught(new=2, moved=0, known=0)
-    assert store.examples.teach([("sql", "DROP TABLE x"), ("go", GO)]) == Taught(new=1, moved=0, known=1)
+    assert store.examples.teach([("sql", SQL), ("go", GO), ("sql", SQL)]) == TeachResult(new=2, moved=0, known=0)
+    assert store.examples.teach([("sql", "DROP TABLE x"), ("go", GO)]) == TeachResult(new=1, moved=0, known=1)
     assert store.examples.list() == [("sql", SQL), ("go", GO), ("sql", "DROP TABLE x")]
     assert store.examples.counts() == {"go": 1, "sql": 2}
 

@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from storage.errors import ForgottenAhead, ForgottenSince, WeightsDamaged
 from storage.records import DraftVersion, VersionState
-from storage.replay.forgotten import News
+from storage.replay.forgotten import ForgottenSinceLine
 from storage.settings import Settings
 from storage.store import Store, open_store
 from storage.versions import forgotten_tables
@@ -177,7 +177,7 @@ def test_copies_on_other_machines_go_when_they_hear_of_it(store: Store, settings
 
 
 def test_news_of_what_was_forgotten(store: Store) -> None:
-    assert store.forgetter.news(0) == News(0, frozenset())
+    assert store.forgetter.news(0) == ForgottenSinceLine(0, frozenset())
     store.samples.add([samples(number) for number in range(4)])
     store.forgetter.forget(["r1"])
     first = store.forgetter.news(0)
@@ -187,5 +187,5 @@ def test_news_of_what_was_forgotten(store: Store) -> None:
     store.tenants.allow("acme", learn=False)
     news = store.forgetter.news(first.line)
     assert news.line > first.line and news.request_ids == {"r2", "r3"}
-    assert store.forgetter.news(news.line) == News(news.line, frozenset())
+    assert store.forgetter.news(news.line) == ForgottenSinceLine(news.line, frozenset())
     assert store.forgetter.news(0).request_ids == {"r1", "r2", "r3"}

@@ -8,7 +8,7 @@ import pytest
 
 from storage import records
 from storage.settings import RetentionSettings, Settings
-from trainer.worker.schedule import Turns
+from trainer.worker.schedule import TrainingSchedule
 
 
 def kept(store) -> int:
@@ -22,14 +22,14 @@ def limited(settings: Settings, **limits: object) -> Settings:
 def test_what_was_trained_on_is_released_and_the_rest_stays(drafted, settings, traffic, never) -> None:
     traffic(10, held_out=False)
     traffic(3, held_out=True)
-    turns = Turns(drafted, limited(settings, release=True), never)
+    turns = TrainingSchedule(drafted, limited(settings, release=True), never)
     (run,) = turns.take()
     assert run.request_ids and kept(drafted) == 3, "held-out requests judge the next candidate too"
     assert drafted.forgetter.forget([run.request_ids[0]]).learned.versions == (run.version,)
 
 
 def test_limits_are_looked_at_every_so_often(drafted, settings, traffic, never, monkeypatch) -> None:
-    turns = Turns(drafted, limited(settings, requests=5, every_seconds=60), never, only="nobody")
+    turns = TrainingSchedule(drafted, limited(settings, requests=5, every_seconds=60), never, only="nobody")
     traffic(8)
     turns.take()
     assert kept(drafted) == 5
@@ -47,14 +47,14 @@ def test_a_damaged_segment_is_told_and_stops_no_turn(drafted, settings, traffic,
     (path,) = drafted.samples.folder.rglob("*.parquet")
     path.write_bytes(path.read_bytes()[:-20])
     with caplog.at_level(logging.ERROR, "osd.trainer"):
-        assert Turns(drafted, limited(settings, requests=2), never, only="nobody").take() == []
+        assert TrainingSchedule(drafted, limited(settings, requests=2), never, only="nobody").take() == []
     assert "cannot be read" in caplog.text
 
 
 @pytest.mark.parametrize("second", [False, True])
 def test_a_run_writes_down_what_it_replays_and_whose_it_is(drafted, settings, traffic, never, second) -> None:
     first = traffic(8, held_out=False, tenant="acme")
-    turns = Turns(drafted, settings, never)
+    turns = TrainingSchedule(drafted, settings, never)
     (run,) = turns.take()
     if second:
         traffic(8, held_out=False, tenant="zeta")

@@ -23,7 +23,7 @@ from tests.support.models import noisy
 from tests.trainer.models import VOCAB, random_prompts, tiny_llama
 from trainer.distil.optimizer import Memory
 from trainer.heads.loop import reweigh, run_head_once
-from trainer.worker.schedule import Turns
+from trainer.worker.schedule import TrainingSchedule
 
 HEAD = "default.head"
 Serve = Callable[..., None]
@@ -199,13 +199,13 @@ def test_the_worker_trains_heads_where_the_rule_asks_for_one(
 ) -> None:
     serve(24)
     off = changed(settings, "learn", head="off", interval_requests=16)
-    assert {run.draft for run in Turns(store, off, never).take()} == {"default"}  # type: ignore[arg-type]
+    assert {run.draft for run in TrainingSchedule(store, off, never).take()} == {"default"}  # type: ignore[arg-type]
     with caplog.at_level(logging.INFO, "osd.trainer"):
-        assert {run.draft for run in Turns(store, settings, never).take()} == {HEAD}  # type: ignore[arg-type]
+        assert {run.draft for run in TrainingSchedule(store, settings, never).take()} == {HEAD}  # type: ignore[arg-type]
     assert "binary KL" in caplog.text
     blind = changed(settings, "serve", record="rejected")
     with caplog.at_level(logging.INFO, "osd.trainer"):
-        turns = Turns(store, blind, never)  # type: ignore[arg-type]
+        turns = TrainingSchedule(store, blind, never)  # type: ignore[arg-type]
         assert turns.take() == turns.take() == []
     assert caplog.text.count("serve.record") == 1
 

@@ -19,7 +19,7 @@ from storage.store import Store
 from tests.trainer.routes.conftest import Domains, keep
 from trainer.routes.apply import apply, decline
 from trainer.routes.discover import Search, discover
-from trainer.routes.scout import Scout
+from trainer.routes.scout import RouteDiscovery
 from trainer.routes.settling import candidates
 
 
@@ -95,7 +95,7 @@ def test_a_worker_looks_by_itself_once_enough_was_served(mixed: Store, settings:
     own = settings.model_copy(
         update={"router": settings.router.model_copy(update={"discover_requests": 10, "apply_proposals": True})}
     )
-    scout, never = Scout(mixed, own), threading.Event()
+    scout, never = RouteDiscovery(mixed, own), threading.Event()
     serve(mixed, 3)
     assert scout.look(never) == []
     serve(mixed, 9)

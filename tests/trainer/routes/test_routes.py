@@ -19,7 +19,7 @@ from trainer.distil.checkpoints import load_trainable, write_full
 from trainer.distil.distil import distil
 from trainer.routes.drift import LEVEL, find_drift
 from trainer.routes.nearest import rank_drafts
-from trainer.routes.offers import Bidder, look, readable
+from trainer.routes.offers import OfferMaker, look, readable
 from trainer.routes.sameness import compare_routes
 
 CPU = torch.device("cpu")
@@ -60,7 +60,7 @@ def test_clusters_of_mixed_traffic_are_its_kinds_and_each_would_win(
     traffic = look(mixed, "default", ["default"], 200, 0, CPU)
     told: list[tuple[int, int]] = []
     words = lambda tokens: [f"w{token}" for token in tokens]  # noqa: E731
-    offers = Bidder(mixed, settings, traffic, CPU, words, say=lambda *at: told.append(at)).offers()
+    offers = OfferMaker(mixed, settings, traffic, CPU, words, say=lambda *at: told.append(at)).offers()
     named = {s.request_id: offer.name for offer in offers for s in offer.requests}
     assert adjusted_rand_score([kinds[i] for i in named], list(named.values())) >= 0.9
     assert set(named) == set(kinds)
@@ -85,7 +85,7 @@ def test_words_that_say_nothing_are_not_shown() -> None:
 def test_traffic_of_one_kind_offers_nothing(drafted: Store, settings: Settings, domains: Domains) -> None:
     keep(drafted, domains["low"][:20])
     traffic = look(drafted, "default", ["default"], 200, 0, CPU)
-    assert Bidder(drafted, settings, traffic, CPU, lambda _: []).offers() == []
+    assert OfferMaker(drafted, settings, traffic, CPU, lambda _: []).offers() == []
 
 
 def test_drafts_that_learned_the_same_are_the_same_and_others_are_not(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 log = logging.getLogger(__name__)
 
 
-class Chores:
+class BackgroundWorker:
     """Runs some work when it is woken, and periodically. What fails is logged and tried again."""
 
     def __init__(self, name: str, work: Callable[[], None], every: float) -> None:

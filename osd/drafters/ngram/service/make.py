@@ -22,10 +22,10 @@ def proposer_of(pair: Pair, settings: Settings, store: Store) -> Iterator[Propos
     name = proposer_name(settings)
     if name == "trigram":
         from osd.drafters.ngram.service.consent import Consent
-        from osd.drafters.ngram.service.shelf import Shelf
+        from osd.drafters.ngram.service.shelf import TableStore
         from osd.drafters.ngram.service.tables import Tables
 
-        tables = Tables(settings, Shelf(pair, settings.ngram, store), Consent(store.samples.tenants))
+        tables = Tables(settings, TableStore(pair, settings.ngram, store), Consent(store.samples.tenants))
         try:
             yield tables
         finally:

@@ -30,7 +30,7 @@ PIECE = 64
 
 
 @dataclass(slots=True)
-class Left:
+class RefillState:
     """What a table has still to learn from."""
 
     route: str
@@ -45,11 +45,11 @@ class Refill:
 
     def __init__(self, samples: SampleStore, vocabulary: int) -> None:
         self._samples, self._vocabulary = samples, vocabulary
-        self._todo: dict[Table, Left] = {}
+        self._todo: dict[Table, RefillState] = {}
 
     def begin(self, table: Table, route: str) -> None:
         """Have a table learn from a route's requests."""
-        self._todo[table] = Left(route, table.evicted + LOST * len(table.cells.keys))
+        self._todo[table] = RefillState(route, table.evicted + LOST * len(table.cells.keys))
 
     def __contains__(self, table: Table) -> bool:
         """Return whether a table has still to learn."""

@@ -16,7 +16,7 @@ from osd.drafters.ngram.cells import LARGEST_TOKEN
 from osd.drafters.ngram.errors import BadTable
 from osd.drafters.ngram.files import keep_table, load_table, read_facts, require_tokenizer, vocabulary_digest
 from osd.drafters.ngram.service.refill import Refill
-from osd.drafters.ngram.service.trail import Trail
+from osd.drafters.ngram.service.trail import ForgottenLog
 from osd.drafters.ngram.table import Table, TableSettings
 from osd.models.pair import Pair
 from storage.errors import ForgottenSince, OsdError, PairError, UnknownDraft, WeightsDamaged
@@ -30,7 +30,7 @@ GROWN = 1.1
 """Growth in learned tokens, relative to its newest version, at which a table is worth another version."""
 
 
-class Shelf:
+class TableStore:
     """The versions of one engine's tables."""
 
     def __init__(self, pair: Pair, ngram: NgramSettings, store: Store) -> None:
@@ -41,7 +41,7 @@ class Shelf:
         self.name, self.corpus, self.versions = ngram.table, ngram.corpus, store.versions
         self.settings, self.vocabulary = TableSettings(ngram.order, ngram.memory_mb << 20), pair.vocab_size
         self.digest = digest_of(pair.tokenizer, pair.vocab_size)
-        self.trail, self.refill = Trail(store.forgetter), Refill(store.samples, pair.vocab_size)
+        self.trail, self.refill = ForgottenLog(store.forgetter), Refill(store.samples, pair.vocab_size)
         self._kept: dict[str, int] = {}
         """Tokens that the newest version has learned, by draft."""
         if self.corpus is not None:

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from osd.drafters.model_free import TAIL, teach
-from osd.drafters.ngram.maker import DraftMaker, MakerSettings
-from osd.drafters.ngram.service.chores import Chores
+from osd.drafters.ngram.maker import MakerSettings, NgramDrafter
+from osd.drafters.ngram.service.chores import BackgroundWorker
 from osd.drafters.ngram.service.consent import Consent
-from osd.drafters.ngram.service.shelf import Shelf
+from osd.drafters.ngram.service.shelf import TableStore
 from osd.drafters.ngram.table import Table, TableSettings
 from osd.drafters.ngram.tree import NOTHING, NgramProposal
-from osd.drafters.table_override import TableGroup, Trust
+from osd.drafters.table_override import HitRates, TableGroup
 from osd.sequence import SequenceState
 from storage.errors import OsdError
 from storage.settings import Settings
@@ -36,20 +36,20 @@ class Tables:
 
     name = "trigram"
 
-    def __init__(self, settings: Settings, shelf: Shelf, consent: Consent) -> None:
+    def __init__(self, settings: Settings, shelf: TableStore, consent: Consent) -> None:
         self._shelf, self._consent = shelf, consent
         self._most, self._every = settings.ngram.tables, settings.ngram.keep_seconds
         depth = min(64, max(1, settings.gamma.max))
         self._settings = MakerSettings(nodes=settings.drafters.tree_nodes, depth=depth, threads=settings.serve.threads)
-        self._makers: dict[Key, DraftMaker] = {}
+        self._makers: dict[Key, NgramDrafter] = {}
         """Makers of the tables in use, the least recently used first. Changed by the engine's thread."""
         self._rows: dict[Key, int] = {}
-        self._arrived: dict[Key, DraftMaker] = {}
+        self._arrived: dict[Key, NgramDrafter] = {}
         self._wanted: dict[Key, None] = {}
         self._gone: list[tuple[Key, Table]] = []
-        self._seats: dict[str, tuple[Key, DraftMaker, int, bool]] = {}
+        self._seats: dict[str, tuple[Key, NgramDrafter, int, bool]] = {}
         self._due, self._warm, self._closing = time.monotonic() + self._every, False, False
-        self._chores = Chores("osd-tables", self._work, LOOK)
+        self._chores = BackgroundWorker("osd-tables", self._work, LOOK)
 
     # the engine's thread
 
@@ -76,8 +76,8 @@ class Tables:
                 found[i] = tree
         return found
 
-    def place_of(self, row: SequenceState) -> tuple[DraftMaker, int] | None:
-        """Return the row's table and its place there; see :class:`osd.drafters.blended.Remembering`."""
+    def place_of(self, row: SequenceState) -> tuple[NgramDrafter, int] | None:
+        """Return the row's table and its place there; see :class:`osd.drafters.blended.PlacesRows`."""
         seat = self._seat(row)
         return None if seat is None else seat[1:3]
 
@@ -101,7 +101,7 @@ class Tables:
             seat[1].close(seat[2])
             self._rows[seat[0]] -= 1
 
-    def _seat(self, row: SequenceState) -> tuple[Key, DraftMaker, int, bool] | None:
+    def _seat(self, row: SequenceState) -> tuple[Key, NgramDrafter, int, bool] | None:
         if seat := self._seats.get(row.request.id):
             return seat
         if (allowed := self._consent.of(row.request.tenant)) is None:
@@ -115,7 +115,7 @@ class Tables:
         seat = self._seats[row.request.id] = (key, maker, place, allowed.learn)
         return seat
 
-    def _maker(self, key: Key) -> DraftMaker | None:
+    def _maker(self, key: Key) -> NgramDrafter | None:
         """Return the table of a key and mark it as used last; None while it is not there."""
         maker = self._makers.pop(key, None)
         if maker is None and key in self._arrived and self._make_room():
@@ -149,7 +149,7 @@ class Tables:
         for key in list(self._wanted):
             if len(self._arrived) < self._most:
                 table = self._shelf.load(key[0]) if not key[1] else self._shelf.fresh()
-                self._arrived[key] = DraftMaker(table, self._settings)
+                self._arrived[key] = NgramDrafter(table, self._settings)
             self._wanted.pop(key, None)
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self._every
@@ -188,11 +188,11 @@ class Tables:
 
 def warm_up() -> None:
     """Compile what decoding will call, or load what an earlier process compiled."""
-    maker = DraftMaker(Table(TableSettings(memory=1 << 16)), MakerSettings(searches=1, own_slots=64))
+    maker = NgramDrafter(Table(TableSettings(memory=1 << 16)), MakerSettings(searches=1, own_slots=64))
     place = maker.open(np.arange(4))
     maker.learn(place, np.arange(6), 4)
     maker.propose([place], [[1, 2]], [4], [2])
-    trust = Trust()
+    trust = HitRates()
     trust.hear(maker, place, np.arange(6), 4, sampled=False)
     group = TableGroup(maker, trust, [place], [[1, 2]], [False], 1)
     group.look(0)

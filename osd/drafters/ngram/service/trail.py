@@ -10,7 +10,7 @@ LOOK, AGAIN = 2.0, 10.0
 """Seconds from one look to the next, and after one that failed."""
 
 
-class Trail:
+class ForgottenLog:
     """How far a server has read about forgetting. One thread polls, others may read what it found."""
 
     def __init__(self, forgetter: Forgetter) -> None:

@@ -20,7 +20,7 @@ from osd.bench.gamma.rounds_file import read_recording
 from osd.bench.gamma.timed import CountedCosts, Timed
 from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
-from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow
+from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, RowByRow
 from osd.gamma.rules.fixed import FixedRow
 from storage.errors import BadSetting
 from storage.records import Request
@@ -215,7 +215,7 @@ def test_decisions_are_counted_by_answer_and_answers_are_passed_on() -> None:
     timed = Timed(inner)
     rows = [timed.start(), timed.start()]
     assert timed.plan(rows, [9, 9], 2) == [2, 2]
-    assert timed.should_continue(rows, 1, [0.5, 0.5]) == [Go.ON, Go.ON]
+    assert timed.should_continue(rows, 1, [0.5, 0.5]) == [DraftDecision.ON, DraftDecision.ON]
     rows[0].observe(Observation(2, 2, 1))
     assert timed.decisions == 4 and timed.spent_ns > 10_000
     assert (timed.name, timed.signal) == ("slow", "none")

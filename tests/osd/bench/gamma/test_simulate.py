@@ -11,7 +11,7 @@ import pytest
 from osd.bench.gamma.costs import CostTable, Piece, Pieces
 from osd.bench.gamma.rounds import RecordedText
 from osd.bench.gamma.simulate import Simulated, Simulator, simulate
-from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow, Signal
+from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, RowByRow, Signal
 from osd.gamma.rules.analytic import AnalyticController
 from osd.gamma.rules.confidence import ConfidenceController
 from osd.gamma.rules.fixed import FixedController, FixedRow
@@ -35,15 +35,15 @@ class Stopping(RowByRow):
 
     name = "stopping"
 
-    def __init__(self, signal: Signal, answer: Go, most: int = 4) -> None:
+    def __init__(self, signal: Signal, answer: DraftDecision, most: int = 4) -> None:
         self.signal: Signal = signal
         self._answer, self._most = answer, most
 
     def start(self) -> FixedRow:
         return FixedRow(self._most)
 
-    def should_continue(self, rows: Sequence[object], drafted: int, signals: Sequence[float]) -> list[Go]:
-        return [Go.ON if signal >= 0.5 else self._answer for signal in signals]
+    def should_continue(self, rows: Sequence[object], drafted: int, signals: Sequence[float]) -> list[DraftDecision]:
+        return [DraftDecision.ON if signal >= 0.5 else self._answer for signal in signals]
 
 
 class Eavesdropping(RowByRow):
@@ -61,7 +61,7 @@ class Eavesdropping(RowByRow):
     def next_gamma(self, batch: int) -> int:
         return self._gamma
 
-    def keep_drafting(self, signal: float) -> Go:
+    def keep_drafting(self, signal: float) -> DraftDecision:
         raise AssertionError("not asked")
 
     def observe(self, seen: Observation) -> None:
@@ -106,8 +106,10 @@ def test_gammatune_goes_its_own_way_along_the_text() -> None:
     assert seen(done) == [(2, 2, 2), (3, 3, 1), (2, 2, 0), (1, 1, 1), (2, 2, 2)]
 
 
-@pytest.mark.parametrize(("answer", "drafted"), [(Go.LAST, [3, 1, 2, 0]), (Go.DECLINE, [2, 0, 1, 0])])
-def test_a_signal_stops_a_draft_with_or_without_its_token(answer: Go, drafted: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("answer", "drafted"), [(DraftDecision.LAST, [3, 1, 2, 0]), (DraftDecision.DECLINE, [2, 0, 1, 0])]
+)
+def test_a_signal_stops_a_draft_with_or_without_its_token(answer: DraftDecision, drafted: list[int]) -> None:
     """The signal is high along the match and low after it, so a draft ends at its first rejection or before it."""
     trace = greedy_trace([2, 1, 0, 0, 1, 0, 0])
     done = simulate([trace], lambda costs: Stopping("confidence", answer), TABLE)
@@ -118,7 +120,7 @@ def test_a_signal_stops_a_draft_with_or_without_its_token(answer: Go, drafted: l
 
 def test_peak_is_another_number_than_confidence() -> None:
     trace = replace(greedy_trace([1, 0, 0]), peak=np.full((3, 4), 0.9, np.float32))
-    assert [r[1] for r in seen(simulate([trace], lambda costs: Stopping("peak", Go.LAST), TABLE))] == [2, 0]
+    assert [r[1] for r in seen(simulate([trace], lambda costs: Stopping("peak", DraftDecision.LAST), TABLE))] == [2, 0]
 
 
 def test_a_heads_estimate_comes_with_the_pass_after_its_token() -> None:
@@ -126,8 +128,8 @@ def test_a_heads_estimate_comes_with_the_pass_after_its_token() -> None:
     head = np.full((6, 4), 0.9, np.float32)
     head[:, 2] = 0.1  # the third pass doubts the second token
     with pytest.raises(BadInput, match="acceptance head"):
-        simulate([trace], lambda costs: Stopping("acceptance", Go.DECLINE), TABLE)
-    done = simulate([replace(trace, head=head)], lambda costs: Stopping("acceptance", Go.DECLINE), TABLE)
+        simulate([trace], lambda costs: Stopping("acceptance", DraftDecision.DECLINE), TABLE)
+    done = simulate([replace(trace, head=head)], lambda costs: Stopping("acceptance", DraftDecision.DECLINE), TABLE)
     assert [r[1] for r in seen(done)] == [2, 2]
 
 

@@ -17,7 +17,7 @@ import pytest
 from osd.bench.gamma.costs import CostTable, Piece, Pieces
 from osd.bench.gamma.rounds import RecordedText
 from osd.bench.gamma.simulate import Simulated, simulate
-from osd.gamma.base import CostModel, GammaController, Go, Observation, RowByRow, Signal
+from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, RowByRow, Signal
 from osd.gamma.rules.fixed import FixedController
 from tests.support.traces import sampled_trace
 
@@ -72,9 +72,9 @@ class Threshold(RowByRow):
         self._chance = 1.0
         return DEPTH
 
-    def keep_drafting(self, signal: float) -> Go:
+    def keep_drafting(self, signal: float) -> DraftDecision:
         self._chance *= signal
-        return Go.LAST if 1 - self._chance > self._h else Go.ON
+        return DraftDecision.LAST if 1 - self._chance > self._h else DraftDecision.ON
 
     def observe(self, seen: Observation) -> None:
         pass

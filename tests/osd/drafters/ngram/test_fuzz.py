@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from osd.draft import Tree, graft
 from osd.drafters.ngram.cells import CONTEXTS, NOWHERE, TOP, USED, Cells, entries_of
 from osd.drafters.ngram.lookup import PromptLookup
-from osd.drafters.ngram.maker import DraftMaker, MakerSettings
+from osd.drafters.ngram.maker import MakerSettings, NgramDrafter
 from osd.drafters.ngram.match_settings import MatchSettings
 from osd.drafters.ngram.suffix import SuffixIndex
 from osd.drafters.ngram.table import SMALLEST, Table, TableSettings, table_from
@@ -75,7 +75,7 @@ def cases(draw: Any) -> tuple[TableSettings, MakerSettings, int, int]:
 def test_nothing_breaks_a_table(case: tuple[TableSettings, MakerSettings, int, int]) -> None:
     said, how, vocabulary, seed = case
     rng, table = np.random.default_rng(seed), Table(said)
-    maker = DraftMaker(table, how)
+    maker = NgramDrafter(table, how)
 
     def stream(length: int) -> Any:
         wide = rng.zipf(1.3, length) - 1 if seed % 2 else rng.integers(0, vocabulary, length)

@@ -9,7 +9,7 @@ import pytest
 
 from osd.drafters.ngram.crew import share_out
 from osd.drafters.ngram.errors import BadTable
-from osd.drafters.ngram.maker import DraftMaker, MakerSettings
+from osd.drafters.ngram.maker import MakerSettings, NgramDrafter
 from osd.drafters.ngram.table import Table, TableSettings
 from osd.drafters.ngram.tree import NgramProposal, accepted
 from tests.osd.drafters.ngram.test_table import text_of
@@ -45,7 +45,7 @@ def test_the_compiled_search_is_the_plain_one(order: int, name: str) -> None:
     table, plain = Table(TableSettings(order)), PlainTable(order)
     table.learn(text_of(0, 3000))
     plain.learn(text_of(0, 3000).tolist())
-    maker = DraftMaker(table, settings)
+    maker = NgramDrafter(table, settings)
     texts = [text_of(seed, length) for seed, length in ((1, 300), (2, 7), (3, 1), (4, 0))]
     places = [maker.open(text) for text in texts]
     for text, found in zip(texts, maker.propose(places, texts), strict=True):
@@ -57,7 +57,7 @@ def test_the_compiled_search_is_the_plain_one(order: int, name: str) -> None:
 def test_a_row_gets_the_same_tree_alone_and_in_a_batch_that_outgrows_its_room() -> None:
     table = Table(TableSettings(3))
     table.learn(text_of(0, 3000))
-    maker, alone = DraftMaker(table, SMALL), DraftMaker(table, SMALL)
+    maker, alone = NgramDrafter(table, SMALL), NgramDrafter(table, SMALL)
     texts = [text_of(seed, 50) for seed in range(20)]
     places = [maker.open(text) for text in texts]
     together = maker.propose(places, texts, [i % 13 for i in range(20)])
@@ -71,7 +71,7 @@ def test_a_row_gets_the_same_tree_alone_and_in_a_batch_that_outgrows_its_room() 
 def test_how_many_threads_share_a_batch_changes_no_tree() -> None:
     table = Table()
     table.learn(text_of(0, 3000))
-    makers = [DraftMaker(table, replace(SMALL, threads=count)) for count in (1, 2, 5)]
+    makers = [NgramDrafter(table, replace(SMALL, threads=count)) for count in (1, 2, 5)]
     for rows in (1, 2, 3, 7, 7):  # the first two batches of several rows are done together, then alone
         texts = [text_of(seed, 50) for seed in range(rows)]
         found = [each.propose([each.open(text) for text in texts], texts) for each in makers]
@@ -96,7 +96,7 @@ def test_what_a_part_of_a_batch_raises_is_raised_when_all_are_done() -> None:
 def test_greedy_follows_the_likeliest_token() -> None:
     table = Table()
     table.learn(np.array([1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 2, 3, 9]))
-    maker = DraftMaker(table, replace(SMALL, method="greedy", kappa=0.0))
+    maker = NgramDrafter(table, replace(SMALL, method="greedy", kappa=0.0))
     found = maker.propose([maker.open(np.array([1, 2]))], [[1, 2]])[0]
     assert found.tokens.tolist()[:3] == [3, 4, 5] and found.parents.tolist() == [-1, 0, 1, 2, 3]
     assert found.depths.tolist() == [1, 2, 3, 4, 5]
@@ -105,7 +105,7 @@ def test_greedy_follows_the_likeliest_token() -> None:
 def test_what_the_request_said_weighs_more_and_ends_with_it() -> None:
     table = Table()
     table.learn(np.array([1, 2, 3] * 10))
-    maker = DraftMaker(table, replace(SMALL, kappa=0.0))
+    maker = NgramDrafter(table, replace(SMALL, kappa=0.0))
     place = maker.open(np.array([1, 2, 8]))
     assert maker.propose([place], [[1, 2]])[0].tokens[0] == 8
     maker.close(place)
@@ -114,25 +114,25 @@ def test_what_the_request_said_weighs_more_and_ends_with_it() -> None:
 
 def test_verified_tokens_are_learned_by_the_row_and_by_all() -> None:
     table, exact = Table(), replace(SMALL, kappa=0.0)
-    maker = DraftMaker(table, exact)
+    maker = NgramDrafter(table, exact)
     place, text = maker.open(np.array([4, 5])), np.array([4, 5, 6, 7])
     assert len(maker.propose([place], [[4, 5]])[0]) > 0  # from what it said of 5 alone
     maker.learn(place, text, 2)
-    other = DraftMaker(table, exact)
+    other = NgramDrafter(table, exact)
     proposal = other.propose([other.open(np.array([4, 5]))], [[4, 5]])[0]
     assert accepted(proposal, np.array([6, 7, 1])) == 2
     assert table.learned == 2
 
 
 def test_an_empty_table_proposes_nothing() -> None:
-    maker = DraftMaker(Table(), SMALL)
+    maker = NgramDrafter(Table(), SMALL)
     assert len(maker.propose([maker.open(np.zeros(0, np.int64))], [[]])[0]) == 0
 
 
 def test_a_budget_of_time_is_so_many_searches_as_fit() -> None:
     table = Table()
     table.learn(text_of(0, 3000))
-    maker = DraftMaker(table, replace(SMALL, budget_us=200.0))
+    maker = NgramDrafter(table, replace(SMALL, budget_us=200.0))
     place = maker.open(np.array([1, 2]))
     for _ in range(5):
         assert len(maker.propose([place], [[1, 2]])[0]) > 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from osd.gamma.base import CostModel, Go, Observation
+from osd.gamma.base import CostModel, DraftDecision, Observation
 from osd.gamma.goodput.book import leaning
 from osd.gamma.goodput.compiled import new_contexts
 from osd.gamma.goodput.contexts import (
@@ -140,9 +140,9 @@ def played(controller: GoodputController, costs: CostModel, text: Sequence[int],
         [go] = (
             controller.should_continue([row], 1, [peak_of(0.5, around(text, at, token), token)])
             if gamma
-            else [Go.DECLINE]
+            else [DraftDecision.DECLINE]
         )
-        drafted = int(go != Go.DECLINE)
+        drafted = int(go != DraftDecision.DECLINE)
         accepted = drafted * now
         costs.observe_draft(1, gamma, 0.5 * gamma)
         costs.observe_verify(1, 1 + drafted, 4.0 + 0.2 * drafted)
@@ -217,7 +217,7 @@ def test_a_draft_after_skipped_rounds_is_cut_short_as_any_other() -> None:
         [gamma] = controller.plan([row], [9], 1)
         gammas.append(gamma)
         if gamma:
-            assert controller.should_continue([row], 1, [peak_of(0.01, (GOOD, BAD, BAD, WRONG))]) != [Go.ON]
+            assert controller.should_continue([row], 1, [peak_of(0.01, (GOOD, BAD, BAD, WRONG))]) != [DraftDecision.ON]
         costs.observe_draft(1, gamma, 0.5 * gamma)
         costs.observe_verify(1, 1, 4.0)
         row.observe(Observation(gamma, 0, 0, [last]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from osd.gamma.base import CostModel, Go, Observation
+from osd.gamma.base import CostModel, DraftDecision, Observation
 from osd.gamma.goodput import goodput
 from osd.gamma.goodput.asking import ROUNDS
 from osd.gamma.goodput.beginning import FIRST_JUDGED, TRIED_ENOUGH
@@ -128,10 +128,10 @@ def test_the_first_round_worked_by_hand() -> None:
     row = controller.start()
     assert controller.plan([row], [9], 1) == [9]  # 0.61 > 0.25
     # S = 0.85: f is at least 0.85 · (0.425 + 0.305) = 0.62
-    assert controller.should_continue([row], 1, [peak_of(0.85)]) == [Go.ON]
+    assert controller.should_continue([row], 1, [peak_of(0.85)]) == [DraftDecision.ON]
     # S = 0.3825: the next token is worth S · (0.225 + 0.305) = 0.20. U after it is at most what the surest bin leaves,
     # S · 0.9975 · (0.499 + 0.305) − 0.25 = 0.06, in the 2 of 13 bins that leave as much, so 0.22 < 0.25
-    assert controller.should_continue([row], 2, [peak_of(0.45)]) == [Go.LAST]
+    assert controller.should_continue([row], 2, [peak_of(0.45)]) == [DraftDecision.LAST]
     row.observe(Observation(9, 2, 2))
     # It is asked again whether to draft when four rounds are over. 3 tokens in 2 · 1 + 4 ms and three times 2 in 1 + 4,
     # 5.25 plain rounds, are added to 0.97⁴ of the 4 tokens in 4 plain rounds to begin with, with weights 0.97⁰ … 0.97³
@@ -150,9 +150,9 @@ def test_a_token_that_is_not_worth_verifying_is_declined() -> None:
     controller = experienced(known_costs(0.1, lambda batch, tokens: 3.5 + 0.5 * tokens))
     row = controller.start()
     controller.plan([row], [9], 1)
-    assert controller.should_continue([row], 1, [peak_of(0.35)]) == [Go.ON]
+    assert controller.should_continue([row], 1, [peak_of(0.35)]) == [DraftDecision.ON]
     # S = 0.35 · 0.25, and what follows is worth less
-    assert controller.should_continue([row], 2, [peak_of(0.25)]) == [Go.DECLINE]
+    assert controller.should_continue([row], 2, [peak_of(0.25)]) == [DraftDecision.DECLINE]
 
 
 def test_it_comes_close_to_knowing_the_world_and_beats_every_fixed_gamma() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osd.gamma.base import Go, Observation
+from osd.gamma.base import DraftDecision, Observation
 from osd.gamma.goodput import book, contexts, held, weighing
 from osd.gamma.goodput.compiled import COMPILER, Compiler
 from osd.gamma.goodput.contexts import Peak, peak_of
@@ -96,12 +96,12 @@ class Pair:
         worth += max(0.0, hopes - bar)
         none = not alone and worth < jump
         if abs(hopes - bar) > 1e-9 and abs(worth - jump) > 1e-9:
-            goes = Go.ON if hopes > bar else Go.LAST
-            assert answers == [Go.DECLINE if none or not keeps else goes for keeps in kept]
+            goes = DraftDecision.ON if hopes > bar else DraftDecision.LAST
+            assert answers == [DraftDecision.DECLINE if none or not keeps else goes for keeps in kept]
         for i, go, peak in zip(going, answers, peaks, strict=True):
-            drafted[i] += go != Go.DECLINE
-            assert self.rows[i][0].declined == (peak[-1] if go == Go.DECLINE else -1)
-        return [i for i, go in zip(going, answers, strict=True) if go == Go.ON]
+            drafted[i] += go != DraftDecision.DECLINE
+            assert self.rows[i][0].declined == (peak[-1] if go == DraftDecision.DECLINE else -1)
+        return [i for i, go in zip(going, answers, strict=True) if go == DraftDecision.ON]
 
     def judge(self, drafted: list[int]) -> None:
         """Some prefix of each draft is accepted."""

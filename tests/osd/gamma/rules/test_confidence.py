@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_curve
 
-from osd.gamma.base import Go, Observation
+from osd.gamma.base import DraftDecision, Observation
 from osd.gamma.rules.confidence import STEPS, ConfidenceController, ConfidenceRow, Threshold
 
 
@@ -17,7 +17,7 @@ def draft(row: ConfidenceRow, scores: list[float], accepted: int) -> int:
     drafted = 0
     for score in scores[: row.next_gamma(1)]:
         drafted += 1
-        if row.keep_drafting(score) is Go.LAST:
+        if row.keep_drafting(score) is DraftDecision.LAST:
             break
     row.observe(Observation(row._gamma, drafted, min(accepted, drafted)))
     return drafted

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import osd.gamma
-from osd.gamma.base import CostModel, Go, Observation
+from osd.gamma.base import CostModel, DraftDecision, Observation
 from osd.gamma.factory import CONTROLLERS, make_controller
 from storage.errors import BadSetting
 from tests.support.settings import settings_of
@@ -78,18 +78,18 @@ def test_the_settings_reach_their_controllers() -> None:
     assert after(9, gamma__gammatune__eta=1.0, gamma__gammatune__delta=3, gamma__max=8) == 8
     for name in ("gammatune_plus", "confidence"):
         sure = make_controller(settings_of(gamma={"rule": name, name: {"threshold": 0.7}}).gamma, CostModel()).start()
-        assert (sure.keep_drafting(0.7), sure.keep_drafting(0.69)) == (Go.ON, Go.LAST)
+        assert (sure.keep_drafting(0.7), sure.keep_drafting(0.69)) == (DraftDecision.ON, DraftDecision.LAST)
 
 
 def test_the_settings_of_the_confidence_threshold_reach_it() -> None:
-    def threshold(**changes: object) -> list[Go]:
+    def threshold(**changes: object) -> list[DraftDecision]:
         row = make_controller(settings_of(gamma__rule="confidence", **changes).gamma, CostModel()).start()
         answers = [row.keep_drafting(p) for p in (0.9, 0.9, 0.9, 0.9, 0.9, 0.6)]
         row.observe(Observation(6, 6, 5))  # 0.6 was too little
         return [answers[-1], row.keep_drafting(0.6)]
 
-    assert threshold() == [Go.ON, Go.ON]
-    assert threshold(gamma__confidence__adapts=True) == [Go.ON, Go.LAST]
+    assert threshold() == [DraftDecision.ON, DraftDecision.ON]
+    assert threshold(gamma__confidence__adapts=True) == [DraftDecision.ON, DraftDecision.LAST]
 
 
 def test_the_settings_of_q_learning_reach_it() -> None:

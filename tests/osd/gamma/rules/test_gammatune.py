@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from osd.gamma.base import Go, Observation
+from osd.gamma.base import DraftDecision, Observation
 from osd.gamma.rules.gammatune import GammaTuneController
 
 
@@ -61,7 +61,11 @@ def test_plus_stops_below_tau_and_a_window_cut_short_counts_as_the_window() -> N
     controller = GammaTuneController(4, 8, eta=0.5, delta=2, tau=0.4)
     row = controller.start()
     assert controller.signal == "peak"
-    assert [row.keep_drafting(confidence) for confidence in (0.9, 0.4, 0.39)] == [Go.ON, Go.ON, Go.LAST]
+    assert [row.keep_drafting(confidence) for confidence in (0.9, 0.4, 0.39)] == [
+        DraftDecision.ON,
+        DraftDecision.ON,
+        DraftDecision.LAST,
+    ]
     row.observe(Observation(gamma=4, drafted=3, accepted=3))  # A = 3 drafted, so 5: 4/2 + 5/2 = 4.5
     assert row.next_gamma(1) == 5
     row.observe(Observation(gamma=5, drafted=1, accepted=0))  # 4.5/2 = 2.25

@@ -7,7 +7,7 @@ from math import nan
 
 import pytest
 
-from osd.gamma.base import Go
+from osd.gamma.base import DraftDecision
 from osd.gamma.rules.specdecpp import SpecDecController, SpecDecRow
 from storage.errors import BadSetting
 from storage.settings import load_settings
@@ -18,8 +18,8 @@ def drafted_of(controller: SpecDecController, row: SpecDecRow, signals: list[flo
     gamma = controller.plan([row], [99], 1)[0]
     for drafted in range(1, gamma + 1):
         (go,) = controller.should_continue([row], drafted, [signals[drafted - 1]])
-        if go is not Go.ON:
-            return drafted - (go is Go.DECLINE)
+        if go is not DraftDecision.ON:
+            return drafted - (go is DraftDecision.DECLINE)
     return gamma
 
 
@@ -62,9 +62,13 @@ def test_rows_have_products_of_their_own() -> None:
     controller, _ = seeing(0.7)
     rows = [controller.start() for _ in range(3)]
     controller.plan(rows, [20] * 3, 3)
-    assert controller.should_continue(rows, 1, [0.1] * 3) == [Go.ON] * 3
-    assert controller.should_continue(rows, 2, [0.5, 0.2, 0.9]) == [Go.ON, Go.LAST, Go.ON]
-    assert controller.should_continue([rows[0], rows[2]], 3, [0.5, 0.9]) == [Go.LAST, Go.ON]
+    assert controller.should_continue(rows, 1, [0.1] * 3) == [DraftDecision.ON] * 3
+    assert controller.should_continue(rows, 2, [0.5, 0.2, 0.9]) == [
+        DraftDecision.ON,
+        DraftDecision.LAST,
+        DraftDecision.ON,
+    ]
+    assert controller.should_continue([rows[0], rows[2]], 3, [0.5, 0.9]) == [DraftDecision.LAST, DraftDecision.ON]
 
 
 @pytest.mark.parametrize(("initial", "tokens"), [(0, 1), (1, 1), (4, 4)])
