@@ -98,6 +98,13 @@ def only(draft: str) -> str:
     return f"{draft}-only"
 
 
+def require_several(drafts: Sequence[str]) -> None:
+    """Raise BadSetting unless there are two drafts or more to choose among, under different names."""
+    if len({Path(path).name for path in drafts}) < max(2, len(drafts)):
+        reason = "give --draft twice or more, with folders of different names"
+        raise BadSetting(source="option", key="draft", reason=reason)
+
+
 def bench_drafts(
     settings: Settings, *, target: str, drafts: Sequence[str], sets: Mapping[str, Sequence[str]], watch: Watch,
     warm_up: int = 25, max_new_tokens: int = 64,
@@ -106,9 +113,7 @@ def bench_drafts(
 
     Raises PairError, StoreError, BadSetting.
     """
-    if len({Path(path).name for path in drafts}) < max(2, len(drafts)):
-        reason = "give --draft twice or more, with folders of different names"
-        raise BadSetting(source="option", key="draft", reason=reason)
+    require_several(drafts)
     pair = load_pair(target, drafts[0], device=settings.serve.device, dtype=settings.serve.dtype)
     facts = {"target": target, "drafts": list(drafts), "warm_up": warm_up, "max_new_tokens": max_new_tokens}
     with TemporaryDirectory(prefix="osd-bench-") as folder:

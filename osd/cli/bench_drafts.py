@@ -36,11 +36,12 @@ def drafts(
 
     Example: `osd bench drafts --target ./target --draft ./small,./large --prompts sql.jsonl --json`
     """
-    from osd.bench.drafts import bench_drafts
+    from osd.bench.drafts import bench_drafts, require_several
     from osd.demo.runner.source import fitting
 
     settings, folders = surroundings(ctx).settings, listed(draft)
-    pair = choose_pair(settings.serve, target, folders[0] if folders else None)
+    require_several(folders)
+    pair = choose_pair(settings.serve, target, folders[0])
     fits = fitting(pair.target, settings.serve.max_length, max_tokens)
     sets = fitting_texts(prompts, warm_up + requests, fits, seed=seed)
     with watching() as watch:

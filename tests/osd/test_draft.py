@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from osd.draft import Tree, chain, graft, moves
+from osd.models.forward import ForwardPass
 from osd.models.kv_cache import RaggedCache
 from osd.models.pair import Model
 from osd.models.ragged_attention import Share, group
@@ -126,24 +127,35 @@ def test_every_architecture_computes_trees(kind: str) -> None:
     check_model(model_of(random_module(kind)))
 
 
-def blind(model: Model) -> Model:
-    """The same model, whose pass sees everything up to its own slot, as it may in a chain."""
+class Blind:
+    """A pass that sees everything up to its own slot, as it may in a chain."""
 
-    def build(module: object) -> object:
+    packs, compiled = False, None
+
+    def __init__(self, inner: ForwardPass) -> None:
+        self._inner = inner
+
+    def __call__(self, tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
+        slots = cache.feed.slots.view(len(tokens), -1) % cache.length
+        mask = torch.where(torch.arange(cache.feed.span) <= slots.unsqueeze(-1), 0.0, torch.finfo().min)
+        (rows, width), span = tokens.shape, cache.feed.span
+        groups = group([Share(0, rows, rows * width, width, 0, span)], [width] * rows, mask.unsqueeze(1))
+        cache.feed = replace(cache.feed, mask=mask.unsqueeze(1), groups=groups)
+        return self._inner(tokens, cache, last)
+
+    def fill(self, tokens: torch.Tensor, cache: RaggedCache) -> None:
+        self(tokens, cache, torch.zeros(len(tokens), dtype=torch.long))
+
+
+def blind(model: Model) -> Model:
+    """The same model with a blind pass."""
+
+    def build(module: object) -> ForwardPass:
         forward = model.build(model.module)
         assert forward is not None
+        return Blind(forward)
 
-        def run(tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
-            slots = cache.feed.slots.view(len(tokens), -1) % cache.length
-            mask = torch.where(torch.arange(cache.feed.span) <= slots.unsqueeze(-1), 0.0, torch.finfo().min)
-            (rows, width), span = tokens.shape, cache.feed.span
-            groups = group([Share(0, rows, rows * width, width, 0, span)], [width] * rows, mask.unsqueeze(1))
-            cache.feed = replace(cache.feed, mask=mask.unsqueeze(1), groups=groups)
-            return forward(tokens, cache, last)
-
-        return run
-
-    return replace(model, build=build)  # type: ignore[arg-type]
+    return replace(model, build=build)
 
 
 def test_a_model_that_ignores_who_sees_whom_is_refused() -> None:

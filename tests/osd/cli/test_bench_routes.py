@@ -52,7 +52,7 @@ def test_drafts_are_compared_with_the_choice_among_them(osd, files, tmp_path):
     small = ["--requests", 3, "--warm-up", 3, "--max-tokens", 6]
     done = osd("bench", "drafts", *drafts, "--prompts", files[0], *small, "--json")
     assert done.exit_code == 0, done.stderr
-    line = json.loads(done.stdout.splitlines()[-1])
+    line = json.loads(done.stdout.splitlines()[-1])["figures"]
     assert line["all"]["tokens_per_s"].keys() == {"auto", "default", "other"}
     assert line["all"]["alpha"]["default"] == line["all"]["alpha"]["other"]
     assert line["sets"]["sql"]["prompts"] == 3

@@ -110,7 +110,7 @@ def tiny() -> Pair:
 def trusting(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where samples are drawn, the table is trusted from the start."""
     if "tiny" in request.fixturenames:
-        monkeypatch.setattr("osd.drafters.blended.Trust", lambda: HitRates(guesses=np.full((2, GUESSES, 2), 1e6)))
+        monkeypatch.setattr("osd.drafters.blended.HitRates", lambda: HitRates(guesses=np.full((2, GUESSES, 2), 1e6)))
 
 
 def sampled(pair: Pair, sampling: Sampling) -> tuple[Counter[tuple[int, ...]], BlendedDrafter]:
