@@ -191,7 +191,7 @@ def broker(here: CommandContext) -> Iterator[CheckResult]:
 
 
 def choices(here: CommandContext) -> Iterator[CheckResult]:
-    """Whether the gamma rule and the drafter that the settings name are there, and their own tables are right."""
+    """Check that the gamma rule and the drafter that the settings name are there, and their own tables are right."""
     from osd.drafters.factory import require_drafter_kind
     from osd.gamma import require_rules
 

@@ -29,8 +29,8 @@ class CommandContext:
         return load_settings(self.config)
 
     def drafting(self, kind: str | None) -> Settings:
-        """The settings, from now on with the drafter that an option of the command line names; None names none. Raises
-        BadSetting."""
+        """Return the settings, from now on with the drafter ``kind`` that an option of the command line names; None
+        names none. Raises BadSetting."""
         if kind is not None:
             self.settings = load_settings(self.config, drafters={"kind": kind})
         return self.settings

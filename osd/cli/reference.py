@@ -90,7 +90,7 @@ def settings_table() -> str:
 
 
 def settings_below(section: type[Section], name: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every setting of a section and of its tables, by its whole name."""
+    """Yield every setting of a section and of its tables, by its whole name."""
     for key, field in section.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             yield from settings_below(field.annotation, f"{name}{key}.")

@@ -96,7 +96,7 @@ KINDS = Registry("drafters", "drafters.kind", "osd.drafters", DrafterKind, DRAFT
 def make_drafting(
     model: Model, settings: Settings, pool: DraftPool, target: Decoder, proposer: Proposer | None = None
 ) -> Drafting:
-    """Returns the drafter of ``drafters.kind``. ``model`` is the target, ``target`` its decoder; ``proposer`` takes the
+    """Return the drafter of ``drafters.kind``. ``model`` is the target, ``target`` its decoder; ``proposer`` takes the
     place of the one that the settings name. Raises BadSetting and CannotServeTrees."""
     require_drafter_kind(settings)
     if settings.drafters.kind not in CHAINS:
@@ -107,7 +107,7 @@ def make_drafting(
 
 
 def require_drafter_kind(settings: Settings) -> None:
-    """Raises BadSetting where a drafter's name or table is wrong, or a table belongs to no drafter."""
+    """Raise BadSetting where a drafter's name or table is wrong, or a table belongs to no drafter."""
     drafters = settings.drafters
     KINDS.require_known(drafters)
     KINDS.table(drafters.kind, drafters)
@@ -120,13 +120,13 @@ def require_drafter_kind(settings: Settings) -> None:
 
 
 def proposer_name(settings: Settings) -> str | None:
-    """Returns who proposes tokens; None where drafts are the draft's alone."""
+    """Return who proposes tokens; None where drafts are the draft's alone."""
     kind = settings.drafters.kind
     return {"causal": None, "blended": "trigram", "mixed": settings.drafters.branches}.get(kind, kind)
 
 
 def make_proposer(name: str, settings: Settings) -> Proposer:
-    """Returns a proposer that begins with nothing; Numba is loaded for those that ask for one. The settings are those
+    """Return a proposer that begins with nothing; Numba is loaded for those that ask for one. The settings are those
     that :func:`require_drafter_kind` lets pass."""
     propose = KINDS.entry(name).propose
     assert propose is not None, name

@@ -85,7 +85,7 @@ class DraftPool:
         self._share_out()
 
     def leave(self, row: SequenceState) -> None:
-        """The row has ended."""
+        """Let go of a row that has ended."""
         loaded = seat_of(row)
         loaded.rows -= 1
         self.idled += not loaded.rows
@@ -105,7 +105,7 @@ class DraftPool:
             body.drafter.commit(row, length_before, accepted, body.newest)
 
     def costs_beside(self, row: SequenceState) -> CostModel | None:
-        """The cost model of the row's draft; None where it is the engine's first."""
+        """Return the cost model of the row's draft; None where it is the engine's first."""
         body = seat_of(row).body
         return None if body.name is None else body.costs(self.costs)
 

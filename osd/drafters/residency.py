@@ -142,7 +142,7 @@ class DraftResidency:
         return next(found, None)
 
     def _is_alone(self, loaded: LoadedDraft) -> bool:
-        """Whether no other draft uses its body."""
+        """Return whether no other draft uses its body."""
         loaded_drafts = [*self.pool.loaded_drafts.values(), *(seat_of(row) for row in loaded.body.rows)]
         return all(other is loaded for other in loaded_drafts if other.body is loaded.body)
 
@@ -157,7 +157,7 @@ class DraftResidency:
         return True
 
     def _kept(self) -> list[LoadedDraft]:
-        """The seats that new rows may get, and those that rows still use."""
+        """Return the loaded drafts that new rows may get, and those that rows still use."""
         return [*self.pool.loaded_drafts.values(), *(seat_of(row) for body in self.pool.busy for row in body.rows)]
 
     def _bytes(self, loaded_drafts: Iterable[LoadedDraft]) -> int:

@@ -106,7 +106,7 @@ class DraftManager:
 
 
 def _first_seat(pair: Pair, settings: Settings, swap: Swap | None) -> LoadedDraft:
-    """The pair's own draft, with a cache for a whole batch; nobody where the pair has none."""
+    """Return the pair's own draft, with a cache for a whole batch; nobody where the pair has none."""
     if not has_draft(pair):
         return LoadedDraft(DEFAULT_DRAFT, UNVERSIONED, NullDraftModel(pair.device))
     body = DraftModel(

@@ -73,7 +73,7 @@ def _load(engine: Engine) -> tuple[bool, int, int]:
 
 
 def _costs(known: Sequence[Engine], draft: str) -> Costs | None:
-    """What the engine has measured of a draft; None before there is an engine."""
+    """Return the costs that the engine has measured of a draft; None before there is an engine."""
     return known[0].pass_costs.of(draft, known[0].settings.gamma.max) if known else None
 
 

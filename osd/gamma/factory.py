@@ -95,7 +95,7 @@ RULES = Registry("gamma", "gamma.rule", "osd.gamma", GammaRule, CONTROLLERS)
 
 
 def make_controller(gamma: GammaSettings, costs: CostModel, name: str | None = None) -> GammaController:
-    """Returns a new controller of the rule ``name``; by default of ``gamma.rule``. Raises BadSetting for an unknown
+    """Return a new controller of the rule ``name``; by default of ``gamma.rule``. Raises BadSetting for an unknown
     name, for the rule's own table, or when ``gamma.initial`` is more than ``gamma.max``."""
     name = name or gamma.rule
     rule = RULES.entry(name)
@@ -106,7 +106,7 @@ def make_controller(gamma: GammaSettings, costs: CostModel, name: str | None = N
 
 
 def require_rules(gamma: GammaSettings) -> None:
-    """Raises BadSetting where a rule's name or table is wrong, or a table belongs to no rule."""
+    """Raise BadSetting where a rule's name or table is wrong, or a table belongs to no rule."""
     RULES.require_known(gamma)
     routes = {f"gamma.routes.{route}": name for route, name in gamma.routes.items()}
     for key, name in {RULES.key: gamma.rule, **routes}.items():
@@ -115,7 +115,7 @@ def require_rules(gamma: GammaSettings) -> None:
 
 
 def make_planner(gamma: GammaSettings, costs: CostModel) -> GammaPlanner:
-    """Returns the engine's controllers: that of ``gamma.rule``, and one for each name in ``gamma.routes``. Raises
+    """Return the engine's controllers: that of ``gamma.rule``, and one for each name in ``gamma.routes``. Raises
     BadSetting as :func:`make_controller` and :func:`require_rules`."""
     require_rules(gamma)
     shared = {name: make_controller(gamma, costs, name) for name in gamma.rules}
@@ -124,5 +124,5 @@ def make_planner(gamma: GammaSettings, costs: CostModel) -> GammaPlanner:
 
 
 def needs_head(gamma: GammaSettings) -> bool:
-    """Returns whether a rule of these settings asks an acceptance head. Raises BadSetting for an unknown rule."""
+    """Return whether a rule of these settings asks an acceptance head. Raises BadSetting for an unknown rule."""
     return any(RULES.entry(name).needs_head for name in gamma.rules)

@@ -45,7 +45,7 @@ class Trial:
         return self.settings.canary
 
     def version(self, draft: str) -> DraftVersion | None:
-        """What this worker should serve; None for a draft without weights. Raises StoreError."""
+        """Return the version that this worker should serve; None for a draft without weights. Raises StoreError."""
         try:
             stage = self._stages[draft] = self.store.canaries.stage(draft, self.worker)
         except UnknownDraft:
@@ -55,13 +55,13 @@ class Trial:
         return stage.version
 
     def tries(self, version: DraftVersion) -> bool:
-        """Whether this worker tries the version."""
+        """Return whether this worker tries the version."""
         stage = self._stages.get(version.draft)
         canary = stage.canary if stage else None
         return canary is not None and (canary.version, canary.worker) == (version.id, self.worker)
 
     def failed(self, version: DraftVersion, reason: str) -> None:
-        """What this worker was to try does not load or run. Raises StoreError."""
+        """Take back a version that does not load or run, if this worker was to try it. Raises StoreError."""
         canary = self._stages[version.draft].canary if self.tries(version) else None
         if canary:
             self._take_back(canary, f"{self.worker} could not serve it: {reason}")

@@ -45,7 +45,8 @@ class CanaryFinding:
 
 
 def compare(tried: Sequence[ServedPart], others: Sequence[ServedPart], confidence: float) -> CanaryFinding | None:
-    """None where there is too little of either to say anything."""
+    """Return what the comparison of the tried version with the others' finds; None where there is too little of either
+    to say anything."""
     name = "tokens a round" if _has_stopped(tried, others) else "acceptance"
     left, right = _by_route(tried, MEASURES[name]), _by_route(others, MEASURES[name])
     pairs = [(rate(left[route]), rate(right[route]), _weight(left[route])) for route in left.keys() & right.keys()]
@@ -60,8 +61,8 @@ def compare(tried: Sequence[ServedPart], others: Sequence[ServedPart], confidenc
 
 
 def _has_stopped(tried: Sequence[ServedPart], others: Sequence[ServedPart]) -> bool:
-    """Whether the tried version is hardly drafted with where the others' is: a controller has given up on it, and what
-    is judged of it says little. Then tokens a round tell."""
+    """Return whether the tried version is hardly drafted with where the others' is: a controller has given up on it,
+    and what is judged of it says little. Then tokens a round tell."""
     shares = [sum(one.judged > 0 for one in side) / max(1, len(side)) for side in (tried, others)]
     return shares[0] < shares[1] / 2
 

@@ -227,8 +227,8 @@ def judge(
 
 @njit(fastmath=LANES)
 def accept(embedding: Floats, matrices: Floats, biases: Floats, out: Floats) -> np.float32:
-    """The sigmoid of what a SiLU ResNet of layers ``matrices`` (L, D, D), ``biases`` (L, D) and an output ``out``, D
-    weights and a bias, makes of ``embedding`` (D,)."""
+    """Return the sigmoid of a SiLU ResNet's output for ``embedding`` (D,): layers ``matrices`` (L, D, D) and ``biases``
+    (L, D), then ``out``, D weights and a bias."""
     hidden, part = embedding.copy(), np.empty_like(embedding)
     for k in range(len(matrices)):
         for o in range(len(part)):

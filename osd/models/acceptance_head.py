@@ -135,7 +135,7 @@ def require_fit(head: AcceptanceHead, name: object, draft: Model, digest: str | 
 
 
 def head_in_settings(gamma: GammaSettings, draft: Model) -> HeadPass | None:
-    """Returns the head that ``gamma.specdecpp.head`` names, for an engine without a store. Raises HeadNotLoaded and
+    """Return the head that ``gamma.specdecpp.head`` names, for an engine without a store. Raises HeadNotLoaded and
     HeadMismatch."""
     if (folder := gamma.specdecpp.head) is None:
         return None

@@ -74,8 +74,8 @@ class Decoder:
         return _scored(self._pass(tokens, PassInput(0, starts, counts, layout), None), tokens.shape[1], counts)
 
     def _pass(self, tokens: torch.Tensor, fed: PassInput, last: torch.Tensor | None) -> torch.Tensor:
-        """The logits, (1, N, V) where it is packed, by the way of few tokens where there is one that takes these; until
-        it is trusted, beside the long one."""
+        """Return the logits, (1, N, V) where it is packed, by the compiled pass where there is one that takes these
+        tokens; until that is trusted, run it beside ``forward`` and compare."""
         compiled = self._compiled(fed)
         if compiled and compiled.trusted:
             return compiled(tokens, self.cache, fed, last)

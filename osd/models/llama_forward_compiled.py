@@ -85,7 +85,8 @@ class CompiledPass:
         """Whether its logits are the fused pass's; None until they were compared."""
 
     def takes(self, fed: PassInput, cache: RaggedCache) -> bool:
-        """Whether it is there for what is fed. Asked before every pass; after some of them it has itself compiled."""
+        """Return whether this pass takes what is fed. Called before every pass; after some calls it has itself
+        compiled."""
         refused = self.trusted is False or cache.mix is not None or not cache.ragged[0].is_initialized
         if refused or sum(fed.counts) > MOST_TOKENS:
             return False
@@ -191,7 +192,7 @@ class _CompiledLayer:
 
 
 def _weights(layer: Any) -> tuple[Array, ...]:
-    """A module's layer as :func:`osd.kernels.llama.run_layer` takes it."""
+    """Return a module's layer as :func:`osd.kernels.llama.run_layer` takes it."""
     attention, mlp = layer.self_attn, layer.mlp
     mixing = attention.q_proj, attention.k_proj, attention.v_proj
     return (
@@ -202,10 +203,11 @@ def _weights(layer: Any) -> tuple[Array, ...]:
 
 
 def _across(*products: Any) -> Array:
-    """The weights of products of the same inputs, (inputs, outputs of them all)."""
+    """Return the weights of products of the same inputs, (inputs, outputs of them all)."""
     return np.ascontiguousarray(np.concatenate([array_of(each.weight) for each in products]).T)
 
 
 def array_of(weight: Tensor | None) -> Array:
-    """The same numbers in float32, in order, on the host; empty for None. No copy where they are that already."""
+    """Return a weight's numbers in float32, contiguous, on the host; empty for None. No copy where they are that
+    already."""
     return np.empty(0, np.float32) if weight is None else weight.detach().float().cpu().contiguous().numpy()

@@ -52,7 +52,7 @@ class Exposition:
         return mine if front is None else await asyncio.to_thread(added, [mine, front])
 
     async def whole(self, front: bytes | None = None) -> bytes:
-        """The same with what the store counts, and the other servers behind the port."""
+        """Return both processes' metrics with what the store counts, and those of the other servers behind the port."""
         own, peers = await self.own(front), self._host.peers
         if peers is not None:
             others = await peers.metrics()

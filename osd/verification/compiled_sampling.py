@@ -92,8 +92,8 @@ def likeliest(logits: Tensor) -> list[int]:
 
 
 def read_off(logits: Tensor, embedding: Tensor | None, acceptance: Acceptance | None) -> ReadOff | None:
-    """What a draft's logits (B, 1, V) say, and the head of ``embedding`` (B, 1, D), which its output layer was given;
-    None where :func:`takes` says no."""
+    """Return the greedy choices of a draft's logits (B, 1, V), their probabilities, and the chances that the acceptance
+    head gives for ``embedding`` (B, 1, D), the input of the draft's output layer; None where :func:`takes` says no."""
     if not takes(logits):
         return None
     compiled: Any = CHOOSING.ready

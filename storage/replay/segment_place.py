@@ -120,7 +120,7 @@ class BucketSegments:
 
 
 def segment_place(named: str | None, directory: Path, cipher: Cipher | None = None) -> LocalSegments | BucketSegments:
-    """The place that ``storage.samples`` names; None is ``segments/`` in the data directory. Raises
+    """Return the place that ``storage.samples`` names; None is ``segments/`` in the data directory. Raises
     BadSetting."""
     if named is None:
         return LocalSegments(directory / "segments", cipher)

@@ -40,7 +40,7 @@ GONE = {"serve.suffix_requests": LOOKUP, "serve.suffix_seconds": LOOKUP}
 
 
 def explain(error: ValidationError, source: str, model: type[BaseModel], inside: str = "") -> BadSetting:
-    """Returns the first of the errors in words. ``inside``: the key of ``model`` itself, where it is not all of the
+    """Return the first of the errors in words. ``inside``: the key of ``model`` itself, where it is not all of the
     settings."""
     problem = error.errors()[0]
     path = [str(part) for part in problem["loc"]]
@@ -52,7 +52,7 @@ def explain(error: ValidationError, source: str, model: type[BaseModel], inside:
 
 
 def unknown(source: str, shown: str, key: str, known: list[str]) -> BadSetting:
-    """Returns the error of a key that there is not, ``shown`` as whoever set it wrote it."""
+    """Return the error of a key that there is not, ``shown`` as whoever set it wrote it."""
     if now := RENAMED.get(key):
         return BadSetting(source=source, key=shown, reason=f"is now {' and '.join(now)}")
     near = difflib.get_close_matches(key.rpartition(".")[2], known, n=1)
@@ -61,7 +61,7 @@ def unknown(source: str, shown: str, key: str, known: list[str]) -> BadSetting:
 
 
 def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
-    """The keys of the section or table at a path; none where there is no such."""
+    """Return the keys of the section or table at a path; none where there is no such."""
     for part in path:
         found = model.model_fields[part].annotation if part in model.model_fields else None
         if not (isinstance(found, type) and issubclass(found, BaseModel)):

@@ -29,8 +29,7 @@ class _Variables(BaseSettings, Settings):
 
 
 def load_settings(path: Path | None = None, **overrides: dict[str, Any]) -> Settings:
-    """Returns the settings from a file, the environment, and ``overrides`` (section → {key: value}), the last
-    strongest.
+    """Return the settings from a file, the environment, and ``overrides`` (section → {key: value}), the last strongest.
 
     ``path`` defaults to ``$OSD_CONFIG``, then ``./osd.toml``, then no file. Raises BadSetting.
     """
@@ -60,8 +59,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _read_environment() -> dict[str, Any]:
-    """What ``OSD_…`` variables set, by section. pydantic ignores an unknown section; here it is an error like a
-    misspelt key."""
+    """Return what ``OSD_…`` variables set, by section. Raises BadSetting for an unknown section, which pydantic
+    ignores, as for a misspelt key."""
     for name in os.environ:
         if name.startswith("OSD_") and name != "OSD_CONFIG":
             section = name.removeprefix("OSD_").lower().split("__")[0]
@@ -75,7 +74,7 @@ def _read_environment() -> dict[str, Any]:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both together, table by table; where both say something ``above`` counts."""
+    """Return both together, table by table; where both say something ``above`` counts."""
     both = dict(below)
     for key, value in above.items():
         own = both.get(key)
@@ -84,7 +83,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _has(values: Any, path: tuple[int | str, ...]) -> bool:
-    """Whether there is something at this path."""
+    """Return whether there is something at this path."""
     for part in path:
         if not isinstance(values, Mapping) or part not in values:
             return False

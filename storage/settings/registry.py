@@ -49,14 +49,14 @@ class Registry(Generic[E]):
         return (*self.shipped, *sorted(self._points))
 
     def entry(self, name: str, key: str | None = None) -> E:
-        """Returns an entry, imported if need be. ``key``: the setting that names it, if it is not the usual one. Raises
+        """Return an entry, imported if need be. ``key``: the setting that names it, if it is not the usual one. Raises
         BadSetting."""
         if name not in self._loaded:
             self._loaded[name] = self._load(name, key or self.key)
         return self._loaded[name]
 
     def table(self, name: str, settings: OpenSection) -> Section:
-        """Returns the settings of one entry, checked. Raises BadSetting."""
+        """Return the settings of one entry, checked. Raises BadSetting."""
         section, table = self.entry(name).settings, settings.table(name)
         if isinstance(table, Section):
             return table
@@ -66,7 +66,7 @@ class Registry(Generic[E]):
             raise explain(error, "settings", section, f"{self.section}.{name}") from None
 
     def require_known(self, settings: OpenSection) -> None:
-        """Raises BadSetting for a table that belongs to no entry."""
+        """Raise BadSetting for a table that belongs to no entry."""
         for name in settings.foreign:
             if name not in self.names:
                 raise self._unknown(name, f"{self.section}.{name}")

@@ -43,7 +43,7 @@ class RetentionSettings(Limits):
     """Small segments are put together into segments of so many requests at most."""
 
     def of(self, route: str) -> Limits:
-        """The limits of one route."""
+        """Return the limits of one route."""
         own = self.routes.get(route)
         changes = {} if own is None else {name: getattr(own, name) for name in own.model_fields_set}
         return Limits(**{name: getattr(self, name) for name in Limits.model_fields} | changes)

@@ -14,7 +14,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def with_changes(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the values that are set, with ``changes`` on top: {key: value}. What changes in a table leaves the
+        """Return the values that are set, with ``changes`` on top: {key: value}. What changes in a table leaves the
         table's other values; a plain mapping is replaced."""
         values = self.model_dump(exclude_unset=True)
         for key, value in changes.items():
@@ -32,7 +32,7 @@ class OpenSection(Section):
     __pydantic_extra__: dict[str, dict[str, Any]] = Field(init=False)
 
     def table(self, name: str) -> Section | dict[str, Any]:
-        """Returns the table of one choice; an empty one where nothing is set."""
+        """Return the table of one choice; an empty one where nothing is set."""
         own = getattr(self, name) if name in type(self).model_fields else self.foreign.get(name)
         return own if isinstance(own, Section | dict) else {}
 

@@ -45,7 +45,8 @@ class Settings(Section):
     trace: TraceSettings = TraceSettings()
 
     def changed(self, **sections: Mapping[str, Any]) -> Settings:
-        """Returns the same with other values: section → {key: value}, a table's values likewise. Raises BadSetting."""
+        """Return these settings with other values: section → {key: value}, a table's values likewise. Raises
+        BadSetting."""
         try:
             return Settings(**self.with_changes(sections))
         except ValidationError as error:

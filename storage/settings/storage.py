@@ -34,13 +34,13 @@ class StorageSettings(Section):
     """Share of prompts that are never trained on and only judge candidates (chosen by a hash of the prompt)."""
 
     def data_directory(self) -> Path:
-        """The data directory: set, or the XDG one."""
+        """Return the data directory: set, or the XDG one."""
         return (self.directory or user_data_path("osd")).expanduser()
 
     def cache_directory(self) -> Path:
-        """The cache directory: set, or the XDG one."""
+        """Return the cache directory: set, or the XDG one."""
         return (self.cache or user_cache_path("osd")).expanduser()
 
     def database_url(self) -> str:
-        """The database's URL: set, or the SQLite file in the data directory."""
+        """Return the database's URL: set, or the SQLite file in the data directory."""
         return self.url or f"sqlite:///{self.data_directory() / 'osd.db'}"

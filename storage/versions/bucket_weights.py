@@ -228,7 +228,7 @@ def _damaged(version: DraftVersion, reason: str) -> WeightsDamaged:
 
 
 def weight_place(named: str | None, directory: Path, cache: Path) -> LocalWeights | BucketWeights:
-    """The place that ``storage.weights`` names; None is ``weights/`` in the data directory. Raises
+    """Return the place that ``storage.weights`` names; None is ``weights/`` in the data directory. Raises
     BadSetting."""
     if named is None:
         return LocalWeights(directory / "weights")

@@ -190,7 +190,7 @@ class TrainingSchedule:
 
 
 def trains_head(settings: Settings) -> bool:
-    """Whether acceptance heads are trained beside the drafts (``learn.head``)."""
+    """Return whether acceptance heads are trained beside the drafts (``learn.head``)."""
     return settings.learn.head == "on" or (settings.learn.head == "auto" and needs_head(settings.gamma))
 
 

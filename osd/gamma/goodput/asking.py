@@ -24,7 +24,7 @@ class Asking:
         self._asked: GoodputRow | None = None
 
     def whom(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> GoodputRow | None:
-        """The row that is being asked, else one that was not asked lately."""
+        """Return the row that is being asked, else one that was not asked lately; None where there is none."""
         asked = self._asked
         if asked and asked.tries % ROUNDS and asked in rows:
             return asked
@@ -34,11 +34,11 @@ class Asking:
         return None
 
     def rest(self, rows: Sequence[GoodputRow]) -> int:
-        """Plain rounds, each a token of every row, until there is a row to ask; 0 where there is one."""
+        """Return the plain rounds, each a token of every row, until there is a row to ask; 0 where there is one."""
         return min(map(_until_asked, rows))
 
     def only(self, rows: Sequence[GoodputRow], asked: GoodputRow, gamma: int) -> list[int]:
-        """This row drafts so many tokens, the others none."""
+        """Note that a row is asked, and return each row's γ: so many tokens for this one, 0 for the others."""
         if gamma:
             asked.tries += 1
             asked.ask_after = asked.emitted + _ASK_AGAIN
@@ -47,7 +47,7 @@ class Asking:
 
 
 def _until_asked(row: GoodputRow) -> int:
-    """Tokens."""
+    """Return the tokens until a row may be asked; 0 where it may be now."""
     first = max(row.emitted, row.ask_after)
     late = first % _ASK_AGAIN
     return first - row.emitted + (0 if late <= EARLY else _ASK_AGAIN - late)

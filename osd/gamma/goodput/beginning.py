@@ -18,7 +18,7 @@ went by it would not draft again for seconds."""
 TRIED_ENOUGH = 64
 """Judged tokens after which it speaks in any case: where requests are short all drafts begin late."""
 _ROWS = 4
-"""That try so few tokens, whatever gamma.initial is: a draft may be hopeless."""
+"""Rows that try so few tokens, whatever gamma.initial is: a draft may be hopeless."""
 _HOPEFUL, _DOUBT = 1.3, 4.0
 """How far what a draft is hoped to win may fall short of its cost and one still begins: where nobody drafts nothing is
 learned, and a domain that gains is noticed late. From 1.15 to 1.5 it is the same. More by the second ÷ judged tokens:
@@ -43,11 +43,11 @@ class Beginning:
 
     @property
     def hopeful(self) -> float:
-        """How many times what a draft is hoped to win its cost may be."""
+        """Factor by which a draft's cost may exceed what it is hoped to win."""
         return _HOPEFUL + _DOUBT / self._weigher.judged
 
     def tries(self, rooms: Sequence[int]) -> list[int]:
-        """A token or two of some rows, which have room for so many."""
+        """Return each row's γ: a token or two of some rows, as far as ``rooms`` allow, and 0 of the others."""
         self._tries += 1
         left, gammas = _ROWS, []
         for room in rooms:
@@ -56,6 +56,6 @@ class Beginning:
         return gammas
 
     def frees(self, asked: GoodputRow | None, batch: int) -> bool:
-        """Whether to probe this row of so many may cost no credit."""
+        """Return whether probing this row of so many may cost no credit."""
         young = asked is not None and asked.emitted <= EARLY
         return young and batch < _ROWS and self._weigher.judged < TRIED_ENOUGH

@@ -61,7 +61,7 @@ REFRESH = 16
 
 
 def bin_of(peak: float) -> int:
-    """Which bin a peak falls into; of a token that the text said before, peak + 1."""
+    """Return the bin that a peak falls into; for a token that the text said before, of peak + 1."""
     if peak >= 1.0:
         return PEAKS + int(peak >= 1.5)
     found = 0
@@ -72,7 +72,7 @@ def bin_of(peak: float) -> int:
 
 
 def middle_of(peak_bin: int) -> float:
-    """The middle of a bin; of what the text said before, a guess."""
+    """Return the middle of a bin of peaks; a guess for those of what the text said before."""
     if peak_bin >= PEAKS:
         return SAID_ACCEPTED
     low = EDGES[peak_bin - 1] if peak_bin > 0 else 0.0
@@ -81,26 +81,25 @@ def middle_of(peak_bin: int) -> float:
 
 
 def leaning(odds: float, chance: float) -> float:
-    """A request's own chance where the book says ``chance``."""
+    """Return a request's own chance of acceptance, by its odds, where the book says ``chance``."""
     return odds * chance / (odds * chance + (1.0 - chance))
 
 
 def chance_of(book: Lines, peak_bin: int) -> float:
-    """How often a token of this bin is accepted. What is not known of the bin is guessed: the peak itself, leaning as
-    the tokens of all bins do, so that a draft that is surely wrong is found out once and not in each bin."""
+    """Return how often a token of this bin is accepted; what is not known of the bin is guessed."""
+    # the peak itself, leaning as all bins' tokens do: a draft that is surely wrong is found out once, not in each bin
     middle = middle_of(peak_bin)
     guess = leaning(book[SHARED][4], middle) - middle
     return float((book[ACCEPTED][peak_bin] + book[PRIORS][peak_bin] * guess) / book[JUDGED][peak_bin])
 
 
 def usual(book: Lines) -> float:
-    """How often drafted tokens are accepted, whatever their peaks."""
+    """Return the share of drafted tokens that were accepted lately, whatever their peaks."""
     return float(book[SHARED][USUAL] / book[SHARED][USUAL + 1])
 
 
 def expect(book: Lines, before: int) -> None:
-    """Works out what the next draft pass may find after an accepted token of this bin: weights, which add up to 1,
-    and chances."""
+    """Work out what a draft pass may find after an accepted token of this bin: weights (their sum is 1), chances."""
     follows, weights, chances = book[FOLLOWS + before], book[WEIGHTS + before], book[CHANCES + before]
     total = kept = 0.0
     for i in range(BINS):
@@ -115,16 +114,16 @@ def expect(book: Lines, before: int) -> None:
 
 
 def guess_of(before: int, peak_bin: int) -> float:
-    """What is taken to follow a token of the bin ``before`` until that is known: one like it (else a draft whose second
-    tokens were never tried would never try them), or any peak."""
+    """Return the first guess of how often ``peak_bin`` follows a token of the bin ``before``."""
     even = 1.0 / PEAKS if peak_bin < PEAKS else 0.0
     if before == START:
         return even
+    # one like it, else a draft whose second tokens were never tried would never try them; or any peak
     return LIKE * (1.0 if peak_bin == before else 0.0) + (1.0 - LIKE) * even
 
 
 def passed(book: Lines, before: int, peak_bin: int, rows: int) -> None:
-    """A draft pass over so many rows found a peak in this bin, after a token of the bin ``before``."""
+    """Count a peak of this bin, found after a token of the bin ``before`` by a draft pass over so many rows."""
     follows, ticks = book[FOLLOWS + before], book[TICKS]
     follows[peak_bin] += 1.0
     ticks[PASSED] += 1.0
@@ -154,13 +153,13 @@ def forget(book: Lines) -> None:
 
 
 def odds_of(line: Line, at: int) -> float:
-    """The odds of acceptance ÷ those that chances give, from tokens accepted, rejected, expected to be and not."""
+    """Return the odds of acceptance ÷ those that chances give, from the four counts at ``at``; see :func:`lean`."""
     return float(line[at] * line[at + 3] / (line[at + 1] * line[at + 2]))
 
 
 def lean(line: Line, at: int, chance: float, accepted: float, keeps: float, prior: float) -> float:
-    """A token that was given this chance, 1 or 0 for its verdict: counts tokens accepted, rejected, expected to be
-    and not, from ``at`` on. Returns the odds of acceptance ÷ those that chances give."""
+    """Count a token of this chance and verdict (0 to 1), from ``at`` on: accepted, rejected, expected to be and not.
+    Return :func:`odds_of` these."""
     back = (1.0 - keeps) * prior
     line[at] = keeps * line[at] + back + accepted
     line[at + 1] = keeps * line[at + 1] + back + (1.0 - accepted)
@@ -170,7 +169,7 @@ def lean(line: Line, at: int, chance: float, accepted: float, keeps: float, prio
 
 
 def saw(book: Lines, peak_bin: int, accepted: float) -> None:
-    """The target's verdict on a token, 1 or 0."""
+    """Learn the target's verdict on a token, 0 to 1."""
     counts, ticks, shared = book[JUDGED], book[TICKS], book[SHARED]
     ticks[ALL] += 1.0
     ticks[SINCE] += 1.0

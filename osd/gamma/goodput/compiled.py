@@ -41,7 +41,7 @@ PLAIN = Weighing(**{name: getattr(held, name) for name in _ASKED})
 
 
 def compile_weighing() -> Weighing:
-    """The functions over names of their own, so that the plain ones stay what they are."""
+    """Return the functions, to be compiled, over names of their own, so that the plain ones stay what they are."""
     from osd.kernels.code_cache import kept
 
     names: dict[str, Any] = {**vars(book), **vars(contexts), **vars(weighing), **vars(held)}
@@ -54,7 +54,7 @@ def compile_weighing() -> Weighing:
 
 
 def compile_and_try() -> Weighing:
-    """The functions, called once with each kind of argument that is to come, which compiles them."""
+    """Return the functions, compiled by calling each once with the kinds of arguments that are to come."""
     made = compile_weighing()
     apart(made.weigh_alone, "osd.gamma.goodput.compiled:compile_and_try")
     numbers = array(lines.new_held(1, 1, new_contexts()))
@@ -81,7 +81,7 @@ COMPILER = Compiler()
 
 
 def array(parts: Any) -> held.Held:
-    """What :func:`osd.gamma.goodput.held.cut` takes apart again, of the tuple."""
+    """Return a tuple's parts as the one array that :func:`osd.gamma.goodput.held.cut` takes apart again."""
     import numpy as np  # here and not above: what is not compiled needs no arrays
 
     rows, depth = len(parts[-1]), len(parts[2]) - 1
@@ -89,7 +89,7 @@ def array(parts: Any) -> held.Held:
 
 
 def new_contexts() -> contexts.Contexts:
-    """Nothing is known of any context. An array from the beginning: so many lists would take milliseconds."""
+    """Return contexts of which nothing is known, as an array: so many lists would take milliseconds."""
     import numpy as np
 
     return np.tile(np.array(contexts.NOT_SEEN), (contexts.KINDS, contexts.SLOTS, 1))

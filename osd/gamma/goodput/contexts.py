@@ -41,7 +41,7 @@ NOT_SEEN = (0.0, 0.0, *([CONTEXT_PRIOR] * 4), 1.0, 0.0)
 Before = tuple[int, int, int]
 """Three tokens of a text, one after another; −1 where there is none."""
 Around = tuple[int, int, int, int]
-"""The same, and the token that a draft finds likeliest next."""
+"""These three, and the token that a draft finds likeliest next."""
 NOTHING_BEFORE: Before = (-1, -1, -1)
 NO_CONTEXT: Around = (-1, -1, -1, -1)
 """The context where none is known, or none counts."""
@@ -58,14 +58,14 @@ def peak_of(value: float, around: Around = NO_CONTEXT, declined: int = -1) -> Pe
 
 
 def before_of(tokens: Sequence[int]) -> Before:
-    """The last three of them."""
+    """Return the last three tokens, −1 for those that are not there."""
     if len(tokens) < len(NOTHING_BEFORE):
         tokens = [*NOTHING_BEFORE, *tokens]
     return tokens[-3], tokens[-2], tokens[-1]
 
 
 def slot_of(kind: int, third: int, second: int, last: int, token: int) -> int:
-    """The line of this kind, of ``token`` after these."""
+    """Return the number of the line of this kind that ``token`` has after these."""
     if kind == ONE_BEFORE:
         return last % SLOTS
     if kind == TWO_BEFORE:
@@ -76,7 +76,7 @@ def slot_of(kind: int, third: int, second: int, last: int, token: int) -> int:
 
 
 def recalled(line: Line, halvings: float) -> Line:
-    """A context's line, once its history is halved as often as everybody's."""
+    """Return a context's line, once its history is halved as often as everybody's."""
     if line[HALVINGS] < halvings:
         left = 0.5 ** (halvings - line[HALVINGS])
         line[ACCEPTED_HERE] *= left
@@ -89,9 +89,8 @@ def recalled(line: Line, halvings: float) -> Line:
 
 
 def chance_ahead(contexts: Contexts, third: int, second: int, last: int, halvings: float, usual: float) -> float:
-    """How often a draft is right after these tokens, where it usually is so often: all that is known before its pass.
-    Where little is known of three tokens, two say it, and of two, one."""
-    chance = usual
+    """Return how often a draft is right after these tokens, as known before its pass; ``usual``: after any."""
+    chance = usual  # where little is known of three tokens, two say it, and of two, one
     for kind in range(WITH_NEXT):
         line = recalled(contexts[kind][slot_of(kind, third, second, last, 0)], halvings)
         chance = (line[ACCEPTED_HERE] + AHEAD_PRIOR * chance) / (line[JUDGED_HERE] + AHEAD_PRIOR)
@@ -99,7 +98,7 @@ def chance_ahead(contexts: Contexts, third: int, second: int, last: int, halving
 
 
 def odds_beside(contexts: Contexts, third: int, second: int, last: int, token: int, halvings: float) -> float:
-    """Odds of acceptance in a context ÷ those that peaks give."""
+    """Return the odds of acceptance in a context ÷ those that peaks give."""
     odds = 1.0
     if last >= 0:
         for kind in range(KINDS):
@@ -111,8 +110,7 @@ def odds_beside(contexts: Contexts, third: int, second: int, last: int, token: i
 def saw_at(
     contexts: Contexts, third: int, second: int, last: int, token: int, halvings: float, chance: float, accepted: float
 ) -> None:
-    """The target's verdict on a token to which its peak gives this chance. What one kind has told already beside it is
-    not told again by the next."""
+    """Learn the target's verdict, 0 to 1, on a token to which its peak gives this chance."""
     if last < 0:
         return
     for kind in range(KINDS):
@@ -121,4 +119,4 @@ def saw_at(
         line[JUDGED_HERE] = CONTEXT_KEEPS * line[JUDGED_HERE] + 1.0
         leant = leaning(line[CONTEXT_ODDS], chance)
         line[CONTEXT_ODDS] = lean(line, BESIDE, chance, accepted, CONTEXT_KEEPS, CONTEXT_PRIOR)
-        chance = leant
+        chance = leant  # what this kind has told already is not told again by the next

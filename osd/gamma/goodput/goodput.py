@@ -83,7 +83,7 @@ class GoodputController:
         self._entry = 0.0
         """λ (begin + a(B)) ÷ 1.3 or more, and λ times the jump of V: what rows must hope for together."""
         self._jump = 0.0
-        """The latter: what they must keep together to be verified at all."""
+        """λ times the jump of V: what they must keep together to be verified at all."""
         self._held_back = False
         """Whether rows go without for want of room, or because reading up is dear."""
         self._waits = 0
@@ -99,13 +99,13 @@ class GoodputController:
         return self._time.speedup
 
     def start(self) -> GoodputRow:
-        """A new request, which leans neither way."""
+        """Return the state of a new request, which is taken to be like the others."""
         return self.weigher.start()
 
     def plan(
         self, rows: Sequence[GoodputRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()
     ) -> list[int]:
-        """All that there is room for, to be cut short in the round; or 0 for all."""
+        """Return each row's γ: all that it has room for, to be cut short in the round, or 0."""
         stands = self._quiet or (self._steady and max(unread, default=0) <= _SOON_READ)
         if stands and batch == self._batch and rows == self._rows:
             if not (self._quiet and self._last_token.wakes(rows)):
@@ -134,7 +134,7 @@ class GoodputController:
         return self.weigher.weigh(rows, signals, self._bar, self._jump if drafted == 1 else 0.0)
 
     def _as_before(self, rows: Sequence[GoodputRow], rooms: Sequence[int]) -> list[int]:
-        """One more round like the last."""
+        """Return the γ of each row for one more round like the last."""
         self.weigher.tally.rounds += 1
         if self._quiet:
             self._quiet -= 1
@@ -148,7 +148,7 @@ class GoodputController:
     def _decide(
         self, rows: Sequence[GoodputRow], prices: Prices, batch: int, rooms: Sequence[int], unread: Sequence[int]
     ) -> list[int]:
-        """gamma.max for the rows that take part where a first draft pass is worth it, else 0; or a try."""
+        """Return gamma.max for the rows that take part where a first draft pass is worth it, else 0; or a probe's γ."""
         gamma = 0
         hopes: list[float] = []
         if self._changed or self._idle_before is not prices:
@@ -177,14 +177,13 @@ class GoodputController:
         return self._asking.only(rows, asked, chosen)
 
     def _go_on_drafting(self, prices: Prices, batch: int, unread: Sequence[int]) -> None:
-        """In this round and those that stay like it the rule cuts drafts short."""
+        """Let the rule cut drafts short, in this round and those that stay like it."""
         self._bar = self._time.rate(prices, batch) * prices.draft
         self._steady = self._steadiness - 1 if max(unread, default=0) <= _SOON_READ else 0
         self._steadiness = min(self._steadiness + 1, _STEADIEST)
 
     def _rest(self, rows: Sequence[GoodputRow], prices: Prices, rounds: int) -> list[int]:
-        """Nobody drafts, and as long as the rows stay the same nothing is to be decided for so many rounds, this one
-        counted."""
+        """Return 0 for all; while the rows stay the same nothing is decided for ``rounds`` rounds, this one counted."""
         self._quiet = max(0, min(rounds, self._price_list.left(prices)) - 1)
         self._waits, self._steadiness = _COMING_AND_GOING, _STEADY
         return [0] * len(rows)
@@ -192,7 +191,7 @@ class GoodputController:
     def _weigh(
         self, rows: Sequence[GoodputRow], prices: Prices, rooms: Sequence[int], unread: Sequence[int]
     ) -> tuple[int, list[float]]:
-        """gamma.max or 0, and what each row hopes of a first draft pass."""
+        """Return gamma.max or 0, and the tokens that each row hopes of a first draft pass."""
         rate = self._time.rate(prices, self._batch)
         self._foresee(prices, len(rows), rate)
         hopes = self.weigher.begin(rows)
@@ -216,7 +215,7 @@ class GoodputController:
         self.weigher.foresee([rate * ms for ms in prices.by_depth(rows, self.weigher.depth)], one)
 
     def _pays(self, row: GoodputRow, hope: float, room: int, reading: float) -> bool:
-        """Whether drafting for the rest of a row's text wins more tokens than the drafter's reading up costs.
+        """Return whether drafting for the rest of a row's text wins more tokens than the drafter's reading up costs.
 
         What it wins with each token to come is 1 − 1 ÷ speedup, where there is speculation; at first, what is hoped of
         one draft pass. A text is taken to end where texts usually do.
@@ -236,7 +235,7 @@ class GoodputController:
         self._batch = batch
 
     def _notice_changes(self, rows: Sequence[GoodputRow]) -> None:
-        """Requests that are not in the batch any more have ended: that is how long they were. Others came."""
+        """Note how long the requests that left the batch were, and give their lines to those that came."""
         if rows == self._rows:
             return
         self._changed = True

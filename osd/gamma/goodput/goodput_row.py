@@ -18,7 +18,8 @@ class Judge(Protocol):
     tally: Tally
 
     def verdict(self, place: int, drafted: int, accepted: int, chances: Sequence[float] = ()) -> None:
-        """On the draft of the row at this place. ``chances``: see :class:`osd.gamma.base.Observation`."""
+        """Learn the verdict on the draft of the row at this place. ``chances``: see
+        :class:`osd.gamma.base.Observation`."""
         ...
 
 
@@ -43,11 +44,11 @@ class GoodputRow:
 
     @property
     def before(self) -> Before:
-        """What comes next comes after these."""
+        """The text's last three tokens, after which comes what is drafted next."""
         return before_of(self._text)
 
     def observe(self, seen: Observation) -> None:
-        """A round."""
+        """Pass on the verdict on a round's draft, and count what it emitted."""
         drafted, emitted, tally = seen.drafted, seen.accepted + 1, self._judge.tally
         if self.declined >= 0 and seen.accepted == drafted:
             self._judge.verdict(self.place, drafted + 1, seen.accepted + (self.declined == seen.text[-1]))

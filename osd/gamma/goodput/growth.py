@@ -18,8 +18,7 @@ _LINE = 2.0
 
 
 def rising(points: Sequence[Point]) -> list[float]:
-    """The values that never fall and are nearest to those of ``points``, in order of tokens: Σ w (value − ms)² is
-    least."""
+    """Return the milliseconds that never fall and are nearest to ``points``' (least Σ w (value − ms)²), by tokens."""
     pools: list[tuple[float, float, int]] = []  # mean, weight, how many
     for _, ms, weight in points:
         pool = ms, weight, 1
@@ -44,7 +43,7 @@ class Growth:
         self._jump, self._token = jump, token
 
     def of(self, n: float) -> float:
-        """Milliseconds of ``n`` drafted tokens; nothing for none."""
+        """Return the milliseconds of ``n`` drafted tokens; nothing for none."""
         at, ms = self._at, self._ms
         if n <= 0:
             return 0.0

@@ -40,12 +40,12 @@ PEAK, VERDICT = 6, 4
 
 
 def parts(held: Held) -> Any:
-    """The tuple, of a tuple; where this is compiled, :func:`cut` takes its place."""
+    """Return the parts of a tuple, which it is; where this is compiled, :func:`cut` takes its place."""
     return held
 
 
 def cut(held: Held) -> Any:
-    """The same of an array: views of it."""
+    """Return the same parts of an array, as views of it."""
     depth, rows = int(held[DEPTH]), int(held[ROWS])
     outlook = BEGIN + LINES * (BINS + 1)
     prices = outlook + FORESEEN * (GRID + 1) * BINS
@@ -69,13 +69,13 @@ def cut(held: Held) -> Any:
 
 
 def look_ahead(held: Held, bar: float) -> None:
-    """What may yet be won, where another pass must bring more than ``bar``."""
+    """Work out what may yet be won, where another pass must bring more than ``bar``, in tokens."""
     book, outlook, prices, _, _, _, _, _, _ = parts(held)
     foresee(book, outlook, prices, bar)
 
 
 def learn(held: Held, judged: int) -> None:
-    """The first ``judged`` of ``verdicts``, one after another: see :func:`~osd.gamma.goodput.weighing.judge`."""
+    """Learn the first ``judged`` of ``verdicts``, in order: see :func:`~osd.gamma.goodput.weighing.judge`."""
     book, _, _, contexts, desk, _, _, verdicts, _ = parts(held)
     for k in range(judged):
         line = verdicts[k]
@@ -85,8 +85,7 @@ def learn(held: Held, judged: int) -> None:
 def begin_alone(
     held: Held, place: int, third: int, second: int, last: int, drafted: int, taken: int, known: int
 ) -> float:
-    """A round of one row whose text ends with these tokens; first the verdict on its last draft, if there was one.
-    What it hopes of a first draft pass."""
+    """Learn the verdict on a lone row's last draft, if any; begin its round, and return its hope after these tokens."""
     book, outlook, prices, contexts, desk, _, _, _, _ = parts(held)
     row = desk[place]
     judge(book, contexts, row, drafted, taken, known)
@@ -95,20 +94,20 @@ def begin_alone(
 
 
 def begin(held: Held, judged: int, rows: int) -> None:
-    """A round of the first ``rows`` of ``places``; first so many verdicts on last drafts. What each hopes of a first
-    draft pass. They draft and rest together, whatever each stands after."""
+    """Learn so many verdicts; begin a round of the first ``rows`` of ``places``, whose hopes become ``answers``."""
     learn(held, judged)
     book, outlook, prices, _, desk, places, _, _, answers = parts(held)
     for k in range(rows):
         row = desk[int(places[k])]
         clear(row)
+        # they draft and rest together, whatever each stands after
         answers[k] = hope(book, row, prices, outlook, 1.0)
 
 
 def weigh_alone(
     held: Held, place: int, peak: float, third: int, second: int, last: int, token: int, bar: float
 ) -> float:
-    """After a draft pass of the round's only row: its answer."""
+    """Return the answer to the round's only row after a draft pass."""
     book, outlook, prices, contexts, desk, places, peaks, _, answers = parts(held)
     places[0] = place
     peaks[0] = peak, float(third), float(second), float(last), float(token), -1.0
@@ -117,19 +116,19 @@ def weigh_alone(
 
 
 def weigh_together(held: Held, rows: int, bar: float, jump: float) -> None:
-    """After one over the first ``rows`` of ``places``: the answer of each. How long others go on, and share a pass,
-    is not known, and so not what may be won beyond the next."""
+    """Answer the first ``rows`` of ``places`` after a draft pass over them."""
     book, outlook, prices, contexts, desk, places, peaks, _, answers = parts(held)
+    # how long others go on, and share a pass, is not known, and so not what may be won beyond the next
     weigh(book, contexts, desk, places, peaks, answers, rows, prices, outlook[:0], bar, jump)
 
 
 def pays_alone(held: Held, place: int, bar: float) -> float:
-    """See :func:`~osd.gamma.goodput.weighing.pays_from`."""
+    """Return the odds from which on a lone row drafts: see :func:`~osd.gamma.goodput.weighing.pays_from`."""
     book, outlook, prices, _, desk, _, _, _, _ = parts(held)
     return pays_from(book, desk[place], prices, outlook, bar)
 
 
 def odds_after(held: Held, third: int, second: int, last: int) -> float:
-    """Odds of acceptance after these tokens ÷ those that are expected of a first draft pass."""
+    """Return the odds of acceptance after these tokens ÷ those that are expected of a first draft pass."""
     book, _, _, contexts, _, _, _, _, _ = parts(held)
     return odds_next(book, contexts, START, third, second, last)

@@ -28,9 +28,8 @@ class LastToken:
         """Rounds that were skipped since one was not."""
 
     def weighed(self, rows: Sequence[GoodputRow], settled: bool, entry: float) -> bool:
-        """Whether a row alone would begin, but for its last tokens; ``settled``: it begins, or something else keeps it
-        from that; ``entry``: what it must hope for. Where no others would do either, it is kept from which odds on
-        one does."""
+        """Return whether its last tokens alone keep a lone row from drafting, and note the odds from which on it wakes.
+        ``settled``: it drafts, or something else keeps it from that; ``entry``: the tokens it must hope for."""
         self._wakes = inf
         if settled or len(rows) > 1:
             return False
@@ -41,10 +40,10 @@ class LastToken:
         return True
 
     def skips(self) -> bool:
-        """Whether it goes without because of its last tokens; not always."""
+        """Count a round, and return whether it goes without a draft for its last tokens: all but one in ``SKIPS``."""
         self._skipped = (self._skipped + 1) % SKIPS
         return self._skipped > 0
 
     def wakes(self, rows: Sequence[GoodputRow]) -> bool:
-        """Whether a row that rests alone has come to a token after which its draft is good enough."""
+        """Return whether a lone row that rests has come to a token after which its draft is good enough."""
         return self._wakes < inf and self._weigher.odds_after(rows[0]) >= self._wakes

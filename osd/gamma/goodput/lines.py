@@ -28,18 +28,18 @@ _WELCOMED = [1.0, float(START), 0.0, 1.0, *[ROW_PRIOR] * (HEAD - LEANS)]
 
 
 def new_held(rows: int, depth: int, contexts: Contexts) -> Held:
-    """The tuple that :func:`osd.gamma.goodput.held.parts` gives, for so many rows and drafts of so many tokens."""
+    """Return the tuple for :func:`osd.gamma.goodput.held.parts`, for so many rows and drafts of ``depth`` tokens."""
     return new_book(), new_outlook(), [0.0] * (depth + 1), contexts, *new_batch(rows, depth)
 
 
 def new_batch(rows: int, depth: int) -> Held:
-    """The last five of it: what there is a line of for each row."""
+    """Return the last five parts, which have a line for each row: desk, places, peaks, verdicts, answers."""
     peaks, verdicts = [peak_of(0.0) for _ in range(rows)], [[0.0] * VERDICT for _ in range(rows)]
     return new_desk(rows, depth), [0.0] * rows, peaks, verdicts, [0.0] * rows
 
 
 def new_book() -> list[list[float]]:
-    """As if each peak were the truth, and anything might follow."""
+    """Return a book as if each peak were the truth, and anything might follow."""
     book = [[0.0] * (BINS + 1) for _ in range(LINES)]
     book[ACCEPTED] = [PRIOR * middle_of(i) for i in range(BINS)] + [0.0]
     book[JUDGED] = [PRIOR] * (BINS + 1)
@@ -51,7 +51,7 @@ def new_book() -> list[list[float]]:
 
 
 def new_desk(rows: int, depth: int) -> list[list[float]]:
-    """For so many rows, and drafts of so many tokens."""
+    """Return a desk for so many rows, and drafts of so many tokens."""
     desk = [[0.0] * (HEAD + PER_PASS * depth) for _ in range(rows)]
     for row in desk:
         welcome(row)
@@ -59,10 +59,10 @@ def new_desk(rows: int, depth: int) -> list[list[float]]:
 
 
 def new_outlook() -> list[list[list[float]]]:
-    """Nothing is to be won beyond a token."""
+    """Return an outlook in which nothing is to be won beyond a token."""
     return [[[0.0] * BINS for _ in range(GRID + 1)] for _ in range(FORESEEN)]
 
 
 def welcome(row: Line) -> None:
-    """A new request takes this line; it leans neither way."""
+    """Give a line of the desk to a new request, which is taken to be like the others."""
     row[SURVIVAL:HEAD] = _WELCOMED

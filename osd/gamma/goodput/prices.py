@@ -40,29 +40,28 @@ class Prices:
     """V."""
 
     def jump(self, rows: int) -> float:
-        """What verifying any drafted token at all takes, where so many rows share it; of one row alone 0, whose first
-        token is all that there is."""
+        """Return the milliseconds of verifying any drafted token at all, shared by so many rows; 0 for one row."""
+        # one row's first token is all that there is
         return max(0.0, self.verifying.of(1) - self._another(rows)) if rows > 1 else 0.0
 
     def by_depth(self, rows: int, most: int) -> list[float]:
-        """Verifying one more drafted token, where each of so many rows has its first, its second, … of ``most``, beside
-        the jump."""
+        """Return the milliseconds of each row's first, second, … of ``most`` drafted tokens, beside the jump."""
         taken = [self.verifying.of(rows * depth) for depth in range(most + 1)]
         first, *later = [(more - less) / rows for less, more in pairwise(taken)]
         return [self._another(rows) if rows > 1 else first, *later]
 
     def _another(self, rows: int) -> float:
-        """Another row's first token."""
+        """Return the milliseconds of another row's first token."""
         return (self.verifying.of(rows) - self.verifying.of(1)) / (rows - 1)
 
     @property
     def try_ms(self) -> float:
-        """A round of one draft pass and one drafted token."""
+        """Milliseconds of a round of one draft pass and one drafted token."""
         return self.plain + self.begin + self.draft + self.verifying.of(1)
 
 
 def prices_of(costs: CostModel, batch: int, passes: float) -> Prices | None:
-    """Prices around a usual round of so many draft passes; None while drafting or verifying was never timed."""
+    """Return prices around a usual round of so many draft passes; None while drafting or verifying was never timed."""
     depth = max(1, round(passes))
     plain = costs.verify_ms(batch, batch)
     once, twice = costs.draft_ms(batch, depth), costs.draft_ms(batch, 2 * depth)
@@ -87,13 +86,13 @@ def _verifying(costs: CostModel, batch: int, plain: float) -> Growth:
 
 
 def timed_near(n: int, points: Sequence[Point]) -> float:
-    """Timings of ``n`` drafted tokens, and of half or twice as many by half: rows of a batch draft to different
-    lengths, and no shape of theirs comes often."""
+    """Return the weight of timings of ``n`` drafted tokens, and of half or twice as many by half."""
+    # rows of a batch draft to different lengths, and no shape of theirs comes often
     return sum(weight * min(n, other) / max(n, other) for other, _, weight in points)
 
 
 def line_through(points: Sequence[Point]) -> tuple[float, float]:
-    """(jump, token) of jump + token · n, by least squares; neither is negative."""
+    """Return (jump, token) of jump + token · n, by least squares; neither is negative."""
     total = sum(weight for _, _, weight in points)
     n_mean = sum(weight * n for n, _, weight in points) / total
     mean = max(0.0, sum(weight * ms for _, ms, weight in points) / total)
@@ -113,7 +112,7 @@ class PriceList:
         """Draft passes of a usual round that speculates, by batch size."""
 
     def of(self, batch: int) -> Prices | None:
-        """None while drafting or verifying was never timed."""
+        """Return the prices of a batch size; None while drafting or verifying was never timed."""
         costs = self._costs
         key = batch, costs.drafting(batch)
         known = self._known.get(key)
@@ -125,11 +124,11 @@ class PriceList:
         return found
 
     def left(self, prices: Prices) -> int:
-        """Rounds for which they may still be used."""
+        """Return the rounds for which these prices may still be used."""
         return rounds_left(prices.rounds, self._costs.rounds, _REFRESH)
 
     def saw(self, batch: int, rounds: int, passes: int) -> None:
-        """So many rounds that speculated made so many draft passes."""
+        """Learn the usual number of draft passes from so many rounds that speculated."""
         each = passes / rounds
         before = self._usual.get(batch, each)
         self._usual[batch] = before + min(1.0, _LEARNS * rounds) * (each - before)

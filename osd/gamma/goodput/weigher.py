@@ -12,7 +12,7 @@ from osd.gamma.goodput.contexts import Peak
 from osd.gamma.goodput.goodput_row import NOWHERE, GoodputRow, Tally
 
 _ROWS = 8
-"""That there is room for at first."""
+"""Rows that there is room for at first."""
 WORTH_COMPILING = 64
 """Rounds after which the compiler is asked for: loading it takes a second or two of a core, which so many rounds of
 interpreted lines do not."""
@@ -35,18 +35,18 @@ class Weigher:
         self._compiler, self._run = compiler, PLAIN
         self._chances = weighing.HEAD + weighing.KNOWN * depth
         self._placed: Sequence[GoodputRow] = ()
-        """Those whose lines the first ``_places`` name."""
+        """Rows whose lines the first ``_places`` name."""
         self._hold(lines.new_held(_ROWS, depth, new_contexts()))
         self._free = list(range(_ROWS))
         self._begun = 0
         """Rows of this round."""
         self._verdicts: list[tuple[int, int, int, int]] = []
-        """On the last drafts, which are learned from when the next round begins: see :mod:`osd.gamma.goodput.held`."""
+        """Verdicts on the last drafts, learned from when the next round begins: see :mod:`osd.gamma.goodput.held`."""
         self._interpreted = 0
-        """Rounds."""
+        """Rounds that the interpreter ran."""
 
     def start(self) -> GoodputRow:
-        """A new request, which leans neither way."""
+        """Return the state of a new request, which is taken to be like the others."""
         return GoodputRow(self)
 
     def take_tally(self) -> Tally:
@@ -55,7 +55,7 @@ class Weigher:
         return seen
 
     def loaded(self, gone: Sequence[GoodputRow], come: Sequence[GoodputRow]) -> None:
-        """Rows that left give their lines to those that came, once the verdicts on their last drafts are learned."""
+        """Give the lines of rows that left to those that came, once the verdicts on their last drafts are learned."""
         self._learn()
         for row in gone:
             self._free.append(row.place)
@@ -68,7 +68,7 @@ class Weigher:
         self._placed = ()
 
     def verdict(self, place: int, drafted: int, accepted: int, chances: Sequence[float] = ()) -> None:
-        """On a row's draft. ``chances``: see :class:`osd.gamma.base.Observation`."""
+        """Note the verdict on a row's draft, to be learned. ``chances``: see :class:`osd.gamma.base.Observation`."""
         if place != NOWHERE:
             known = min(len(chances), self.depth)
             if known:
@@ -79,13 +79,12 @@ class Weigher:
             self.judged += accepted + 1 if accepted < drafted else drafted
 
     def foresee(self, prices: Sequence[float], bar: float) -> None:
-        """From now on verifying a row's d-th token costs ``prices[d - 1]``, up to its depth, and a draft pass ``bar``,
-        in tokens."""
+        """Set what verifying a row's d-th token costs, ``prices[d - 1]``, and a draft pass, ``bar``, in tokens."""
         self._prices[1:] = prices
         self._run.look_ahead(self._held, bar)
 
     def begin(self, rows: Sequence[GoodputRow]) -> list[float]:
-        """A round: what each row hopes of a first draft pass, and of what may follow."""
+        """Begin a round; return what each row hopes of a first draft pass and of what may follow, in tokens."""
         if self._run is PLAIN and self._compiler:
             self._hurry(self._compiler)
         count = self._begun = len(rows)
@@ -98,9 +97,9 @@ class Weigher:
     def weigh(
         self, rows: Sequence[GoodputRow], peaks: Sequence[Peak], bar: float, jump: float = 0.0
     ) -> list[DraftDecision]:
-        """After a draft pass of these rows of the round: a row keeps its token while that is worth what verifying it
-        costs, all go on while they hope for more than ``bar``; all keep and go on where it is below 0. Of several rows
-        none keeps its token where all that they win together is less than ``jump``."""
+        """Return how each row goes on after a draft pass of these: it keeps its token while that is worth what
+        verifying it costs, all go on while they hope for more than ``bar``; all keep and go on where it is below 0. Of
+        several rows none keeps its token where all that they win together is less than ``jump``."""
         if self._begun == 1:
             value, third, second, last, token, declined = peaks[0]
             alone = self._run.weigh_alone(self._held, rows[0].place, value, third, second, last, token, bar)
@@ -115,20 +114,19 @@ class Weigher:
         return [_GOES[answer] for answer in answers]
 
     def pays_from(self, row: GoodputRow, bar: float) -> float:
-        """What :meth:`odds_after` must be for a row to hope for more than ``bar``, if it has just begun a round; 1 at
-        least."""
+        """Return the :meth:`odds_after`, 1 or more, for which a row that begins a round hopes for more than ``bar``."""
         return self._run.pays_alone(self._held, row.place, bar)
 
     def odds_after(self, row: GoodputRow) -> float:
-        """The odds of acceptance after a row's last tokens ÷ those that are expected of a first draft pass."""
+        """Return the odds of acceptance after a row's last tokens ÷ those expected of a first draft pass."""
         return self._run.odds_after(self._held, *row.before)
 
     def odds(self, row: GoodputRow) -> float:
-        """A row's odds of acceptance ÷ those of all requests, when the round was begun."""
+        """Return a row's odds of acceptance ÷ those of all requests, when the round was begun."""
         return float(self._desk[row.place][weighing.ODDS])
 
     def _begin_alone(self, row: GoodputRow) -> float:
-        """One call: that of the verdict is told with it."""
+        """Begin the round of a lone row, telling the verdict on its last draft in the same call; return its hope."""
         self._placed = ()
         if len(self._verdicts) != 1 or self._verdicts[0][0] != row.place:
             self._learn()
@@ -140,7 +138,7 @@ class Weigher:
             self._run.learn(self._held, self._put_verdicts())
 
     def _put_verdicts(self) -> int:
-        """Where they are learned from; how many."""
+        """Move the verdicts to where they are learned from; return how many there are."""
         judged = len(self._verdicts)
         if judged:
             self._heard[:judged] = self._verdicts
@@ -148,7 +146,7 @@ class Weigher:
         return judged
 
     def _put_places(self, rows: Sequence[GoodputRow]) -> None:
-        """Nearly always they are there."""
+        """Put the rows' places where a batch is read from; nearly always they are there."""
         if rows != self._placed:
             self._places[: len(rows)] = [row.place for row in rows]
             self._placed = list(rows)
@@ -163,20 +161,20 @@ class Weigher:
         return self._answered(count)
 
     def _answered(self, count: int) -> list[float]:
-        """What so many rows were answered."""
+        """Return what so many rows were answered."""
         answers = self._answers[:count]
         numbers: list[float] = answers if self._run is PLAIN else answers.tolist()
         return numbers
 
     def _hold(self, numbers: held.Held) -> None:
-        """From now on in these, a tuple or an array."""
+        """Hold everything in these numbers from now on, a tuple or an array."""
         self._held = numbers
         self._parts = numbers if isinstance(numbers, tuple) else held.cut(numbers)
         _, _, self._prices, _, self._desk, self._places, self._peaks, self._heard, self._answers = self._parts
         self._placed = ()
 
     def _grow(self) -> None:
-        """Twice the room. Rare, so it goes by way of lists."""
+        """Double the room for rows; rare, so it goes by way of lists."""
         before = len(self._desk)
         desk, *rest = lines.new_batch(2 * before, self.depth)
         desk[:before] = [list(line) for line in self._desk]

@@ -61,7 +61,7 @@ _SURE = 0.999
 
 
 def beyond(outlook: Any, depth: int, survival: float, peak_bin: int) -> float:
-    """U_d(S, bin); 0 where it is not known."""
+    """Return U_d(S, bin), in tokens; 0 where it is not known."""
     if depth > len(outlook):
         return 0.0
     level, at = outlook[depth - 1], survival * GRID
@@ -71,7 +71,7 @@ def beyond(outlook: Any, depth: int, survival: float, peak_bin: int) -> float:
 
 
 def brings(book: Lines, before: int, survival: float, odds: float, depth: int, prices: Line, outlook: Any) -> float:
-    """E max(0, S p − θ_d + U_d(S p, bin)): what a pass brings that finds a row's d-th token after one of the bin
+    """Return E max(0, S p − θ_d + U_d(S p, bin)): what a pass brings that finds a row's d-th token after one of the bin
     ``before``, and what may follow, less what verifying them costs; the row may still decline."""
     weights, chances = book[WEIGHTS + before], book[CHANCES + before]
     price, worth = prices[min(depth, len(prices) - 1)], 0.0
@@ -85,7 +85,7 @@ def brings(book: Lines, before: int, survival: float, odds: float, depth: int, p
 
 
 def foresee(book: Lines, outlook: Any, prices: Line, bar: float) -> None:
-    """U_d(S, b) = max(0, f_d(S, b) − ``bar``), the last d first."""
+    """Work out U_d(S, b) = max(0, f_d(S, b) − ``bar``), the last d first."""
     for before in range(BINS):
         if book[FRESH][before] == 0.0:
             expect(book, before)
@@ -97,7 +97,7 @@ def foresee(book: Lines, outlook: Any, prices: Line, bar: float) -> None:
 
 
 def hope(book: Lines, row: Line, prices: Line, outlook: Any, here: float) -> float:
-    """f: what one more draft pass brings a row where the odds are ``here`` times those that peaks give."""
+    """Return f, the tokens that another draft pass brings a row whose odds are ``here`` times those of its peaks."""
     before = int(row[LINE])
     if book[FRESH][before] == 0.0:
         expect(book, before)
@@ -105,7 +105,7 @@ def hope(book: Lines, row: Line, prices: Line, outlook: Any, here: float) -> flo
 
 
 def odds_next(book: Lines, contexts: Contexts, found: int, third: int, second: int, last: int) -> float:
-    """Odds of acceptance of what comes after these tokens ÷ those that are expected after a token of this bin."""
+    """Return the odds of acceptance after these tokens ÷ those that are expected after a token of the bin ``found``."""
     if last < 0:
         return 1.0
     if book[FRESH][found] == 0.0:
@@ -119,7 +119,7 @@ def odds_next(book: Lines, contexts: Contexts, found: int, third: int, second: i
 
 
 def look(book: Lines, contexts: Contexts, row: Line, peak: Line, rows: int) -> None:
-    """A draft pass over so many rows found a row's peak, between the tokens that follow it."""
+    """Enter the peak of a row, found by a draft pass over so many rows, on its line, with the tokens around it."""
     found, count = bin_of(peak[0]), int(row[PASSES])
     passed(book, int(row[LINE]), found, rows)
     around = int(peak[1]), int(peak[2]), int(peak[3]), int(peak[4])
@@ -137,9 +137,9 @@ def weigh(
     book: Lines, contexts: Contexts, desk: Lines, places: Any, peaks: Lines, answers: Line, rows: int, prices: Line,
     outlook: Any, bar: float, jump: float,
 ) -> None:  # fmt: skip
-    """After a draft pass over the first ``rows`` of ``places``: each keeps its token while S + U ≥ θ; they go on
-    while what they hope of another pass is more than ``bar``. Below 0 it keeps all. None is kept where all that they
-    win, S + U − θ and by another pass, is less than ``jump``. The answer of each."""
+    """Answer the first ``rows`` of ``places`` after a draft pass over them: each keeps its token while S + U ≥ θ; they
+    go on while what they hope of another pass is more than ``bar``. Below 0 it keeps all. None is kept where all that
+    they win, S + U − θ and by another pass, is less than ``jump``."""
     worth = hopes = 0.0
     for k in range(rows):
         row = desk[int(places[k])]
@@ -163,12 +163,12 @@ def weigh(
 
 
 def judge(book: Lines, contexts: Contexts, row: Line, drafted: int, taken: int, known: int) -> None:
-    """The target took so many of a row's drafted tokens; verdicts end with the first rejection. Of the first ``known``
-    it is known how often one drawn there is accepted, which tells more than whether this one was."""
+    """Learn that the target took ``taken`` of a row's ``drafted`` tokens; verdicts end with the first rejection. For
+    the first ``known`` it is known how often one drawn there is accepted."""
     depth = (len(row) - HEAD) // PER_PASS
     for i in range(min(taken + 1, drafted, int(row[PASSES]))):
         verdict = 1.0 if i < taken else 0.0
-        if i < known:
+        if i < known:  # tells more than whether this one was
             verdict = row[HEAD + KNOWN * depth + i]
         found, at = int(row[HEAD + i]), HEAD + 2 * depth + i
         around = int(row[at]), int(row[at + depth]), int(row[at + 2 * depth]), int(row[at + 3 * depth])
@@ -178,13 +178,13 @@ def judge(book: Lines, contexts: Contexts, row: Line, drafted: int, taken: int, 
 
 
 def clear(row: Line) -> None:
-    """A row begins a round."""
+    """Begin a row's round on its line: nothing is drafted."""
     row[SURVIVAL], row[LINE], row[PASSES] = 1.0, float(START), 0.0
 
 
 def pays_from(book: Lines, row: Line, prices: Line, outlook: Any, bar: float) -> float:
-    """The odds of a context, 1 or a power of two, after which a row that has just begun a round hopes for more than
-    ``bar``; infinity where none would do."""
+    """Return the odds of a context, 1 or a power of two, after which a row that has just begun a round hopes for more
+    than ``bar``; infinity where none would do."""
     here = 1.0
     while here <= ODDS_TRIED:
         if hope(book, row, prices, outlook, here) > bar:

@@ -12,7 +12,7 @@ _PATIENCE = 4.0
 
 
 def nearer(before: float, now: float) -> float:
-    """A moving average."""
+    """Return the moving average ``before``, moved on by ``now``."""
     return before + (1 - MEMORY) * (now - before)
 
 
@@ -26,11 +26,11 @@ class PriceOfTime:
         """λ ÷ what plain decoding makes, lately; never below 1, which not speculating achieves."""
 
     def rate(self, prices: Prices, batch: int) -> float:
-        """λ, in tokens a millisecond."""
+        """Return λ, in tokens a millisecond."""
         return self.speedup * batch / prices.plain
 
     def saw(self, seen: Tally, prices: Prices, batch: int) -> None:
-        """Some rounds of a batch of so many rows."""
+        """Learn from some rounds of a batch of so many rows."""
         keeps = MEMORY**seen.rounds
         each = (1 - keeps) / (1 - MEMORY) / seen.rounds
         part = seen.rows / (batch * seen.rounds)

@@ -36,7 +36,7 @@ def make_app(service: Service) -> FastAPI:
 
 
 def bare_app(title: str, service: Service | Host) -> FastAPI:
-    """An application that answers errors in OpenAI's shape."""
+    """Return an application that answers errors in OpenAI's shape."""
     app = FastAPI(title=title, version=osd_version(), docs_url=None, redoc_url=None)
     app.state.service = service
     app.add_exception_handler(OsdError, _osd_error)

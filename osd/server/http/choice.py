@@ -43,7 +43,7 @@ class Choice:
         self.route: str | None = None
 
     def take(self, piece: JobOutput) -> Delta:
-        """What a step brought."""
+        """Take in what a decoding step brought; return what can be shown now."""
         self.version, self.route = piece.version or self.version, piece.route or self.route
         text = self._push(piece.tokens, piece.scores)
         if piece.done is None:

@@ -135,7 +135,7 @@ class EngineThread:
         self._refuse(pushed_out, _full())
 
     def _refuse(self, jobs: Sequence[EngineJob], why: ApiError | None) -> None:
-        """They do not come into the engine."""
+        """Report ``why`` for jobs that do not come into the engine, and forget them."""
         for job in jobs:
             self._jobs.pop(job.request.id, None)
             job.why = why

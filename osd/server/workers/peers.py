@@ -78,7 +78,7 @@ class Peers:
         return {int(path.stem): text for path, text in zip(others, answers, strict=True) if text}
 
     def leave(self) -> None:
-        """The process has ended, or is about to: nobody asks it any more."""
+        """Remove this process's socket: it has ended, or is about to, and nobody asks it any more."""
         self.socket.unlink(missing_ok=True)
 
 

@@ -48,12 +48,12 @@ class Presence:
         self._thread.start()
 
     def turn(self, state: WorkerState) -> None:
-        """Another state; told at once."""
+        """Change to another state, and tell it at once."""
         self.state = state
         self._wake.set()
 
     def close(self) -> None:
-        """The process stops in order: it is listed no more. Never raises."""
+        """Stop telling, and take this process off the list of workers: it ended in order. Never raises."""
         self._closing = True
         self._wake.set()
         self._thread.join()
@@ -103,7 +103,8 @@ class Presence:
         return round(count / seconds, 3) if seconds > 0 else 0.0
 
     def _holds(self) -> dict[str, dict[str, str]]:
-        """What the engine drafts with, as it is in memory; the digest is that of the files it was read from."""
+        """Return the version and digest of each draft that the engine has in memory, by the draft's name; the digest is
+        that of the files it was read from."""
         if self.swap is None:
             return {}
         digests = {version.id: version.digest for version in self.swap.serving.copy().values()}

@@ -14,7 +14,7 @@ from storage.store import Store
 
 @contextmanager
 def proposer_of(pair: Pair, settings: Settings, store: Store) -> Iterator[Proposer | None]:
-    """None where drafts are the draft's alone; at the end what was learned is kept.
+    """Yield the proposer of tokens, None where drafts are the draft's alone; at the end what was learned is kept.
 
     Raises BadSetting, and ModelFileDamaged, OtherTokenizer and BadTable for the corpus of ``ngram.corpus``.
     """
