@@ -9,14 +9,13 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from osd.bench.harness.report import INTERRUPTED
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
 from osd.cli.out import print_json
 from osd.server.start import server_parts
 from storage.errors import BadInput
 from storage.settings import Settings
-
-INTERRUPTED = 130
 
 
 def demo(

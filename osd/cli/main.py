@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from osd.bench.harness.report import INTERRUPTED
 from osd.cli import (  # noqa: F401  (some add their commands to replay.app and router.app)
     bench,
     corpus,
@@ -41,7 +42,6 @@ from osd.cli.out import note
 from storage.distribution import osd_version
 from storage.errors import OsdError
 
-INTERRUPTED = 130
 SERVE, LOOK, KEEP, MEASURE = "Decode and learn", "Look", "Keep", "Show and measure"
 
 

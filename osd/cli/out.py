@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from pathlib import Path
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from osd.bench.harness.report import plain
+from osd.bench.harness.watch import note as note
 
 Row = Mapping[str, Any]
 NOTHING = "–"
@@ -33,11 +34,6 @@ class Column:
     right: bool = False
     whole: bool = False
     """Whether it is never wrapped while another column can be."""
-
-
-def note(text: str) -> None:
-    """Print a line for the person at the terminal, on stderr."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(escape(text))
 
 
 def say(text: str) -> None:
@@ -100,19 +96,6 @@ def cell(value: Any, show: Callable[[Any], str] = str) -> str:
     if value is None or value == "":
         return NOTHING
     return escape(show(value))
-
-
-def plain(value: Any) -> Any:
-    """Convert a value for JSON: enums by value, paths as text, NaN to null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value
 
 
 def when(seconds: float) -> str:

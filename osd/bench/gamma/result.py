@@ -14,7 +14,7 @@ from osd.bench.gamma.measured import GammaMeasured
 from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, GammaPlan, GammaSetting
 from osd.bench.gamma.scene import Figures, Scene
 from osd.bench.gamma.told import told
-from osd.bench.harness.report import plain
+from osd.bench.harness.report import DIGITS, plain
 
 DEFINITIONS = {
     "throughput": "tokens a second: the median over turns, each turn's rates divided by the geometric mean of that "
@@ -122,7 +122,7 @@ class Results:
         """Everything, for bench.json."""
         settings = {str(setting): self._setting(scene) for setting, scene in self.scenes.items()}
         facts = {"plan": self.plan.facts(), **self.figures(), "settings": settings, **self.more}
-        return {**plain(facts), "definitions": DEFINITIONS}
+        return {**plain(facts, DIGITS), "definitions": DEFINITIONS}
 
     def best_fixed(self, data_set: str) -> dict[str, int | None]:
         """By temperature and batch size."""

@@ -22,6 +22,8 @@ from rich.table import Table
 from osd.bench.harness.watch import note
 
 WIDE = 240
+DIGITS = 6
+"""Decimals of numbers in the last line."""
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C ended."""
 
@@ -43,7 +45,7 @@ class BenchResult:
     def line(self) -> dict[str, Any]:
         """Return the last line."""
         names = ("bench", "settings", "figures", "files", "interrupted")
-        found: dict[str, Any] = plain({name: getattr(self, name) for name in names})
+        found: dict[str, Any] = plain({name: getattr(self, name) for name in names}, DIGITS)
         return found
 
     def show(self, *, as_json: bool = False) -> int:
@@ -80,14 +82,16 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it: enums by value, paths as text, null for what is not finite."""
+def plain(value: Any, digits: int | None = None) -> Any:
+    """Return a value as JSON has it: enums by value, paths as text, null for what is not finite, decimals cut to
+    ``digits`` where that is given."""
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner, digits) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
+        return [plain(inner, digits) for inner in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) else None
+        finite = value if math.isfinite(value) else None
+        return finite if finite is None or digits is None else round(finite, digits)
     return str(value) if isinstance(value, Path) else value
