@@ -104,7 +104,7 @@ class SequenceState:
     @property
     def greedy(self) -> bool:
         """Whether it is at temperature 0."""
-        return self.request.sampling.temperature == 0
+        return self.request.sampling.greedy
 
     def begin(self, controller: Any) -> None:
         """Start decoding: it has a draft, and this rule sets its draft length."""

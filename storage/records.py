@@ -33,12 +33,16 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
+LEAST_TEMPERATURE = 2.0**-126
+"""The least normal float32. Below it float32 has 0 or few digits, and its reciprocal may overflow."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """The sampling parameters of a request: how the next token is chosen from the target's distribution."""
 
     temperature: float = 0.0
-    """Divides the logits; 0 means greedy."""
+    """Divides the logits; 0 means greedy, and so does what is below ``LEAST_TEMPERATURE``."""
     top_k: int | None = None
     """Keep the k likeliest tokens; None keeps all."""
     top_p: float | None = None
@@ -48,6 +52,11 @@ class Sampling:
 
     That holds under ``fixed`` gamma, not under controllers that look at the clock. None draws a fresh seed.
     """
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken, and nothing is drawn."""
+        return self.temperature < LEAST_TEMPERATURE
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ class BlendedDrafter:
     def _group(
         self, maker: NgramDrafter, places: Sequence[int], rows: Sequence[SequenceState], most: int
     ) -> TableGroup:
-        sampled = [row.request.sampling.temperature > 0 for row in rows]
+        sampled = [not row.greedy for row in rows]
         return TableGroup(maker, self.trust_in(maker), places, [row.tokens for row in rows], sampled, most)
 
     def _hear(self, row: SequenceState, start: int) -> None:
@@ -138,7 +138,7 @@ class BlendedDrafter:
         before the table learns those tokens."""
         if there := self.memory.place_of(row):
             maker, place = there
-            sampled = row.request.sampling.temperature > 0
+            sampled = not row.greedy
             self.trust_in(maker).hear(maker, place, *text_from(row, start), sampled=sampled)
 
     def _watch(self, row: SequenceState, length_before: int) -> None:
@@ -147,7 +147,7 @@ class BlendedDrafter:
         if there := self.memory.place_of(row):
             maker, place = there
             watched = self.watched.setdefault(row.request.id, TableGuesses(self.trust_in(maker)))
-            sampled = [row.request.sampling.temperature > 0] * len(texts)
+            sampled = [not row.greedy] * len(texts)
             group = TableGroup(maker, watched.trust, [place] * len(texts), texts, sampled, 1)
             group.look(0)
             watched.guesses += group.guesses(0)

@@ -26,7 +26,7 @@ class Warp:
     @classmethod
     def of(cls, rows: Sequence[Sampling], vocabulary: int, device: torch.device) -> Warp | None:
         """Collect the settings of a batch; return None when all are greedy, for then no probability is needed."""
-        return cls(rows, vocabulary, device) if any(r.temperature > 0 for r in rows) else None
+        return None if all(r.greedy for r in rows) else cls(rows, vocabulary, device)
 
     def take(self, places: Sequence[int]) -> Warp:
         """Return the settings of the rows at these places."""
@@ -34,15 +34,22 @@ class Warp:
 
     @cached_property
     def settings(self) -> npt.NDArray[np.float64]:
-        """(B, 3) temperature, top-k (the vocabulary's size where a row keeps all) and top-p (1 where it does)."""
+        """(B, 3) temperature (0 where greedy), top-k (the vocabulary's size where all are kept), top-p (1 where so)."""
         most = self._vocabulary
-        table = [(r.temperature, min(r.top_k or most, most), 1 if r.top_p is None else r.top_p) for r in self._rows]
+        table = [
+            (0 if r.greedy else r.temperature, min(r.top_k or most, most), 1 if r.top_p is None else r.top_p)
+            for r in self._rows
+        ]
         return np.array(table, np.float64)
 
     @cached_property
     def _greedy(self) -> Tensor:
         """(B,) bool: which rows are greedy."""
         return self._column(0) == 0
+
+    @cached_property
+    def _any_greedy(self) -> bool:
+        return bool((self.settings[:, 0] == 0).any())
 
     @cached_property
     def _temperature(self) -> Tensor:
@@ -65,10 +72,13 @@ class Warp:
     def __call__(self, logits: Tensor) -> Tensor:
         """Return probabilities (B, T, V), float32, for logits (B, T, V)."""
         greedy = logits.argmax(-1, keepdim=True)
-        scores = logits.float() / self._temperature[:, None, None]
+        scores = logits.float() - logits.gather(-1, greedy)  # or the quotient by a small temperature overflows
+        scores /= self._temperature[:, None, None]
         if self._top_k is not None or self._top_p is not None:
             scores = self._filter(scores)
         probabilities = scores.softmax(-1)
+        if not self._any_greedy:
+            return probabilities
         one_hot = torch.zeros_like(probabilities).scatter_(-1, greedy, 1.0)
         return torch.where(self._greedy[:, None, None], one_hot, probabilities)
 

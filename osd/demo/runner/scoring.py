@@ -38,7 +38,7 @@ def blended_hits(loaded: LoadedDraft, watched: TableGuesses, completion: Complet
     reader = reader_of(loaded, len(tokens))
     peaks, said = logits_of(reader, tokens, len(output)).softmax(-1, dtype=torch.float32).max(-1)
     reader.cache.drop()
-    models = watched.trust.models[int(completion.request.sampling.temperature > 0)]
+    models = watched.trust.models[int(not completion.request.sampling.greedy)]
     found = zip(output, said.tolist(), peaks.tolist(), watched.guesses, strict=True)
     hits = []
     for token, own, peak, (guess, believed) in found:

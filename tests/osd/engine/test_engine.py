@@ -70,6 +70,14 @@ def test_a_row_leaves_by_cancellation_and_the_others_go_on(pair: Pair) -> None:
     assert partial == alone(pair.target.module, asked[0].prompt_tokens, len(partial)) and partial
 
 
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-37])
+def test_a_temperature_that_is_next_to_nothing_is_greedy(pair: Pair, temperature: float) -> None:
+    (prompt,) = prompts(1, seed=4)
+    sampling = Sampling(temperature, top_p=0.9, seed=1)
+    (done,) = Engine(pair, SETTINGS).run([Request(prompt, max_new_tokens=20, sampling=sampling)])
+    assert list(done.tokens) == alone(pair.target.module, prompt, 20)
+
+
 def test_the_end_token_ends_a_text_unless_it_is_to_be_ignored() -> None:
     plain = random_pair("llama")
     prompt = prompts(1, seed=3)[0]

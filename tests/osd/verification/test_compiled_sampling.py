@@ -26,8 +26,8 @@ CPU = torch.device("cpu")
 ROUNDING = 1e-5
 """A chance so near to where a draw or a verdict changes may come out either way."""
 WAYS = st.builds(
-    Sampling, st.sampled_from([0.0, 0.01, 0.7, 1.0, 3.0]), st.sampled_from([None, 1, 3, 20, 5000]),
-    st.sampled_from([None, 0.01, 0.5, 0.9, 0.999, 1.0]),
+    Sampling, st.sampled_from([0.0, 1e-300, 2e-38, 1e-30, 0.01, 0.7, 1.0, 3.0]),
+    st.sampled_from([None, 1, 3, 20, 5000]), st.sampled_from([None, 0.01, 0.5, 0.9, 0.999, 1.0]),
 )  # fmt: skip
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from osd.verification.warping import Warp, draw
-from storage.records import Sampling
+from storage.records import LEAST_TEMPERATURE, Sampling
 
 
 def reference(scores: torch.Tensor, s: Sampling) -> torch.Tensor:
@@ -35,6 +38,21 @@ def test_rows_are_warped_as_hugging_face_does(mix: list[Sampling]) -> None:
     ours = warp(logits)
     for i, sampling in enumerate(mix):
         assert torch.allclose(ours[i], reference(logits[i], sampling), atol=1e-6)
+
+
+@given(st.integers(0, 10_000), st.floats(0, 1e-3), st.sampled_from([1.0, 100.0, 1e4, 1e30]))
+@example(0, 5e-324, 1.0)
+@example(0, 1e-300, 1.0)
+@example(0, 1e-45, 1.0)
+@example(0, LEAST_TEMPERATURE, 1e30)
+def test_the_smallest_temperatures_take_the_likeliest(seed: int, temperature: float, size: float) -> None:
+    """As in float64, where no quotient of these overflows or the row is greedy."""
+    logits = torch.randn(1, 2, 20, generator=torch.Generator().manual_seed(seed)) * size
+    sampling = Sampling(temperature)
+    warp = Warp.of([sampling, Sampling(1.0)], 20, torch.device("cpu"))
+    assert warp is not None and sampling.greedy == (np.float32(temperature) < LEAST_TEMPERATURE)
+    over = (logits.double() - logits.amax(-1, keepdim=True)) / max(temperature, LEAST_TEMPERATURE)
+    torch.testing.assert_close(warp.take([0])(logits), over.softmax(-1).float(), rtol=1e-3, atol=1e-6)
 
 
 def test_a_batch_that_is_all_greedy_needs_no_probabilities() -> None:
