@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from osd.logprobs import Scores
 from router.base import Decision
 from storage.records import Outcome, Request, Round, now
 
@@ -36,6 +37,8 @@ class Completion:
     """Totals, one for each draft version that served it."""
     seconds: float
     """Seconds from admission to the last token."""
+    prompt_scores: Scores | None = None
+    """The log-probabilities of the prompt's tokens but the first, where they were asked for."""
 
 
 class RequestOutput(NamedTuple):
@@ -90,6 +93,8 @@ class SequenceState:
         """Number of leading tokens whose keys and values the drafter's cache holds."""
         self.drafter_version = ""
         """The draft version that prefilled the prompt."""
+        self.prompt_scores: Scores | None = None
+        """The log-probabilities of the prompt's tokens but the first, where they are asked for."""
         self.rounds: list[Round] = []
         self.started = time.perf_counter()
         self._chance = np.random.Generator(np.random.Philox(request.sampling.seed))
@@ -143,7 +148,7 @@ class SequenceState:
         """Return the finished request."""
         return Completion(
             self.request, self.route, tuple(self.output), text, reason, tuple(self.rounds),
-            self._outcomes(), time.perf_counter() - self.started,
+            self._outcomes(), time.perf_counter() - self.started, self.prompt_scores,
         )  # fmt: skip
 
     def _outcomes(self) -> tuple[Outcome, ...]:

@@ -65,7 +65,7 @@ class Request:
 
     prompt_tokens: tuple[int, ...]
     max_new_tokens: int = 128
-    """Maximum number of new tokens, the end token included."""
+    """Maximum number of new tokens, the end token included; 0 only prefills."""
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
     """Generation ends when the text contains one of these; the text returned ends before it."""
@@ -82,6 +82,8 @@ class Request:
     """The prompt's language if the caller knows it, ISO 639-1 (else 639-3); it overrides detection."""
     gamma: int | None = None
     """Draft so many tokens every round, at most ``gamma.max``; None leaves it to the controller."""
+    prompt_logprobs: int | None = None
+    """Compute the log-probabilities of the prompt's tokens, and of so many of the likeliest at each; None for none."""
     id: str = field(default_factory=new_id)
 
 

@@ -11,8 +11,9 @@ HALF = "\ufffd"
 class TextStream:
     """Turns one request's tokens into text that can be shown at once. A push costs as much as its own tokens."""
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
-        self._text, self._stops = decoding(tokenizer), stops
+    def __init__(self, tokenizer: Any, stops: Sequence[str], *, special: bool = False) -> None:
+        """Start with no tokens; with ``special``, special ones are text as well."""
+        self._text, self._stops = decoding(tokenizer, special=special), stops
         self._tokens: list[int] = []
         self._begin = self._read = 0
         """Tokens from ``_begin`` on are decoded again, so that spaces between tokens come out; up to ``_read`` their
@@ -48,15 +49,16 @@ class TextStream:
         return new
 
 
-def decoding(tokenizer: Any) -> Callable[[list[int]], str]:
-    """Return a function that decodes tokens, leaving special ones out. transformers' own way takes six times as long as
-    the tokenizer below it, which decodes alike unless spaces are to be tidied; a stream asks twice a round."""
+def decoding(tokenizer: Any, *, special: bool = False) -> Callable[[list[int]], str]:
+    """Return a function that decodes tokens, leaving special ones out unless ``special``. transformers' own way takes
+    six times as long as the tokenizer below it, which decodes alike unless spaces are to be tidied; a stream asks twice
+    a round."""
     from transformers import PreTrainedTokenizerFast
 
     if isinstance(tokenizer, PreTrainedTokenizerFast) and not tokenizer.clean_up_tokenization_spaces:
         below = tokenizer.backend_tokenizer
-        return lambda tokens: str(below.decode(tokens, skip_special_tokens=True))
-    return lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=True))
+        return lambda tokens: str(below.decode(tokens, skip_special_tokens=not special))
+    return lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=not special))
 
 
 def overlap(text: str, stop: str) -> int:

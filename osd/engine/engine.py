@@ -134,10 +134,7 @@ class Engine:
             self._leave(self.rows.index(row))
         else:
             self.reading.drop(row, len(self.rows))
-        completion = self._finish(row, "cancelled")
-        self._ended.append(RequestOutput(row.request, (), row.length, completion))
-        if self.recorder:
-            self.recorder.finish(completion)
+        self._end(row, "cancelled")
         return True
 
     def run(self, requests: Iterable[Request]) -> Iterator[Completion]:
@@ -176,11 +173,15 @@ class Engine:
         return progress
 
     def _admit(self) -> None:
-        for row in self.reading.admit(len(self.rows)):
+        joined = len(self.rows)
+        for row in self.reading.admit(joined):
             self.drafting.join(row, row.decision.draft)
             row.begin(self._controller(row))
             self.stats.stood_in += row.loaded.draft != row.decision.draft
             self.rows.append(row)
+        for row in [row for row in self.rows[joined:] if row.length == row.end]:
+            self._leave(self.rows.index(row))
+            self._end(row, "length")
 
     def _controller(self, row: SequenceState) -> GammaController:
         gamma = row.request.gamma
@@ -222,6 +223,13 @@ class Engine:
         for index in reversed([i for i, p in enumerate(progress) if p.completion]):
             self._leave(index)
         return progress
+
+    def _end(self, row: SequenceState, reason: str) -> None:
+        """Finish a sequence outside a round; its completion comes with the next step's output."""
+        completion = self._finish(row, reason)
+        self._ended.append(RequestOutput(row.request, (), row.length, completion))
+        if self.recorder:
+            self.recorder.finish(completion)
 
     def _finish(self, row: SequenceState, reason: str) -> Completion:
         completion = row.complete(reason, self.ending.text(row))

@@ -34,6 +34,11 @@ class PrefillState:
     """The mean of −ln p over the prompt's end."""
 
     @property
+    def top(self) -> int | None:
+        """How many of the likeliest tokens the prompt's log-probabilities name; None where none are wanted."""
+        return self.row.request.prompt_logprobs
+
+    @property
     def left(self) -> int:
         """Tokens still to prefill: all but the prompt's last, which is fed with the first round."""
         return self.row.prompt_len - 1 - self.read
@@ -59,7 +64,8 @@ class PrefillQueue:
         while self.admission.waiting and first + len(self.readers) < self._places:
             row = self.admission.waiting.popleft()
             self.readers.append(PrefillState(row, self.admission.asks_surprise(row)))
-            self.stats.prefix_queried += row.prompt_len - 1 if self.prefixes is not None else 0
+            recalls = self.prefixes is not None and row.request.prompt_logprobs is None
+            self.stats.prefix_queried += row.prompt_len - 1 if recalls else 0
         return self._step(first) if self.readers else []
 
     def _step(self, first: int) -> list[SequenceState]:
@@ -89,9 +95,10 @@ class PrefillQueue:
             self.readers.insert(0, last)
 
     def _recall(self, first: int) -> None:
-        """Copy from the prefix cache, including what others have prefilled since a sequence came."""
+        """Copy from the prefix cache, including what others have prefilled since a sequence came. A prompt whose
+        log-probabilities are wanted is computed, for the cache has no logits."""
         for place, reader in enumerate(self.readers, first):
-            if self.prefixes is not None and reader.left:
+            if self.prefixes is not None and reader.left and reader.top is None:
                 leave = SCORED * reader.asks_surprise
                 prompt, owner = reader.row.request.prompt_tokens, self.prefixes.owner(reader.row.request.tenant)
                 read = self.prefixes.fetch(place, prompt, owner, read=reader.read, leave=leave)
@@ -101,13 +108,23 @@ class PrefillQueue:
     def _read(self, first: int, given: Sequence[int]) -> None:
         pieces: list[PrefillChunk] = []
         for place, (reader, count) in enumerate(zip(self.readers, given, strict=True), first):
-            if reader.asks_surprise and count == reader.left > 0:
+            if reader.top is not None:
+                self._score(place, reader, count, reader.top)
+            elif reader.asks_surprise and count == reader.left > 0:
                 reader.surprise = self.target.prefill_scored(place, reader.row.tokens, reader.read)
             elif count := max(0, min(count, reader.left - SCORED * reader.asks_surprise)):
                 pieces.append(PrefillChunk(place, reader.read, reader.row.tokens[reader.read : reader.read + count]))
             reader.read += count
             self.stats.read_tokens += count
         read_pieces(self.target, pieces)
+
+    def _score(self, place: int, reader: PrefillState, count: int, top: int) -> None:
+        """Prefill ``count`` tokens and keep the log-probabilities of those after them."""
+        row, tokens = reader.row, reader.row.tokens[reader.read : reader.read + count + 1]
+        found = self.target.prefill_logprobs(place, tokens, reader.read, top)
+        row.prompt_scores = found if row.prompt_scores is None else row.prompt_scores.then(found)
+        if reader.asks_surprise and (last := row.prompt_scores.chosen[-SCORED:]):
+            reader.surprise = -sum(last) / len(last)
 
     def _release(self, place: int, reader: PrefillState) -> SequenceState:
         """Move a sequence to the first place of those in prefill, exchanging it with the one there, and return it."""

@@ -41,7 +41,7 @@ def _prompt(request: Request, reader: PairLimits, limit: int) -> str | None:
     prompt = request.prompt_tokens
     if not prompt:
         return "the prompt is empty; give at least one token"
-    if len(prompt) >= limit:
+    if len(prompt) + min(1, request.max_new_tokens) > limit:
         reason = f"the prompt has {len(prompt)} tokens, and a row holds {limit} with at least one to come"
         return f"{reason}; shorten it or raise serve.max_length"
     size = reader.vocab_size
@@ -52,7 +52,8 @@ def _prompt(request: Request, reader: PairLimits, limit: int) -> str | None:
 
 
 def _max_new_tokens(request: Request, reader: PairLimits, limit: int) -> str | None:
-    return None if request.max_new_tokens >= 1 else f"{request.max_new_tokens} asks for nothing; give 1 or more"
+    least = 1 if request.prompt_logprobs is None else 0
+    return None if request.max_new_tokens >= least else f"{request.max_new_tokens} asks for nothing; give 1 or more"
 
 
 def _temperature(request: Request, reader: PairLimits, limit: int) -> str | None:

@@ -11,12 +11,14 @@ from starlette.responses import JSONResponse, Response
 
 from osd.server.http.call import Arrived, Call, flying
 from osd.server.http.choice import Choice, Delta
+from osd.server.http.echo import PromptEcho
 from osd.server.http.errors import ApiError
 from osd.server.http.events import MARK, ChunkTemplate, EventStream, event
 from osd.server.http.order import Order
 from osd.server.http.ring import Caller
 from osd.server.http.shapes import Json, Shape
 from osd.server.http.speculation import speculative_decoding
+from osd.server.process.jobs import JobOutput
 from osd.server.process.service import Service
 from storage.records import new_id, now
 
@@ -37,12 +39,19 @@ class Answer:
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(now()))
     choices: list[Choice] = field(init=False)
+    echoes: list[PromptEcho] = field(init=False)
+    """One a choice where the prompt is a part of the answer; else none."""
     _molds: dict[tuple[int, str | None], ChunkTemplate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         tokenizer, eos_ids = self.service.tokenizer, frozenset(self.service.facts.eos_ids)
         self.id = self.shape.prefix + new_id()
         self.choices = [Choice(tokenizer, request.stop, eos_ids) for request in self.order.requests]
+        order, shows = self.order, self.order.echo or self.order.prompt_logprobs is not None
+        self.echoes = [
+            PromptEcho(tokenizer, request, order.echo, order.top, order.prompt_logprobs)
+            for request in order.requests if shows
+        ]  # fmt: skip
 
     async def respond(self, http: HttpRequest) -> Response:
         """Return the response; a stream begins with its first token, so that an earlier error has its own status."""
@@ -65,15 +74,16 @@ class Answer:
         deltas: list[list[Delta]] = [[] for _ in self.choices]
         async for some in pieces:
             for index, piece in some:
-                deltas[index].append(self.choices[index].take(piece))
+                deltas[index].append(self._take(index, piece))
         if not all(choice.done for choice in self.choices):
             return Response(status_code=GONE)
         scored = self.order.top is not None
+        wholes = [_together(parts) for parts in deltas]
         choices = [
-            self.shape.choice(i, _together(parts), self.service.token_text, scored=scored)
-            for i, parts in enumerate(deltas)
+            self.shape.choice(i, whole, self.service.token_text, scored=scored) for i, whole in enumerate(wholes)
         ]
-        body = {**self._frame(self.shape.whole, choices), "usage": self._usage(), **self._closing()}
+        frame = {**self._frame(self.shape.whole, choices), **self._prompt(wholes[0])}
+        body = {**frame, "usage": self._usage(), **self._closing()}
         return JSONResponse(body, headers=self._headers())
 
     async def _events(self, opening: str, pieces: AsyncIterator[list[Arrived]]) -> AsyncIterator[str]:
@@ -97,8 +107,16 @@ class Answer:
         firsts = {index: self.choices[index].version is None for index, _ in some}
         deltas: dict[int, list[Delta]] = {}
         for index, piece in some:
-            deltas.setdefault(index, []).append(self.choices[index].take(piece))
+            deltas.setdefault(index, []).append(self._take(index, piece))
         return "".join(self._line(i, _together(parts), first=firsts[i]) for i, parts in deltas.items())
+
+    def _take(self, index: int, piece: JobOutput) -> Delta:
+        delta = self.choices[index].take(piece)
+        return self.echoes[index].add(delta, piece.prompt, self.service.token_text) if self.echoes else delta
+
+    def _prompt(self, delta: Delta) -> Json:
+        """Return what stands beside the choices about the prompt."""
+        return {} if delta.prompt is None or not self.shape.prompt_above else {"prompt_logprobs": delta.prompt}
 
     def _line(self, index: int, delta: Delta, *, first: bool) -> str:
         if first or delta.scored or delta.finish_reason:
@@ -109,7 +127,7 @@ class Answer:
         scored = self.order.top is not None
         part = self.shape.part(index, delta, self.service.token_text, scored=scored, first=first)
         usage = {"usage": None} if self.order.usage_chunk else {}
-        return event({**self._frame(self.shape.chunk, [part]), **usage})
+        return event({**self._frame(self.shape.chunk, [part]), **self._prompt(delta), **usage})
 
     def _mold(self, index: int, version: str | None) -> ChunkTemplate:
         """Return the template of chunks that have text and nothing else, as most do: they differ in the text alone."""
@@ -168,4 +186,4 @@ class Answer:
 
 def _together(deltas: Sequence[Delta]) -> Delta:
     scored = [one for delta in deltas for one in delta.scored]
-    return Delta("".join(delta.text for delta in deltas), scored, deltas[-1].finish_reason)
+    return Delta("".join(delta.text for delta in deltas), scored, deltas[-1].finish_reason, deltas[0].prompt)

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from osd.engine.detokenizer import TextStream
-from osd.server.http.scores import Scores
+from osd.logprobs import Scores
 from osd.server.process.jobs import Done, JobOutput
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
-    """A token of the answer with its log-probabilities."""
+    """A token of the answer, or of its echoed prompt, with its log-probabilities."""
 
     token: int
-    logprob: float
+    logprob: float | None
+    """None of a prompt's first token."""
     top: list[tuple[int, float]]
     """The likeliest tokens at its position, with their log-probabilities."""
     offset: int
@@ -30,6 +31,8 @@ class Delta:
     text: str
     scored: list[ScoredToken] = field(default_factory=list)
     finish_reason: str | None = None
+    prompt: list[dict[str, Any] | None] | None = None
+    """The log-probabilities of the prompt's tokens in vLLM's form, where they were asked for: in the first delta."""
 
 
 class Choice:

@@ -27,6 +27,10 @@ class Order:
     prompts: int
     top: int | None
     """Number of likeliest tokens whose log-probabilities are returned; None returns no log-probabilities."""
+    echo: bool
+    """Whether the prompt's text stands before the answer's."""
+    prompt_logprobs: int | None
+    """Number of likeliest tokens at each of the prompt's; None returns no log-probabilities of the prompt."""
     seconds: float | None
     """Seconds until its deadline."""
     detail: Detail
@@ -55,8 +59,11 @@ def chat_order(service: Service, body: ChatBody, headers: Mapping[str, str], ten
 
 def completion_order(service: Service, body: CompletionBody, headers: Mapping[str, str], tenant: str) -> Order:
     """Convert a completion's body. Raises ApiError."""
+    if body.max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
+        reason = "max_tokens: 0 asks for nothing; give 1 or more, or echo or prompt_logprobs"
+        raise ApiError(reason=reason, param="max_tokens", code="invalid_value")
     prompts = [_prompt(service, one) for one in _prompts(body)]
-    return _order(service, body, headers, tenant, prompts, body.max_tokens, body.logprobs)
+    return _order(service, body, headers, tenant, prompts, body.max_tokens, body.logprobs, echo=bool(body.echo))
 
 
 def _prompts(body: CompletionBody) -> Sequence[str | Sequence[int]]:
@@ -81,21 +88,32 @@ def _order(
     prompts: Sequence[_Prompt],
     most: int | None,
     top: int | None,
+    *,
+    echo: bool = False,
 ) -> Order:
     wanted, fields, n = service.settings.server, osd_fields(body, headers), body.n or 1
     check_model(service, body.model)
     if n > wanted.max_choices or n * len(prompts) > wanted.queue:
         raise ApiError(reason=f"n: {n} is too large; this server gives {wanted.max_choices} choices at most", param="n")
-    if top is not None and top > wanted.max_logprobs:
-        raise ApiError(reason=f"logprobs: {wanted.max_logprobs} tokens at most, not {top}", param="logprobs")
+    for name, count in (("logprobs", top), ("prompt_logprobs", body.prompt_logprobs)):
+        if count is not None and count > wanted.max_logprobs:
+            raise ApiError(reason=f"{name}: {wanted.max_logprobs} tokens at most, not {count}", param=name)
+    asked = _prompt_logprobs(body, echo, most, top)
     requests = [
-        _request(service, body, fields, tenant, prompt, _room(service, prompt, most), i)
+        _request(service, body, fields, tenant, prompt, _room(service, prompt, most), i, asked)
         for prompt in prompts for i in range(n)
     ]  # fmt: skip
     return Order(
-        requests, len(prompts), top, _seconds(wanted.deadline_ms, fields.deadline_ms), fields.metrics or wanted.metrics,
+        requests, len(prompts), top, echo, body.prompt_logprobs,
+        _seconds(wanted.deadline_ms, fields.deadline_ms), fields.metrics or wanted.metrics,
         bool(body.stream), bool(body.stream_options and body.stream_options.include_usage),
     )  # fmt: skip
+
+
+def _prompt_logprobs(body: SamplingBody, echo: bool, most: int | None, top: int | None) -> int | None:
+    """Return how many likeliest tokens the engine is asked for at each token of the prompt; None for none at all."""
+    echoed = (top or 0) if echo and (top is not None or most == 0) else None
+    return max((count for count in (body.prompt_logprobs, echoed) if count is not None), default=None)
 
 
 def check_model(service: Service, model: str | None) -> None:
@@ -107,7 +125,7 @@ def check_model(service: Service, model: str | None) -> None:
 def _room(service: Service, prompt: _Prompt, most: int | None) -> int:
     """Return the maximum number of new tokens. Raises ContextOverflow."""
     length, limit = len(prompt.tokens), service.facts.limit
-    if length >= limit or (most is not None and length + most > limit):
+    if length + (1 if most is None else most) > limit:
         asked = f"{length} tokens of the prompt" + ("" if most is None else f" and {most} to come")
         reason = f"This model's context is {limit} tokens, and the request asks for {asked}. Shorten one of them."
         raise ContextOverflow(reason=reason, param=prompt.field)
@@ -115,7 +133,14 @@ def _room(service: Service, prompt: _Prompt, most: int | None) -> int:
 
 
 def _request(
-    service: Service, body: SamplingBody, fields: OsdFields, tenant: str, prompt: _Prompt, most: int, number: int
+    service: Service,
+    body: SamplingBody,
+    fields: OsdFields,
+    tenant: str,
+    prompt: _Prompt,
+    most: int,
+    number: int,
+    prompt_logprobs: int | None,
 ) -> Request:
     if fields.gamma is not None and fields.gamma > service.facts.gamma_max:
         reason = f"osd.gamma: {service.facts.gamma_max} at most (gamma.max)"
@@ -132,6 +157,7 @@ def _request(
         text=prompt.text,
         language=fields.language,
         gamma=fields.gamma,
+        prompt_logprobs=prompt_logprobs,
     )
     check_request(request, service, service.facts.limit)
     return request

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from osd.server.http.choice import Delta, ScoredToken
-from osd.server.http.token_text import TokenText
+from osd.server.http.token_text import TokenText, floor
 
 Json = dict[str, Any]
 
@@ -21,6 +21,9 @@ class Shape(Protocol):
     chunk: str
     """`object` of a chunk."""
 
+    prompt_above: bool
+    """Whether `prompt_logprobs` stands beside the choices, and not in each."""
+
     def choice(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool) -> Json:
         """Return a choice of a whole answer."""
         ...
@@ -34,11 +37,13 @@ class CompletionShape:
     """The JSON of /v1/completions."""
 
     prefix, whole, chunk = "cmpl-", "text_completion", "text_completion"
+    prompt_above = False
 
     def choice(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool) -> Json:
         """Return a choice of a whole answer, see :class:`Shape`."""
         logprobs = _completion_logprobs(delta.scored, token_text) if scored else None
-        return {"index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+        said = {"index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+        return said if delta.prompt is None else {**said, "prompt_logprobs": delta.prompt}
 
     def part(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool, first: bool) -> Json:
         """Return a choice of a chunk, see :class:`Shape`."""
@@ -49,6 +54,7 @@ class ChatShape:
     """The JSON of /v1/chat/completions."""
 
     prefix, whole, chunk = "chatcmpl-", "chat.completion", "chat.completion.chunk"
+    prompt_above = True
 
     def choice(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool) -> Json:
         """Return a choice of a whole answer, see :class:`Shape`."""
@@ -71,19 +77,20 @@ def _entry(one: ScoredToken, token_text: TokenText) -> Json:
     return {**_token(one.token, one.logprob, token_text), "top_logprobs": top}
 
 
-def _token(token: int, logprob: float, token_text: TokenText) -> Json:
+def _token(token: int, logprob: float | None, token_text: TokenText) -> Json:
     text, data = token_text(token)
-    return {"token": text, "logprob": max(logprob, LEAST), "bytes": data}
-
-
-LEAST = -9999.0
-"""The number that replaces −∞, which JSON lacks, as in OpenAI's answers."""
+    return {"token": text, "logprob": floor(logprob), "bytes": data}
 
 
 def _completion_logprobs(scored: Sequence[ScoredToken], token_text: TokenText) -> Json:
     return {
         "tokens": [token_text(one.token)[0] for one in scored],
-        "token_logprobs": [max(one.logprob, LEAST) for one in scored],
-        "top_logprobs": [{token_text(t)[0]: max(p, LEAST) for t, p in reversed(one.top)} for one in scored],
+        "token_logprobs": [floor(one.logprob) for one in scored],
+        "top_logprobs": [_top(one, token_text) for one in scored],
         "text_offset": [one.offset for one in scored],
     }
+
+
+def _top(one: ScoredToken, token_text: TokenText) -> Json | None:
+    """Return the likeliest tokens, the likeliest last; None of a prompt's first token."""
+    return None if one.logprob is None else {token_text(t)[0]: floor(p) for t, p in reversed(one.top)}

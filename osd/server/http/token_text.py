@@ -8,7 +8,14 @@ from typing import Any
 
 from osd.engine.detokenizer import HALF
 
+LEAST = -9999.0
+"""The number that replaces −∞, which JSON lacks, as in OpenAI's answers."""
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def floor(logprob: float | None) -> float | None:
+    """Return a log-probability as JSON can hold it; None of None."""
+    return None if logprob is None else max(logprob, LEAST)
 
 
 class TokenText:

@@ -105,6 +105,8 @@ class SamplingBody(RequestBody):
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = False
     """Continue past the end token."""
+    prompt_logprobs: Count | None = None
+    """Return the log-probabilities of the prompt's tokens, and of so many of the likeliest at each."""
     osd: OsdFields = OsdFields()
 
 
@@ -113,8 +115,11 @@ class CompletionBody(SamplingBody):
 
     prompt: str | Tokens | list[str] | list[Tokens]
     """Text or token ids, one prompt or several."""
-    max_tokens: int | None = Field(default=16, ge=1)
+    max_tokens: int | None = Field(default=16, ge=0)
+    """0 only with echo or prompt_logprobs."""
     logprobs: Count | None = None
+    echo: bool | None = False
+    """Whether the prompt stands before the answer, with its log-probabilities where `logprobs` is given."""
 
 
 class TextPart(BaseModel):

@@ -20,9 +20,9 @@ import torch
 from osd.engine.engine import Engine
 from osd.kernels.host import wake_promptly
 from osd.logits import RaggedLogits
+from osd.logprobs import Scores, score
 from osd.sequence import RequestOutput, SequenceState
 from osd.server.http.errors import ApiError, Busy, Draining, ServerStopped, as_api_error
-from osd.server.http.scores import Scores, score
 from osd.server.process.fair_queue import FairQueue
 from osd.server.process.ipc import Endpoint
 from osd.server.process.ipc_codec import api_error, engine_job
@@ -168,6 +168,7 @@ class EngineThread:
             if progress.completion:
                 job = self._jobs.pop(progress.request_id)
                 job.done = Done.of(progress.completion)
+                job.prompt = job.prompt if job.row else progress.completion.prompt_scores
                 self.finished += 1
                 self._due(job)
 
@@ -182,7 +183,7 @@ class EngineThread:
         for i, row in enumerate(rows):
             job = self._jobs[row.request.id]
             if job.row is None:
-                job.row = row
+                job.row, job.prompt = row, row.prompt_scores
                 self._outbox.put(job, time.monotonic())
             if job.top is not None:
                 job.score(_scores(job.top, i, progress[i], verdict, scored))

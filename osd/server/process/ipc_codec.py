@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
+from osd.logprobs import Scores
 from osd.server.http import errors
 from osd.server.http.errors import ApiError
-from osd.server.http.scores import Scores
 from osd.server.process.jobs import Done, EngineJob, JobOutput
 from storage.records import Request, Sampling
 
@@ -44,10 +44,11 @@ def engine_job(packed: list[Any]) -> EngineJob:
 
 def job_output(packed: list[Any]) -> JobOutput:
     """Make the output anew."""
-    tokens, scores, version, route, done, error = packed
+    tokens, scores, version, route, done, error, prompt = packed
     if done:
         done = Done(*done)._replace(steps=tuple(map(tuple, done[-1])))
-    return JobOutput(tuple(tokens), Scores(*scores) if scores else None, version, route, done, api_error(error))
+    scores, prompt = (Scores(*each) if each else None for each in (scores, prompt))
+    return JobOutput(tuple(tokens), scores, version, route, done, api_error(error), prompt)
 
 
 def api_error(packed: list[Any] | None) -> ApiError | None:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from osd.logprobs import Scores
 from osd.sequence import Completion, SequenceState
 from osd.server.http.errors import ApiError
-from osd.server.http.scores import Scores
 from storage.records import Request
 
 
@@ -47,6 +47,8 @@ class JobOutput(NamedTuple):
     """Set when it is finished."""
     error: ApiError | None = None
     """Why it ended before its end."""
+    prompt: Scores | None = None
+    """The log-probabilities of the prompt's tokens but the first, where they were asked for; with the first output."""
 
     @property
     def last(self) -> bool:
@@ -81,6 +83,8 @@ class EngineJob:
     done: Done | None = None
     row: SequenceState | None = None
     """Since its first round."""
+    prompt: Scores | None = None
+    """The prompt's log-probabilities, until its caller is told."""
     _told: int = 0
     """Tokens that its caller has been told of."""
     _scores: Scores | None = None
@@ -99,11 +103,12 @@ class EngineJob:
 
     def _news(self) -> JobOutput | None:
         row, done = self.row, None if self.why else self.done
+        prompt, self.prompt = self.prompt, None
         if row is None:
-            return JobOutput(done=done) if done else None
+            return JobOutput(done=done, prompt=prompt) if done else None
         tokens = tuple(row.tokens[row.prompt_len + self._told :])
         if not tokens and not done:
             return None
         self._told += len(tokens)
         scores, self._scores = self._scores, None
-        return JobOutput(tokens, scores, row.rounds[-1].draft_version, row.route, done)
+        return JobOutput(tokens, scores, row.rounds[-1].draft_version, row.route, done, prompt=prompt)

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from osd.engine.engine import Engine
+from osd.logprobs import Scores
 from osd.server.exposition import added
 from osd.server.http import errors
 from osd.server.http.errors import ApiError, Busy, DeadlineExceeded, EngineFailed, other
-from osd.server.http.scores import Scores
 from osd.server.process.engine_client import EngineClient
 from osd.server.process.engine_thread import EngineThread
 from osd.server.process.ipc import Endpoint
@@ -47,13 +47,15 @@ def test_jobs_and_outputs_come_back_as_they_were() -> None:
     request = Request(
         (1, 2, 3), max_new_tokens=7, sampling=Sampling(0.5, 3, 0.9, 1 << 63), stop=("a", "ä\n"), ignore_eos=True,
         route="r", tenant="t", learn=False, text="x", language="fi", gamma=2,
+        prompt_logprobs=3,
     )  # fmt: skip
     job = engine_job(over(request, 0.25, 4))
     assert (job.request, job.pause, job.top) == (request, 0.25, 4)
     for output in [
-        JobOutput((4, 5), Scores([-0.5, -1.0], [[4], [5]], [[-0.5], [-float("inf")]]), "v", "r"),
+        JobOutput((4, 5), Scores([-0.5, -1.0], [[4], [5]], [[-0.5], [-float("inf")]], [1, 7]), "v", "r"),
         JobOutput((4,), None, "v", "r", Done(9, "text", "stop", "r", ((2, 1), (0, 0)))),
         JobOutput((), done=Done(0, None, "cancelled", "r", ())),
+        JobOutput((), done=Done(0, "", "length", "r", ()), prompt=Scores([-0.5], [[]], [[]], [9])),
     ]:
         assert job_output(*over(output)) == output
 

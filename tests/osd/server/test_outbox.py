@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from osd.logprobs import Scores
 from osd.sequence import SequenceState
 from osd.server.http.errors import ServerStopped
-from osd.server.http.scores import Scores
 from osd.server.process.jobs import Done, EngineJob, JobOutput
 from osd.server.process.outbox import Outbox
 from router.base import Decision
@@ -119,14 +119,14 @@ def test_what_was_told_is_not_told_again() -> None:
 def test_log_probabilities_of_several_rounds_stay_beside_their_tokens() -> None:
     job = served(top=1)
     bring(job, (1,))
-    job.score(Scores([-1.0], [[1]], [[-1.0]]))
+    job.score(Scores([-1.0], [[1]], [[-1.0]], [1]))
     bring(job, (2, 3))
-    job.score(Scores([-2.0, -3.0], [[2], [3]], [[-2.0], [-3.0]]))
-    scores = Scores([-1.0, -2.0, -3.0], [[1], [2], [3]], [[-1.0], [-2.0], [-3.0]])
+    job.score(Scores([-2.0, -3.0], [[2], [3]], [[-2.0], [-3.0]], [2, 1]))
+    scores = Scores([-1.0, -2.0, -3.0], [[1], [2], [3]], [[-1.0], [-2.0], [-3.0]], [1, 2, 1])
     assert job.take() == [JobOutput((1, 2, 3), scores, "v1", "sql")]
     bring(job, (4,))
-    job.score(Scores([-4.0], [[4]], [[-4.0]]))
-    assert job.take() == [JobOutput((4,), Scores([-4.0], [[4]], [[-4.0]]), "v1", "sql")]
+    job.score(Scores([-4.0], [[4]], [[-4.0]], [1]))
+    assert job.take() == [JobOutput((4,), Scores([-4.0], [[4]], [[-4.0]], [1]), "v1", "sql")]
 
 
 def test_what_came_before_an_error_is_a_piece_of_its_own() -> None:

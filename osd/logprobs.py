@@ -1,4 +1,4 @@
-"""The target's log-probabilities of emitted tokens, where requested: at temperature 1, before any warping."""
+"""The target's log-probabilities of tokens, where requested: at temperature 1, before any warping."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Scores(NamedTuple):
-    """The log-probabilities of m tokens that a round emitted."""
+    """The log-probabilities of m tokens: those that a round emitted, or all of a prompt but its first."""
 
     chosen: list[float]
     """(m,) log-probability of each token."""
@@ -18,10 +18,14 @@ class Scores(NamedTuple):
     """(m, k) likeliest token ids, likeliest first."""
     top: list[list[float]]
     """(m, k) log-probabilities of those."""
+    ranks: list[int]
+    """(m,) how many tokens are as likely as each or likelier, itself included."""
 
     def then(self, later: Scores) -> Scores:
         """Concatenate with the scores of later tokens."""
-        return Scores(self.chosen + later.chosen, self.top_ids + later.top_ids, self.top + later.top)
+        return Scores(
+            self.chosen + later.chosen, self.top_ids + later.top_ids, self.top + later.top, self.ranks + later.ranks
+        )
 
 
 def score(logits: Tensor, tokens: Sequence[int], top: int) -> Scores:
@@ -29,4 +33,6 @@ def score(logits: Tensor, tokens: Sequence[int], top: int) -> Scores:
     logprobs = logits.float().log_softmax(-1)
     which = torch.tensor(tokens, device=logprobs.device).unsqueeze(1)
     values, ids = logprobs.topk(min(top, logprobs.shape[-1]), dim=-1)
-    return Scores(logprobs.gather(1, which).squeeze(1).tolist(), ids.tolist(), values.tolist())
+    chosen = logprobs.gather(1, which)
+    ranks = (logprobs >= chosen).sum(1)
+    return Scores(chosen.squeeze(1).tolist(), ids.tolist(), values.tolist(), ranks.tolist())
