@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from osd.drafters.residency import LoadedVersion
 from osd.models.decoder import Decoder, lay_out
 from osd.models.forward import Builder
 from osd.models.lora.adapter import Adapter, LowRank, NotPlain, Sizes, read_adapter, sizes_of
 from osd.models.lora.merging import merged
-from osd.models.pair import LOAD_ERRORS, Model, Pair, check_vocabularies, load_model, load_tokenizer
+from osd.models.pair import Model, Pair, check_vocabularies, load_model
 from osd.models.sanity_check import require_finite, require_runs
-from storage.errors import WeightsDamaged
+from osd.models.tokenizer import load_tokenizer
+from osd.models.weights import LOAD_ERRORS, first_line, read_weights
+from storage.errors import ModelNotLoaded, WeightsDamaged
 from storage.records import DraftVersion
 from storage.store import Store
 
@@ -127,11 +128,13 @@ def load_version(store: Store, version: DraftVersion, family: Family) -> PreTrai
             root = store.versions.lineage(version.id)[-1]
             with suppress(NotPlain):
                 read_adapter(folder, version.id, family.sizes, root.digest, torch.device("cpu"), family.dtype)
-            module = merged(_read(store.versions.folder(root), family.dtype), folder)
+            module = merged(read_weights(store.versions.folder(root), family.dtype), folder)
         else:
-            module = _read(folder, family.dtype)
+            module = read_weights(folder, family.dtype)
+    except ModelNotLoaded as error:
+        raise WeightsDamaged(version=version.id, reason=error.facts["reason"].rstrip(".")) from None
     except LOAD_ERRORS as error:
-        raise WeightsDamaged(version=version.id, reason=str(error).splitlines()[0]) from None
+        raise WeightsDamaged(version=version.id, reason=first_line(error)) from None
     module.config._attn_implementation = family.attention
     with torch.inference_mode(False):
         ready: PreTrainedModel = cast(Any, module).to(family.device).eval().requires_grad_(False)
@@ -142,7 +145,3 @@ def weight_bytes(module: PreTrainedModel) -> int:
     """Return the memory of a model's weights in bytes, each counted once; what a forward pass packs for itself is
     extra."""
     return sum(weight.numel() * weight.element_size() for weight in module.parameters())
-
-
-def _read(folder: Path, dtype: torch.dtype) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)

@@ -12,19 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from osd.models.decoder import Decoder, choose_forward, vocabulary_size
 from osd.models.forward import Builder
+from osd.models.tokenizer import load_tokenizer
+from osd.models.weights import first_line, read_weights
 from storage.errors import ModelNotLoaded, VocabularyMismatch
 from storage.settings import ServeSettings, Settings
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-
-LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, SafetensorError)
-"""What transformers and safetensors raise when a folder does not hold a model they can read."""
 
 
 @dataclass(frozen=True)  # without slots, for what is asked for every round and found by a walk through the modules
@@ -130,20 +128,9 @@ def load_model(name: str | Path, device: torch.device, dtype: str = "auto") -> M
     folder = Path(name)
     if folder.exists() or str(name).startswith((".", "/", "~")):
         _check_folder(folder)
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(str(name), dtype=_dtype(dtype, device), use_safetensors=True)
-    except LOAD_ERRORS as error:
-        raise ModelNotLoaded(path=name, reason=_first_line(error)) from None
+    loaded: Any = read_weights(name, _dtype(dtype, device))
     module = loaded.to(device).eval().requires_grad_(False)
     return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
-
-
-def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase | None:
-    """Load the folder's tokenizer; None when it has none."""
-    try:
-        return AutoTokenizer.from_pretrained(str(name))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def position_limit(config: Any) -> int:
@@ -171,7 +158,7 @@ def _check_folder(folder: Path) -> None:
     try:
         AutoConfig.from_pretrained(str(folder))
     except (OSError, ValueError, KeyError) as error:
-        raise ModelNotLoaded(path=folder, reason=_first_line(error)) from None
+        raise ModelNotLoaded(path=folder, reason=first_line(error)) from None
 
 
 def check_vocabularies(
@@ -197,8 +184,3 @@ def eos_ids(module: PreTrainedModel) -> frozenset[int]:
     eos = getattr(generation, "eos_token_id", None)
     eos = module.config.eos_token_id if eos is None else eos
     return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].rstrip(".") + "."

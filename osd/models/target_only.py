@@ -11,7 +11,8 @@ from typing import Any, NoReturn, cast
 import torch
 
 from osd.models.needs_draft import NeedsDraft
-from osd.models.pair import Model, Pair, choose_device, eos_ids, load_model, load_tokenizer
+from osd.models.pair import Model, Pair, choose_device, eos_ids, load_model
+from osd.models.tokenizer import load_tokenizer
 
 EVERYWHERE = 1 << 30
 """Position limit of what has no limit."""

@@ -17,13 +17,14 @@ from typing import Any, cast
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from osd.models.lora.adapter import BASE_MARK
 from osd.models.lora.merging import adapted, merged, quiet_peft
 from osd.models.lora.tied import tie
-from storage.errors import WeightsDamaged, WrongState
+from osd.models.weights import LOAD_ERRORS, first_line, read_weights
+from storage.errors import ModelNotLoaded, WeightsDamaged, WrongState
 from storage.records import DraftVersion
 from storage.settings import LearnSettings
 from storage.store import Store
@@ -125,17 +126,17 @@ def _load(store: Store, version: DraftVersion, *, merge: bool) -> nn.Module:
 
 def _read(version: DraftVersion, folder: Path) -> PreTrainedModel:
     with _damage(version):
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
-    return model
+        return read_weights(folder, torch.float32)
 
 
 @contextmanager
 def _damage(version: DraftVersion) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise WeightsDamaged(version=version.id, reason=f"they do not load: {reason}") from error
+    except ModelNotLoaded as error:
+        raise WeightsDamaged(version=version.id, reason=f"they do not load: {error.facts['reason']}") from error
+    except LOAD_ERRORS as error:
+        raise WeightsDamaged(version=version.id, reason=f"they do not load: {first_line(error)}") from error
 
 
 def _with_adapter(model: nn.Module, learn: LearnSettings) -> PeftModel:

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM
 
 from osd.models.pair import choose_device
+from osd.models.weights import read_weights
 from storage.errors import BadInput, ModelNotLoaded, SegmentDamaged, TrainingFailed
 from storage.files.files import TemporaryPath, writing
 from storage.records import RequestSamples
@@ -103,8 +103,5 @@ def distil_offline(
 def _load(draft: str | Path, device: torch.device) -> nn.Module:
     if not (Path(draft) / "config.json").is_file():
         raise ModelNotLoaded(path=draft, reason="There is no config.json.")
-    try:
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(draft, dtype=torch.float32, use_safetensors=True)
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise ModelNotLoaded(path=draft, reason=str(error).strip().splitlines()[0]) from error
+    model: nn.Module = read_weights(draft, torch.float32)
     return model.to(device)

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from osd.models.pair import choose_device, load_tokenizer
+from osd.models.pair import choose_device
+from osd.models.tokenizer import load_tokenizer
 from storage.errors import UnknownDraft
 from storage.files.files import TemporaryPath, writing
 from storage.records import RequestSamples, Route

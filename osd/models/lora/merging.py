@@ -34,11 +34,16 @@ def adapted(base: PreTrainedModel, folder: Path) -> PeftModel:
 @contextmanager
 def quiet_peft() -> Iterator[None]:
     """Silence two warnings of PEFT that a worker would repeat at every turn: merging an adapter of tied weights, which
-    :func:`merged` handles, and a deprecated name of transformers."""
+    :func:`merged` handles, and a deprecated name of transformers. Raises ValueError where PEFT only warns that the
+    files lack weights of the adapter."""
     with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Found missing adapter keys")
         warnings.filterwarnings("ignore", message=".*tie_word_embeddings.*", category=UserWarning)
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
-        yield
+        try:
+            yield
+        except UserWarning as warning:
+            raise ValueError(str(warning)) from None
 
 
 def untie(module: Any) -> None:

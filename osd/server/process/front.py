@@ -21,7 +21,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from osd.kernels.host import keep_giving_back
-from osd.models.pair import load_tokenizer
+from osd.models.tokenizer import load_tokenizer
 from osd.server.http.app import make_app
 from osd.server.http.ring import KeyRing
 from osd.server.meters import Meters
@@ -29,6 +29,7 @@ from osd.server.process.engine_client import EngineClient
 from osd.server.process.ipc import Endpoint
 from osd.server.process.listener import LAST_SECONDS, Listener, listener
 from osd.server.process.service import Facts, Service
+from storage.errors import OsdError
 from storage.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -74,6 +75,8 @@ def fork(target: str, settings: Settings, ring: Callable[[], KeyRing], accepting
             signal.signal(number, signal.SIG_IGN)
         asyncio.run(_Fronting(target, settings, accepting).run(*its, ring))
         status = 0
+    except OsdError as error:
+        log.error("%s", error, extra={"action": "front_failed"})
     except Exception:
         log.exception("the process for HTTP failed", extra={"action": "front_failed"})
     finally:

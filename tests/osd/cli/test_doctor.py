@@ -1,7 +1,12 @@
 """`osd doctor`: every part is looked at, what is broken is named with what mends it, nothing kept is changed."""
 
 import json
+import shutil
 from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from osd.server.start import SHIPPED
 
 PARTS = ["python", "packages", "settings", "device", "data directory", "database", "broker", "pair"]
 
@@ -43,6 +48,17 @@ def test_broken_parts_are_named_with_what_mends_them(osd, filled):
     assert "127.0.0.1" in found["broker"]["found"]
     assert "secret" not in done.output
     assert "osd drafts rollback default" in osd("doctor", **wrong).stdout
+
+
+def test_a_model_that_is_not_whole_is_no_sound_pair(osd, tmp_path: Path):
+    target = Path(shutil.copytree(SHIPPED / "target", tmp_path / "target"))
+    tensors, config = load_file(target / "model.safetensors"), target / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": False}))
+    tensors.pop("lm_head.weight", None)
+    save_file(tensors, target / "model.safetensors")
+    pair = {"OSD_SERVE__TARGET": str(target), "OSD_SERVE__DRAFT": str(SHIPPED / "draft")}
+    found = findings(osd("doctor", "--json", **pair))["pair"]
+    assert found["state"] == "broken" and "lack lm_head.weight" in found["found"]
 
 
 def test_settings_that_cannot_be_read_end_the_look_early(osd, tmp_path: Path):

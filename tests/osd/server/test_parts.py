@@ -10,7 +10,7 @@ import pytest
 
 from osd.demo import TARGET
 from osd.engine.detokenizer import TextStream
-from osd.models.pair import load_tokenizer
+from osd.models.tokenizer import load_tokenizer
 from osd.server.http.buckets import TokenBucket
 from osd.server.http.speculation import speculative_decoding
 from osd.server.http.token_text import TokenText, half_bytes

@@ -1,0 +1,76 @@
+"""Reads a model's weights, and refuses files that are not whole: transformers draws what they lack at random."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from storage.errors import ModelNotLoaded
+
+LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
+"""What transformers and safetensors raise when a folder does not hold a model they can read."""
+NAMED = 3
+"""Tensors that a sentence names."""
+
+
+def read_weights(name: str | Path, dtype: Any) -> PreTrainedModel:
+    """Load a causal language model on the CPU, of which every parameter came from the files or from a tie.
+
+    ``dtype``: a torch.dtype, or ``auto`` for the files' own. Raises ModelNotLoaded.
+    """
+    try:
+        both: Any = AutoModelForCausalLM.from_pretrained(
+            str(name), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )  # fmt: skip
+    except LOAD_ERRORS as error:
+        raise ModelNotLoaded(path=name, reason=first_line(error)) from None
+    module: PreTrainedModel = both[0]
+    if wrong := " ".join(chain(_differences(module, both[1]), _not_finite(module))):
+        raise ModelNotLoaded(path=name, reason=wrong)
+    return module
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message as a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".") + "."
+
+
+def _differences(module: Any, found: dict[str, Any]) -> Iterator[str]:
+    """Yield what the files lack, what is of another shape, and what they have too much."""
+    kind, missing = type(module).__name__, found["missing_keys"]
+    if missing:
+        yield f"The files lack {_named(missing)} of {kind}."
+    if missing == {"lm_head.weight"}:
+        yield "config.json does not tie the output layer to the embeddings (tie_word_embeddings), so it needs its own."
+    for tensor, theirs, ours in sorted(found["mismatched_keys"]):
+        yield f"{tensor} has shape {tuple(theirs)} in the files, and {tuple(ours)} by config.json."
+    if too_much := found["unexpected_keys"]:
+        yield f"The files hold {_named(too_much)}, which {kind} has not by this config.json."
+    if found["error_msgs"]:
+        yield f"{found['error_msgs'][0]}."
+
+
+def _named(tensors: Collection[str]) -> str:
+    """Name the first of some tensors, and count them."""
+    more = f" and {len(tensors) - NAMED} more tensors" if len(tensors) > NAMED else ""
+    return ", ".join(sorted(tensors)[:NAMED]) + more
+
+
+def _not_finite(module: nn.Module) -> Iterator[str]:
+    """Yield a sentence where weights are not finite; reads each once and copies nothing."""
+    weights = ((name, each) for name, each in module.named_parameters() if each.dtype in FLOATS and each.numel())
+    bad = [name for name, each in weights if not torch.stack(each.detach().aminmax()).isfinite().all()]
+    if bad:
+        yield f"The files hold numbers that are not finite, in {_named(bad)}."
+
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
