@@ -89,6 +89,8 @@ class SequenceState:
         self.tokens = list(request.prompt_tokens)
         self.prompt_len = len(self.tokens)
         self.end = min(limit, self.prompt_len + request.max_new_tokens)
+        self.processors: list[Any] = []
+        """What changes its logits, in order: :class:`osd.verification.logits_processors.LogitsProcessor`."""
         self.drafter_seen = 0
         """Number of leading tokens whose keys and values the drafter's cache holds."""
         self.drafter_version = ""

@@ -44,9 +44,25 @@ class Sampling:
     temperature: float = 0.0
     """Divides the logits; 0 means greedy, and so does what is below ``LEAST_TEMPERATURE``."""
     top_k: int | None = None
-    """Keep the k likeliest tokens; None keeps all."""
+    """Keep the k likeliest tokens; 0 and −1 keep all. None: the model's own, see ``repetition_penalty``."""
     top_p: float | None = None
-    """Keep the smallest set of likeliest tokens whose mass reaches p, in (0, 1]; None keeps all."""
+    """Keep the smallest set of likeliest tokens whose mass reaches p, in (0, 1]; 1 keeps all. None: the model's own."""
+    min_p: float | None = None
+    """Keep tokens at least so likely as this part of the likeliest one, in [0, 1]; 0 keeps all. None: the model's
+    own."""
+    repetition_penalty: float | None = None
+    """Divides positive logits of tokens that prompt or output have, multiplies negative ones; 1 changes nothing. None:
+    the model's own, from its generation_config.json, or nothing where that says nothing or is not read."""
+    presence_penalty: float = 0.0
+    """Subtracted from logits of tokens that the output has, in [−2, 2]."""
+    frequency_penalty: float = 0.0
+    """Subtracted from logits for each time that the output has the token, in [−2, 2]."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these tokens."""
+    bad_words: tuple[str, ...] = ()
+    """Words that must not come: the last token of each is forbidden where the text has those before it."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The only tokens that may come; None allows all."""
     seed: int | None = None
     """Makes this request's text repeatable, whatever shares its batch, as long as the drafts have the same lengths.
 
@@ -69,6 +85,10 @@ class Request:
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
     """Generation ends when the text contains one of these; the text returned ends before it."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Generation ends with one of these tokens too, also where it continues past end tokens."""
+    min_tokens: int = 0
+    """New tokens before which neither end tokens nor ``stop_token_ids`` come, and no stop string ends the text."""
     ignore_eos: bool = False
     """Continue past the end token (for benchmarks of fixed length)."""
     route: str | None = None

@@ -19,6 +19,8 @@ class Chain:
         self._rows, self._vocabulary, self._device, self._sampled = len(rows), vocabulary, device, sampled
         self.repeats = BatchRepeats(rows)
         """The rows' repeated n-grams."""
+        self.processed = any(row.processors for row in rows)
+        """Whether logits processors change what any of the rows drafts."""
         self.tokens: list[Tensor] = []
         """The drafted tokens, (B,) for each step."""
         self._q: list[Tensor] = []
@@ -55,10 +57,13 @@ class Chain:
         new = self.tokens[self.fed :]
         return new[0].unsqueeze(1) if len(new) == 1 else torch.stack(new, dim=1)
 
+    def table(self, size: int | None = None) -> Tensor:
+        """Return the first ``size`` tokens of the rows, all without it: (B, n)."""
+        nothing = torch.zeros(self._rows, 0, dtype=torch.long, device=self._device)
+        return torch.stack(self.tokens[:size], dim=1) if self.tokens[:size] else nothing
+
     def draft(self, lengths: Sequence[int]) -> Draft:
         """Return the first ``lengths`` tokens of the rows as a draft."""
         size = max(lengths)
-        nothing = torch.zeros(self._rows, 0, dtype=torch.long, device=self._device)
-        tokens = torch.stack(self.tokens[:size], dim=1) if size else nothing
         q = torch.stack(self._q[:size], dim=1) if self._q[:size] else None
-        return Draft(tokens, tuple(lengths), q, self.passes, fed=self.fed)
+        return Draft(self.table(size), tuple(lengths), q, self.passes, fed=self.fed)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from osd.engine.row_processors import row_processors
 from osd.engine.validation import check_request
 from osd.models.pair import Pair
 from osd.sequence import Completion, SequenceState
@@ -40,7 +41,9 @@ class AdmissionQueue:
         seen = self._with_text(request)
         decision = self.router.route(seen)
         self._want(decision.draft)
-        self.waiting.append(SequenceState(request, seen, decision, self.limit))
+        row = SequenceState(request, seen, decision, self.limit)
+        row.processors = row_processors(row, self.pair)
+        self.waiting.append(row)
 
     def asks_surprise(self, row: SequenceState) -> bool:
         """Return whether :meth:`decide` wants the mean −ln p of the prompt's end under the target."""

@@ -36,9 +36,10 @@ class StopChecker:
         return text[: min(found)] if found else text
 
     def _stops(self, row: SequenceState, tokens: list[int]) -> bool:
-        if tokens[-1] in self.eos_ids and not row.request.ignore_eos:
+        request = row.request
+        if tokens[-1] in request.stop_token_ids or (tokens[-1] in self.eos_ids and not request.ignore_eos):
             return True
-        if not row.request.stop:
+        if not request.stop or len(row.output) + len(tokens) <= request.min_tokens:
             return False
         window = SLACK + max(len(stop.encode()) for stop in row.request.stop)
         tail = self._decode((row.output + tokens)[-window:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from storage.errors import BadRequest
@@ -63,12 +63,72 @@ def _temperature(request: Request, reader: PairLimits, limit: int) -> str | None
 
 def _top_k(request: Request, reader: PairLimits, limit: int) -> str | None:
     value = request.sampling.top_k
-    return None if value is None or value >= 1 else f"{value} keeps no token; give 1 or more, or leave it out"
+    return None if value is None or value >= -1 else f"{value} keeps no token; give 1 or more, or 0 to keep all"
 
 
 def _top_p(request: Request, reader: PairLimits, limit: int) -> str | None:
     value = request.sampling.top_p
     return None if value is None or 0 < value <= 1 else f"{value} is outside (0, 1]; 1 keeps every token"
+
+
+def _min_p(request: Request, reader: PairLimits, limit: int) -> str | None:
+    value = request.sampling.min_p
+    return None if value is None or 0 <= value <= 1 else f"{value} is outside [0, 1]; 0 keeps every token"
+
+
+def _repetition_penalty(request: Request, reader: PairLimits, limit: int) -> str | None:
+    value = request.sampling.repetition_penalty
+    good = value is None or (math.isfinite(value) and value > 0)
+    return None if good else f"{value} is no penalty; give more than 0, 1 penalises nothing"
+
+
+def _presence_penalty(request: Request, reader: PairLimits, limit: int) -> str | None:
+    return _penalty(request.sampling.presence_penalty)
+
+
+def _frequency_penalty(request: Request, reader: PairLimits, limit: int) -> str | None:
+    return _penalty(request.sampling.frequency_penalty)
+
+
+def _penalty(value: float) -> str | None:
+    return None if -2 <= value <= 2 else f"{value} is outside [-2, 2]; 0 penalises nothing"
+
+
+def _logit_bias(request: Request, reader: PairLimits, limit: int) -> str | None:
+    biases = request.sampling.logit_bias
+    wrong = next((value for value in biases.values() if not math.isfinite(value)), None)
+    return _ids(biases, reader) if wrong is None else f"{wrong} is no bias; give a finite number"
+
+
+def _allowed_token_ids(request: Request, reader: PairLimits, limit: int) -> str | None:
+    allowed = request.sampling.allowed_token_ids
+    if allowed is None:
+        return None
+    return _ids(allowed, reader) if allowed else "it allows no token; give at least one, or leave it out"
+
+
+def _stop_token_ids(request: Request, reader: PairLimits, limit: int) -> str | None:
+    return _ids(request.stop_token_ids, reader)
+
+
+def _ids(tokens: Iterable[int], reader: PairLimits) -> str | None:
+    wrong = next((token for token in tokens if not 0 <= token < reader.vocab_size), None)
+    return None if wrong is None else f"there is no token {wrong}; ids run from 0 to {reader.vocab_size - 1}"
+
+
+def _min_tokens(request: Request, reader: PairLimits, limit: int) -> str | None:
+    value, most = request.min_tokens, request.max_new_tokens
+    return None if 0 <= value <= most else f"{value} is outside [0, {most}], the most tokens that are asked for"
+
+
+def _bad_words(request: Request, reader: PairLimits, limit: int) -> str | None:
+    words = request.sampling.bad_words
+    if not words:
+        return None
+    if reader.tokenizer is None:
+        return "the target has no tokenizer, so words cannot be told; leave them out"
+    encoded = [reader.tokenizer.encode(word.lstrip(), add_special_tokens=False) for word in words]
+    return None if all(encoded) else "an empty word would forbid every text; leave it out"
 
 
 def _seed(request: Request, reader: PairLimits, limit: int) -> str | None:
@@ -95,6 +155,15 @@ CHECKS: dict[str, Check] = {
     "temperature": _temperature,
     "top_k": _top_k,
     "top_p": _top_p,
+    "min_p": _min_p,
+    "repetition_penalty": _repetition_penalty,
+    "presence_penalty": _presence_penalty,
+    "frequency_penalty": _frequency_penalty,
+    "logit_bias": _logit_bias,
+    "allowed_token_ids": _allowed_token_ids,
+    "bad_words": _bad_words,
+    "stop_token_ids": _stop_token_ids,
+    "min_tokens": _min_tokens,
     "seed": _seed,
     "stop": _stop,
     "gamma": _gamma,

@@ -34,7 +34,7 @@ Bits = npt.NDArray[np.int32]
 
 BLOCK = 128
 """Tokens whose mass is summed before it is known which of them is drawn."""
-TEMPERATURE, TOP_K, TOP_P = 0, 1, 2
+TEMPERATURE, TOP_K, TOP_P, MIN_P = 0, 1, 2, 3
 """Columns of a row's settings; see :class:`osd.verification.warping.Warp`."""
 
 
@@ -85,6 +85,14 @@ def cut(p: Floats, goal: float, counts: bool) -> None:
 
 
 @njit
+def cut_below(p: Floats, least: np.float32) -> None:
+    """Set what of p (V,) is less than ``least`` to 0."""
+    for i in range(len(p)):
+        if p[i] < least:
+            p[i] = zero
+
+
+@njit
 def scale(p: Floats, factor: np.float32) -> None:
     """Multiply all of p by a factor."""
     for i in range(len(p)):
@@ -116,12 +124,14 @@ def warp(logits: Floats, settings: Doubles, p: Floats) -> None:
         harden(logits, p)
         return
     soften(logits, np.float32(settings[TEMPERATURE]), p)
-    few, part = settings[TOP_K] < len(p), settings[TOP_P] < 1.0
+    few, part, likely = settings[TOP_K] < len(p), settings[TOP_P] < 1.0, settings[MIN_P] > 0.0
     if few:
         cut(p, settings[TOP_K], True)
     if part:
         cut(p, settings[TOP_P] * mass(p), False)
-    if few or part:
+    if likely:
+        cut_below(p, np.float32(settings[MIN_P]) * largest(p))
+    if few or part or likely:
         scale(p, np.float32(1.0 / mass(p)))
 
 
@@ -182,7 +192,7 @@ def likeliest(logits: Floats, choices: Index) -> None:
 
 @holding
 def draw(logits: Floats, settings: Doubles, chances: Doubles, step: int, q: Floats, chosen: Index) -> None:
-    """Set q (B, V) ← the warped distributions of logits (B, V) by settings (B, 3); chosen (B,) ← what column ``step``
+    """Set q (B, V) ← the warped distributions of logits (B, V) by settings (B, 4); chosen (B,) ← what column ``step``
     of ``chances`` draws from them."""
     for row in range(len(logits)):
         warp(logits[row], settings[row], q[row])

@@ -34,7 +34,7 @@ def compile_choosing() -> Any:
     from osd.kernels import sampling as compiled
 
     apart(compiled.judge, "osd.verification.compiled_sampling:compile_choosing")
-    logits, settings, chances = np.ones((2, 2), np.float32), np.ones((1, 3)), np.full((1, 3), 0.5)
+    logits, settings, chances = np.ones((2, 2), np.float32), np.ones((1, 4)), np.full((1, 3), 0.5)
     q, token, length = np.ones((1, 1, 2), np.float32), np.zeros((1, 1), np.int64), np.ones(1, np.int64)
     kept = np.empty((1, 1), np.float32)
     judged = kept, kept.copy(), length.copy(), length.copy()

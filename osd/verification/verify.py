@@ -11,6 +11,7 @@ from osd.draft import Draft
 from osd.logits import RaggedLogits
 from osd.models.decoder import Decoder
 from osd.sequence import SequenceState
+from osd.verification.logits_processors import process_target
 from osd.verification.result import VerifyResult, judge
 from osd.verification.verify_trees import check_trees
 from osd.verification.warping import Warp
@@ -31,4 +32,4 @@ def verify(
     last = torch.tensor([[row.tokens[-1]] for row in rows], device=target.device)
     starts, counts = [row.length - 1 for row in rows], [length + 1 for length in draft.lengths]
     scored = target.scored(torch.cat([last, draft.tokens], dim=1), starts, counts)
-    return scored, judge(scored, draft, warp, chance, keep_chances=keep_chances)
+    return scored, judge(process_target(scored, rows, draft), draft, warp, chance, keep_chances=keep_chances)

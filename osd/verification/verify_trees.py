@@ -13,6 +13,7 @@ from osd.logits import RaggedLogits
 from osd.models.decoder import Decoder
 from osd.models.tree_mask import lay_out, tables
 from osd.sequence import SequenceState
+from osd.verification.logits_processors import process_target
 from osd.verification.rejection_sampling_trees import (
     TreeBatch,
     TreeVerifyResult,
@@ -37,7 +38,8 @@ def check_trees(
     assert draft.trees is not None
     starts = [row.length - 1 for row in rows]
     scored = _verify(target, rows, draft, starts)
-    verdict = _judge(scored.table(draft.size + 1), rows, draft, warp, chance, keep_chances=keep_chances)
+    logits = process_target(scored, rows, draft).table(draft.size + 1)
+    verdict = _judge(logits, rows, draft, warp, chance, keep_chances=keep_chances)
     assert verdict.paths is not None
     target.cache.close_up(starts, [(i, *move) for i, path in enumerate(verdict.paths) for move in moves(path)])
     return scored, verdict

@@ -1,7 +1,7 @@
 """Warping: the one place where logits become the distribution that is sampled from.
 
-Target and draft pass through the same warping, in Hugging Face's order: temperature, then top-k, then
-top-p on what is left. Temperature 0 is the limit: all mass on the likeliest token.
+Target and draft pass through the same warping, in Hugging Face's order: temperature, then top-k,
+top-p on what is left, then min-p. Temperature 0 is the limit: all mass on the likeliest token.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Warp:
 
     @cached_property
     def settings(self) -> npt.NDArray[np.float64]:
-        """(B, 3) temperature (0 where greedy), top-k (the vocabulary's size where all are kept), top-p (1 where so)."""
-        most = self._vocabulary
-        table = [
-            (0 if r.greedy else r.temperature, min(r.top_k or most, most), 1 if r.top_p is None else r.top_p)
-            for r in self._rows
-        ]
-        return np.array(table, np.float64)
+        """(B, 4) temperature (0 where greedy), top-k (the vocabulary's size where all are kept), top-p (1 where so), min-p
+        (0 where so)."""
+        return np.array([(0 if r.greedy else r.temperature, *self._cuts(r)) for r in self._rows], np.float64)
+
+    def _cuts(self, row: Sampling) -> tuple[int, float, float]:
+        few = row.top_k if row.top_k and row.top_k > 0 else self._vocabulary
+        return min(few, self._vocabulary), 1.0 if row.top_p is None else row.top_p, row.min_p or 0.0
 
     @cached_property
     def _greedy(self) -> Tensor:
@@ -66,6 +66,11 @@ class Warp:
         """(B,) float32 top-p; None when every row keeps all."""
         return self._column(2) if (self.settings[:, 2] < 1).any() else None
 
+    @cached_property
+    def _min_p(self) -> Tensor | None:
+        """(B,) float32 min-p; None when every row keeps all."""
+        return self._column(3) if (self.settings[:, 3] > 0).any() else None
+
     def _column(self, index: int) -> Tensor:
         return torch.tensor(self.settings[:, index], dtype=torch.float32, device=self._device)
 
@@ -77,6 +82,9 @@ class Warp:
         if self._top_k is not None or self._top_p is not None:
             scores = self._filter(scores)
         probabilities = scores.softmax(-1)
+        if self._min_p is not None:
+            least = self._min_p[:, None, None] * probabilities.amax(-1, keepdim=True)
+            probabilities = scores.masked_fill(probabilities < least, -torch.inf).softmax(-1)
         if not self._any_greedy:
             return probabilities
         one_hot = torch.zeros_like(probabilities).scatter_(-1, greedy, 1.0)

@@ -1,0 +1,119 @@
+"""Logits processors: what changes the logits of a row's next token, given its tokens so far: penalties, biases, masks.
+
+A row has a list of them (:attr:`osd.sequence.SequenceState.processors`), mostly empty. They see the target's logits at
+every position that is verified and the draft's at every position that it drafts, before both go through one warping:
+so p and q change alike, and what is accepted follows the processed target exactly, at any temperature. Tokens that a
+table proposes are certain, they have no q; one that a processor forbids has p = 0 and is refused. What is recorded and
+what clients get as log-probabilities stays the target's own.
+
+A processor belongs to one row and is asked about texts that begin with the row's tokens, which only ever grow, and go
+on with tokens that were drafted, which may be refused: in a round first about growing drafts, then about all positions
+of the draft again, in a tree along the path to each node. One with a state that tokens advance, such as a grammar's
+matcher, derives from :class:`StatefulProcessor`, which takes tokens back and advances over others as it is asked."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from osd.draft import Draft
+from osd.logits import RaggedLogits
+from osd.sequence import SequenceState
+
+
+class LogitsProcessor(Protocol):
+    """Changes the logits of one row."""
+
+    def apply(self, logits: Tensor, text: Sequence[int], drafted: Sequence[int]) -> None:
+        """Change logits (V,) float32, in place, of the token after the row's own ``text``, prompt included, and
+        ``drafted`` tokens. Those that must not come get −inf. One that would leave no token is passed over."""
+        ...
+
+
+class StatefulProcessor(ABC):
+    """A processor with a state that follows the row's tokens."""
+
+    def __init__(self, start: int) -> None:
+        """Follow a row's tokens from ``start`` on: the prompt's length for one that looks at the output only."""
+        self._start = start
+        """Tokens of the text that are in the state for good, or that it leaves out."""
+        self._followed: list[int] = []
+        """Tokens after those that are in the state."""
+
+    def apply(self, logits: Tensor, text: Sequence[int], drafted: Sequence[int]) -> None:
+        """Bring the state to these tokens and change the logits; see :class:`LogitsProcessor`. After tokens that it
+        refuses it changes nothing: they are refused themselves."""
+        if self._follow([*text[self._start :], *drafted]):
+            self.change(logits)
+        settled = min(len(text) - self._start, len(self._followed))
+        self._start += settled
+        del self._followed[:settled]
+
+    def _follow(self, tokens: Sequence[int]) -> bool:
+        pairs = zip(self._followed, tokens, strict=False)
+        common = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(self._followed), len(tokens)))
+        if common < len(self._followed):
+            self.rollback(self._followed[common:])
+            del self._followed[common:]
+        for token in tokens[common:]:
+            if not self.advance(token):
+                return False
+            self._followed.append(token)
+        return True
+
+    @abstractmethod
+    def advance(self, token: int) -> bool:
+        """Advance the state by a token; return False, and leave it as it was, where it cannot come here."""
+
+    @abstractmethod
+    def rollback(self, tokens: Sequence[int]) -> None:
+        """Take the newest tokens back, which were drafted in this round: never more than that."""
+
+    @abstractmethod
+    def change(self, logits: Tensor) -> None:
+        """Change the logits (V,) of the next token, in place."""
+
+
+def process_draft(rows: Sequence[SequenceState], going: Sequence[bool], drafted: Tensor, logits: Tensor) -> Tensor:
+    """Return a draft's logits (B, 1, V) after ``drafted`` (B, n), processed, float32, for the rows that are going
+    on."""
+    logits, chains = logits.float(), drafted.tolist()
+    for row, goes, chain, line in zip(rows, going, chains, logits[:, 0], strict=True):
+        if goes:
+            _process_line(row, line, chain)
+    return logits
+
+
+def process_target(scored: RaggedLogits, rows: Sequence[SequenceState], draft: Draft) -> RaggedLogits:
+    """Return the target's logits after each row's last token and each drafted one, processed; the same object where no
+    row has processors. What came in stays as it is."""
+    if not any(row.processors for row in rows):
+        return scored
+    lines, tokens = scored.lines.to(torch.float32, copy=True), draft.tokens.tolist()
+    for index, row in enumerate(rows):
+        if row.processors:
+            parents = draft.trees[index].parents if draft.trees else range(draft.lengths[index])
+            for place, path in enumerate(paths(tokens[index][: draft.lengths[index]], parents)):
+                _process_line(row, lines[scored.begins[index] + place], path)
+    return RaggedLogits(lines, scored.begins)
+
+
+def paths(tokens: Sequence[int], parents: Sequence[int]) -> list[list[int]]:
+    """Return the drafted tokens up to each node of a tree, the root first: (N + 1,) lists."""
+    found: list[list[int]] = [[]]
+    for token, parent in zip(tokens, parents, strict=True):
+        found.append([*found[parent], token])
+    return found
+
+
+def _process_line(row: SequenceState, logits: Tensor, drafted: Sequence[int]) -> None:
+    """Apply a row's processors to logits (V,), in place, in their order."""
+    for processor in row.processors:
+        before = logits.clone()
+        processor.apply(logits, row.tokens, drafted)
+        if logits.max() == -torch.inf:
+            logits.copy_(before)
