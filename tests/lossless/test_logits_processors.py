@@ -32,11 +32,11 @@ pytestmark = pytest.mark.usefixtures("compiled")
 
 KINDS = ["causal", "blended", "trigram", "lookup", "mixed", "trees", "mixed trees"]
 COUNT, EOS = 30, 1
-OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"repetition_penalty": 1.4}, {}),
-    ({"repetition_penalty": 0.7, "sequence_bias": {(t,): 3.0 + t / 9 for t in (5, 60)}}, {}),
-    ({"sequence_bias": {(7,): -4.5, (8,): 4.5}}, {}),
-    ({"min_new_tokens": 12, "sequence_bias": {(EOS,): 9.0}}, {}),
+OPTIONS: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.4},
+    {"repetition_penalty": 0.7, "sequence_bias": {(t,): 3.0 + t / 9 for t in (5, 60)}},
+    {"sequence_bias": {(7,): -4.5, (8,): 4.5}},
+    {"min_new_tokens": 12, "sequence_bias": {(EOS,): 9.0}},
 ]
 """Options of `generate` that requests have by other names."""
 
@@ -71,19 +71,31 @@ def engine_of(pair: Pair, kind: str, known: dict[tuple[int, ...], list[int]], **
     return engine
 
 
+@pytest.fixture(scope="module")
+def large() -> Pair:
+    return random_pair("llama", noise=0.1, eos=EOS)
+
+
+@pytest.fixture(scope="module")
+def texts(large: Pair) -> tuple[list[Request], list[list[int]]]:
+    """Requests with different options, and some with none, and what `generate` makes of each."""
+    every: list[dict[str, Any]] = [{}, *OPTIONS, *OPTIONS[:2], {}]
+    requests = [
+        asked_by(options, p, COUNT - i) for i, (options, p) in enumerate(zip(every, prompts(8, 5), strict=True))
+    ]
+    expected = [generated(large, r, options) for r, options in zip(requests, every, strict=True)]
+    for request, text, options in zip(requests, expected, every, strict=True):
+        assert not options or text != generated(large, request, {})  # each option changes the text
+    return requests, expected
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_greedy_texts_are_those_of_generate_in_ragged_batches(kind: str) -> None:
-    """Rows with different processors, and some with none, share batches of three."""
-    pair = random_pair("llama", noise=0.1, eos=EOS)
-    every = [({}, {}), *OPTIONS, *OPTIONS, ({}, {})]
-    plan = [(options, prompt) for (options, _), prompt in zip(every, prompts(len(every), seed=5), strict=True)]
-    requests = [asked_by(options, prompt, COUNT - i) for i, (options, prompt) in enumerate(plan)]
-    expected = [generated(pair, r, options) for r, (options, _) in zip(requests, plan, strict=True)]
-    plain = [generated(pair, r, {}) for r in requests]
-    assert sum(a != b for a, b in zip(plain, expected, strict=True)) >= 5  # the options change texts
+def test_greedy_texts_are_those_of_generate_in_ragged_batches(
+    large: Pair, texts: tuple[list[Request], list[list[int]]], kind: str
+) -> None:
+    requests, expected = texts
     known = {r.prompt_tokens: text for r, text in zip(requests, expected, strict=True)}
-    engine = engine_of(pair, kind, known)
-    done = {c.request.id: c for c in engine.run(requests)}
+    done = {c.request.id: c for c in engine_of(large, kind, known).run(requests)}
     assert [list(done[r.id].tokens) for r in requests] == expected
     assert sum(r.accepted for c in done.values() for r in c.rounds) > 0
 
