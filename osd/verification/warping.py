@@ -34,8 +34,8 @@ class Warp:
 
     @cached_property
     def settings(self) -> npt.NDArray[np.float64]:
-        """(B, 4) temperature (0 where greedy), top-k (the vocabulary's size where all are kept), top-p (1 where so), min-p
-        (0 where so)."""
+        """(B, 4) temperature (0 where greedy), top-k (the vocabulary's size where all are kept), top-p (1 where so) and
+        min-p (0 where so)."""
         return np.array([(0 if r.greedy else r.temperature, *self._cuts(r)) for r in self._rows], np.float64)
 
     def _cuts(self, row: Sampling) -> tuple[int, float, float]:

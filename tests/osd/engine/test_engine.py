@@ -138,7 +138,7 @@ GOOD = Request((3, 4, 5), max_new_tokens=4)
         (replace(GOOD, sampling=Sampling(temperature=-1)), "temperature", "-1"),
         (replace(GOOD, sampling=Sampling(temperature=math.nan)), "temperature", "nan"),
         (replace(GOOD, sampling=Sampling(temperature=math.inf)), "temperature", "inf"),
-        (replace(GOOD, sampling=Sampling(top_k=0)), "top_k", "keeps no token"),
+        (replace(GOOD, sampling=Sampling(top_k=-2)), "top_k", "keeps no token"),
         (replace(GOOD, sampling=Sampling(top_p=0.0)), "top_p", "outside"),
         (replace(GOOD, sampling=Sampling(top_p=1.5)), "top_p", "outside"),
         (replace(GOOD, sampling=Sampling(seed=-3)), "seed", "negative"),
