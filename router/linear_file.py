@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import ModelFileDamaged
-from storage.files.files import TemporaryPath
+from storage.files.files import write_whole
 
 HEADER = "header"
 
@@ -25,9 +25,7 @@ def write_arrays(path: Path, kind: str, facts: Mapping[str, Any], arrays: Mappin
     header = np.frombuffer(json.dumps({"kind": kind, **facts}, ensure_ascii=False).encode(), np.uint8)
     data = io.BytesIO()
     np.savez_compressed(data, allow_pickle=False, **{HEADER: header, **arrays})
-    with TemporaryPath(path.parent, path.name) as aside:
-        aside.write(data.getbuffer())
-        aside.rename(path)
+    write_whole(path, data.getbuffer())
 
 
 def read_arrays(path: Path, kind: str, what: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -14,9 +14,9 @@ from storage.errors import OsdError
 COMMANDS = {
     "replay": "osd.bench.replay:command",
     "router": "osd.bench.router.bench:command",
-    "servers": "osd.bench.servers.command:command",
-    "soak": "osd.bench.soak.command:command",
-    "stats": "osd.bench.stats.command:command",
+    "servers": "osd.bench.servers.bench:command",
+    "soak": "osd.bench.soak.bench:command",
+    "stats": "osd.bench.stats.bench:command",
     "topk": "osd.bench.topk:command",
     "trigram": "osd.bench.trigram:command",
 }

@@ -55,9 +55,6 @@ def gamma(
     random_draft: Annotated[
         bool, typer.Option("--random-draft", help="Also against the target alone with a random draft, and at batch 32.")
     ] = False,
-    sensitivity: Annotated[
-        bool, typer.Option("--sensitivity", help="Also simulate analytic for several history lengths and gamma.max.")
-    ] = False,
     simulate: Annotated[
         Path | None, typer.Option(help="Replay a recording instead of decoding; needs --costs.", metavar="FILE")
     ] = None,
@@ -81,8 +78,8 @@ def gamma(
 
     Example: `osd bench gamma --target ./target --draft ./draft --prompts sql.jsonl,chat.jsonl.gz --mix 20 --json`
     """
+    from osd.bench.gamma.bench import measure, replay
     from osd.bench.gamma.plan import asked_plan
-    from osd.bench.gamma.start import measure, replay
 
     settings, folder = surroundings(ctx).settings, out or new_folder("bench-gamma")
     settings = settings if threads is None else settings.changed(serve={"threads": threads})
@@ -90,10 +87,10 @@ def gamma(
         settings, controllers or ["all"], initial_gammas or [GAMMAS], temperatures or ["0,1"], batch_sizes or ["1,8"],
         count=count, max_tokens=max_tokens, turns=turns, mix=mix, random_draft=random_draft,
     )  # fmt: skip
-    named = {"insist": "all" not in (controllers or ["all"]), "sensitivity": sensitivity}
+    insist = "all" not in (controllers or ["all"])
     with watching(folder) as watch:
         if simulate:
-            result = replay(settings, plan, simulate, costs, folder, watch, **named)
+            result = replay(settings, plan, simulate, costs, folder, watch, insist=insist)
         else:
-            result = measure(settings, plan, (target, draft), prompts, seed, folder, watch, **named)
+            result = measure(settings, plan, (target, draft), prompts, seed, folder, watch, insist=insist)
     raise typer.Exit(result.show(as_json=json))

@@ -9,9 +9,9 @@ import typer
 
 from osd.bench.harness.options import DraftOption, JsonOption, TargetOption
 from osd.bench.harness.prompts import PromptFiles, listed, numbers
+from osd.bench.harness.watch import watching
 from osd.bench.serve.options import ClientsOption, MaxTokensOption, SecondsOption
 from osd.cli.context import surroundings
-from osd.cli.out import note
 
 
 def serve(
@@ -49,13 +49,13 @@ def serve(
 
     Example: `osd bench serve --concurrency 1,8 --seconds 3 --json`
     """
-    from osd.bench.serve.run import measure
+    from osd.bench.serve.bench import bench_serve
 
     levels = numbers(concurrency or ["1,2,4,8,16,32,64"], "--concurrency", int, 1)
     sizes = {"levels": levels, "seconds": seconds, "turns": turns, "swaps": swaps, "max_tokens": max_tokens}
     settings = surroundings(ctx).settings
     settings = settings.changed(serve={"threads": threads}) if threads else settings
-    result = measure(settings, (target, draft), prompts, [Path(path) for path in listed(trace)], sizes, out)
-    if result.interrupted:
-        note("Stopped." + (f" The same command with --out {out} goes on from there." if out else ""))
+    traces = [Path(path) for path in listed(trace)]
+    with watching(out) as watch:
+        result = bench_serve(settings, (target, draft), prompts, traces, sizes, out, watch)
     raise typer.Exit(result.show(as_json=json))

@@ -108,6 +108,13 @@ class TemporaryPath:
         os.close(self._handle)
 
 
+def write_whole(path: Path, data: memoryview) -> None:
+    """Write a file that appears whole or not at all; it takes the place of another. Raises StoreWriteFailed."""
+    with TemporaryPath(path.absolute().parent, path.name) as aside:
+        aside.write(data)
+        aside.rename(path.absolute())
+
+
 @contextmanager
 def taken_back_on_error(aside: TemporaryPath) -> Iterator[None]:
     """Delete a renamed file when the transaction that would have entered it fails.

@@ -1,4 +1,4 @@
-"""``osd bench gamma`` from loaded models or a recording to a folder of results.
+"""``osd bench gamma`` from the names of models, or a recording, to a folder of results.
 
 plan.json, measured.jsonl   what to do and what was done: the same command with this folder goes on from there
 rounds.parquet, costs.json  what ``--simulate`` and ``--costs`` take
@@ -9,34 +9,62 @@ throughput                  the picture, .png and .svg
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from osd.bench.contenders import Tokens
 from osd.bench.gamma.contest import Contest
-from osd.bench.gamma.costs import CostTable, costs_of_engine, load_costs, save_costs
-from osd.bench.gamma.measured import GammaMeasured, run_folder
+from osd.bench.gamma.costs import CostTable, costs_of_engine, save_costs
+from osd.bench.gamma.measured import GammaMeasured
 from osd.bench.gamma.plan import Entrant, GammaPlan
+from osd.bench.gamma.profiles import PROFILES, find_costs
 from osd.bench.gamma.record import record_file
-from osd.bench.gamma.replay import HISTORIES, Replay, plan_of
+from osd.bench.gamma.replay import Replay, plan_of
 from osd.bench.gamma.result import Results
-from osd.bench.gamma.rounds import Recording
-from osd.bench.harness.report import BenchResult
+from osd.bench.gamma.rounds import Recording, read_recording
+from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.prompts import listed, name_of, tokens_by_set
+from osd.bench.harness.report import BenchResult, save_json
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
+from osd.demo.prompts import DOMAINS
 from osd.models.acceptance_head import head_in_settings
-from osd.models.pair import Pair
+from osd.models.pair import Pair, row_limit
+from osd.server.start import choose_pair
 from storage.errors import BadInput, BadSetting, OsdError
 from storage.files.files import writing
 from storage.settings import Settings
 
-ROUNDS, COSTS, BENCH = "rounds.parquet", "costs.json", "bench.json"
+ROUNDS, COSTS, BENCH, MEASURED = "rounds.parquet", "costs.json", "bench.json", "measured.jsonl"
 SOURCE = "timed by osd bench gamma"
-Sensitivity = Mapping[str, Mapping[str, Mapping[str, float]]]
-"""Tokens a second by data set, history length and gamma_max."""
+
+
+def measure(
+    settings: Settings, plan: GammaPlan, names: tuple[str | None, str | None], prompts: Sequence[str] | None,
+    seed: int, out: Path, watch: Watch, *, insist: bool,
+) -> BenchResult:  # fmt: skip
+    """Load the pair, draw as many prompts as the plan needs, measure. Raises what :func:`bench_gamma` raises."""
+    chosen = choose_pair(settings.serve, *names)
+    sets = tuple(name_of(Path(path)) for path in listed(prompts)) or tuple(DOMAINS)
+    plan = replace(plan, target=chosen.target, draft=chosen.draft, data_sets=sets)
+    pair = chosen.load(settings.serve)
+    longest = row_limit(pair, settings.serve) - plan.max_tokens
+    tokens = tokens_by_set(pair.tokenizer, prompts, plan.prompts_needed(), longest, seed=seed)
+    return bench_gamma(pair, settings, plan, tokens, out, watch, insist=insist)
+
+
+def replay(
+    settings: Settings, plan: GammaPlan, path: Path, costs: str | None, out: Path, watch: Watch, *, insist: bool
+) -> BenchResult:
+    """Read the recording and the costs, replay. Raises what :func:`simulate_gamma` raises, and BadBenchFile."""
+    if costs is None:
+        reason = f"--simulate needs costs: costs.json of a run, or one of {', '.join(PROFILES)}"
+        raise BadSetting(source="option", key="--costs", reason=reason)
+    table, recording = find_costs(costs), read_recording(path)
+    return simulate_gamma(recording, table, settings, plan, out, watch, insist=insist)
 
 
 def bench_gamma(
@@ -48,7 +76,6 @@ def bench_gamma(
     watch: Watch,
     *,
     insist: bool = True,
-    sensitivity: bool = False,
 ) -> BenchResult:
     """Measure a plan with real models. ``prompts``: by data set, ``plan.prompts_needed()`` of each.
 
@@ -57,11 +84,11 @@ def bench_gamma(
     """
     plan = _without(plan, unable(pair, settings, plan, prompts), insist, watch)
     plan = replace(plan, prompts_digest=digest_of(prompts))
-    folder, recorded = run_folder(out, plan), list[Recording]()
+    folder, recorded = RunFolder(out, asdict(plan), MEASURED, GammaMeasured), list[Recording]()
     with watch.until_ctrl_c():
         recorded.append(_record(pair, settings, plan, prompts, out, watch))
     if not recorded:
-        return BenchResult("gamma", plan.facts(), {}, interrupted=True)
+        return BenchResult("gamma", asdict(plan), {}, interrupted=True)
     recording = recorded[0]
     contest = Contest(pair, settings, plan, prompts, {name: recording.of(name, 0.0) for name in prompts})
     before = len(folder.finished)
@@ -70,8 +97,7 @@ def bench_gamma(
     )
     whole = len(folder.finished)
     _leave_costs(contest, out, depth(settings, plan), mine=whole - before, all_=whole)
-    replayed = Replay(recording, load_costs(out / COSTS), settings, plan) if sensitivity and not watch.stopped else None
-    return _result(plan, measured, out, watch, replayed)
+    return _result(plan, measured, out, watch)
 
 
 def simulate_gamma(
@@ -83,7 +109,6 @@ def simulate_gamma(
     watch: Watch,
     *,
     insist: bool = True,
-    sensitivity: bool = False,
 ) -> BenchResult:
     """Replay a recording under a table of costs; ``insist`` as above.
 
@@ -97,7 +122,7 @@ def simulate_gamma(
     part = _without(part, Replay(recording, table, settings, part).unable(), insist, watch)
     replayed = Replay(recording, table, settings, part)
     measured = measure_all(replayed.jobs(), replayed.measure, watch)
-    return _result(part, measured, out, watch, replayed if sensitivity else None, table)
+    return _result(part, measured, out, watch, {"costs": {"name": table.name, "source": table.source}})
 
 
 def _without(plan: GammaPlan, unable: Mapping[str, OsdError], insist: bool, watch: Watch) -> GammaPlan:
@@ -158,27 +183,13 @@ def _leave_costs(contest: Contest, out: Path, depth: int, *, mine: int, all_: in
 
 
 def _result(
-    plan: GammaPlan, measured: Sequence[GammaMeasured], out: Path, watch: Watch, replayed: Replay | None,
-    table: CostTable | None = None,
-) -> BenchResult:  # fmt: skip
+    plan: GammaPlan, measured: Sequence[GammaMeasured], out: Path, watch: Watch, more: Mapping[str, Any] | None = None
+) -> BenchResult:
     """Work the figures out and leave them in the folder; of a run that was stopped there are none."""
     if watch.stopped:
-        return BenchResult("gamma", plan.facts(), {}, interrupted=True)
-    results = Results(plan, measured)
-    if table:
-        results.more["costs"] = {"name": table.name, "source": table.source}
-    if replayed:
-        results.more["sensitivity"] = _sensitivity(replayed, watch)
-    return BenchResult("gamma", plan.facts(), results.figures(), results.tables(), leave(results, out))
-
-
-def _sensitivity(replayed: Replay, watch: Watch) -> Sensitivity:
-    watch.begin(len(replayed.plan.data_sets) * len(HISTORIES) * len(replayed.maxima))
-    found = {}
-    for name in replayed.plan.data_sets:
-        watch.at(f"sensitivity, {name}")
-        found[name] = replayed.sensitivity(name, watch.did)
-    return found
+        return BenchResult("gamma", asdict(plan), {}, interrupted=True)
+    results = Results(plan, measured, more or {})
+    return BenchResult("gamma", asdict(plan), results.figures(), results.tables(), leave(results, out))
 
 
 def leave(results: Results, out: Path) -> dict[str, Path]:
@@ -186,9 +197,7 @@ def leave(results: Results, out: Path) -> dict[str, Path]:
     from osd.bench.gamma.picture import draw_throughput  # matplotlib takes a second to load
     from osd.bench.harness.picture import save
 
+    figures = save_json(out / BENCH, results.summary())
     with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(results.summary(), ensure_ascii=False, indent=1)
-        (out / BENCH).write_text(text + "\n", encoding="utf-8")
         throughput = save(draw_throughput(results.main, results.plan), out, "throughput")
-    return {"all figures": out / BENCH, "throughput": throughput}
+    return {"all figures": figures, "throughput": throughput}

@@ -9,30 +9,16 @@ which would begin the token after the end. A bound on a draft's length makes fur
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from osd.bench.gamma.rounds import RecordedText
 from osd.gamma.base import FixedBeforeRound, Observation
 from storage.errors import BadInput
 
 
-@dataclass(frozen=True, slots=True)
-class OracleCounts:
-    """What the oracle does for one or several texts; nothing is discarded, so accepted equals drafted."""
-
-    emitted: int
-    rounds: int
-    """Target passes, a request at a time (N_target)."""
-    drafted: int
-
-    def tokens_per_second(self, draft_ms: float, target_ms: float) -> float:
-        """N ÷ Eq. 3.1 with these counts, from the measured milliseconds of a draft pass and of a target pass."""
-        return 1e3 * self.emitted / (draft_ms * self.drafted + target_ms * self.rounds)
-
-
 def disagreements(trace: RecordedText) -> list[int]:
     """S, positions counted from 0. Raises BadInput for a sampled trace."""
-    _require_greedy(trace)
+    if not trace.greedy:
+        raise BadInput(reason=f"An oracle knows greedy texts only; {trace.data_set} has one of {trace.temperature}.")
     return [t for t, accepted in enumerate(trace.acceptance[:, 0].tolist()) if not accepted]
 
 
@@ -44,21 +30,6 @@ def oracle_lengths(trace: RecordedText, maximum: int | None = None) -> list[int]
         run = 0 if position in wrong else run + 1
         lengths.append(run if maximum is None else min(run, maximum))
     return lengths[::-1]
-
-
-def oracle(traces: Sequence[RecordedText], maximum: int | None = None) -> OracleCounts:
-    """The oracle's counts; drafts of at most ``maximum`` tokens (None: as long as they match, as in the theorem).
-
-    Raises BadInput for a sampled trace.
-    """
-    emitted = rounds = drafted = 0
-    for trace in traces:
-        lengths, position = oracle_lengths(trace, maximum), 0
-        while position < trace.length:
-            rounds, drafted = rounds + 1, drafted + lengths[position]
-            position += lengths[position] + 1
-        emitted += trace.length
-    return OracleCounts(emitted, rounds, drafted)
 
 
 class OracleRow:
@@ -104,8 +75,3 @@ class OracleController(FixedBeforeRound):
     ) -> list[int]:
         """The match length at each row's position."""
         return [row.gamma for row in rows]
-
-
-def _require_greedy(trace: RecordedText) -> None:
-    if not trace.greedy:
-        raise BadInput(reason=f"An oracle knows greedy texts only; {trace.data_set} has one of {trace.temperature}.")

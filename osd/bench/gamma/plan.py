@@ -11,7 +11,7 @@ assisted modes, and the sweep over initial gammas. The others, the sweep and the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from osd.bench.contenders import ASSISTED
@@ -195,10 +195,6 @@ class GammaPlan:
         batch = job.setting.batch
         slower = 2.5 if job.entrant.kind == "assisted" else 1.3 if job.setting.temperature else 1.0
         return slower * self.size(job.setting) * self.max_tokens / batch * (0.75 + 0.25 * batch)
-
-    def facts(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
 def asked_plan(

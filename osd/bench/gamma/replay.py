@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
 
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.measured import GammaMeasured
 from osd.bench.gamma.oracle import OracleController
 from osd.bench.gamma.plan import MIX, ORACLE, Entrant, GammaJob, GammaPlan, GammaSetting, engine_settings
 from osd.bench.gamma.rounds import RecordedText, Recording
-from osd.bench.gamma.simulate import Make, Simulated, Simulator
+from osd.bench.gamma.simulate import Simulated, Simulator
+from osd.gamma.base import CostModel, GammaController
 from osd.gamma.factory import make_controller
 from storage.errors import OsdError
-from storage.settings import GammaSettings, Settings
-
-HISTORIES = (3, 6, 12, 24, 48)
-MAXIMA = (4, 5, 6, 7, 8, 12, 20)
-"""What Table 12 of on-the-fly adaptation varies: history lengths h, and gamma.max."""
+from storage.settings import Settings
 
 
 class Replay:
@@ -61,45 +57,17 @@ class Replay:
         return mixed
 
     def simulate(self, setting: GammaSetting, entrant: Entrant, traces: Sequence[RecordedText]) -> Simulated:
-        """Replay the traces under a new controller."""
-
-        settings = self._settings(setting, initial=entrant.gamma)
-        make = _maker(settings, entrant.name)
-        if entrant == ORACLE:
-            make = _oracle_maker(traces, settings.max)
-        return Simulator(make, self.table, batch=setting.batch).run(traces)
-
-    @property
-    def maxima(self) -> list[int]:
-        """Values of gamma.max that the recorded chains are long enough for."""
-        return [maximum for maximum in MAXIMA if maximum <= self.recording.depth]
-
-    def sensitivity(self, data_set: str, report: Callable[[], None]) -> Mapping[str, Mapping[str, float]]:
-        """Tokens a second of ``analytic`` for each history length and gamma.max, in the main setting."""
-        setting = self.plan.main(data_set)
-        traces = self.traces(setting)
-        found: dict[str, dict[str, float]] = {}
-        for history in HISTORIES:
-            for maximum in self.maxima:
-                initial = min(self.plan.initial, maximum)
-                settings = self._settings(setting, analytic={"history": history}, max=maximum, initial=initial)
-                seen = Simulator(_maker(settings, "analytic"), self.table, batch=setting.batch).run(traces)
-                found.setdefault(str(history), {})[str(maximum)] = seen.tokens_per_second
-                report()
-        return found
-
-    def _settings(self, setting: GammaSetting, **changes: Any) -> GammaSettings:
-        """Return the engine's, for chains as deep as those recorded, with these changes."""
+        """Replay the traces under a new controller, with chains as deep as those recorded."""
         settings = engine_settings(self._given, self.plan, setting.batch, self._given.serve.max_length)
-        return settings.changed(gamma={"max": min(settings.gamma.max, self.recording.depth), **changes}).gamma
+        deepest = min(settings.gamma.max, self.recording.depth)
+        gamma = settings.changed(gamma={"max": deepest, "initial": entrant.gamma}).gamma
 
+        def make(costs: CostModel) -> GammaController:
+            if entrant == ORACLE:
+                return OracleController(traces, deepest)
+            return make_controller(gamma, costs, entrant.name)
 
-def _maker(gamma: GammaSettings, name: str) -> Make:
-    return lambda costs: make_controller(gamma, costs, name)
-
-
-def _oracle_maker(traces: Sequence[RecordedText], maximum: int) -> Make:
-    return lambda costs: OracleController(traces, maximum)
+        return Simulator(make, self.table, batch=setting.batch).run(traces)
 
 
 def plan_of(recording: Recording, plan: GammaPlan) -> GammaPlan:

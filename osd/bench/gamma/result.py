@@ -1,47 +1,20 @@
-"""From measurements to figures. What each figure is: DEFINITIONS, and docs/bench-gamma.md."""
+"""From measurements to figures. What each figure is: docs/bench-gamma.md."""
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from statistics import geometric_mean
 from typing import Any
 
 from osd.bench.contenders import ASSISTED
-from osd.bench.gamma.measured import GammaMeasured
+from osd.bench.gamma.measured import GammaMeasured, told
 from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, GammaPlan, GammaSetting
 from osd.bench.gamma.scene import Figures, Scene
-from osd.bench.gamma.told import told
-from osd.bench.harness.report import DIGITS, plain
 
-DEFINITIONS = {
-    "throughput": "tokens a second: the median over turns, each turn's rates divided by the geometric mean of that "
-    "turn (over those who take part in all turns) and multiplied by the geometric mean over all turns. So prompts that "
-    "are slower do not move one contender against another. Seconds are told: every round counts as rounds of so many "
-    "rows, draft passes and tokens usually do in the setting, and decisions as they were, so that minutes in which "
-    "the machine is slower do not either",
-    "by_clock": "the same ratios with the seconds that went by",
-    "vs_best_fixed": "throughput ÷ that of the best of the fixed gammas asked for, chosen in hindsight for this data "
-    "set, temperature and batch size (never gamma 0: that is vs_target_alone)",
-    "vs_target_alone": "throughput ÷ that of osd's own loop without speculation",
-    "vs_best_assisted": "throughput ÷ that of the best of transformers' three assisted modes; batch 1, temperature 0",
-    "oracle_fraction": "throughput ÷ that of the oracle run in the same engine (SpecDec++, Theorem 4.1); temperature 0",
-    "discard_rate": "(drafted − accepted) ÷ tokens that came out",
-    "verification_rate": "rounds ÷ tokens that came out, a request's share in a pass counting as a round",
-    "spread_over_initial_gamma": "(max − min) ÷ mean of the throughput over the initial gammas, in the main setting "
-    "and over the turns that all of them took; overall: of the geometric mean over data sets at each initial gamma",
-    "spread_deviation": "the same with the standard deviation instead of max − min, as in GammaTune's Table 2",
-    "mean_over_initial_gamma": "mean of those throughputs ÷ that of the target alone",
-    "decision_us": "microseconds of processor time in plan, steer and observe for each answer to a request: how far to "
-    "draft, and after each drafted token whether to go on",
-    "time_model_r2": "R² of T = t_draft · draft passes + t_target · target passes, without intercept, over the texts "
-    "of the setting: all of them, and those of each controller; T: what a text's rounds usually take (SpecDec++, D.2)",
-    "best_fixed_gamma": "the best of the fixed gammas by temperature and batch size; overall: with the best geometric "
-    "mean over data sets",
-    "overall": "geometric mean of ratios over the data sets, mean of the rest, the mix left out",
-}
 RATIOS = (
     "throughput",
     "vs_best_fixed",
@@ -65,10 +38,9 @@ HEADINGS = {
 class Results:
     """All measurements of a plan."""
 
-    def __init__(self, plan: GammaPlan, measured: Iterable[GammaMeasured]) -> None:
-        self.plan = plan
-        self.more: dict[str, Any] = {}
-        """What else bench.json should hold."""
+    def __init__(self, plan: GammaPlan, measured: Iterable[GammaMeasured], more: Mapping[str, Any]) -> None:
+        """``more``: what else bench.json should hold."""
+        self.plan, self._more = plan, more
         by_setting: dict[GammaSetting, list[GammaMeasured]] = defaultdict(list)
         for each in measured:
             by_setting[each.job.setting].append(each)
@@ -97,7 +69,7 @@ class Results:
         }
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
-        """Return throughput by data set, analytic's sensitivity where it was simulated, and the figures overall."""
+        """Return throughput by data set, and the figures overall."""
         found, first = self.figures(), self.plan.main("")
         sets, overall = found["data_sets"], found["overall"]
         kinds = [(kind, name) for kind in ("controllers", "references") for name in overall[kind]]
@@ -105,24 +77,17 @@ class Results:
             {"": name} | {each: sets[each][kind].get(name, {}).get("throughput") for each in sets}
             for kind, name in kinds
         ]
-        changed = [
-            {"data set": name, "h": h} | {f"γ_max {most}": rate for most, rate in rates.items()}
-            for name, by_history in self.more.get("sensitivity", {}).items()
-            for h, rates in by_history.items()
-        ]
         shares = [
             {"": name} | {heading: figures.get(key) for key, heading in HEADINGS.items()}
             for name, figures in overall["controllers"].items()
         ]
         title = f"Tokens a second, T={first.temperature:g}, batch {first.batch}, initial γ {self.plan.initial}"
-        simulated = "analytic, simulated: tokens a second by history length h and gamma_max"
-        return {title: speeds, simulated: changed, "Overall": shares}
+        return {title: speeds, "Overall": shares}
 
     def summary(self) -> dict[str, Any]:
         """Everything, for bench.json."""
         settings = {str(setting): self._setting(scene) for setting, scene in self.scenes.items()}
-        facts = {"plan": self.plan.facts(), **self.figures(), "settings": settings, **self.more}
-        return {**plain(facts, DIGITS), "definitions": DEFINITIONS}
+        return {"plan": asdict(self.plan), **self.figures(), "settings": settings, **self._more}
 
     def best_fixed(self, data_set: str) -> dict[str, int | None]:
         """By temperature and batch size."""
@@ -207,7 +172,7 @@ class Results:
             "controllers": {
                 name: scene.figures(name) for name in self.plan.controllers if scene.figures(name)["throughput"]
             },
-            "time_model": {"draft_ms": model.draft_ms, "target_ms": model.target_ms, "r2": model.r2} if model else None,
+            "time_model": asdict(model) if model else None,
             "best_fixed_gamma": scene.best_fixed_gamma,
         }
 

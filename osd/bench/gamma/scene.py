@@ -1,19 +1,21 @@
-"""The measurements of one setting, and the figures that follow from them."""
+"""The measurements of one setting, and the figures that follow from them.
+
+The time model is SpecDec++'s, T = t_draft · N_draft + t_target · N_target (Eq. 3.1), fitted over texts.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from osd.bench.contenders import ASSISTED
-from osd.bench.gamma.measured import GammaMeasured
+from osd.bench.gamma.measured import GammaMeasured, draft_passes
 from osd.bench.gamma.plan import ALONE, ORACLE, Entrant, GammaPlan, GammaSetting
-from osd.bench.gamma.time_model import TimeModel, discard_rate, fit_time_model, verification_rate
-from osd.bench.gamma.told import draft_passes
-from storage.errors import BadInput
 
 Figures = dict[str, float | None]
 
@@ -26,6 +28,31 @@ class Speed:
     low: float
     high: float
     """Least and most over turns, levelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeModel:
+    """Eq. 3.1, fitted."""
+
+    draft_ms: float
+    """t_draft: milliseconds of a draft pass."""
+    target_ms: float
+    """t_target: milliseconds of a target pass."""
+    r2: float
+    """1 − Σ(T − fitted)² ÷ Σ(T − mean T)², at most 1; below 0 where the model says less than the mean does."""
+
+
+def fit_time_model(texts: Sequence[tuple[int, int, float]]) -> TimeModel | None:
+    """Return least squares without an intercept and with no negative time (section 5.2 and D.2), over N_draft, N_target
+    and T of each text; None for fewer than three texts, or times that are all the same."""
+    from scipy.optimize import nnls
+
+    if len({ms for _, _, ms in texts}) < 2 or len(texts) < 3:
+        return None
+    facts = np.array(texts, float)
+    times = facts[:, 2]
+    (draft_ms, target_ms), residual = nnls(facts[:, :2], times)
+    return TimeModel(float(draft_ms), float(target_ms), 1 - float(residual) ** 2 / float(times.var() * len(times)))
 
 
 class Scene:
@@ -130,20 +157,14 @@ class Scene:
         )
         decisions, spent = sum(each.decisions for each in mine), sum(each.decision_ns for each in mine)
         return {
-            "discard_rate": discard_rate(drafted, accepted, tokens) if rounds else None,
-            "verification_rate": verification_rate(rounds, tokens) if rounds else None,
+            "discard_rate": (drafted - accepted) / tokens if rounds else None,
+            "verification_rate": rounds / tokens if rounds else None,
             "decision_us": spent / decisions / 1000 if decisions else None,
         }
 
 
 def _fitted(measured: Iterable[GammaMeasured]) -> TimeModel | None:
-    """None with too few texts, or without drafts."""
-    points = [point for each in measured for point in _points(each)]
-    drafts, rounds, times = [drafts for drafts, _, _ in points], [n for _, n, _ in points], [ms for _, _, ms in points]
-    try:
-        return fit_time_model(drafts, rounds, times)
-    except BadInput:
-        return None
+    return fit_time_model([point for each in measured for point in _points(each)])
 
 
 def _points(each: GammaMeasured) -> list[tuple[int, int, float]]:

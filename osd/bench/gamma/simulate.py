@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -22,7 +22,6 @@ from typing import Any
 
 from osd.bench.gamma.costs import CostTable
 from osd.bench.gamma.rounds import RecordedText
-from osd.bench.gamma.time_model import discard_rate, verification_rate
 from osd.gamma.base import CostModel, GammaController, Observation, Signal
 from osd.gamma.goodput.contexts import Peak
 from osd.gamma.goodput.repeats import RepeatedNgrams
@@ -54,33 +53,14 @@ class Simulated:
     """Real seconds spent in plan, steer and observe; no part of the simulated time."""
     decisions: int = 0
     """Answers to single requests: how far to draft, and after each token whether to go on."""
-    gammas: Counter[int] = field(default_factory=Counter)
-    """How many rounds drafted so many tokens."""
     by_request: list[list[Observation]] = field(default_factory=list)
     """The rounds of each trace, in the traces' order; the text of all of them is the whole."""
-    request_ms: list[tuple[float, float]] = field(default_factory=list)
-    """Drafting and verifying milliseconds of each trace: its share of its batches' times."""
 
     @property
     def tokens_per_second(self) -> float:
         """Emitted tokens a simulated second."""
         spent = self.draft_ms + self.verify_ms
         return 1e3 * self.emitted / spent if spent else 0.0
-
-    @property
-    def discard_rate(self) -> float:
-        """See :func:`osd.bench.gamma.time_model.discard_rate`."""
-        return discard_rate(self.drafted, self.accepted, self.emitted)
-
-    @property
-    def verification_rate(self) -> float:
-        """See :func:`osd.bench.gamma.time_model.verification_rate`."""
-        return verification_rate(self.rounds, self.emitted)
-
-    @property
-    def decision_us(self) -> float:
-        """Real microseconds of an answer."""
-        return 1e6 * self.decision_seconds / self.decisions if self.decisions else 0.0
 
 
 class _Row:
@@ -174,7 +154,7 @@ class Simulator:
         """Serve the traces in order, at most ``batch`` at a time. Raises BadInput when the controller asks for a signal
         that was not recorded, or for more tokens than a chain has."""
         self._rows = []
-        self._result = Simulated(by_request=[[] for _ in traces], request_ms=[(0.0, 0.0) for _ in traces])
+        self._result = Simulated(by_request=[[] for _ in traces])
         waiting = deque(enumerate(traces))
         while waiting or self._rows:
             while waiting and len(self._rows) < self._batch:
@@ -191,9 +171,9 @@ class Simulator:
         self._require_depth(lengths)
         passes = self._draft(lengths)
         self._result.decision_seconds += time.perf_counter() - begun
-        times = self._charge(gammas, lengths, passes)
+        self._charge(gammas, lengths, passes)
         for row, gamma, drafted in zip(self._rows, gammas, lengths, strict=True):
-            self._commit(row, gamma, drafted, passes, times)
+            self._commit(row, gamma, drafted, passes)
         self._leave()
 
     def _require_depth(self, gammas: Sequence[int]) -> None:
@@ -218,7 +198,7 @@ class Simulator:
     def _read(self, drafted: int, signal: Signal) -> list[Any]:
         return [row.signal(drafted) for row in self._rows]
 
-    def _charge(self, gammas: Sequence[int], lengths: Sequence[int], passes: int) -> tuple[float, float]:
+    def _charge(self, gammas: Sequence[int], lengths: Sequence[int], passes: int) -> None:
         """What the passes of a round took, in milliseconds; the cost model is told, as by the engine."""
         rows, tokens = len(lengths), sum(lengths) + len(lengths)
         draft_ms = 0.0
@@ -232,12 +212,11 @@ class Simulator:
         result = self._result
         result.steps, result.draft_passes = result.steps + 1, result.draft_passes + passes
         result.draft_ms, result.verify_ms = result.draft_ms + draft_ms, result.verify_ms + verify_ms
-        return draft_ms / rows, verify_ms / rows
 
     def _noisy(self, ms: float) -> float:
         return ms * math.exp(self._chance.gauss(0.0, self._noise)) if self._noise else ms
 
-    def _commit(self, row: _Row, gamma: int, drafted: int, passes: int, times: tuple[float, float]) -> None:
+    def _commit(self, row: _Row, gamma: int, drafted: int, passes: int) -> None:
         result, accepted = self._result, min(row.matches[row.position], drafted)
         chances = () if row.trace.greedy else row.trace.acceptance[row.position][: min(accepted + 1, drafted)].tolist()
         result.emitted += row.commit(accepted, passes, gamma > 0)
@@ -247,10 +226,7 @@ class Simulator:
         result.decision_seconds += time.perf_counter() - begun
         result.rounds, result.drafted = result.rounds + 1, result.drafted + drafted
         result.accepted += accepted
-        result.gammas[drafted] += 1
         result.by_request[row.index].append(seen)
-        spent = result.request_ms[row.index]
-        result.request_ms[row.index] = (spent[0] + times[0], spent[1] + times[1])
 
     def _leave(self) -> None:
         """Finished rows leave; the last one takes the place of each, as in the engine."""

@@ -4,29 +4,29 @@ stopped."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pydantic import TypeAdapter
+
+from osd.bench.harness.report import plain
 from storage.errors import BadSetting
 from storage.files.files import writing
 
 PLAN = "plan.json"
 Kept = TypeVar("Kept")
-BROKEN = (ValueError, KeyError, TypeError, AttributeError)
-"""What reading a line may raise where it is something else."""
 
 
 class RunFolder(Generic[Kept]):
     """The plan, and what is finished."""
 
-    def __init__(
-        self, path: Path, facts: Mapping[str, Any], log: str, read: Callable[[str], Kept], write: Callable[[Kept], str]
-    ) -> None:
-        """Opens the folder, or makes it. ``facts``: the plan, as JSON keeps it; ``log``: the file's name, of lines that
-        ``read`` and ``write`` tell. Raises BadSetting when it holds a run with another plan; StoreWriteFailed."""
-        self.path = path
-        self._log, self._read_line, self._write_line = path / log, read, write
+    def __init__(self, path: Path, facts: Mapping[str, Any], log: str, kind: type[Kept]) -> None:
+        """Open the folder, or make it. ``facts``: the plan; ``log``: the name of the file of what is done; ``kind``: a
+        dataclass, or another type that pydantic reads, whose values its lines are. Raises BadSetting when it holds a
+        run with another plan; StoreWriteFailed."""
+        facts = plain(facts)
+        self._log, self._lines = path / log, TypeAdapter(kind)
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
             if (path / PLAN).exists():
@@ -37,8 +37,8 @@ class RunFolder(Generic[Kept]):
 
     def add(self, kept: Kept) -> None:
         """Keep what was measured. Raises StoreWriteFailed."""
-        with writing(self._log), self._log.open("a", encoding="utf-8") as log:
-            log.write(self._write_line(kept) + "\n")
+        with writing(self._log), self._log.open("ab") as log:
+            log.write(self._lines.dump_json(kept) + b"\n")
         self.finished.append(kept)
 
     def _read(self) -> Iterator[Kept]:
@@ -50,8 +50,8 @@ class RunFolder(Generic[Kept]):
             self._log.write_text(whole, encoding="utf-8")
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
-                yield self._read_line(line)
-            except BROKEN:
+                yield self._lines.validate_json(line)
+            except ValueError:
                 reason = f"line {number} of {self._log} is not a measurement; remove that line, or give another folder"
                 raise BadSetting(source="option", key="--out", reason=reason) from None
 

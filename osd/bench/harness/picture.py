@@ -15,9 +15,11 @@ COLUMNS = 3
 """Panels beside each other at most."""
 
 
-def make_panels(count: int, width: float, height: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """Make ``count`` panels in rows of COLUMNS; ``width`` and ``height`` of one in inches."""
-    across = min(COLUMNS, count)
+def make_panels(
+    count: int, width: float, height: float, sharey: bool = False, across: int = COLUMNS
+) -> tuple[Figure, list[Axes]]:
+    """Make ``count`` panels in rows of ``across``; ``width`` and ``height`` of one in inches."""
+    across = min(across, count)
     down = -(-count // across)
     figure = Figure(figsize=(width * across + 1.2, height * down + 1.0), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False, sharey=sharey).flatten().tolist()

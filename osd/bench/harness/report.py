@@ -20,6 +20,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from osd.bench.harness.watch import note
+from storage.files.files import write_whole
 
 WIDE = 240
 DIGITS = 6
@@ -57,6 +58,14 @@ class BenchResult:
         sys.stdout.write(json.dumps(self.line(), ensure_ascii=False, allow_nan=False) + "\n")
         sys.stdout.flush()
         return INTERRUPTED if self.interrupted else 0
+
+
+def save_json(path: Path, value: Any) -> Path:
+    """Write a value for programs and people, in a folder that is made where it lacks; return its path. Raises
+    StoreWriteFailed."""
+    text = json.dumps(plain(value, DIGITS), ensure_ascii=False, allow_nan=False, indent=1)
+    write_whole(path, memoryview(text.encode() + b"\n"))
+    return path
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:

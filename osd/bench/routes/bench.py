@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from osd.bench.harness.folder import RunFolder
-from osd.bench.harness.report import BenchResult, plain
+from osd.bench.harness.report import BenchResult, save_json
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
 from osd.bench.routes.result import ArmResult, summary
@@ -20,7 +19,6 @@ from osd.demo.runner.circle import own_settings
 from osd.demo.runner.source import Segment
 from osd.models.pair import load_pair
 from storage.errors import BadSetting
-from storage.files.files import writing
 from storage.settings import Settings
 
 TEACHING = 80
@@ -50,7 +48,7 @@ def bench_routes(
         "batch": batch, "requests": {name: len(prompts) for name, prompts in served.items()},
     }  # fmt: skip
     items = arrange(served, order, seed)
-    folder = RunFolder(out, plain(plan), "arms.jsonl", ArmResult.from_line, ArmResult.to_line)
+    folder = RunFolder(out, plan, "arms.jsonl", ArmResult)
     pair = load_pair(target, draft, device=settings.serve.device, dtype=settings.serve.dtype)
     setting = RoutesSetting(pair, items, teaching, max_new_tokens, arrival, check_every)
     serve = {"target": target, "draft": draft} | ({} if batch is None else {"max_batch": batch})
@@ -64,9 +62,8 @@ def bench_routes(
         return BenchResult("routes", plan, {}, interrupted=True)
     found = {result.arm: result for result in done}
     figures = summary(found, list(served))
-    files = {"summary": out / "summary.json", "acceptance": draw(found, list(served), out)}
-    with writing(out):
-        files["summary"].write_text(json.dumps(plain({**figures, "plan": plan}), indent=1) + "\n", encoding="utf-8")
+    summed = save_json(out / "summary.json", {**figures, "plan": plan})
+    files = {"summary": summed, "acceptance": draw(found, list(served), out)}
     rows = [{"domain": name, **parts} for name, parts in figures["domains"].items()]
     tables = {"Acceptance of the last 100 requests": rows}
     return BenchResult("routes", plan, figures, tables, files, watch.stopped)

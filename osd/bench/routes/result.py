@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from storage.records import ratio
@@ -55,16 +54,6 @@ class ArmResult:
     def of(self, domain: str) -> list[RoutedRequest]:
         """Return a domain's requests."""
         return [one for one in self.seen if one.domain == domain]
-
-    def to_line(self) -> str:
-        """Return it as a line of JSON."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_line(cls, line: str) -> ArmResult:
-        """Read what :meth:`to_line` wrote."""
-        facts = json.loads(line)
-        return cls(**{**facts, "seen": [RoutedRequest(**one) for one in facts["seen"]]})
 
 
 def alpha(seen: Sequence[RoutedRequest]) -> float | None:

@@ -11,28 +11,31 @@ the first token are told, and an arm that is hopeless soon rests.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from osd.bench.harness.folder import RunFolder
-from osd.bench.harness.turns import shifted
-from osd.bench.serve.alone import alone_load
-from osd.bench.serve.client import Address, ServeJob
-from osd.bench.serve.kept import ServeTurn, folder_of
-from osd.bench.serve.load import Load, closed_load
-from osd.bench.serve.plan import ServePlan
-from osd.bench.serve.process import server, settings_in
-from osd.bench.serve.result import MAIN, hopeless, whole_line
-from osd.bench.serve.swaps import Swaps, swaps_of
-from osd.bench.serve.trace import trace_line
-from osd.bench.serve.turns import jobs_of, shuffled_jobs
+from osd.bench.harness.prompts import Tokens
+from osd.bench.harness.report import BenchResult
+from osd.bench.harness.turns import measure_all, shifted
+from osd.bench.harness.watch import Watch
+from osd.bench.serve.client import Address
+from osd.bench.serve.load import RAMP_SECONDS, Load, closed_load, open_load
+from osd.bench.serve.plan import LevelTurn, ServePlan, ServeTurn
+from osd.bench.serve.process import server, settings_in, swapping
+from osd.bench.serve.requests import ArrivalTrace, ServeJob, jobs_of, prompts_that_fit, read_trace, shuffled_jobs
+from osd.bench.serve.result import MAIN, hopeless, level_rows, whole_line
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
-from osd.models.pair import Pair
+from osd.models.pair import Pair, row_limit
+from osd.server.start import choose_pair, leave_a_core
+from storage.records import Request
 from storage.settings import Settings
 from storage.store import open_store
 
@@ -42,166 +45,163 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {"off": (MAIN, {"gamma": 0}), "fix
 ALONE = "alone"
 """The engine without a server takes turns as an arm of one level."""
 WARM_SECONDS = 6.0
-Report = Callable[[str], None]
+SHARE = 0.8
+"""Share of what the slowest arm can do that a trace's arrivals ask for."""
+UNDER_WAY = 128
+LOG = "turns.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
+def alone_load(engine: Engine, jobs: Iterator[ServeJob], rows: int, seconds: float) -> Load:
+    """Decode ``rows`` requests at a time without a server, in this process, until the time is over, a ramp before it;
+    those that run then are finished, and not counted."""
+    load, under_way, begun = Load(seconds=seconds), 0, time.perf_counter() + RAMP_SECONDS
+    while (now := time.perf_counter() - begun) < seconds or under_way:
+        while now < seconds and under_way < min(rows, engine.settings.serve.max_batch):
+            job = next(jobs)
+            engine.submit(Request(job.prompt, max_new_tokens=job.tokens, ignore_eos=True))
+            under_way += 1
+        steps = engine.step()
+        under_way -= sum(step.completion is not None for step in steps)
+        if 0 <= time.perf_counter() - begun < seconds:
+            load.tokens += sum(len(step.tokens) for step in steps)
+    return load
+
+
 class Sitting:
-    """Everything that is up while some turns are measured."""
+    """Everything that is up while some turns are measured: two servers, and an engine of its own. Close it."""
 
-    arms: Mapping[str, Address]
-    engine: Engine
-    swaps: Swaps
+    def __init__(self, pair: Pair, settings: Settings, jobs: Sequence[ServeJob]) -> None:
+        """Start it and warm it up: what is compiled, cached and learned of costs is no part of what is measured.
+        Raises StoreError when a server does not start."""
+        self.made: list[str] = []
+        """Versions that were made current."""
+        self.named: set[str] = set()
+        """Those of them that an answer named."""
+        self.draft = Path(in_folder(pair.draft).name)
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-serve-")))
+            own = {name: settings_in(folder / name, settings, pair, gamma) for name, gamma in SERVERS.items()}
+            servers = {name: stack.enter_context(server(own[name], folder / name)) for name in SERVERS}
+            self.arms: dict[str, Address] = {arm: servers[name].asked(says) for arm, (name, says) in ARMS.items()}
+            self.store = stack.enter_context(open_store(own[MAIN]))
+            alone = settings_in(folder / ALONE, settings, pair, SERVERS[MAIN])
+            self.engine = stack.enter_context(serving(pair, alone, stack.enter_context(open_store(alone))))
+            rows = settings.serve.max_batch
+            for address in self.arms.values():
+                closed_load(address, jobs_of(jobs, 0), rows, WARM_SECONDS)
+            alone_load(self.engine, jobs_of(jobs, 0), rows, WARM_SECONDS)
+            self.close = stack.pop_all().close
 
-    def warm_up(self, jobs: Sequence[ServeJob]) -> None:
-        """What is compiled, cached and learned of costs is no part of what is measured."""
-        rows = self.engine.settings.serve.max_batch
-        for address in self.arms.values():
-            closed_load(address, jobs_of(jobs, 0), rows, WARM_SECONDS)
-        alone_load(self.engine, jobs_of(jobs, 0), rows, WARM_SECONDS)
 
+class ServeBench:
+    """Measures turns, each in its sitting."""
 
-@dataclass(slots=True)
-class Bench:
-    """What is measured, and what was found."""
+    def __init__(
+        self, pair: Pair, settings: Settings, jobs: Sequence[ServeJob], plan: ServePlan, done: Sequence[ServeTurn],
+        watch: Watch,
+    ) -> None:  # fmt: skip
+        """``done``: the turns that are over, which others add."""
+        self._pair, self._settings, self._jobs, self._plan, self._watch = pair, settings, jobs, plan, watch
+        self._done = done
+        self._sitting: Sitting | None = None
+        self._number = -1
 
-    jobs: Sequence[ServeJob]
-    plan: ServePlan
-    rows: int
-    """Rows of a full batch."""
-    report: Report
-    folder: RunFolder[ServeTurn] | None = None
-    """Keeps turns that are over."""
-    found: dict[int, dict[str, list[Load]]] = field(init=False)
-    """By clients and arm, turn after turn."""
-    alone: list[Load] = field(default_factory=list)
-    published: int = 0
-    """Versions that were made current in the turns that are over."""
-    served: int = 0
-    """Those of them that an answer named."""
-    turns: int = 0
-    """Over."""
-    begun: tuple[int, float] = field(init=False)
-    """Turns that were over when this sitting began, and when that was."""
+    def close(self) -> None:
+        """End what is up."""
+        if self._sitting:
+            self._sitting.close()
+        self._sitting = None
 
-    def __post_init__(self) -> None:
-        self.found = {level: {arm: [] for arm in ARMS} for level in self.plan.levels}
-        for turn in self.folder.finished if self.folder else []:
-            self._take(turn)
+    def measure(self, job: LevelTurn) -> ServeTurn:
+        """Load every arm that takes part."""
+        sitting, made = self._sit(job.sitting), self._plan.swaps_in(job.number)
+        before = len(sitting.made)
+        arms = [arm for arm in ARMS if not hopeless(loads_of(self._done, job.clients), arm)]
+        arms += [ALONE] if job.clients == self._plan.compared_at else []
+        loads = {arm: self._load(sitting, arm, job, made) for arm in shifted(arms, job.turn)}
+        new = set(loads[MAIN].versions).intersection(sitting.made) - sitting.named
+        sitting.named |= new
+        return ServeTurn(job, loads, len(sitting.made) - before, len(new))
 
-    @property
-    def compared_at(self) -> int:
-        """Clients at which the server is compared with the engine alone: the level that is nearest a full batch."""
-        return min(self.plan.levels, key=lambda level: abs(level - self.rows))
+    def play(self, trace: ArrivalTrace) -> dict[str, Any]:
+        """Load every arm with the same arrivals; return tokens a second and latencies. What each can do is measured
+        first."""
+        arms, seconds = self._sit(max(self._number, 0)).arms, self._plan.seconds
+        self._watch.at(f"{trace.name}: what the servers can do")
+        clients = 2 * self._plan.rows
+        able = {arm: closed_load(to, iter(trace.jobs), clients, seconds).requests_per_s for arm, to in arms.items()}
+        per_second, lines = SHARE * min(able.values()), {}
+        for arm, address in arms.items():
+            self._watch.at(f"{trace.name}: {arm}")
+            load = open_load(address, trace.arrivals(per_second, seconds), UNDER_WAY, seconds)
+            counts = {"tokens_per_s": load.rate, "requests": load.requests, "failed": len(load.errors)}
+            lines[arm] = {**counts, **load.percentiles()}
+        return {"requests_per_s": per_second, "able_per_s": able, **lines}
 
-    def due(self, turns: int) -> int:
-        """Versions that are to be current by then."""
-        return self.plan.swaps * turns // (len(self.plan.levels) * self.plan.turns)
+    def _sit(self, number: int) -> Sitting:
+        if self._sitting is None or number != self._number:
+            self.close()
+            self._watch.at("starting servers")
+            self._sitting, self._number = Sitting(self._pair, self._settings, self._jobs), number
+        return self._sitting
 
-    def sittings(self) -> list[list[tuple[int, int]]]:
-        """(clients, turns) of the sittings that are left."""
-        done, left = {level: len(arms[MAIN]) for level, arms in self.found.items()}, []
-        for parts in self.plan.sittings(self.compared_at):
-            rest = []
-            for level, turns in parts:
-                over = min(done[level], turns)
-                done[level] -= over
-                rest += [(level, turns - over)] if turns > over else []
-            left += [rest] if rest else []
-        return left
-
-    def measure(self, sitting: Sitting, parts: Sequence[tuple[int, int]]) -> None:
-        """So many turns of each level: arm after arm. Which versions served is counted by sittings: the next one's are
-        called the same."""
-        published, served, made, named = self.published, self.served, sitting.swaps.made, set[str | None]()
-        self.begun = self.turns, time.monotonic()
-        for level, turns in parts:
-            for _ in range(turns):
-                loads = self._measure(sitting, level)
-                named |= {reply.version for reply in loads[MAIN].replies}
-                turn = ServeTurn(level, loads, published + len(made), served + len(named.intersection(made)))
-                self._take(turn)
-                if self.folder:
-                    self.folder.add(turn)
-
-    def _take(self, turn: ServeTurn) -> None:
-        for arm, load in turn.loads.items():
-            (self.alone if arm == ALONE else self.found[turn.level][arm]).append(load)
-        self.turns, self.published, self.served = self.turns + 1, turn.published, turn.served
-
-    def _measure(self, sitting: Sitting, level: int) -> dict[str, Load]:
-        turn = len(self.found[level][MAIN])
-        self.report(f"{self._progress()}{level} at a time, turn {turn + 1} of {self.plan.turns}")
-        return {arm: self._load(sitting, arm, level) for arm in shifted(self._taking_part(level), turn)}
-
-    def _progress(self) -> str:
-        """How much is over, and minutes that the rest takes."""
-        before, begun = self.begun
-        over, whole = self.turns - before, len(self.plan.levels) * self.plan.turns
-        left = f", about {(whole - self.turns) * (time.monotonic() - begun) / over / 60:.0f} min left" if over else ""
-        return f"{self.turns / whole:.0%}{left}: "
-
-    def _taking_part(self, level: int) -> list[str]:
-        arms = [arm for arm in ARMS if not hopeless(self.found[level], arm)]
-        return [*arms, ALONE] if level == self.compared_at else arms
-
-    def _load(self, sitting: Sitting, arm: str, level: int) -> Load:
-        jobs, seconds, beside = jobs_of(self.jobs, self.turns), self.plan.seconds / self.plan.turns, None
+    def _load(self, sitting: Sitting, arm: str, job: LevelTurn, swaps: int) -> Load:
+        jobs, seconds, beside = jobs_of(self._jobs, job.number), self._plan.seconds / self._plan.turns, None
         if arm == ALONE:
-            return alone_load(sitting.engine, jobs, level, seconds)
+            return alone_load(sitting.engine, jobs, job.clients, seconds)
         if arm == MAIN:
-            before = self.published - len(sitting.swaps.made)  # in other sittings
-            beside = sitting.swaps.beside(self.due(self.turns + 1) - before, seconds)
-        return closed_load(sitting.arms[arm], jobs, level, seconds, beside, wait=arm == MAIN)
+            beside = swapping(sitting.store, sitting.draft, swaps, seconds, sitting.made)
+        return closed_load(sitting.arms[arm], jobs, job.clients, seconds, beside, wait=arm == MAIN)
+
+
+def loads_of(turns: Sequence[ServeTurn], clients: int) -> dict[str, list[Load]]:
+    """Return the turns of each arm with so many clients."""
+    mine = [turn.loads for turn in turns if turn.job.clients == clients]
+    return {arm: [loads[arm] for loads in mine if arm in loads] for arm in (*ARMS, ALONE)}
 
 
 def bench_serve(
-    pair: Pair, prompts: Sequence[Sequence[int]], settings: Settings, plan: ServePlan, report: Report,
-    out: Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Measure what the folder ``out`` does not hold yet. Ctrl-C ends it with what was measured. Raises StoreError when
-    a server does not start, BadSetting for the folder of another run, StoreWriteFailed."""
-    about = {"target": pair.target.name, "draft": pair.draft.name, "prompts": len(prompts)}
-    folder = folder_of(out, plan, about) if out else None
-    bench = Bench(shuffled_jobs(prompts, plan.max_tokens), plan, settings.serve.max_batch, report, folder)
-    traces: dict[str, Any] = {}
-    try:
-        for parts in bench.sittings():
-            with _sitting(pair, settings, bench, sum(turns for _, turns in parts)) as sitting:
-                report("warming up")
-                sitting.warm_up(bench.jobs)
-                bench.measure(sitting, parts)
-                if not traces:
-                    traces = {
-                        one.name: trace_line(sitting.arms, bench.rows, one, plan.seconds, report) for one in plan.traces
-                    }
-    except KeyboardInterrupt:
-        return result(bench) | {"interrupted": True}
-    return result(bench) | ({"traces": traces} if traces else {})
+    settings: Settings, names: tuple[str | None, str | None], prompts: Sequence[str] | None, traces: Sequence[Path],
+    sizes: Mapping[str, Any], out: Path | None, watch: Watch,
+) -> BenchResult:  # fmt: skip
+    """Measure what the folder ``out`` does not hold yet. ``sizes``: fields of :class:`ServePlan`.
 
-
-@contextmanager
-def _sitting(pair: Pair, settings: Settings, bench: Bench, turns: int) -> Iterator[Sitting]:
-    """For so many turns."""
-    bench.report("starting servers")
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-serve-")))
-        servers = {
-            name: stack.enter_context(server(settings_in(folder / name, settings, pair, gamma), folder / name))
-            for name, gamma in SERVERS.items()
-        }
-        draft = Path(in_folder(pair.draft).name)
-        count = bench.due(bench.turns + turns) - bench.published
-        swaps = stack.enter_context(swaps_of(servers[MAIN].settings, draft, count))
-        own = settings_in(folder / "alone", settings, pair, SERVERS[MAIN])
-        engine = stack.enter_context(serving(pair, own, stack.enter_context(open_store(own))))
-        arms = {arm: servers[name].asked(says) for arm, (name, says) in ARMS.items()}
-        yield Sitting(arms, engine, swaps)
-
-
-def result(bench: Bench) -> dict[str, Any]:
-    """The line that the command ends with."""
-    return {
-        **whole_line(bench.found, bench.alone, bench.compared_at),
-        "swaps": {"published": bench.published, "served": bench.served},
+    Raises StoreError when a server does not start, BadSetting for the folder of another run, StoreWriteFailed, and what
+    reading raises.
+    """
+    settings = leave_a_core(settings)
+    pair = choose_pair(settings.serve, *names).load(settings.serve)
+    plan = ServePlan(**sizes, rows=settings.serve.max_batch)
+    texts = prompts_that_fit(pair, settings.serve, prompts, plan.max_tokens)
+    played = _traces(pair, settings, texts, traces, plan.max_tokens)
+    facts = asdict(plan) | {
+        "traces": [trace.name for trace in played], "target": pair.target.name, "draft": pair.draft.name,
+        "prompts": len(texts), "threads": torch.get_num_threads(),
     }  # fmt: skip
+    with ExitStack() as stack:
+        folder = RunFolder(out or Path(stack.enter_context(TemporaryDirectory())), facts, LOG, ServeTurn)
+        bench = ServeBench(pair, settings, shuffled_jobs(texts, plan.max_tokens), plan, folder.finished, watch)
+        stack.callback(bench.close)
+        turns = measure_all(plan.jobs(), bench.measure, watch, folder=folder, job_of=lambda turn: turn.job)
+        figures = figures_of(turns, plan)
+        with watch.until_ctrl_c():
+            if played and not watch.stopped:
+                figures["traces"] = {trace.name: bench.play(trace) for trace in played}
+    rows = level_rows(figures)
+    return BenchResult("serve", facts, figures, {"Tokens a second, ms": rows}, interrupted=watch.stopped)
+
+
+def figures_of(turns: Sequence[ServeTurn], plan: ServePlan) -> dict[str, Any]:
+    """Return the last line's figures."""
+    found = {level: loads_of(turns, level) for level in plan.levels}
+    alone = found[plan.compared_at][ALONE]
+    arms = {level: {arm: loads[arm] for arm in ARMS} for level, loads in found.items()}
+    swaps = {"published": sum(turn.published for turn in turns), "served": sum(turn.served for turn in turns)}
+    return {**whole_line(arms, alone, plan.compared_at), "swaps": swaps}
+
+
+def _traces(
+    pair: Pair, settings: Settings, texts: Sequence[Tokens], paths: Sequence[Path], longest: int
+) -> list[ArrivalTrace]:
+    together = [token for text in texts for token in text]
+    return [read_trace(path, together, row_limit(pair, settings.serve), longest) for path in paths]

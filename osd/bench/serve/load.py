@@ -6,85 +6,85 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from osd.bench.serve.client import Address, Client, Collected, Reply, ServeJob, ask, read_reply
+from osd.bench.serve.client import Address, Client, Collected, Reply, ask, read_reply
+from osd.bench.serve.requests import ServeJob, TimedJob
 
 QUANTILES = (50, 95, 99)
+DIGITS = 2
+"""Decimals of milliseconds that are kept."""
 LATE = 0.001
 RAMP_SECONDS = 0.5
 """Seconds of a closed load before it is measured: all its first prompts are read at once, and what is on its way when
 the time is over would be missing from it."""
 
 
-class TimedJob(NamedTuple):
-    """A job, and when it comes: seconds from the beginning."""
-
-    at: float
-    job: ServeJob
-
-
 @dataclass(slots=True)
 class Load:
     """What came of one load, or of several together."""
 
-    replies: list[Reply] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
     tokens: float = 0.0
     """Those that came while it was measured."""
     seconds: float = 0.0
     """How long it was measured."""
+    requests: int = 0
+    """Those with a whole answer."""
+    answered: int = 0
+    """Tokens of whole answers."""
     late: int = 0
     """Arrivals that had to wait because too many were under way."""
-    slim: bool = False
-    """Whether only the first and the last of an answer's times are kept: for loads of hours."""
-
-    @property
-    def failed(self) -> int:
-        """Requests without a whole answer."""
-        return len(self.errors)
+    errors: list[str] = field(default_factory=list)
+    """Why the other requests have none."""
+    versions: list[str] = field(default_factory=list)
+    """Draft versions that answers named, each once."""
+    ttft_ms: list[float] = field(default_factory=list)
+    """Milliseconds to the first token, an answer."""
+    tpot_ms: list[float] = field(default_factory=list)
+    """Mean milliseconds between an answer's tokens."""
+    gap_ms: list[float] = field(default_factory=list)
+    """Milliseconds between an answer's events."""
 
     @property
     def rate(self) -> float:
         """Tokens a second of all clients together."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
+    @property
+    def requests_per_s(self) -> float:
+        """Requests a second, by the tokens of a whole answer."""
+        return self.rate * self.requests / self.answered if self.answered else 0.0
+
     def keep(self, reply: Reply) -> None:
-        """Another answer."""
-        if self.slim:
-            reply.times = reply.times[:1] + reply.times[-1:]
+        """Add an answer; its tokens are counted by whoever measures."""
         if reply.error:
             self.errors.append(reply.error)
-        else:
-            self.replies.append(reply)
-
-    def end(self, begun: float, seconds: float) -> None:
-        """It was measured for so long, from ``begun`` on."""
-        self.seconds = seconds
-        self.tokens = sum(reply.tokens_by(begun + seconds) - reply.tokens_by(begun) for reply in self.replies)
-
-    def add(self, other: Load) -> None:
-        """Another turn of the same."""
-        self.replies += other.replies
-        self.errors += other.errors
-        self.tokens, self.seconds = self.tokens + other.tokens, self.seconds + other.seconds
+            return
+        self.requests, self.answered = self.requests + 1, self.answered + reply.tokens
+        if reply.version and reply.version not in self.versions:
+            self.versions.append(reply.version)
+        self.ttft_ms.append(round(reply.first_ms, DIGITS))
+        self.tpot_ms += [] if reply.per_token_ms is None else [round(reply.per_token_ms, DIGITS)]
+        self.gap_ms += [round(ms, DIGITS) for ms in reply.gaps_ms]
 
     def percentiles(self) -> dict[str, float | None]:
-        """Milliseconds to the first token, mean between an answer's tokens, and between its events."""
-        kinds = {
-            "ttft": [reply.first_ms for reply in self.replies],
-            "tpot": [ms for reply in self.replies if (ms := reply.per_token_ms) is not None],
-            "gap": [ms for reply in self.replies for ms in reply.gaps_ms],
-        }
+        """Return those of all three times, in milliseconds."""
         return {
-            f"{name}_ms_p{q}": float(np.percentile(values, q)) if values else None
-            for name, values in kinds.items() for q in QUANTILES
+            f"{name}_p{q}": float(np.percentile(values, q)) if (values := getattr(self, name)) else None
+            for name in ("ttft_ms", "tpot_ms", "gap_ms") for q in QUANTILES
         }  # fmt: skip
+
+
+def together(turns: Sequence[Load]) -> Load:
+    """Return all turns as one load."""
+    return Load(**{
+        each.name: sum((getattr(turn, each.name) for turn in turns), type(getattr(Load(), each.name))())
+        for each in fields(Load)
+    })  # fmt: skip
 
 
 Beside = Callable[[], Coroutine[None, None, None]]
@@ -149,10 +149,11 @@ def closed_load(
                 asyncio.get_running_loop().call_later(RAMP_SECONDS + seconds, _send_home, everybody)
             await asyncio.gather(*map(be, everybody))
         lasted = time.perf_counter() - begun
-        for one in collected:
-            load.keep(read_reply(one))
         ramp = RAMP_SECONDS if lasted > RAMP_SECONDS else 0.0
-        load.end(begun + ramp, min(seconds, lasted - ramp))
+        load.seconds = min(seconds, lasted - ramp)
+        for reply in map(read_reply, collected):
+            load.keep(reply)
+            load.tokens += reply.tokens_by(begun + ramp + load.seconds) - reply.tokens_by(begun + ramp)
         return load
 
     return _run(run())
@@ -176,7 +177,9 @@ def open_load(
         asked: set[asyncio.Task[None]] = set()
 
         async def one(job: ServeJob) -> None:
-            load.keep(await ask(address, job))
+            reply = await ask(address, job)
+            load.keep(reply)
+            load.tokens += reply.tokens
             room.release()
 
         for at, job in arrivals:
@@ -188,7 +191,7 @@ def open_load(
             asked.add(task := asyncio.create_task(one(job)))
             task.add_done_callback(asked.discard)
         await asyncio.gather(*asked)
-        load.end(begun, time.perf_counter() - begun)
+        load.seconds = time.perf_counter() - begun
         return load
 
     return _run(run())

@@ -1,16 +1,45 @@
-"""What ``osd bench serve`` measures: how many clients, for how long, in how many turns."""
+"""What ``osd bench serve`` measures, turn after turn."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from osd.bench.serve.trace import ArrivalTrace
+from osd.bench.serve.load import Load
 
 SITTINGS = 4
 """Parts in which the turns are measured where the server is compared with the engine alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTurn:
+    """Every arm in turn, with so many clients."""
+
+    clients: int
+    turn: int
+    """Of those with as many clients."""
+    number: int
+    """Of all."""
+    sitting: int
+    """All begins anew with the next one."""
+
+    def __str__(self) -> str:
+        return f"{self.clients} at a time, turn {self.turn + 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeTurn:
+    """What came of a turn."""
+
+    job: LevelTurn
+    loads: dict[str, Load]
+    """By arm, the engine alone among them where it took part."""
+    published: int
+    """Versions that were made current."""
+    served: int
+    """Versions of this sitting that an answer named for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +55,31 @@ class ServePlan:
     swaps: int
     """New versions while goodput is measured, over all levels."""
     max_tokens: int
-    traces: Sequence[ArrivalTrace] = ()
+    rows: int
+    """Rows of a full batch."""
 
-    def facts(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        traces = [trace.name for trace in self.traces]
-        return {
-            "levels": list(self.levels), "seconds": self.seconds, "turns": self.turns, "swaps": self.swaps,
-            "max_tokens": self.max_tokens, "traces": traces,
-        }  # fmt: skip
+    @property
+    def compared_at(self) -> int:
+        """Clients at which the server is compared with the engine alone: the level that is nearest a full batch."""
+        return min(self.levels, key=lambda level: abs(level - self.rows))
 
-    def sittings(self, at: int) -> list[list[tuple[int, int]]]:
-        """(clients, turns) that are measured before everything begins anew; of the level ``at`` its part of each."""
-        others = [(level, self.turns) for level in self.levels if level != at]
+    def jobs(self) -> Iterator[LevelTurn]:
+        """Yield all turns in order."""
+        done: Counter[int] = Counter()
+        for sitting, levels in enumerate(self.sittings()):
+            for level in levels:
+                yield LevelTurn(level, done[level], done.total(), sitting)
+                done[level] += 1
+
+    def sittings(self) -> list[list[int]]:
+        """Return the clients of each turn that is measured before everything begins anew; where the engine alone is
+        compared, its part of each."""
+        others = [level for level in self.levels if level != self.compared_at for _ in range(self.turns)]
         ends = [self.turns * part // SITTINGS for part in range(SITTINGS + 1)]
-        parts = [[(at, end - begin)] for begin, end in pairwise(ends) if end > begin]
+        parts = [[self.compared_at] * (end - begin) for begin, end in pairwise(ends) if end > begin]
         return [[*others, *parts[0]], *parts[1:]]
+
+    def swaps_in(self, number: int) -> int:
+        """Return how many versions a turn brings: all turns together have as many as are planned, evenly."""
+        before, after = (self.swaps * turns // (len(self.levels) * self.turns) for turns in (number, number + 1))
+        return after - before

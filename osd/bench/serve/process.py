@@ -1,7 +1,8 @@
-"""A real `osd serve` for a bench: a process with a store and free ports of its own."""
+"""A real `osd serve` for a bench: a process with a store and free ports of its own; new versions of its draft."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -14,11 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file, save_file
+
 from osd.bench.serve.client import Address
+from osd.bench.serve.load import Beside
 from osd.demo.runner.process import PATIENCE, environment, save_settings
 from osd.models.pair import Pair
 from storage.errors import StoreError
+from storage.records import DEFAULT_DRAFT, DraftVersion
 from storage.settings import Settings
+from storage.store import Store
+from storage.versions.weights import copy_files, servable_files
 
 READY = re.compile(r"Serving (http://\S+)/v1")
 START_SECONDS = 300.0
@@ -109,3 +116,30 @@ def wait_for(process: subprocess.Popen[bytes], log: Path, ready: re.Pattern[str]
         time.sleep(0.05)
     last = " ".join(log.read_text(errors="replace").splitlines()[-3:])
     raise StoreError(reason=f"The server did not start: {last}")
+
+
+def swapping(store: Store, draft: Path, count: int, seconds: float, made: list[str]) -> Beside | None:
+    """Return what makes so many new versions of a server's draft current, evenly over so many seconds; their ids come
+    into ``made``. They lie on the disk before that."""
+    root = store.versions.register_root(DEFAULT_DRAFT, draft)
+    ready = [_stage(store, root, len(made) + number) for number in range(1, count + 1)]
+
+    async def publish() -> None:
+        for version in ready:
+            await asyncio.sleep(seconds / (count + 1))
+            await asyncio.to_thread(store.versions.promote, version.id)
+            made.append(version.id)
+
+    return publish if ready else None
+
+
+def _stage(store: Store, root: DraftVersion, number: int) -> DraftVersion:
+    """The same weights in other files: what is measured is the exchange, not what a worse draft costs."""
+    source = store.versions.folder(root)
+
+    def write(folder: Path) -> None:
+        copy_files(source, servable_files(source), folder)
+        weights = next(path for path in sorted(folder.iterdir()) if path.suffix == ".safetensors")
+        save_file(load_file(weights), weights, {"format": "pt", "number": str(number)})
+
+    return store.versions.stage(root.draft, root.id, root.kind, write)

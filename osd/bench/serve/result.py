@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from osd.bench.harness.summary import Ratio, ratio_of_turns
-from osd.bench.serve.load import Load
+from osd.bench.serve.load import Load, together
 
 MAIN = "goodput"
 """The arm whose latencies are shown, and that the others and the engine alone are compared with."""
@@ -38,14 +38,6 @@ def there_and_back(turns: Sequence[Load]) -> list[Load]:
     return [together(turns[first : first + 2]) for first in range(0, len(turns), 2)]
 
 
-def together(turns: Sequence[Load]) -> Load:
-    """All turns as one load."""
-    whole = Load()
-    for turn in turns:
-        whole.add(turn)
-    return whole
-
-
 def level_line(arms: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
     """One number of clients: tokens a second of each arm, the main one ÷ the better of the others, its latencies."""
     wholes = {arm: together(turns) for arm, turns in arms.items()}
@@ -54,7 +46,7 @@ def level_line(arms: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
     return {
         **{arm: whole.rate for arm, whole in wholes.items()},
         "goodput_over_best": least.value, "goodput_over_best_error": least.error,
-        **wholes[MAIN].percentiles(), "failed": sum(whole.failed for whole in wholes.values()),
+        **wholes[MAIN].percentiles(), "failed": sum(len(whole.errors) for whole in wholes.values()),
     }  # fmt: skip
 
 
@@ -76,3 +68,17 @@ def whole_line(found: Mapping[int, Mapping[str, Sequence[Load]]], alone: Sequenc
         "failed": len(errors),
         "errors": sorted(set(errors))[:5],
     }
+
+
+SHOWN = (
+    "off", "fixed", "goodput", "ttft_ms_p50", "ttft_ms_p99", "tpot_ms_p50", "tpot_ms_p95", "tpot_ms_p99", "gap_ms_p99",
+    "failed",
+)  # fmt: skip
+
+
+def level_rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a line of the table for each number of clients."""
+    return [
+        {"clients": int(level)} | {name: line[name] for name in SHOWN}
+        for level, line in figures["by_concurrency"].items()
+    ]

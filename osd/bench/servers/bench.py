@@ -1,4 +1,4 @@
-"""Everybody on the same prompts: plain at every concurrency, and where it speculates one at a time too.
+"""``python -m osd.bench servers``: osd's server beside those of transformers and vLLM, on the same prompts.
 
 Servers live at the same time and take turns, as in `osd bench serve`, and who has no turn is stopped (SIGSTOP). One
 that does not start, or does not answer, is named with what it said, and the others go on.
@@ -7,86 +7,139 @@ that does not start, or does not answer, is named with what it said, and the oth
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from osd.bench.harness.turns import shifted
+import typer
+
+from osd.bench.harness.options import DraftOption, JsonOption, TargetOption
+from osd.bench.harness.prompts import PromptFiles, numbers
+from osd.bench.harness.report import BenchResult
+from osd.bench.harness.turns import measure_all, shifted
+from osd.bench.harness.watch import Watch, note, watching
 from osd.bench.serve.bench import SERVERS, WARM_SECONDS
-from osd.bench.serve.client import ServeJob
-from osd.bench.serve.load import Load, closed_load
-from osd.bench.serve.process import awake, server, settings_in, signal_group
+from osd.bench.serve.load import Load, closed_load, together
+from osd.bench.serve.options import ClientsOption, SecondsOption
+from osd.bench.serve.process import Server, awake, server, settings_in, signal_group
+from osd.bench.serve.requests import ServeJob, jobs_of, prompts_that_fit, shuffled_jobs
 from osd.bench.serve.result import MAIN
-from osd.bench.serve.turns import jobs_of, shuffled_jobs
 from osd.bench.servers.others import Other, Up, other_server, transformers_ways, vllm_ways
 from osd.models.pair import Pair
+from osd.server.start import choose_pair
 from storage.errors import StoreError
-from storage.settings import Settings
+from storage.settings import Settings, load_settings
 
 TURNS = 3
 """Into so many parts the seconds of a server are divided."""
-OFF = {"rule": "fixed", "initial": 0}
-Report = Callable[[str], None]
+OWN: dict[str, dict[str, Any]] = {"osd": SERVERS[MAIN], "osd off": {"rule": "fixed", "initial": 0}}
+
+
+def command(
+    target: TargetOption = None,
+    draft: DraftOption = None,
+    prompts: PromptFiles = None,
+    concurrency: ClientsOption = None,
+    seconds: SecondsOption = 6.0,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of every answer.", min=2)] = 64,
+    vllm: Annotated[
+        Path | None, typer.Option(help="Python of an environment that has vLLM; without it vLLM is left out.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Tokens a second of osd's server beside `transformers serve` and vLLM: same prompts, same run, in turns.
+
+    transformers serves one at a time, with its continuous batching, and with look-up in the prompt, the only
+    speculation that it offers. vLLM serves as it is, with the draft, and with look-up. What does not start is named.
+
+    Example: `python -m osd.bench servers --vllm /opt/vllm/bin/python --json`
+    """
+    settings = load_settings()
+    levels = numbers(concurrency or ["1,8"], "--concurrency", int, 1)
+    pair = choose_pair(settings.serve, target, draft).load(settings.serve)
+    texts = prompts_that_fit(pair, settings.serve, prompts, max_tokens)
+    jobs = shuffled_jobs(texts, max_tokens, max_tokens)  # transformers serve knows one length
+    others = transformers_ways(pair, max_tokens) + (vllm_ways(pair, vllm, settings.serve.max_batch) if vllm else [])
+    with watching() as watch:
+        figures = bench_servers(pair, settings, others, jobs, levels, seconds, watch)
+    rows = [
+        {"server": name} | {f"{level} at a time, tok/s": each["tokens_per_s"] for level, each in line.items()}
+        for name, line in figures["servers"].items()
+    ]
+    for name, why in figures["not_running"].items():
+        note(f"{name}: {why}")
+    facts = {"target": pair.target.name, "draft": pair.draft.name, "seconds": seconds, "max_tokens": max_tokens}
+    result = BenchResult("servers", facts, figures, {"Tokens a second": rows}, interrupted=watch.stopped)
+    raise typer.Exit(result.show(as_json=json))
+
+
+class ServersTurn(NamedTuple):
+    """A server's turn with so many clients."""
+
+    clients: int
+    turn: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.clients} at a time, turn {self.turn + 1} of {TURNS}"
 
 
 def bench_servers(
-    pair: Pair, prompts: Sequence[Sequence[int]], settings: Settings, *, levels: Sequence[int], seconds: float,
-    max_tokens: int, vllm: Path | None, report: Report,
+    pair: Pair, settings: Settings, others: Sequence[Other], jobs: Sequence[ServeJob], levels: Sequence[int],
+    seconds: float, watch: Watch,
 ) -> dict[str, Any]:  # fmt: skip
-    """Tokens a second by server and clients; what did not start."""
-    jobs = shuffled_jobs(prompts, max_tokens, max_tokens)  # transformers serve knows one length
-    others = transformers_ways(pair, max_tokens) + (vllm_ways(pair, vllm, settings.serve.max_batch) if vllm else [])
+    """Return tokens a second by server and clients; what did not start."""
+    found: dict[str, dict[int, list[Load]]] = {}
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-servers-")))
-        found: dict[str, dict[int, Load]] = {}
-        up, wrong = _start(stack, folder, pair, settings, others, report)
+        up, wrong = _start(stack, pair, settings, others, watch)
         for name, one in list(up.items()):
-            report(f"warming up {name}")
+            watch.at(f"warming up {name}")
             load = _load(one, jobs_of(jobs, 0), max(levels), WARM_SECONDS)
             if load.errors:
                 wrong[name] = load.errors[0]
                 del up[name]
-        for level in levels:
-            for turn in range(TURNS):
-                report(f"{level} at a time, turn {turn + 1} of {TURNS}")
-                for name in shifted(list(up), turn):
-                    load = _load(up[name], jobs_of(jobs, turn), level, seconds / TURNS)
-                    found.setdefault(name, {}).setdefault(level, Load()).add(load)
-    lines = {name: {str(level): _line(load) for level, load in loads.items()} for name, loads in found.items()}
+
+        def measure(job: ServersTurn) -> None:
+            load = _load(up[job.name], jobs_of(jobs, job.turn), job.clients, seconds / TURNS)
+            found.setdefault(job.name, {}).setdefault(job.clients, []).append(load)
+
+        turns = [
+            ServersTurn(n, turn, name) for n in levels for turn in range(TURNS) for name in shifted(list(up), turn)
+        ]
+        measure_all(turns, measure, watch)
+    lines = {name: {str(n): _line(together(loads)) for n, loads in own.items()} for name, own in found.items()}
     speculating = ["osd", *(other.name for other in others if other.speculates and other.name in up)]
     return {"servers": lines, "speculating": speculating, "not_running": wrong, "turns": TURNS, "seconds": seconds}
 
 
-def _load(up: Up, jobs: Iterator[ServeJob], clients: int, seconds: float) -> Load:
+def _load(up: Server | Up, jobs: Iterator[ServeJob], clients: int, seconds: float) -> Load:
     with awake(up.process):
         return closed_load(up.address, jobs, clients, seconds)
 
 
 def _start(
-    stack: ExitStack, folder: Path, pair: Pair, settings: Settings, others: Sequence[Other], report: Report
-) -> tuple[dict[str, Up], dict[str, str]]:
-    """Those that listen, and why others do not."""
-    up: dict[str, Up] = {}
+    stack: ExitStack, pair: Pair, settings: Settings, others: Sequence[Other], watch: Watch
+) -> tuple[dict[str, Server | Up], dict[str, str]]:
+    """Return those that listen, stopped until their turn, and why others do not."""
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="osd-bench-servers-")))
+    up: dict[str, Server | Up] = {}
     wrong: dict[str, str] = {}
-    for name, gamma in (("osd", SERVERS[MAIN]), ("osd off", OFF)):
-        report(f"starting {name}")
-        own = settings_in(folder / name, settings, pair, gamma)
-        made = stack.enter_context(server(own, folder / name))
-        up[name] = Up(made.address, made.process)
-        signal_group(made.process, signal.SIGSTOP)
-    for other in others:
-        report(f"starting {other.name}")
+    asked: dict[str, AbstractContextManager[Server | Up]] = {
+        name: server(settings_in(folder / name, settings, pair, gamma), folder / name) for name, gamma in OWN.items()
+    }
+    asked |= {other.name: other_server(other, folder / f"{other.name}.log") for other in others}
+    for name, one in asked.items():
+        watch.at(f"starting {name}")
         try:
-            up[other.name] = stack.enter_context(other_server(other, folder / f"{other.name}.log"))
+            up[name] = stack.enter_context(one)
+            signal_group(up[name].process, signal.SIGSTOP)
         except StoreError as error:
-            wrong[other.name] = str(error)
-        else:
-            signal_group(up[other.name].process, signal.SIGSTOP)
+            wrong[name] = str(error)
     return up, wrong
 
 
 def _line(load: Load) -> Mapping[str, Any]:
     shown = {name: value for name, value in load.percentiles().items() if name in ("ttft_ms_p50", "tpot_ms_p50")}
-    return {"tokens_per_s": load.rate, **shown, "failed": load.failed, "errors": sorted(set(load.errors))[:2]}
+    return {"tokens_per_s": load.rate, **shown, "failed": len(load.errors), "errors": sorted(set(load.errors))[:2]}

@@ -13,7 +13,7 @@ import numpy as np
 
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.prompts import Tokens
-from osd.bench.harness.report import BenchResult, plain
+from osd.bench.harness.report import BenchResult, plain, save_json
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
 from osd.bench.trees.corpora import Knowledge, own_answers, read_texts
@@ -52,7 +52,7 @@ def bench_trees(
         "answers": answers, "threads": settings.serve.threads, "data_sets": counts, "new_tokens": new_tokens,
         "nodes": nodes, "depth": depth, "gamma": settings.gamma.rule, "sensitivity": sensitivity,
     }  # fmt: skip
-    folder: RunFolder[UnitLine] = RunFolder(out, plain(facts), MEASURED, json.loads, json.dumps)
+    folder = RunFolder(out, facts, MEASURED, UnitLine)
     known = Knowledge(read_texts(pair, corpus) + _answers(pair, settings, corpus, answers, out, watch))
     if known.tokens < 8 * END:
         raise BadCorpus(path=corpus[0], reason=f"{8 * END} tokens are the least; give more --corpus.")
@@ -155,9 +155,9 @@ def leave(figures: Mapping[str, Any], out: Path) -> dict[str, Path]:
     from osd.bench.harness.picture import save
     from osd.bench.trees.picture import draw_context, draw_methods, draw_sensitivity
 
+    files = {"figures": save_json(out / BENCH, figures)}
     with writing(out):
-        (out / BENCH).write_text(json.dumps(plain(figures), indent=1) + "\n", encoding="utf-8")
-        files = {"figures": out / BENCH, "methods": save(draw_methods(figures), out, "trees")}
+        files["methods"] = save(draw_methods(figures), out, "trees")
         files["by context"] = save(draw_context(figures), out, "trees-context")
         if figures["by_corpus"]:
             files["by sampling and corpus"] = save(draw_sensitivity(figures), out, "trees-sensitivity")

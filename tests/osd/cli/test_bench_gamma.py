@@ -32,11 +32,11 @@ def test_a_run_and_its_replay(osd, asked, tmp_path):
 
     recorded, costs = tmp_path / "run" / "rounds.parquet", tmp_path / "run" / "costs.json"
     replayed = osd(
-        "bench", "gamma", "--simulate", recorded, "--costs", costs, "--sensitivity", "--out", tmp_path / "sim"
+        "bench", "gamma", "--simulate", recorded, "--costs", costs, "--out", tmp_path / "sim"
     )
     assert replayed.exit_code == 0, replayed.stderr
     assert "specdecpp is left out" in replayed.stderr
-    assert "γ_max 8" in replayed.stdout and "of the oracle" in replayed.stdout
+    assert "of the oracle" in replayed.stdout
     simulated = json.loads(replayed.stdout.splitlines()[-1])
     assert {"goodput", "analytic", "fsm"} & set(simulated["figures"]["overall"]["controllers"])
     for costs in ("a100-c008", "h200-llama3"):

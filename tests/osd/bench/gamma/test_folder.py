@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from osd.bench.gamma.measured import LOG, GammaMeasured, run_folder
-from osd.bench.gamma.plan import GammaJob
+from osd.bench.gamma.bench import MEASURED
+from osd.bench.gamma.measured import GammaMeasured
+from osd.bench.gamma.plan import GammaJob, GammaPlan
 from osd.bench.harness.folder import PLAN as PLAN_FILE
+from osd.bench.harness.folder import RunFolder
 from storage.errors import BadSetting
 from tests.osd.bench.gamma.test_plan import PLAN
+
+
+def run_folder(path: Path, plan: GammaPlan) -> RunFolder[GammaMeasured]:
+    return RunFolder(path, asdict(plan), MEASURED, GammaMeasured)
 
 
 def some() -> list[GammaMeasured]:
@@ -32,8 +38,8 @@ def test_the_half_line_of_a_killed_run_is_cut_off(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, PLAN)
     for each in some():
         folder.add(each)
-    text = (tmp_path / LOG).read_text()
-    (tmp_path / LOG).write_text(text[:-20])
+    text = (tmp_path / MEASURED).read_text()
+    (tmp_path / MEASURED).write_text(text[:-20])
     again = run_folder(tmp_path, PLAN)
     assert again.finished == some()[:2]
     again.add(some()[2])
@@ -56,7 +62,7 @@ def test_a_plan_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_line_that_is_no_measurement_is_named(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, PLAN)
     folder.add(some()[0])
-    with (tmp_path / LOG).open("a") as log:
+    with (tmp_path / MEASURED).open("a") as log:
         log.write('{"job": 1}\n')
     with pytest.raises(BadSetting, match="line 2 of"):
         run_folder(tmp_path, PLAN)

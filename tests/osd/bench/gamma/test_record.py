@@ -14,10 +14,9 @@ import torch
 from scipy.stats import kstest
 
 from osd.bench.gamma.costs import CostCells, CostTable, Piece, Pieces
-from osd.bench.gamma.oracle import OracleController, oracle
+from osd.bench.gamma.oracle import OracleController
 from osd.bench.gamma.record import fingerprint, record_file, record_traces
-from osd.bench.gamma.rounds import RecordedText
-from osd.bench.gamma.rounds_file import read_recording
+from osd.bench.gamma.rounds import RecordedText, read_recording
 from osd.bench.gamma.simulate import simulate
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS, make_controller
@@ -27,6 +26,7 @@ from osd.models.pair import Pair
 from storage.errors import BadBenchFile
 from storage.records import Request
 from storage.settings import Settings
+from tests.osd.bench.gamma.test_oracle import counted
 from tests.support.models import prompts, random_pair
 
 PROMPTS = prompts(5, seed=3)
@@ -185,7 +185,7 @@ class Steady:
 @pytest.mark.parametrize("name", sorted(LOOK_AT_COSTS & CONTROLLERS.keys()))
 def test_a_replay_decides_as_an_engine_with_the_tables_costs(name: str, batch: int) -> None:
     table = CostTable(
-        "steady", "", CostCells((1, n, 2.0 / n) for n in range(1, DEPTH + 1)), Pieces((Piece(start_ms=4),))
+        "steady", "", CostCells([(1, n, 2.0 / n) for n in range(1, DEPTH + 1)]), Pieces((Piece(start_ms=4),))
     )
     serve = settings(name, batch)
     engine = Engine(pair(), serve)
@@ -200,9 +200,9 @@ def test_the_oracle_runs_in_the_engine(ends: bool) -> None:
     engine = Engine(pair(eos), settings("fixed", 2))
     engine.planner = GammaPlanner(OracleController(traces(eos), DEPTH), {})
     rounds = [each for request in decoded(engine) for each in request]
-    counts = oracle(traces(eos), DEPTH)
-    assert len(rounds) == counts.rounds
-    assert sum(drafted for _, drafted, _ in rounds) == sum(accepted for *_, accepted in rounds) == counts.drafted
+    drafted = sum(drafted for _, drafted, _ in rounds)
+    assert (sum(trace.length for trace in traces(eos)), len(rounds), drafted) == counted(traces(eos), DEPTH)
+    assert sum(accepted for *_, accepted in rounds) == drafted
 
 
 def test_a_file_grows_by_what_it_lacks(tmp_path: Path) -> None:
@@ -217,7 +217,8 @@ def test_a_file_grows_by_what_it_lacks(tmp_path: Path) -> None:
     record({"a": PROMPTS[:2]})
     before = read_recording(path)
     record({"a": PROMPTS[:2], "b": PROMPTS[2:3]}, (0.0, 1.0))
-    assert read_recording(path).sets == [("a", 0.0), ("a", 1.0), ("b", 0.0), ("b", 1.0)]
+    held = {name: [len(read_recording(path).of(name, t)) for t in (0.0, 1.0)] for name in "ab"}
+    assert held == {"a": [2, 2], "b": [1, 1]}
     assert np.array_equal(read_recording(path).of("a", 0.0)[0].peak, before.traces[0].peak)
     assert told == [(1, 2, "a"), (2, 2, "a"), (3, 6, "a"), (4, 6, "a"), (5, 6, "b"), (6, 6, "b")]
     with pytest.raises(BadBenchFile, match="new_tokens is 4, not 5"):

@@ -36,7 +36,7 @@ def made_up(plan: GammaPlan) -> Iterator[GammaMeasured]:
 
 
 def test_a_turn_that_is_slower_for_all_moves_nobody() -> None:
-    scene = Results(SMALL, made_up(SMALL)).scenes[SETTING]
+    scene = Results(SMALL, made_up(SMALL), {}).scenes[SETTING]
     level = (HARDER[0] * HARDER[1]) ** 0.5
     speed = scene.speed(Entrant("rule", "analytic", 4))
     assert speed is not None
@@ -55,7 +55,7 @@ def test_a_contender_that_is_slower_in_one_turn_alone_shows_it() -> None:
 
 
 def test_figures_of_a_controller() -> None:
-    figures = Results(SMALL, made_up(SMALL)).scenes[SETTING].figures("analytic")
+    figures = Results(SMALL, made_up(SMALL), {}).scenes[SETTING].figures("analytic")
     assert figures["vs_best_fixed"] == pytest.approx(132 / 120)
     assert figures["vs_target_alone"] == pytest.approx(1.32)
     assert figures["vs_best_assisted"] == pytest.approx(132 / 80)
@@ -74,12 +74,12 @@ def test_the_spread_is_taken_over_the_turns_that_all_initial_gammas_had() -> Non
         replace(each, seconds=each.seconds / 3) if each.job.entrant == lucky and each.job.turn == 3 else each
         for each in made_up(plan)
     ]
-    swept = Results(plan, measured).scenes[SETTING].over_initial("analytic")
+    swept = Results(plan, measured, {}).scenes[SETTING].over_initial("analytic")
     assert swept[4] / swept[1] == pytest.approx(132 / 126, rel=1e-9)
 
 
 def test_the_last_line_has_the_promised_names_for_each_data_set_and_overall() -> None:
-    line = Results(SMALL, made_up(SMALL)).figures()
+    line = Results(SMALL, made_up(SMALL), {}).figures()
     assert set(line["data_sets"]) == {"sql", "chat"}
     for part in (line["overall"], *line["data_sets"].values()):
         assert {"controllers", "time_model_r2", "best_fixed_gamma"} <= set(part)
@@ -98,7 +98,7 @@ def test_overall_is_the_geometric_mean_over_data_sets() -> None:
         if each.job.setting.data_set == "chat" and each.job.entrant.name == "analytic" else each
         for each in made_up(SMALL)
     ]  # fmt: skip
-    line = Results(SMALL, measured).figures()
+    line = Results(SMALL, measured, {}).figures()
     assert line["data_sets"]["chat"]["controllers"]["analytic"]["vs_best_fixed"] == pytest.approx(0.55, abs=1e-4)
     assert line["overall"]["controllers"]["analytic"]["vs_best_fixed"] == pytest.approx(1.1 * 0.5**0.5, abs=1e-4)
     assert line["overall"]["controllers"]["analytic"]["spread_over_initial_gamma"] == pytest.approx(12 / 132, abs=1e-4)
@@ -141,11 +141,11 @@ def test_a_text_that_is_not_the_targets_own_is_counted() -> None:
     measured = list(made_up(SMALL))
     wrong = next(i for i, each in enumerate(measured) if each.job.entrant == ORACLE)
     measured[wrong] = replace(measured[wrong], digest="another")
-    assert Results(SMALL, measured).lossless()[1] == 1
+    assert Results(SMALL, measured, {}).lossless()[1] == 1
 
 
 def test_never_slower_is_the_ratio_to_the_target_alone() -> None:
     plan = replace(SMALL, random_draft=True)
-    line = Results(plan, made_up(plan)).figures()
+    line = Results(plan, made_up(plan), {}).figures()
     assert line["never_slower"]["random draft, batch 32"] == {"analytic": 1.32}
-    assert GammaSetting(ALL, 0.0, 32) in Results(plan, made_up(plan)).scenes
+    assert GammaSetting(ALL, 0.0, 32) in Results(plan, made_up(plan), {}).scenes

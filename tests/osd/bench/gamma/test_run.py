@@ -9,14 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
-from osd.bench.gamma.bench import bench_gamma, simulate_gamma
+from osd.bench.gamma.bench import MEASURED, bench_gamma, simulate_gamma
 from osd.bench.gamma.contest import Contest, with_random_draft
 from osd.bench.gamma.costs import load_costs
-from osd.bench.gamma.measured import LOG, from_line
+from osd.bench.gamma.measured import GammaMeasured
 from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, GammaJob, GammaPlan, GammaSetting
 from osd.bench.gamma.replay import Replay, plan_of
-from osd.bench.gamma.rounds_file import read_recording
+from osd.bench.gamma.rounds import read_recording
 from osd.bench.gamma.timed import CountedCosts, Timed
 from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
@@ -34,6 +35,12 @@ PLAN = GammaPlan(
     count=1, max_tokens=6, turns=2, mix=2,
 )  # fmt: skip
 PROMPTS = {name: prompts(PLAN.prompts_needed(), seed=seed, longest=6) for seed, name in enumerate(PLAN.data_sets)}
+
+
+def kept(out: Path) -> list[GammaMeasured]:
+    """What a folder holds, line by line."""
+    lines = TypeAdapter(GammaMeasured)
+    return [lines.validate_json(line) for line in (out / MEASURED).read_text().splitlines()]
 
 
 class Pressing(Watch):
@@ -66,15 +73,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pressing]:
     out, pair = tmp_path_factory.mktemp("gamma") / "run", random_pair("llama", noise=0.05)
     stopped = bench_gamma(pair, SERVE, PLAN, PROMPTS, out, Pressing(stop=10))
     assert (stopped.interrupted, stopped.figures, stopped.files) == (True, {}, {})
-    assert len((out / LOG).read_text().splitlines()) == 9
+    assert len(kept(out)) == 9
     watch = Pressing()
-    bench_gamma(pair, SERVE, PLAN, PROMPTS, out, watch, sensitivity=True)
+    bench_gamma(pair, SERVE, PLAN, PROMPTS, out, watch)
     return out, watch
 
 
 def test_an_interrupted_run_goes_on_and_measures_each_job_once(finished: tuple[Path, Pressing]) -> None:
     out, _ = finished
-    jobs = [from_line(line).job for line in (out / LOG).read_text().splitlines()]
+    jobs = [each.job for each in kept(out)]
     assert jobs == list(PLAN.jobs())
 
 
@@ -90,7 +97,6 @@ def test_it_leaves_figures_a_picture_rounds_and_costs(finished: tuple[Path, Pres
     assert (bench["texts_compared"], bench["texts_differing"]) == (len(held), 0)
     assert set(bench["data_sets"]) == {"one", "two", MIX}
     assert set(bench["settings"]) == {str(setting) for setting in PLAN.settings()}
-    assert all(rates for rates in bench["sensitivity"]["one"].values())
     oracle = bench["settings"]["one T=0 batch 1"]["counts"]["oracle"]
     assert oracle["discard_rate"] == 0
     alone = bench["settings"]["one T=0 batch 1"]["counts"]["fixed 0"]
@@ -103,7 +109,7 @@ def test_it_leaves_figures_a_picture_rounds_and_costs(finished: tuple[Path, Pres
 
 def test_every_round_is_timed_by_its_kind(finished: tuple[Path, Pressing]) -> None:
     """What a kind says adds up to the passes."""
-    measured = [from_line(line) for line in (finished[0] / LOG).read_text().splitlines()]
+    measured = kept(finished[0])
     ours = [each for each in measured if each.job.entrant.kind != "assisted"]
     for each in ours:
         counts = Counter(each.first) + Counter({kind: len(took) for kind, took in each.took_ms.items()})
@@ -120,7 +126,7 @@ def test_the_oracle_takes_as_few_rounds_as_the_recorded_matches_allow(finished: 
     """Theorem 4.1, from the traces: a round ends at each token that the draft has wrong, and one more ends the text."""
     out, _ = finished
     recording = read_recording(out / "rounds.parquet")
-    measured = [from_line(line) for line in (out / LOG).read_text().splitlines()]
+    measured = kept(out)
     for each in measured:
         if each.job.entrant != ORACLE or each.job.setting.batch > 1 or each.job.setting.data_set == MIX:
             continue
@@ -142,7 +148,7 @@ def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Pa
     assert len(result.files) == 2 and all(path.exists() for path in result.files.values())
     assert set(result.figures["data_sets"]) == {"one", "two", MIX}
     setting = PLAN.main("one")
-    measured = [from_line(text) for text in (out / LOG).read_text().splitlines()]
+    measured = kept(out)
     entrant = Entrant("rule", "fixed", 3)
     simulated = Replay(recording, table, SERVE, plan_of(recording, PLAN)).measure(GammaJob(setting, entrant, 0))
     counted = [m for m in measured if (m.job.setting, m.job.entrant) == (setting, entrant)]
@@ -167,7 +173,7 @@ def test_a_controller_without_its_head_is_left_out_or_refused(tmp_path: Path) ->
     assert not (tmp_path / "a").exists()
     watch = Pressing()
     result = bench_gamma(pair, SERVE, plan, PROMPTS, tmp_path / "b", watch, insist=False)
-    assert result.settings["controllers"] == ["fixed"]
+    assert result.settings["controllers"] == ("fixed",)
     assert watch.said[0].startswith("specdecpp is left out: ")
 
 

@@ -76,9 +76,6 @@ def test_fixed_gamma_worked_by_hand() -> None:
     assert (done.emitted, done.rounds, done.drafted, done.accepted) == (7, 2, 6, 5)
     assert (done.draft_ms, done.verify_ms) == (2 * 3 * 1.5, 2 * (4 + 4 * 0.25))
     assert done.tokens_per_second == pytest.approx(1e3 * 7 / 19)
-    assert (done.discard_rate, done.verification_rate) == (1 / 7, 2 / 7)
-    assert done.gammas == {3: 2}
-    assert done.request_ms == [(9.0, 10.0)]
 
 
 def test_no_draft_is_one_pass_a_token_and_costs_no_drafting() -> None:
@@ -149,7 +146,6 @@ def test_rows_join_as_others_leave_and_share_their_passes() -> None:
     done = simulate(traces, lambda costs: fixed(0), TABLE, batch=2)
     assert (done.steps, done.rounds, done.emitted) == (3, 6, 6)
     assert done.verify_ms == 3 * (4 + 2 * 0.25)
-    assert [ms for _, ms in done.request_ms] == [2.25, 6.75, 4.5]
 
 
 def test_the_leaving_rows_place_is_taken_by_the_last() -> None:
@@ -250,12 +246,11 @@ def test_more_than_was_recorded_is_refused() -> None:
 
 def test_nothing_to_replay_is_no_error() -> None:
     done = simulate([], lambda costs: fixed(5), TABLE)
-    assert (done.tokens_per_second, done.discard_rate, done.decision_us) == (0.0, 0.0, 0.0)
+    assert (done.tokens_per_second, done.emitted, done.decisions) == (0.0, 0, 0)
 
 
 def test_deciding_is_timed() -> None:
     done = simulate([greedy_trace([0] * 9)], lambda costs: fixed(2), TABLE)
-    assert done.decision_us == pytest.approx(1e6 * done.decision_seconds / done.rounds)
     assert done.decision_seconds > 0 and done.decisions == done.rounds
     sure = simulate([greedy_trace([0] * 9)], lambda costs: ConfidenceController(2, tau=0.1), TABLE)
     assert sure.decisions == sure.rounds + sure.draft_passes

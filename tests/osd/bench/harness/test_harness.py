@@ -26,7 +26,7 @@ def test_every_arm_is_first_and_last_as_often() -> None:
 
 
 def opened(path: Path, facts: dict[str, object] | None = None) -> RunFolder[list[object]]:
-    return RunFolder(path, facts or {"plan": 1}, "log.jsonl", json.loads, json.dumps)
+    return RunFolder(path, facts or {"plan": 1}, "log.jsonl", list[object])
 
 
 def run(path: Path, stop_at: str | None = None) -> tuple[list[list[object]], list[str], bool]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from osd.bench.harness.folder import RunFolder
 from osd.bench.routes.bench import draw
 from osd.bench.routes.result import ArmResult, RoutedRequest, summary
 from osd.bench.routes.traffic import ARMS, ORDERS, arrange, require_arms
@@ -68,9 +69,9 @@ def test_the_last_line_says_what_the_issue_asks_for() -> None:
     json.dumps(line)
 
 
-def test_an_arm_survives_the_disk() -> None:
-    result = arm(7)
-    assert ArmResult.from_line(result.to_line()) == result
+def test_an_arm_survives_the_disk(tmp_path: Path) -> None:
+    RunFolder(tmp_path, {}, "arms.jsonl", ArmResult).add(arm(7))
+    assert RunFolder(tmp_path, {}, "arms.jsonl", ArmResult).finished == [arm(7)]
 
 
 def test_only_the_last_hundred_of_a_domain_count() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from osd.bench.serve.client import Address, Client, ServeJob, read_reply
-from osd.bench.serve.connection import Connection
+from osd.bench.serve.client import Address, Client, Connection, read_reply
+from osd.bench.serve.requests import ServeJob
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENT = b'data: {"usage": {"completion_tokens": 6}}\n\n'

@@ -7,63 +7,78 @@ from pathlib import Path
 import pytest
 
 from osd.bench.harness.folder import RunFolder
-from osd.bench.serve.bench import Bench
-from osd.bench.serve.client import Reply, ServeJob
-from osd.bench.serve.kept import ServeTurn, folder_of, line_of, turn_of
-from osd.bench.serve.load import Load
-from osd.bench.serve.plan import ServePlan
+from osd.bench.harness.turns import measure_all
+from osd.bench.harness.watch import Watch
+from osd.bench.serve.bench import LOG, figures_of, loads_of
+from osd.bench.serve.client import Reply
+from osd.bench.serve.load import Load, together
+from osd.bench.serve.plan import LevelTurn, ServePlan, ServeTurn
+from storage.errors import BadSetting
 
-PLAN = ServePlan(levels=[1, 8], seconds=8.0, turns=8, swaps=4, max_tokens=16)
-JOBS = [ServeJob((1, 2, 3), 4)]
+PLAN = ServePlan(levels=[1, 8], seconds=8.0, turns=8, swaps=4, max_tokens=16, rows=8)
 
 
 def load(rate: float) -> Load:
-    reply = Reply(100.0, [100.25, 100.5, 101.0], tokens=7, version="default/000002-ab")
-    return Load([reply, Reply(101.0, [101.5], 1)], ["refused"], tokens=rate * 2, seconds=2.0)
+    made = Load(tokens=rate * 2, seconds=2.0)
+    made.keep(Reply(100.0, [100.25, 100.5, 101.0], tokens=7, version="default/000002-ab"))
+    made.keep(Reply(101.0, [101.5], 1, "default/000002-ab"))
+    made.keep(Reply(101.0, error="refused"))
+    return made
 
 
-def turn(level: int, published: int = 0) -> ServeTurn:
+def turn(job: LevelTurn) -> ServeTurn:
     loads = {"off": load(10), "fixed": load(8), "goodput": load(12)}
-    return ServeTurn(level, loads | ({"alone": load(13)} if level == 8 else {}), published, published)
+    return ServeTurn(job, loads | ({"alone": load(13)} if job.clients == 8 else {}), 1, 0)
 
 
-def bench(folder: RunFolder[ServeTurn] | None) -> Bench:
-    return Bench(JOBS, PLAN, 8, lambda text: None, folder)
+def folder(path: Path) -> RunFolder[ServeTurn]:
+    return RunFolder(path, {"target": "t"}, LOG, ServeTurn)
 
 
-def test_a_turn_comes_back_as_it_was_but_for_when_it_began() -> None:
-    again = turn_of(line_of(turn(8, 3)))
-    assert (again.level, again.published, again.served) == (8, 3, 3)
-    for arm, before in turn(8).loads.items():
-        after = again.loads[arm]
-        assert (after.rate, after.errors) == (before.rate, before.errors)
-        assert after.percentiles() == pytest.approx(before.percentiles())
-        assert [r.version for r in after.replies] == [r.version for r in before.replies]
-        assert [r.tokens for r in after.replies] == [7, 1]
+def test_a_load_keeps_what_its_answers_say() -> None:
+    kept = load(10)
+    assert (kept.requests, kept.answered, kept.errors, kept.versions) == (2, 8, ["refused"], ["default/000002-ab"])
+    assert (kept.ttft_ms, kept.tpot_ms, kept.gap_ms) == ([250.0, 500.0], [125.0], [250.0, 500.0])
+    assert kept.rate == 10 and kept.requests_per_s == 10 * 2 / 8
+    both = together([kept, load(20)])
+    assert (
+        both.rate == 15 and both.requests == 4 and both.ttft_ms == kept.ttft_ms * 2 and both.errors == ["refused"] * 2
+    )
+    assert both.percentiles()["gap_ms_p50"] == 375.0
+    assert set(Load().percentiles().values()) == {None} and Load().rate == Load().requests_per_s == 0.0
 
 
-@pytest.mark.parametrize("line", ["", "{}", "[]", '{"level": 1, "published": 0, "served": 0, "loads": {"off": {}}}'])
-def test_a_line_that_is_no_turn_is_none(line: str) -> None:
-    with pytest.raises((ValueError, KeyError, TypeError, AttributeError)):
-        turn_of(line)
+def test_a_turn_comes_back_as_it_was(tmp_path: Path) -> None:
+    kept = turn(next(PLAN.jobs()))
+    folder(tmp_path).add(kept)
+    assert folder(tmp_path).finished == [kept]
+
+
+@pytest.mark.parametrize("line", ["{", "{}", "[]", '{"job": {}, "published": 0, "served": 0, "loads": {"off": {}}}'])
+def test_a_line_that_is_no_turn_is_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / LOG).write_text(line + "\n")
+    with pytest.raises(BadSetting, match="line 1 of"):
+        folder(tmp_path)
 
 
 def test_a_run_goes_on_with_the_turns_that_are_left(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, PLAN, {"target": "t"})
-    assert bench(folder).sittings() == PLAN.sittings(8) == [[(1, 8), (8, 2)], [(8, 2)], [(8, 2)], [(8, 2)]]
-    for _ in range(5):
-        folder.add(turn(1, published=1))
-    again = bench(folder_of(tmp_path, PLAN, {"target": "t"}))
-    assert again.sittings() == [[(1, 3), (8, 2)], [(8, 2)], [(8, 2)], [(8, 2)]]
-    for _ in range(3):
-        folder.add(turn(1, published=2))
-    for _ in range(3):
-        folder.add(turn(8, published=3))
-    again = bench(folder_of(tmp_path, PLAN, {"target": "t"}))
-    assert again.sittings() == [[(8, 1)], [(8, 2)], [(8, 2)]]
-    assert (again.turns, again.published, again.served) == (11, 3, 3)
-    assert {level: len(arms["goodput"]) for level, arms in again.found.items()} == {1: 8, 8: 3}
-    assert len(again.alone) == 3
-    for _ in range(5):
-        folder.add(turn(8, published=4))
-    assert bench(folder_of(tmp_path, PLAN, {"target": "t"})).sittings() == []
+    asked: list[LevelTurn] = []
+
+    def measure(job: LevelTurn) -> ServeTurn:
+        if len(asked) == 11:
+            raise KeyboardInterrupt
+        asked.append(job)
+        return turn(job)
+
+    def run(watch: Watch) -> list[ServeTurn]:
+        return measure_all(PLAN.jobs(), measure, watch, folder=folder(tmp_path), job_of=lambda turn: turn.job)
+
+    watch = Watch()
+    done = run(watch)
+    assert watch.stopped and [turn.job for turn in done] == asked == list(PLAN.jobs())[:11]
+    assert {level: len(loads_of(done, level)["goodput"]) for level in (1, 8)} == {1: 8, 8: 3}
+    assert len(loads_of(done, 8)["alone"]) == 3 and loads_of(done, 1)["alone"] == []
+    assert figures_of(done, PLAN)["swaps"] == {"published": 11, "served": 0}
+    asked.clear()
+    done = run(Watch())
+    assert [turn.job for turn in done] == list(PLAN.jobs()) and asked == list(PLAN.jobs())[11:]

@@ -12,8 +12,9 @@ from typing import Any, cast
 
 import pytest
 
-from osd.bench.serve.client import Address, ServeJob
+from osd.bench.serve.client import Address
 from osd.bench.serve.load import closed_load
+from osd.bench.serve.requests import ServeJob
 from tests.osd.bench.serve.test_connection import CHUNK, HEAD
 
 SECONDS = 0.4
@@ -53,7 +54,7 @@ def one_at_a_time() -> Iterator[_OneAtATime]:
 def _load(server: _OneAtATime, **how: Any) -> tuple[int, list[str]]:
     address = Address(f"http://127.0.0.1:{server.server_address[1]}")
     load = closed_load(address, repeat(ServeJob((1, 2), 2)), 3, 0.1, **how)
-    return len(load.replies), load.errors
+    return load.requests, load.errors
 
 
 def test_whoever_is_in_line_when_the_time_is_over_is_answered(one_at_a_time: _OneAtATime) -> None:

@@ -9,8 +9,8 @@ import pytest
 from osd.bench.harness.turns import shifted
 from osd.bench.serve.load import Load
 from osd.bench.serve.plan import ServePlan
+from osd.bench.serve.requests import STRIDE, jobs_of, shuffled_jobs
 from osd.bench.serve.result import TRIED, hopeless, level_line, ratio, whole_line
-from osd.bench.serve.turns import STRIDE, jobs_of, shuffled_jobs
 
 
 def turns(*rates: float, errors: tuple[str, ...] = ()) -> list[Load]:
@@ -56,8 +56,8 @@ def test_the_whole_line_names_the_worst_level_and_every_error() -> None:
 
 
 def test_all_have_the_same_prompts_in_a_turn_and_others_in_the_next() -> None:
-    jobs = shuffled_jobs([[i] for i in range(200)], 7)
-    assert jobs == shuffled_jobs([[i] for i in range(200)], 7) != sorted(jobs)
+    jobs = shuffled_jobs([(i,) for i in range(200)], 7)
+    assert jobs == shuffled_jobs([(i,) for i in range(200)], 7) != sorted(jobs)
     assert sorted(job.prompt for job in jobs) == [(i,) for i in range(200)]
     assert {job.tokens for job in jobs} == {4, 5, 6, 7}
     first, again, second = (list(islice(jobs_of(jobs, turn), 300)) for turn in (0, 0, 1))
@@ -67,8 +67,14 @@ def test_all_have_the_same_prompts_in_a_turn_and_others_in_the_next() -> None:
 
 
 @pytest.mark.parametrize(
-    ("turns", "expected"),
-    [(8, [[(1, 8), (2, 8), (4, 2)], [(4, 2)], [(4, 2)], [(4, 2)]]), (1, [[(1, 1), (2, 1), (4, 1)]])],
+    ("turns", "expected"), [(8, [[*[1] * 8, *[2] * 8, 4, 4], [4, 4], [4, 4], [4, 4]]), (1, [[1, 2, 4]])]
 )
-def test_a_full_batch_is_measured_in_several_sittings(turns: int, expected: list[list[tuple[int, int]]]) -> None:
-    assert ServePlan((1, 2, 4), 9.0, turns, 0, 16).sittings(4) == expected
+def test_a_full_batch_is_measured_in_several_sittings(turns: int, expected: list[list[int]]) -> None:
+    plan = ServePlan((1, 2, 4), 9.0, turns, swaps=5, max_tokens=16, rows=8)
+    assert plan.compared_at == 4 and plan.sittings() == expected
+    jobs = list(plan.jobs())
+    assert [[job.clients for job in jobs if job.sitting == i] for i in range(len(expected))] == expected
+    assert [job.number for job in jobs] == list(range(3 * turns))
+    assert sorted((job.clients, job.turn) for job in jobs) == [(n, turn) for n in (1, 2, 4) for turn in range(turns)]
+    swaps = [plan.swaps_in(job.number) for job in jobs]
+    assert sum(swaps) == 5 and max(swaps) - min(swaps) <= 1

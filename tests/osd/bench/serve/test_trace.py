@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from osd.bench.serve.trace import read_trace
+from osd.bench.serve.requests import read_trace
 from storage.errors import BadPromptFile
 
 
@@ -26,7 +26,6 @@ def test_lengths_are_cut_and_the_rhythm_is_kept(tmp_path: Path) -> None:
     trace = read_trace(path, [7, 8, 9, 10], limit=64, longest=16, count=3)
     assert trace.name == "t" and [job.tokens for job in trace.jobs] == [4, 16, 2]
     assert [len(job.prompt) for job in trace.jobs] == [3, 48, 1] and trace.jobs[1].prompt[:3] == (10, 7, 8)
-    assert trace.per_second == 0.75
     assert [arrival.at for arrival in trace.arrivals(1.5, 60.0)] == [0.0, 0.5, 2.0]
     assert [arrival.at for arrival in trace.arrivals(1.5, 1.0)] == [0.0, 0.5]
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from osd.bench.gamma.measured import GammaMeasured
+from osd.bench.gamma.measured import GammaMeasured, told, usual_ms
 from osd.bench.gamma.plan import Entrant, GammaJob
 from osd.bench.gamma.result import Results
-from osd.bench.gamma.told import told, usual_ms
 from tests.osd.bench.gamma.test_result import SETTING, SMALL, made_up
 
 PLAIN, DRAFTED, RARE = "1,0,1,0", "1,2,3,0", "1,4,5,0"
@@ -113,7 +112,7 @@ def test_noise_of_single_measurements_leaves_ratios_within_half_a_per_cent() -> 
             for kind, count in kinds.items()
         }
         some.append(replace(each, job=job, took_ms=took, seconds=0.05 + sum(map(sum, took.values())) / 1000))
-    results = Results(plan, some)
+    results = Results(plan, some, {})
     by_rounds, by_clock = (scenes[SETTING].over_initial("analytic") for scenes in (results.scenes, results.clock))
     assert max(by_rounds.values()) / min(by_rounds.values()) < 1.005 < max(by_clock.values()) / min(by_clock.values())
     assert results.figures()["data_sets"]["sql"]["by_clock"]["analytic"]["vs_best_fixed"] != 1.0
