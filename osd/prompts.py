@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
+from osd.chat_template import Chat, ChatTemplate
 from storage.errors import BadPromptFile, BadRequest
 
 
@@ -82,6 +83,9 @@ def encode(tokenizer: Any, text: str, *, raw: bool = False) -> tuple[int, ...]:
         raise BadRequest(field="prompt", reason="it is empty")
     if raw or not tokenizer.chat_template:
         return tuple(tokenizer.encode(text))
-    chat = [{"role": "user", "content": text}]
-    framed = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    try:
+        framed = ChatTemplate(tokenizer).render(Chat([{"role": "user", "content": text}]))
+    except BadRequest as error:
+        reason = f"{error.facts['reason'].split(';')[0]}; give --raw to leave it out"
+        raise BadRequest(field="prompt", reason=reason) from None
     return tuple(tokenizer.encode(framed, add_special_tokens=False))

@@ -51,5 +51,9 @@ class ServerSettings(Section):
     only. None: while there are no API keys, the server is reached from this machine only, and nothing is redacted."""
     chat_template: Path | None = None
     """A Jinja file to use in place of the tokenizer's chat template."""
+    tool_call_parser: Literal["hermes", "llama3_json", "mistral"] | None = None
+    """The form in which the model writes calls of tools. None: the one in which its chat template writes them."""
+    enable_auto_tool_choice: bool = True
+    """Whether calls are read out of the answers to chats with tools (`tool_choice` auto)."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may call the API from a browser; none by default."""

@@ -18,6 +18,7 @@ from osd.server.http.order import Order
 from osd.server.http.ring import Caller
 from osd.server.http.shapes import Json, Shape
 from osd.server.http.speculation import speculative_decoding
+from osd.server.http.tool_calls import join_calls
 from osd.server.process.jobs import JobOutput
 from osd.server.process.service import Service
 from storage.records import new_id, now
@@ -46,8 +47,11 @@ class Answer:
     def __post_init__(self) -> None:
         tokenizer, eos_ids = self.service.tokenizer, frozenset(self.service.facts.eos_ids)
         self.id = self.shape.prefix + new_id()
-        self.choices = [Choice(tokenizer, request.stop, eos_ids) for request in self.order.requests]
-        order, shows = self.order, self.order.echo or self.order.prompt_logprobs is not None
+        order, calls = self.order, self.order.calls
+        self.choices = [
+            Choice(tokenizer, request.stop, eos_ids, calls() if calls else None) for request in order.requests
+        ]
+        shows = order.echo or order.prompt_logprobs is not None
         self.echoes = [
             PromptEcho(tokenizer, request, order.echo, order.top, order.prompt_logprobs)
             for request in order.requests if shows
@@ -119,7 +123,7 @@ class Answer:
         return {} if delta.prompt is None or not self.shape.prompt_above else {"prompt_logprobs": delta.prompt}
 
     def _line(self, index: int, delta: Delta, *, first: bool) -> str:
-        if first or delta.scored or delta.finish_reason:
+        if first or delta.scored or delta.finish_reason or delta.calls:
             return self._chunk(index, delta, first=first)
         return self._mold(index, self._version()).join_text(delta.text) if delta.text else ""
 
@@ -186,4 +190,5 @@ class Answer:
 
 def _together(deltas: Sequence[Delta]) -> Delta:
     scored = [one for delta in deltas for one in delta.scored]
-    return Delta("".join(delta.text for delta in deltas), scored, deltas[-1].finish_reason, deltas[0].prompt)
+    calls = join_calls(call for delta in deltas for call in delta.calls)
+    return Delta("".join(delta.text for delta in deltas), scored, deltas[-1].finish_reason, deltas[0].prompt, calls)

@@ -80,13 +80,10 @@ def tokenize(http: Request, body: TokenizeBody) -> TokenizeReply:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(reason="give either prompt or messages", param="prompt")
     if body.messages is not None:
-        text = chat_text(
-            service.tokenizer, service.facts.chat_template, body.messages,
-            add_generation_prompt=body.add_generation_prompt,
-        )  # fmt: skip
-        tokens = service.tokenizer.encode(text, add_special_tokens=False)
+        text = chat_text(service.template, body, body.messages)
+        tokens = service.tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens))
     else:
-        tokens = service.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens)
+        tokens = service.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     return TokenizeReply(count=len(tokens), max_model_len=service.facts.limit, tokens=tokens)
 
 

@@ -1,49 +1,99 @@
-"""Rendering of a chat as a prompt, by the tokenizer's own template or by a configured one."""
+"""Rendering of a chat's body, and the reading of calls out of its answer, as body and settings ask for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from jinja2 import TemplateError
-
+from osd.chat_template import Chat, ChatTemplate
 from osd.server.http.errors import ApiError
-from osd.server.http.wire import Message
-from storage.errors import BadSetting
+from osd.server.http.messages import Message
+from osd.server.http.tool_calls import FORMS, ToolCallStream
+from osd.server.http.wire import ChatBody, ChatFields
+from osd.server.process.service import Service
+from storage.errors import BadRequest, BadSetting
+
+log = logging.getLogger(__name__)
+
+MakeStream: TypeAlias = Callable[[], ToolCallStream]
 
 
-def read_template(path: Path | None) -> str | None:
-    """Return the template in a file. Raises BadSetting."""
-    if path is None:
-        return None
+def read_template(path: Path | None, tokenizer: Any) -> str | None:
+    """Return the template in a file, None without one. Either is tried: what it will refuse is logged. Raises
+    BadSetting where the file cannot be read, or its template shows no message."""
     try:
-        return path.read_text(encoding="utf-8")
+        source = path.read_text(encoding="utf-8") if path else None
     except (OSError, UnicodeDecodeError) as error:
-        raise BadSetting(source="server", key="server.chat_template", reason=f"cannot be read ({error})") from None
+        raise _unusable(f"cannot be read ({error})") from None
+    template = ChatTemplate(tokenizer, source)
+    for roles in TRIED if template.exists else ():
+        try:
+            template.render(Chat([{"role": role, "content": "osd"} for role in roles]))
+        except BadRequest as error:
+            if source and len(roles) == 1:
+                raise _unusable(str(error)) from None
+            log.warning("chats of %s will be refused: %s", ", ".join(roles), error, extra={"action": "chat_template"})
+    return source
 
 
-def chat_text(
-    tokenizer: Any, template: str | None, messages: Sequence[Message], *, add_generation_prompt: bool = True
-) -> str:
-    """Return the chat as the model reads it. Raises ApiError where there is no template, or it rejects the chat."""
-    if not (template or tokenizer.chat_template):
+TRIED = (["user"], ["system", "user"], ["user", "assistant", "user"])
+"""The roles of the chats that a template is tried with."""
+
+
+def _unusable(reason: str) -> BadSetting:
+    return BadSetting(source="server", key="server.chat_template", reason=reason)
+
+
+def chat_text(template: ChatTemplate, body: ChatFields, messages: Sequence[Message]) -> str:
+    """Return the chat as the model reads it. Raises ApiError where there is no template, BadRequest where it does not
+    take the chat or would lose a part of it."""
+    if not template.exists:
         reason = "the model has no chat template; use /v1/completions, or name a template with server.chat_template"
         raise ApiError(reason=reason, param="messages", code="no_chat_template")
-    chat = [{"role": _role(message), "content": message.text} for message in messages]
-    try:
-        return str(tokenizer.apply_chat_template(
-            chat, chat_template=template, add_generation_prompt=add_generation_prompt, tokenize=False
-        ))  # fmt: skip
-    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-        first = str(error).strip().splitlines() or [type(error).__name__]
-        reason = f"the chat template does not take these messages ({first[0]})"
-        raise ApiError(reason=reason, param="messages") from None
+    return template.render(Chat(
+        [message.facts() for message in messages],
+        [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None,
+        body.documents or None,
+        (body.chat_template_kwargs or {}) | _effort(template, body),
+        body.add_generation_prompt,
+        body.continue_final_message,
+    ))  # fmt: skip
 
 
-def _role(message: Message) -> str:
-    """Return the message's role; `developer` is what newer clients call `system`."""
-    return "system" if message.role == "developer" else message.role
+def _effort(template: ChatTemplate, body: ChatFields) -> dict[str, object]:
+    """Return the variable that says how much is to be thought. Raises ApiError where the template has none."""
+    effort, given = body.reasoning_effort, body.chat_template_kwargs or {}
+    if effort is None:
+        return {}
+    if template.reads("reasoning_effort", tools=bool(body.tools)):
+        return {"reasoning_effort": given.get("reasoning_effort", effort)}
+    if template.reads("enable_thinking", tools=bool(body.tools)):
+        return {"enable_thinking": given.get("enable_thinking", effort != "none")}
+    if effort != "none":
+        reason = "reasoning_effort: the chat template reads neither it nor enable_thinking; leave it out"
+        raise ApiError(reason=reason, param="reasoning_effort", code="unsupported_parameter")
+    return {}
+
+
+def calls_of(service: Service, body: ChatBody) -> MakeStream | None:
+    """Return what reads calls out of each answer; None where there are no tools, or calls are left in the text. Raises
+    ApiError."""
+    choice = body.tool_choice or "auto"
+    if choice not in ("auto", "none"):
+        reason = "tool_choice: osd has none and auto; no call can be forced"
+        raise ApiError(reason=reason, param="tool_choice", code="unsupported_parameter")
+    if not body.tools or choice == "none":
+        return None
+    if (name := service.tool_call_parser) is None:
+        reason = (
+            "tool_choice: this server reads no calls out of answers (server.enable_auto_tool_choice, "
+            "server.tool_call_parser); with none they stay in the text"
+        )
+        raise ApiError(reason=reason, param="tool_choice", code="unsupported_parameter")
+    names, parallel = tuple(tool.function.name for tool in body.tools), body.parallel_tool_calls is not False
+    return lambda: ToolCallStream(FORMS[name], names, parallel=parallel)
 
 
 def last_user_text(messages: Sequence[Message]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osd.engine.detokenizer import TextStream
 from osd.logprobs import Scores
+from osd.server.http.tool_calls import CallDelta, ToolCallStream
 from osd.server.process.jobs import Done, JobOutput
 
 
@@ -33,13 +34,16 @@ class Delta:
     finish_reason: str | None = None
     prompt: list[dict[str, Any] | None] | None = None
     """The log-probabilities of the prompt's tokens in vLLM's form, where they were asked for: in the first delta."""
+    calls: list[CallDelta] = field(default_factory=list)
 
 
 class Choice:
     """Fed with outputs, it hands out deltas. Texts and scores of all deltas together are those of the whole answer."""
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str], eos_ids: frozenset[int]) -> None:
-        self._stream, self._stops, self._eos_ids = TextStream(tokenizer, stops), stops, eos_ids
+    def __init__(
+        self, tokenizer: Any, stops: Sequence[str], eos_ids: frozenset[int], calls: ToolCallStream | None = None
+    ) -> None:
+        self._stream, self._stops, self._eos_ids, self._calls = TextStream(tokenizer, stops), stops, eos_ids, calls
         self._held: list[ScoredToken] = []
         self.done: Done | None = None
         self.version: str | None = None
@@ -47,6 +51,14 @@ class Choice:
 
     def take(self, piece: JobOutput) -> Delta:
         """Take in what a decoding step brought; return what can be shown now."""
+        delta = self._take(piece)
+        if self._calls is None:
+            return delta
+        content, calls = self._calls.push(delta.text, last=piece.done is not None)
+        reason = "tool_calls" if delta.finish_reason == "stop" and self._calls.count else delta.finish_reason
+        return replace(delta, text=content, finish_reason=reason, calls=calls)
+
+    def _take(self, piece: JobOutput) -> Delta:
         self.version, self.route = piece.version or self.version, piece.route or self.route
         text = self._push(piece.tokens, piece.scores)
         if piece.done is None:

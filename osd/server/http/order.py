@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from osd.engine.validation import check_request
-from osd.server.http.chat import chat_text, last_user_text
+from osd.server.http.chat import MakeStream, calls_of, chat_text, last_user_text
 from osd.server.http.errors import ApiError, ContextOverflow, UnknownModel
 from osd.server.http.wire import ChatBody, CompletionBody, Detail, OsdFields, SamplingBody
 from osd.server.process.service import Service
@@ -36,6 +36,8 @@ class Order:
     detail: Detail
     stream: bool
     usage_chunk: bool
+    calls: MakeStream | None = None
+    """Reads calls of tools out of each answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,14 @@ class _Prompt:
 
 def chat_order(service: Service, body: ChatBody, headers: Mapping[str, str], tenant: str) -> Order:
     """Convert a chat's body. Raises ApiError."""
-    text = chat_text(service.tokenizer, service.facts.chat_template, body.messages)
-    tokens = tuple(service.tokenizer.encode(text, add_special_tokens=False))
+    text = chat_text(service.template, body, body.messages)
+    tokens = tuple(service.tokenizer.encode(text, add_special_tokens=bool(body.add_special_tokens)))
     prompt = _Prompt(tokens, last_user_text(body.messages), "messages")
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise ApiError(reason="top_logprobs needs logprobs to be true", param="top_logprobs")
     top = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens or body.max_tokens
-    return _order(service, body, headers, tenant, [prompt], most, top)
+    return replace(_order(service, body, headers, tenant, [prompt], most, top), calls=calls_of(service, body))
 
 
 def completion_order(service: Service, body: CompletionBody, headers: Mapping[str, str], tenant: str) -> Order:
@@ -62,7 +64,7 @@ def completion_order(service: Service, body: CompletionBody, headers: Mapping[st
     if body.max_tokens == 0 and not body.echo and body.prompt_logprobs is None:
         reason = "max_tokens: 0 asks for nothing; give 1 or more, or echo or prompt_logprobs"
         raise ApiError(reason=reason, param="max_tokens", code="invalid_value")
-    prompts = [_prompt(service, one) for one in _prompts(body)]
+    prompts = [_prompt(service, one, body.add_special_tokens) for one in _prompts(body)]
     return _order(service, body, headers, tenant, prompts, body.max_tokens, body.logprobs, echo=bool(body.echo))
 
 
@@ -74,9 +76,9 @@ def _prompts(body: CompletionBody) -> Sequence[str | Sequence[int]]:
     return [given] if single else given
 
 
-def _prompt(service: Service, given: str | Sequence[int]) -> _Prompt:
+def _prompt(service: Service, given: str | Sequence[int], special: bool) -> _Prompt:
     if isinstance(given, str):
-        return _Prompt(tuple(service.tokenizer.encode(given)), given, "prompt")
+        return _Prompt(tuple(service.tokenizer.encode(given, add_special_tokens=special)), given, "prompt")
     return _Prompt(tuple(given), None, "prompt")
 
 
@@ -93,14 +95,20 @@ def _order(
 ) -> Order:
     wanted, fields, n = service.settings.server, osd_fields(body, headers), body.n or 1
     check_model(service, body.model)
-    if n > wanted.max_choices or n * len(prompts) > wanted.queue:
-        raise ApiError(reason=f"n: {n} is too large; this server gives {wanted.max_choices} choices at most", param="n")
-    for name, count in (("logprobs", top), ("prompt_logprobs", body.prompt_logprobs)):
-        if count is not None and count > wanted.max_logprobs:
-            raise ApiError(reason=f"{name}: {wanted.max_logprobs} tokens at most, not {count}", param=name)
-    asked = _prompt_logprobs(body, echo, most, top)
+    if n > wanted.max_choices:
+        reason = f"n: {n} is too large; this server gives {wanted.max_choices} choices at most (server.max_choices)"
+        raise ApiError(reason=reason, param="n")
+    if (count := n * len(prompts)) > wanted.queue:
+        reason = f"{len(prompts)} prompts with n = {n} are {count} requests, and {wanted.queue} may wait (server.queue)"
+        raise ApiError(reason=f"prompt: {reason}; send fewer at a time", param="prompt")
+    field = "top_logprobs" if isinstance(body, ChatBody) else "logprobs"
+    for name, asked in ((field, top), ("prompt_logprobs", body.prompt_logprobs)):
+        if asked is not None and asked > wanted.max_logprobs:
+            reason = f"{name}: {wanted.max_logprobs} tokens at most, not {asked} (server.max_logprobs)"
+            raise ApiError(reason=reason, param=name)
+    scored = _prompt_logprobs(body, echo, most, top)
     requests = [
-        _request(service, body, fields, tenant, prompt, _room(service, prompt, most), i, asked)
+        _request(service, body, fields, tenant, prompt, _room(service, prompt, most), i, scored)
         for prompt in prompts for i in range(n)
     ]  # fmt: skip
     return Order(

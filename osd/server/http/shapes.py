@@ -58,13 +58,26 @@ class ChatShape:
 
     def choice(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool) -> Json:
         """Return a choice of a whole answer, see :class:`Shape`."""
-        message = {"role": "assistant", "content": delta.text, "refusal": None}
+        content = delta.text or (None if delta.calls else "")
+        message = {"role": "assistant", "content": content, "refusal": None, **_calls(delta)}
         return {"index": index, "message": message, **_chat_rest(delta, token_text, scored)}
 
     def part(self, index: int, delta: Delta, token_text: TokenText, *, scored: bool, first: bool) -> Json:
         """Return a choice of a chunk, see :class:`Shape`."""
         said = ({"role": "assistant"} if first else {}) | ({"content": delta.text} if first or delta.text else {})
+        said |= _calls(delta, indexed=True)
         return {"index": index, "delta": said, **_chat_rest(delta, token_text, scored)}
+
+
+def _calls(delta: Delta, *, indexed: bool = False) -> Json:
+    """Return calls of tools, if there are any. A call's later parts have its index and arguments alone."""
+    calls = [
+        ({"index": call.index} if indexed else {})
+        | ({"id": call.id, "type": "function"} if call.id else {})
+        | {"function": ({"name": call.name} if call.name else {}) | {"arguments": call.arguments}}
+        for call in delta.calls
+    ]
+    return {"tool_calls": calls} if calls else {}
 
 
 def _chat_rest(delta: Delta, token_text: TokenText, scored: bool) -> Json:

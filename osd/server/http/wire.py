@@ -9,18 +9,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,), "presence_penalty": (0,), "repetition_penalty": (1,), "logit_bias": ({},),
-    "response_format": ({"type": "text"},), "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],),
-    "function_call": ("none", "auto"), "best_of": (1,), "echo": (False,), "suffix": ("",), "modalities": (["text"],),
-    "min_p": (0,), "min_tokens": (0,), "stop_token_ids": ([],), "store": (False,), "reasoning_effort": ("none",),
-}  # fmt: skip
-"""Fields of OpenAI's and vLLM's that osd lacks, with the values that ask for nothing."""
-IGNORED = {
-    "user", "metadata", "service_tier", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
-    "parallel_tool_calls",
-}  # fmt: skip
-"""Fields that change no text."""
+from osd.server.http.messages import Message, NamedTool, Tool
+from osd.server.http.neutral import check_extra, refused
 
 Count = Annotated[int, Field(ge=0, le=1 << 31)]
 Tokens = list[Annotated[int, Field(ge=0, le=1 << 31)]]
@@ -43,23 +33,23 @@ class RequestBody(BaseModel):
             raise PydanticCustomError("invalid_value", "it has half a surrogate pair, which is no character") from None
         return given
 
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, given: Any) -> Any:
+        """Read null as a field that is left out."""
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None or name not in cls.model_fields}
+
     @model_validator(mode="after")
     def _refuse_what_would_be_ignored(self) -> RequestBody:
         for name, value in (self.model_extra or {}).items():
-            if name in IGNORED or (name in NEUTRAL and (value is None or value in NEUTRAL[name])):
-                continue
-            if name in NEUTRAL:
-                raise _wrong("unsupported_parameter", name, f"osd has no {name}; leave it out")
-            raise _wrong("unknown_parameter", name, f"there is no such parameter{self._hint(name)}")
+            check_extra(name, value, self._hint(name))
         return self
 
     def _hint(self, name: str) -> str:
         near = difflib.get_close_matches(name, type(self).model_fields, n=1)
         return f"; did you mean {near[0]}?" if near else ""
-
-
-def _wrong(code: str, name: str, reason: str) -> PydanticCustomError:
-    return PydanticCustomError(code, "{param}: {reason}", {"param": name, "reason": reason})
 
 
 class OsdFields(BaseModel):
@@ -86,6 +76,8 @@ class StreamOptions(BaseModel):
 
     include_usage: bool | None = None
     """Whether a last chunk gives the numbers of tokens."""
+    continuous_usage_stats: Literal[False] | None = None
+    """osd counts at the end only."""
 
 
 class SamplingBody(RequestBody):
@@ -120,33 +112,38 @@ class CompletionBody(SamplingBody):
     logprobs: Count | None = None
     echo: bool | None = False
     """Whether the prompt stands before the answer, with its log-probabilities where `logprobs` is given."""
+    add_special_tokens: bool = True
+    """Whether the tokenizer adds its own special tokens to texts."""
 
 
-class TextPart(BaseModel):
-    """A text part of a message."""
+class ChatFields(RequestBody):
+    """The fields that say how a chat is rendered."""
 
-    type: Literal["text"]
-    text: str
+    tools: list[Tool] | None = None
+    """Functions that the model may call."""
+    add_generation_prompt: bool = True
+    """Whether the assistant's next message is begun."""
+    continue_final_message: bool = False
+    """Whether the last message is left open, to be continued; needs add_generation_prompt to be false."""
+    add_special_tokens: bool | None = None
+    """Whether the tokenizer adds its own special tokens. By default it does to a prompt, and not to a chat, whose
+    template does."""
+    documents: list[dict[str, Any]] | None = None
+    """Documents for templates that show them."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """The chat template's own variables, such as `enable_thinking`."""
+    reasoning_effort: str | None = None
+    """For templates that read it, or `enable_thinking`."""
+
+    @model_validator(mode="after")
+    def _refuse_two_ends(self) -> ChatFields:
+        if self.continue_final_message and self.add_generation_prompt:
+            reason = "a message is either continued or begun; set add_generation_prompt to false"
+            raise refused("invalid_value", "continue_final_message", reason)
+        return self
 
 
-class Message(BaseModel):
-    """A message of a chat."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart] | None = None
-    name: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The content, parts joined."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-
-class ChatBody(SamplingBody):
+class ChatBody(SamplingBody, ChatFields):
     """The body of POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1)
@@ -155,16 +152,18 @@ class ChatBody(SamplingBody):
     """Overrides max_tokens."""
     logprobs: bool | None = False
     top_logprobs: Count | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    """`auto`, the default where there are tools, reads calls out of the answer; `none` leaves them in its text."""
+    parallel_tool_calls: bool | None = True
+    """False keeps the first call of an answer only."""
 
 
-class TokenizeBody(RequestBody):
+class TokenizeBody(ChatFields):
     """The body of POST /tokenize: a text, or a chat as the model sees it."""
 
     model: str | None = None
     prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1)
-    add_special_tokens: bool = True
-    add_generation_prompt: bool = True
 
 
 class DetokenizeBody(RequestBody):

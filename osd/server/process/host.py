@@ -47,7 +47,8 @@ class Host:
             raise PairError(reason="The target's folder has no tokenizer, and a server is asked in text. Add one.")
         self.facts = Facts(
             server.model or PurePath(pair.target.name).name, self.engine.limit, pair.vocab_size,
-            tuple(sorted(pair.eos_ids)), self.engine.settings.gamma.max, read_template(server.chat_template),
+            tuple(sorted(pair.eos_ids)), self.engine.settings.gamma.max,
+            read_template(server.chat_template, self.tokenizer),
         )  # fmt: skip
 
     @property

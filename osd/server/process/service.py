@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from osd.chat_template import ChatTemplate
 from osd.server.http.ring import KeyRing
 from osd.server.http.token_text import TokenText
+from osd.server.http.tool_calls import detect
 from osd.server.meters import Meters
 from osd.server.process.engine_client import EngineClient
 from storage.records import now
@@ -41,12 +43,19 @@ class Service:
     measure: Callable[[], Awaitable[bytes]]
     """Produces the body of GET /metrics."""
     token_text: TokenText = field(init=False)
+    template: ChatTemplate = field(init=False)
+    tool_call_parser: str | None = field(init=False)
+    """The form in which calls are read out of answers; None reads none."""
     started: float = field(default_factory=now)
     ready: bool = True
     """False while it drains."""
 
     def __post_init__(self) -> None:
         self.token_text = TokenText(self.tokenizer)
+        self.template = ChatTemplate(self.tokenizer, self.facts.chat_template)
+        wanted = self.settings.server
+        found = wanted.tool_call_parser or detect(self.template, self.tokenizer.all_special_tokens)
+        self.tool_call_parser = found if wanted.enable_auto_tool_choice else None
 
     @property
     def model(self) -> str:

@@ -8,10 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
+from osd.server.http.neutral import IGNORED, NEUTRAL
+from osd.server.http.wire import ChatBody, CompletionBody, SamplingBody
 from tests.osd.server.conftest import PATIENCE, Server
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello"}]
+TOOL = {"type": "function", "function": {"name": "f"}}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def text(**fields: Any) -> dict[str, Any]:
@@ -37,8 +41,8 @@ BAD: dict[str, tuple[str, Any, int, str | None, str | None]] = {
     "a token that is none": (TEXT, text(prompt=[999_999]), 400, None, "prompt"),
     "no messages": (CHAT, chat(messages=[]), 400, "invalid_value", "messages"),
     "a role that is none": (CHAT, chat(messages=[{"role": "king", "content": ""}]), 400, "invalid_value", "messages.0"),
-    "an image": (CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 400, "invalid_value",
-                 "messages.0"),
+    "an image": (CHAT, chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 400,
+                 "unsupported_parameter", "messages.0.content.image_url"),
     "hot": (TEXT, text(temperature=2.5), 400, "invalid_value", "temperature"),
     "temperature in words": (TEXT, text(temperature="warm"), 400, "invalid_value", "temperature"),
     "NaN": (TEXT, b'{"prompt": "a", "temperature": NaN}', 400, "invalid_value", "temperature"),
@@ -57,7 +61,27 @@ BAD: dict[str, tuple[str, Any, int, str | None, str | None]] = {
                     "messages"),
     "a long answer": (TEXT, text(max_tokens=100_000), 400, "context_length_exceeded", "prompt"),
     "a parameter that osd lacks": (TEXT, text(presence_penalty=1), 400, "unsupported_parameter", "presence_penalty"),
-    "tools": (CHAT, chat(tools=[{"type": "function"}]), 400, "unsupported_parameter", "tools"),
+    "a tool without a function": (CHAT, chat(tools=[{"type": "function"}]), 400, "invalid_value", "tools.0"),
+    "tools that its template does not show": (CHAT, chat(tools=[TOOL]), 400, None, "tools"),
+    "a call that its template does not show": (CHAT, chat(messages=[{"role": "assistant", "tool_calls": [CALL]}]), 400,
+                                               None, "messages.0.tool_calls"),
+    "a call of no object": (CHAT, chat(messages=[{"role": "assistant", "tool_calls": [
+        {"function": {"name": "f", "arguments": "[1]"}}]}]), 400, "invalid_value", "messages.0.tool_calls.0"),
+    "a strict tool": (CHAT, chat(tools=[{"type": "function", "function": {"name": "f", "strict": True}}]), 400,
+                      "unsupported_parameter", "tools.0.function.strict"),
+    "a call that is forced": (CHAT, chat(tool_choice="required"), 400, "unsupported_parameter", "tool_choice"),
+    "a name that its template does not show": (CHAT, chat(messages=[HELLO[0] | {"name": "Ada"}]), 400, None,
+                                               "messages.0.name"),
+    "a variable that its template lacks": (CHAT, chat(chat_template_kwargs={"enable_thinking": False}), 400, None,
+                                           "chat_template_kwargs.enable_thinking"),
+    "a field that its template lacks": (CHAT, chat(messages=[HELLO[0] | {"mood": "good"}]), 400, None,
+                                        "messages.0.mood"),
+    "effort that its template lacks": (CHAT, chat(reasoning_effort="high"), 400, "unsupported_parameter",
+                                       "reasoning_effort"),
+    "a message both continued and begun": (CHAT, chat(continue_final_message=True), 400, "invalid_value",
+                                           "continue_final_message"),
+    "a template of its own": (CHAT, chat(chat_template="{{ messages }}"), 400, "unsupported_parameter",
+                              "chat_template"),
     "a misspelt parameter": (TEXT, text(max_token=5), 400, "unknown_parameter", "max_token"),
     "an unknown route": (TEXT, text(osd={"route": "nowhere"}), 400, "unknown_route", "osd.route"),
     "gamma too large": (TEXT, text(osd={"gamma": 99}), 400, None, "osd.gamma"),
@@ -101,12 +125,34 @@ def test_a_wrong_method(server: Server) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
 
 
-def test_fields_that_ask_for_nothing_are_taken(server: Server) -> None:
-    body = chat(
-        frequency_penalty=0, presence_penalty=0.0, logit_bias={}, tools=None, response_format={"type": "text"}, user="",
-        parallel_tool_calls=True, stop=None, seed=None, n=None, temperature=None, metadata={"a": "b"},
-    )  # fmt: skip
-    assert server.post(CHAT, body).status_code == 200
+NOTHING = dict(NEUTRAL.items()) | dict.fromkeys(IGNORED, ())
+
+
+@pytest.mark.parametrize(("path", "kind", "make"), [(TEXT, CompletionBody, text), (CHAT, ChatBody, chat)])
+def test_fields_that_ask_for_nothing_are_taken(server: Server, path: str, kind: type[SamplingBody], make: Any) -> None:
+    """Null, and every neutral value, of every field that OpenAI or vLLM has."""
+    kept = {name for name, field in kind.model_fields.items() if field.is_required()} | {"max_tokens"}
+    nulls = dict.fromkeys((NOTHING.keys() | kind.model_fields.keys()) - kept)
+    bodies = [nulls, {name: values[0] for name, values in NOTHING.items() if values}]
+    for name, values in NOTHING.items():
+        for value in values:
+            kind.model_validate(make(**{name: value}))
+    for body in bodies:
+        answer = server.post(path, make(**{**body, "stream": False}))
+        assert answer.status_code == 200, answer.text
+
+
+def test_each_limit_is_named(server: Server) -> None:
+    """n has one limit and all requests of a call together another."""
+    for body, param, name in (
+        (text(n=5), "n", "server.max_choices"),
+        (text(prompt=["a"] * 300), "prompt", "server.queue"),
+        (text(prompt=["a"] * 100, n=3), "prompt", "server.queue"),
+        (text(logprobs=21), "logprobs", "server.max_logprobs"),
+        (chat(logprobs=True, top_logprobs=21), "top_logprobs", "server.max_logprobs"),
+    ):
+        error = server.post(CHAT if "messages" in body else TEXT, body).json()["error"]
+        assert error["param"] == param and name in error["message"] and error["message"].startswith(param)
 
 
 def test_a_foreign_name_for_this_machine_is_refused(server: Server) -> None:

@@ -1,0 +1,120 @@
+"""Messages of a chat and tools, as clients send them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from osd.server.http.neutral import refused
+
+Json: TypeAlias = dict[str, Any]
+
+
+class TextPart(BaseModel):
+    """A text part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(BaseModel):
+    """The function of a call, and what it is called with."""
+
+    name: str
+    arguments: str | Json = ""
+    """A JSON object, or its text; empty: no argument."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _read_object(cls, given: str | Json) -> Json:
+        """Return the object, which is what templates want."""
+        try:
+            read = json.loads(given or "{}") if isinstance(given, str) else given
+        except ValueError:
+            read = None
+        if not isinstance(read, dict):
+            raise PydanticCustomError("invalid_value", "it is not the text of a JSON object")
+        return read
+
+
+class ToolCall(BaseModel):
+    """A call of a tool by the assistant."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class Message(BaseModel):
+    """A message of a chat. Other fields than these are given to the chat template, which must read them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _refuse_what_is_no_text(cls, given: Any) -> Any:
+        for part in given if isinstance(given, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if isinstance(kind, str) and kind != "text":
+                raise refused("unsupported_parameter", kind, "osd reads text only")
+        return given
+
+    @property
+    def text(self) -> str:
+        """The content, parts joined."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+    def facts(self) -> Json:
+        """Return the message as templates know it: without what asks for nothing."""
+        given = self.model_dump(exclude_none=True)
+        return {name: value for name, value in given.items() if name == "content" or value not in ([], {}, "")}
+
+
+class Function(BaseModel):
+    """A function that the model may call."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(min_length=1)
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _refuse_strict(self) -> Function:
+        if self.strict:
+            raise refused("unsupported_parameter", "strict", "osd holds no call to its schema; leave it out")
+        return self
+
+
+class Tool(BaseModel):
+    """A tool that the model may call."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(BaseModel):
+    """The name of a function."""
+
+    name: str
+
+
+class NamedTool(BaseModel):
+    """The one tool that is to be called."""
+
+    type: Literal["function"] = "function"
+    function: NamedFunction
