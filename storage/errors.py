@@ -32,6 +32,7 @@
     │   ├── HeadNotLoaded
     │   ├── HeadMismatch
     │   ├── AdapterMismatch
+    │   ├── NotPlain               an adapter that can only be merged
     │   └── DraftUnsound
     ├── StoreError               what is kept cannot be reached or trusted
     │   ├── DatabaseUnreachable
@@ -213,6 +214,11 @@ class HeadMismatch(PairError):
 class AdapterMismatch(PairError):
     """The adapter {version} does not stand over its draft's number 0: {reason}. It was refused; the version that
     serves goes on serving. An adapter fits the weights that it was trained over, and no others."""
+
+
+class NotPlain(PairError):
+    """The adapter {version} is more than a sum of low-rank products ({reason}). It can be merged into its base, and not
+    served beside it."""
 
 
 class DraftUnsound(PairError):

@@ -11,7 +11,7 @@ import typer
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm
 from osd.cli.out import Column, note, print_facts, print_json, print_rows, say, state, when
-from storage.records import DEFAULT_DRAFT, DraftVersion
+from storage.records import DEFAULT_DRAFT, DraftVersion, VersionState
 
 if TYPE_CHECKING:
     from storage.store import Store
@@ -44,6 +44,9 @@ def list_versions(
         rows = version_rows(store, store.versions.list(draft))
     empty = "There are no drafts yet; the first one is registered when osd serves with it."
     print_rows(rows, COLUMNS, as_json=as_json, empty=empty)
+    for row in rows:
+        if why := row["evidence"].get(VersionState.QUARANTINED.value):
+            note(f"Quarantined: {row['id']} ({why['reason']})")
 
 
 @app.command()
@@ -99,13 +102,19 @@ def export(
     ctx: typer.Context,
     version: VersionArgument,
     destination: Annotated[Path, typer.Argument(help="A folder that is not there yet.", metavar="FOLDER")],
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Keep an adapter as one, over its base's folder in the store.")
+    ] = False,
 ) -> None:
-    """Copy a version to a plain Hugging Face folder.
+    """Write a version to a plain Hugging Face folder.
 
-    transformers, vLLM and SGLang load it as a draft model. The files are checked against their digest first.
+    transformers, vLLM and SGLang load it as a draft model. An adapter is merged into its base's weights. The files are
+    checked against their digest first, and the folder is loaded before the command ends.
     """
+    from osd.hotswap.export import export as write
+
     with surroundings(ctx).store() as store:
-        store.versions.export(version, destination)
+        write(store, version, destination, adapter=adapter)
     say(str(destination))
 
 

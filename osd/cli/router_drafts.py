@@ -10,7 +10,7 @@ from pathlib import Path
 
 from osd.cli.context import CommandContext
 from osd.cli.worker import trainer_command
-from storage.errors import BadInput, DuplicateRoute, RouteWithoutDraft
+from storage.errors import BadInput, DuplicateRoute, NotPlain, RouteWithoutDraft
 from storage.records import DEFAULT_DRAFT, DraftVersion, Route
 from storage.routes.matches import checked
 from storage.routes.route_rows import require_name
@@ -96,7 +96,7 @@ def require_fit(store: Store, base: DraftVersion, folder: Path) -> None:
     """Raise AdapterMismatch for an adapter over other weights, WeightsDamaged for one that does not load."""
     import torch
 
-    from osd.models.lora.adapter import NotPlain, read_adapter, sizes_of
+    from osd.models.lora.adapter import read_adapter, sizes_of
     from osd.models.pair import load_model
 
     store.versions.verify(base)

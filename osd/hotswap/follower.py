@@ -1,9 +1,8 @@
 """Polls the store in a thread and loads newer versions of what a server uses.
 
 It looks up the version of each draft or head that should serve, checks its digest and loads it aside; the engine
-takes it between two steps by exchanging references. Damaged files are refused and quarantined, what does not fit is
-refused, and the version before goes on serving. A rollback goes the same way: the store's current version becomes an
-older one.
+takes it between two steps by exchanging references. What is damaged, does not fit or does not run is quarantined, and
+the version before goes on serving. A rollback goes the same way: the store's current version becomes an older one.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from osd.models.sanity_check import NO_MEMORY
 from storage.errors import OsdError, PairError, StoreError, UnknownDraft, WeightsDamaged
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
@@ -168,13 +168,15 @@ class Follower(Generic[T]):
         except (WeightsDamaged, PairError) as error:
             log.error("%s", error, extra={"action": "swap_refused", "version": wanted.id})
             self._refuse(name, wanted, str(error))
-            if isinstance(error, WeightsDamaged):
-                self._quarantine(wanted, str(error))
+            self._quarantine(wanted, str(error))
         except OsdError:
             raise  # the store does not answer: another look may help
         except Exception as error:  # whatever fails in a model not ours: the other drafts are to be followed still
             log.exception("%s could not be loaded", wanted.id, extra={"action": "swap_refused", "version": wanted.id})
-            self._refuse(name, wanted, f"{wanted.id} could not be loaded ({type(error).__name__}: {error})")
+            reason = f"{wanted.id} could not be loaded ({type(error).__name__}: {error})"
+            self._refuse(name, wanted, reason)
+            if not isinstance(error, NO_MEMORY):
+                self._quarantine(wanted, reason)
 
     def _refuse(self, name: str, version: DraftVersion, reason: str) -> None:
         """Refuse a version for good; the one that serves goes on serving."""

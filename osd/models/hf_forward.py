@@ -75,7 +75,10 @@ def _adapted(module: PreTrainedModel, mix: AdapterBatch) -> Iterator[None]:
     def hook(site: str) -> Callable[[torch.nn.Module, tuple[torch.Tensor, ...], torch.Tensor], torch.Tensor]:
         def add(part: torch.nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
             if isinstance(part, torch.nn.Embedding):
-                return mix.embed(site, args[0], output)
+                scale: torch.Tensor | None = getattr(part, "embed_scale", None)
+                if scale is None:
+                    return mix.embed(site, args[0], output)
+                return output + scale * mix.embed(site, args[0], torch.zeros_like(output))  # as Gemma scales its own
             return mix.add(site, args[0], output)
 
         return add

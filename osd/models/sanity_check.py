@@ -10,9 +10,12 @@ from transformers import PreTrainedModel
 
 from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.lora.adapter import Adapter
+from osd.models.lora.bank import AdapterRows
 from storage.errors import DraftUnsound
 
 TOKENS = 8
+NO_MEMORY = (MemoryError, torch.OutOfMemoryError)
+"""Errors that say nothing of the weights: with more memory they load."""
 
 
 @torch.inference_mode()
@@ -21,15 +24,37 @@ def require_runs(decoder: Decoder, module: PreTrainedModel, version: str) -> Non
 
     Raises DraftUnsound when it fails or gives logits that are not finite.
     """
-    count = min(TOKENS, decoder.cache.length)
-    step = max(1, vocabulary_size(module) // count)
-    tokens = torch.arange(count, device=decoder.device).unsqueeze(0) * step
+    tokens = tokens_to_try(module, decoder)
     try:
-        logits = decoder.beside(1, count).logits(tokens, [0])
+        logits = decoder.beside(1, tokens.shape[1]).logits(tokens, [0])
+    except NO_MEMORY:
+        raise
     except Exception as error:
         raise DraftUnsound(version=version, reason=f"a pass failed: {type(error).__name__}: {error}") from error
     if bool(logits.isnan().any()) or not bool(logits.amax(-1).isfinite().all()):
         raise DraftUnsound(version=version, reason="it gives no finite numbers")
+
+
+def tokens_to_try(module: PreTrainedModel, decoder: Decoder) -> torch.Tensor:
+    """Return a few tokens from all over the vocabulary (1, T)."""
+    count = min(TOKENS, decoder.cache.length)
+    step = max(1, vocabulary_size(module) // count)
+    return torch.arange(count, device=decoder.device).unsqueeze(0) * step
+
+
+@torch.inference_mode()
+def require_same(
+    decoder: Decoder, adapter: Adapter | None, judged: PreTrainedModel, version: str, tolerance: float = 2e-3
+) -> None:
+    """Check that a pass of the decoder, under the adapter, gives what the model that was judged gives. Raises
+    DraftUnsound."""
+    tokens, beside, rows = tokens_to_try(judged, decoder), decoder.beside(1, TOKENS), AdapterRows()
+    beside.adapters = rows.mix if rows.set_rows([adapter]) else None
+    served, wanted = beside.logits(tokens, [0]).float(), judged(input_ids=tokens, use_cache=False).logits.float()
+    apart = float((served - wanted).abs().max() / wanted.abs().max().clamp(min=1.0))
+    if not apart <= tolerance:
+        reason = f"once loaded its logits differ by {apart:.2g} from those that were judged"
+        raise DraftUnsound(version=version, reason=reason)
 
 
 def require_finite(adapter: Adapter, version: str) -> None:

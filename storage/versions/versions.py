@@ -109,10 +109,13 @@ class VersionLedger:
         judged = version.state not in (VersionState.CANDIDATE, VersionState.REJECTED)
         self.place.verify(version, ready=judged)
 
-    def export(self, version_id: str, destination: Path) -> Path:
-        """Copy a version's sound files to a new folder that Hugging Face, vLLM and others can load.
+    def export(
+        self, version_id: str, destination: Path, finish: Callable[[Path], object] = lambda folder: None
+    ) -> Path:
+        """Copy a version's sound files to a new folder. ``finish`` may change and check the folder before it appears.
 
-        Raises BadInput when the destination exists, UnknownVersion, WeightsDamaged, StoreWriteFailed.
+        Raises BadInput when the destination exists, UnknownVersion, WeightsDamaged, StoreWriteFailed, and what
+        ``finish`` raises; nothing is left then.
         """
         version, destination = self.get(version_id), Path(destination)
         self.verify(version)
@@ -122,6 +125,8 @@ class VersionLedger:
             source = self.folder(version)
             with writing(aside.path):
                 weights.copy_files(source, [*weights.weight_files(source), source / weights.PROVENANCE], aside.path)
+                finish(aside.path)
+                weights.sync_tree(aside.path)
             aside.rename(destination.absolute())
         return destination
 

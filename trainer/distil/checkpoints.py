@@ -8,7 +8,6 @@ which a GPU server loads them. An adapter (``lora``) is always based on the draf
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,18 +21,15 @@ from transformers.utils import logging as transformers_logging
 
 from osd.models.lora.adapter import BASE_MARK
 from osd.models.lora.merging import adapted, merged, quiet_peft
-from osd.models.lora.tied import tie
+from osd.models.lora.tied import tie, ties
 from osd.models.weights import LOAD_ERRORS, first_line, read_weights
+from osd.models.writing import write_full
 from storage.errors import ModelNotLoaded, WeightsDamaged, WrongState
 from storage.records import DraftVersion
 from storage.settings import LearnSettings
 from storage.store import Store
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-
-WRITTEN = frozenset({"config.json", "generation_config.json", "osd.json", "READY", "README.md"})
-"""Files of a parent's folder that a candidate does not inherit, having its own."""
-
 
 def load_current(store: Store, version: DraftVersion, device: torch.device) -> nn.Module:
     """Load a version as plain weights that will not be trained; an adapter is merged. Raises WeightsDamaged."""
@@ -80,34 +76,19 @@ def write_model(model: nn.Module, folder: Path, parent: Path, base: str | None =
         write_full(model, folder, parent)
 
 
-def write_full(model: nn.Module, folder: Path, parent: Path) -> None:
-    """Write a Hugging Face folder; other files than weights and configuration (the tokenizer) come from the
-    parent's."""
-    served = json.loads((parent / "config.json").read_text("utf-8")).get("dtype") if _has_config(parent) else None
-    cast(PreTrainedModel, model).save_pretrained(folder)
-    if served is not None:
-        config = folder / "config.json"
-        config.write_text(
-            json.dumps(json.loads(config.read_text("utf-8")) | {"dtype": served}, indent=2) + "\n", "utf-8"
-        )
-    for path in parent.iterdir():
-        inherited = path.is_file() and path.name not in WRITTEN and ".safetensors" not in path.name
-        if inherited and not path.name.startswith(("adapter_", ".")):
-            shutil.copyfile(path, folder / path.name)
-
-
-def _has_config(folder: Path) -> bool:
-    return (folder / "config.json").is_file()
-
-
 def _write_adapter(model: PeftModel, folder: Path, base: str | None) -> None:
-    """Write the adapter without PEFT's local path of the base, and without the whole of an adapted output layer."""
+    """Write the adapter without PEFT's local path of the base, and without the whole of an adapted output layer.
+
+    A tied output layer is named among what is adapted: PEFT leaves it out, and then finds it again only under
+    embeddings that are called ``embed_tokens``.
+    """
     model.save_pretrained(str(folder), save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)
     config = folder / "adapter_config.json"
-    facts = json.loads(config.read_text("utf-8")) | {
-        "base_model_name_or_path": None if base is None else BASE_MARK + base
-    }
+    facts = json.loads(config.read_text("utf-8"))
+    facts["base_model_name_or_path"] = None if base is None else BASE_MARK + base
+    if ties(model):
+        facts["target_modules"] = sorted({*facts["target_modules"], _name_of_head(model.get_base_model())})
     config.write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
 
 

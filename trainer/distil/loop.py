@@ -21,8 +21,12 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
+from transformers import PreTrainedModel
+
+from osd.hotswap.loader import require_servable
 from osd.models.pair import choose_device
 from storage.errors import (
     CannotDecrypt,
@@ -158,7 +162,8 @@ def _train(
         verdict.evidence.update(judges.counts, tested_first=tested)
         lease.renew()
         memory.keep(run.draft, version.id, moments_of(optimizer))
-        return settle(store, run, version, verdict, facts | {"evidence": verdict.evidence})
+        proof = partial(require_servable, store, version, cast(PreTrainedModel, candidate.eval()))
+        return settle(store, run, version, verdict, facts | {"evidence": verdict.evidence}, proof)
 
 
 def _fail(store: Store, run: TrainingRun, reason: str, *, blame: bool = False, **facts: bool) -> TrainingRun:

@@ -13,13 +13,13 @@ from torch import nn
 
 from osd.models.pair import choose_device
 from osd.models.weights import read_weights
+from osd.models.writing import write_full
 from storage.errors import BadInput, ModelNotLoaded, SegmentDamaged, TrainingFailed
 from storage.files.files import TemporaryPath, writing
 from storage.records import RequestSamples
 from storage.replay.segments import decode
 from storage.settings import Settings
 from storage.store import open_store
-from trainer.distil.checkpoints import write_full
 from trainer.distil.collate import select
 from trainer.distil.data import read_since
 from trainer.distil.distil import DistilProgress, NotFinite, distil

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -49,16 +49,23 @@ def where_to_start(store: Store, run: TrainingRun, method: str) -> DraftVersion:
 
 
 def settle(
-    store: Store, run: TrainingRun, candidate: DraftVersion, verdict: GateDecision, result: Mapping[str, Any]
+    store: Store,
+    run: TrainingRun,
+    candidate: DraftVersion,
+    verdict: GateDecision,
+    result: Mapping[str, Any],
+    prove: Callable[[], object],
 ) -> TrainingRun:
     """Publish the candidate or reject it, and end the run.
 
-    Raises LeaseLost when another worker has the draft, and WrongState when the version that the candidate was
+    ``prove`` loads what is to be published as servers do, and raises where that is not what the gate measured. Raises
+    LeaseLost when another worker has the draft, and WrongState when the version that the candidate was
     compared with is no longer current.
     """
     if not verdict.better:
         store.versions.reject(candidate.id, verdict.evidence)
         return store.runs.finish(run, RunState.REJECTED, candidate.id, result)
+    prove()
     store.versions.publish(candidate.id, verdict.evidence, run=run)
     return store.runs.finish(run, RunState.PUBLISHED, candidate.id, result)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -166,7 +167,15 @@ def _train(
         verdict.evidence.update(counted, tested_first=len(material.claimed) if first else 0)
         lease.renew()
         memory.keep(run.draft, version.id, moments_of(optimizer))
-        return settle(store, run, version, verdict, facts | {"evidence": verdict.evidence})
+        proof = partial(_require_same, store, version, candidate)
+        return settle(store, run, version, verdict, facts | {"evidence": verdict.evidence}, proof)
+
+
+def _require_same(store: Store, version: DraftVersion, judged: AcceptanceHead) -> None:
+    """Raise WeightsDamaged unless the version loads as the head that was judged."""
+    served = load_version(store, version).state_dict()
+    if any(not torch.equal(served[name], weight.float().cpu()) for name, weight in judged.state_dict().items()):
+        raise WeightsDamaged(version=version.id, reason="once loaded they are not those that were judged")
 
 
 def reweigh(head: AcceptanceHead, reject_weight: float) -> None:

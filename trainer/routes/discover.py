@@ -20,13 +20,13 @@ import torch
 
 from osd.models.pair import choose_device
 from osd.models.tokenizer import load_tokenizer
+from osd.models.writing import write_full
 from storage.errors import UnknownDraft
 from storage.files.files import TemporaryPath, writing
 from storage.records import RequestSamples, Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.settings import GateSettings, Settings
 from storage.store import Store
-from trainer.distil.checkpoints import write_full
 from trainer.routes.drift import find_drift
 from trainer.routes.offers import Offer, OfferMaker, Say, Traffic, look
 from trainer.routes.sameness import compare_routes

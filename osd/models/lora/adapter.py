@@ -3,8 +3,8 @@
     y = x Wᵀ + s · (x Aᵀ) Bᵀ         A (r, in), B (out, r), s = α / r (or α / √r)
 
 A folder holds adapter_config.json and adapter_model.safetensors. Which modules it adapts is read from the weights.
-What goes beyond that sum (DoRA, biases, whole modules saved beside it) is not read here: :class:`NotPlain`, and the
-caller merges such an adapter into a copy of its base.
+What goes beyond that sum (DoRA, biases, whole modules saved beside it) is not read here: NotPlain, and the caller
+merges such an adapter into a copy of its base.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from storage.errors import AdapterMismatch, WeightsDamaged
+from storage.errors import AdapterMismatch, NotPlain, WeightsDamaged
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 BASE_MARK = "osd:"
@@ -31,10 +31,6 @@ _KEY = re.compile(r"base_model\.model\.(.+)\.lora_(embedding_)?([AB])(?:\.weight
 
 Sizes = Mapping[str, tuple[int, int]]
 """Module name → its input and output width (for an embedding: vocabulary and width)."""
-
-
-class NotPlain(Exception):
-    """The adapter is more than a sum of low-rank products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +132,7 @@ def read_adapter(
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise WeightsDamaged(version=version, reason=f"they do not load: {reason}") from None
     _require_base(config, version, digest)
-    pairs, tables = _pairs(config, tensors)
+    pairs, tables = _pairs(config, tensors, version)
     parts = {}
     for name, pair in pairs.items():
         if set(pair) != {"A", "B"}:
@@ -170,17 +166,19 @@ def _require_base(config: Mapping[str, Any], version: str, digest: str) -> None:
         raise AdapterMismatch(version=version, reason=f"it was trained over weights {theirs}…, these are {digest[:8]}…")
 
 
-def _pairs(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> tuple[dict[str, dict[str, Tensor]], set[str]]:
+def _pairs(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], version: str
+) -> tuple[dict[str, dict[str, Tensor]], set[str]]:
     """Return module name → its A (an embedding's turned into a table (in, r)) and B; and which of them are
     embeddings."""
     if config.get("peft_type") != "LORA" or config.get("use_dora") or config.get("bias", "none") != "none":
-        raise NotPlain
+        raise NotPlain(version=version, reason="it is no LoRA, or has DoRA's magnitudes or biases")
     pairs: dict[str, dict[str, Tensor]] = {}
     tables = set()
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key)
         if match is None:
-            raise NotPlain
+            raise NotPlain(version=version, reason=f"it has {key}")
         name, is_embedding, factor = match.groups()
         pairs.setdefault(name, {})[factor] = tensor.t() if is_embedding and factor == "A" else tensor
         if is_embedding:

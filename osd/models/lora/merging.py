@@ -33,12 +33,13 @@ def adapted(base: PreTrainedModel, folder: Path) -> PeftModel:
 
 @contextmanager
 def quiet_peft() -> Iterator[None]:
-    """Silence two warnings of PEFT that a worker would repeat at every turn: merging an adapter of tied weights, which
-    :func:`merged` handles, and a deprecated name of transformers. Raises ValueError where PEFT only warns that the
-    files lack weights of the adapter."""
+    """Silence warnings of PEFT that a worker would repeat at every turn: merging an adapter of tied weights, which
+    :func:`merged` handles, the layers of GPT-2, which it recognises, and a deprecated name of transformers. Raises
+    ValueError where PEFT only warns that the files lack weights of the adapter."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Found missing adapter keys")
         warnings.filterwarnings("ignore", message=".*tie_word_embeddings.*", category=UserWarning)
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to", category=UserWarning)
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
         try:
             yield

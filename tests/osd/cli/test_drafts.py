@@ -5,6 +5,7 @@ from pathlib import Path
 
 from osd.cli.drafts import flat
 from storage.records import VersionState
+from tests.support.models import random_module
 
 
 def test_list_marks_the_current_version(osd, filled):
@@ -71,12 +72,23 @@ def test_promote_brings_it_back(osd, filled):
 
 
 def test_export_copies_the_files_and_prints_the_folder(osd, filled, tmp_path: Path):
-    done = osd("drafts", "export", filled.child, tmp_path / "plain")
+    refused = osd("drafts", "export", filled.child, tmp_path / "plain")
+    assert refused.exit_code == 5 and "do not load" in refused.stderr and not (tmp_path / "plain").exists()
+    model = random_module("llama")
+    loads = filled.store.versions.stage("default", filled.child, "full", model.save_pretrained).id
+    filled.store.versions.promote(loads)
+    done = osd("drafts", "export", loads, tmp_path / "plain")
     assert done.stdout.strip() == str(tmp_path / "plain")
     assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "plain").iterdir()}
-    again = osd("drafts", "export", filled.child, tmp_path / "plain")
+    again = osd("drafts", "export", loads, tmp_path / "plain")
     assert again.exit_code == 2
     assert "exists" in again.stderr
+
+
+def test_a_quarantined_version_is_listed_with_its_reason(osd, filled):
+    filled.store.versions.quarantine(filled.child, "it does not load")
+    listed = osd("drafts", "list")
+    assert "quarantined" in listed.stdout and f"Quarantined: {filled.child} (it does not load)" in listed.stderr
 
 
 def test_flat_names_nested_facts_with_dots():

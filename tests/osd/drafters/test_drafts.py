@@ -194,7 +194,8 @@ def test_an_adapter_for_another_base_is_refused_and_the_old_version_serves(
         assert f"The adapter {wrong.id} does not stand over its draft's number 0" in caplog.text
         assert versions(serve(engine, ["german"])) == {"german": {german.id}}
         look(engine)
-        assert caplog.text.count(wrong.id) == 1 and store.versions.get(wrong.id).state is VersionState.READY
+        assert caplog.text.count(wrong.id) == 1 and store.versions.get(wrong.id).state is VersionState.QUARANTINED
+        assert store.versions.current("german").id == german.id
 
 
 def wide_module() -> Any:

@@ -119,7 +119,7 @@ def broken(module: Any) -> Any:
     return other
 
 
-def test_a_version_that_gives_no_numbers_is_refused_and_says_so_and_the_old_one_serves(
+def test_a_version_that_gives_no_numbers_is_quarantined_and_says_so_and_the_old_one_serves(
     store: Store, settings: Settings, pair: Pair
 ) -> None:
     swap = open_swap(store, settings, pair)
@@ -128,11 +128,26 @@ def test_a_version_that_gives_no_numbers_is_refused_and_says_so_and_the_old_one_
     bad = store.versions.promote(stage(store, root, broken(pair.target.module)).id)
     swap._look()
     assert not swap.ready and "numbers that are not finite" in swap.troubles["default"]
-    assert store.versions.get(bad.id).state is VersionState.QUARANTINED
+    assert store.versions.get(bad.id).state is VersionState.QUARANTINED and store.versions.current("default") == root
     assert agreement(engine)[1] == {root.id}
-    store.versions.promote(stage(store, bad, pair.target.module).id)
+    store.versions.promote(stage(store, root, pair.target.module).id)
     swap._look()
     assert swap.ready and swap.troubles == {}
+
+
+def test_a_version_that_finds_no_memory_is_refused_here_and_stays_what_it_was(
+    store: Store, settings: Settings, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap = open_swap(store, settings, pair)
+    better = store.versions.promote(stage(store, store.versions.current("default"), pair.target.module).id)
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr("osd.hotswap.loader.require_runs", full)
+    swap._look()
+    assert not swap.ready and "out of memory" in swap.troubles["default"]
+    assert store.versions.get(better.id).state is VersionState.READY
 
 
 def test_a_server_that_cannot_use_the_current_version_starts_with_the_one_before(

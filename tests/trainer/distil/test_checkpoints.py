@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from osd.models.writing import write_full
 from storage.errors import WeightsDamaged, WrongState
 from storage.records import DraftVersion, RunState, VersionState
 from storage.settings import LearnSettings, Settings
@@ -18,7 +19,7 @@ from storage.store import Store
 from tests.trainer.conftest import Traffic
 from tests.trainer.distil.test_loop import changed, damage, done
 from tests.trainer.models import answers, random_prompts, tiny_llama
-from trainer.distil.checkpoints import load_current, load_trainable, write_full, write_model
+from trainer.distil.checkpoints import load_current, load_trainable, write_model
 from trainer.distil.distil import distil
 from trainer.distil.loop import run_once
 

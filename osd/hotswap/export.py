@@ -1,0 +1,72 @@
+"""Exports a version as a folder that transformers loads, and loads it before it appears."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import PeftModel
+
+from osd.models.lora.adapter import CONFIG, WEIGHTS
+from osd.models.lora.merging import merged, quiet_peft
+from osd.models.weights import LOAD_ERRORS, first_line, read_weights
+from osd.models.writing import write_full
+from storage.errors import BadInput, ModelNotLoaded, WeightsDamaged
+from storage.records import DraftVersion
+from storage.store import Store
+
+
+def export(store: Store, version_id: str, destination: Path, *, adapter: bool = False) -> Path:
+    """Write a version to a new folder. An adapter is merged into its base's weights, or with ``adapter`` stays one,
+    over the base's folder in the store.
+
+    Raises BadInput when the destination exists or there is no adapter to keep, UnknownVersion, WeightsDamaged when the
+    folder does not load, StoreWriteFailed; nothing is left then.
+    """
+    version = store.versions.get(version_id)
+    if adapter and version.kind != "lora":
+        raise BadInput(reason=f"{version_id} is no adapter: it has weights of its own. Leave --adapter out.")
+    return store.versions.export(version_id, destination, lambda folder: _finish(store, version, folder, adapter))
+
+
+def _finish(store: Store, version: DraftVersion, folder: Path, adapter: bool) -> None:
+    try:
+        if version.kind == "lora":
+            root = store.versions.lineage(version.id)[-1]
+            store.versions.verify(root)
+            (_point_to if adapter else _merge)(folder, store.versions.folder(root))
+        if version.kind in ("lora", "full"):
+            _require_loads(folder, adapter)
+    except ModelNotLoaded as error:
+        raise WeightsDamaged(version=version.id, reason=f"they do not load: {error.facts['reason']}") from None
+    except LOAD_ERRORS as error:
+        raise WeightsDamaged(version=version.id, reason=f"they do not load: {first_line(error)}") from None
+
+
+def _point_to(folder: Path, base: Path) -> None:
+    """Name the base's folder in the adapter's configuration, in place of its digest."""
+    path = folder / CONFIG
+    facts = json.loads(path.read_text("utf-8")) | {"base_model_name_or_path": str(base.absolute())}
+    path.write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+
+
+def _merge(folder: Path, base: Path) -> None:
+    module = merged(read_weights(base, torch.float32), folder)
+    for name in (CONFIG, WEIGHTS):
+        (folder / name).unlink()
+    write_full(module, folder, base)
+
+
+def _require_loads(folder: Path, adapter: bool) -> None:
+    """Load the folder and run a pass. Raises ModelNotLoaded, or one of LOAD_ERRORS."""
+    if adapter:
+        with quiet_peft():
+            base = json.loads((folder / CONFIG).read_text("utf-8"))["base_model_name_or_path"]
+            model: Any = PeftModel.from_pretrained(read_weights(base, torch.float32), str(folder))
+    else:
+        model = read_weights(folder, torch.float32)
+    with torch.inference_mode():
+        if not bool(model.eval()(input_ids=torch.tensor([[0]])).logits.isfinite().all()):
+            raise ValueError("a pass gives no finite numbers")
