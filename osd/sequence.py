@@ -81,6 +81,8 @@ class SequenceState:
     """The gamma rule that sizes its drafts: an :class:`osd.gamma.base.GammaController`."""
     gamma_state: Any
     """What that rule knows of this sequence."""
+    has_proposer = False
+    """Whether tokens are drafted for it beyond its draft's positions, too."""
 
     def __init__(self, request: Request, seen: Request, decision: Decision, limit: int) -> None:
         """Prepare a request for decoding. ``seen`` is the request as the router sees it; ``limit`` the number of
@@ -128,15 +130,19 @@ class SequenceState:
         return self.tokens[self.prompt_len :]
 
     def room(self) -> int:
-        """Return how many tokens may be drafted: a round emits one more than it drafts, and the draft's positions are
-        limited."""
-        return max(0, min(self.end - self.length - 1, self.loaded.limit - self.length))
+        """Return how many tokens may be drafted: a round emits one more than it drafts."""
+        left = self.end - self.length - 1
+        return max(0, left if self.has_proposer else min(left, self.draft_room()))
+
+    def draft_room(self) -> int:
+        """Return how many tokens its draft may draft, whose positions are limited."""
+        return max(0, self.loaded.limit - self.length)
 
     def unread(self) -> int:
         """Return how many tokens the drafter must prefill before it can draft: 0 where its first draft pass takes them
-        along."""
+        along, and where it never drafts again."""
         behind = self.length - self.drafter_seen
-        return behind if behind > LAG else 0
+        return behind if behind > LAG and self.draft_room() else 0
 
     def chances(self, count: int) -> npt.NDArray[np.float64]:
         """Return the sequence's next uniform numbers in [0, 1): its own stream, whatever else is in the batch."""

@@ -62,14 +62,15 @@ class MixedDrafter(TreeDrafter):
         asked at all, on earlier rounds.
         """
         self.worth.meet({row.loaded.version for row in rows})
-        self._asked = not self.sized or self.worth.asks(len(rows))
+        own = [min(gamma, row.draft_room()) for row, gamma in zip(rows, gammas, strict=True)]
+        self._asked = any(own) and (not self.sized or self.worth.asks(len(rows)))
         if not self._asked:
             self._chains = {row.request.id: [] for row in rows}
             return super().propose(rows, gammas, warp, chance, should_continue)
         begun, late = time.perf_counter(), max(row.unread() for row in rows) > LATE
         self._peaks: dict[str, list[float]] = {row.request.id: [] for row in rows}
         self._gains = dict.fromkeys(self._peaks, 1.0)
-        draft = self.pool.propose(rows, gammas, warp, chance, self._steered(should_continue))
+        draft = self.pool.propose(rows, own, warp, chance, self._steered(should_continue))
         chains = [line[:length] for line, length in zip(draft.tokens.tolist(), draft.lengths, strict=True)]
         self._time(1000 * (time.perf_counter() - begun), draft.passes, late=late)
         self._chains = {row.request.id: own for row, own in zip(rows, chains, strict=True)}

@@ -83,6 +83,7 @@ class TreeDrafter:
         """Add a row; see :meth:`osd.drafters.base.Drafting.join`."""
         self.pool.join(row, draft)
         self.proposer.join(row)
+        row.has_proposer = True
         if not self.reads:
             row.drafter_seen = row.length
 

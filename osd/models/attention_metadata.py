@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,6 +16,10 @@ ALIGNED = 16
 """Number of elements that GPU kernels want the strides of a mask's lines to be a multiple of. Where they are not,
 PyTorch copies the mask in every layer; where only the first line's offset is not, the kernel fails (misaligned
 address)."""
+
+
+Sees = Callable[[Tensor, Tensor], Tensor]
+"""What a query at a position, (B, T, 1), may see of keys at positions (B or 1, 1, span): (B, T, span) bool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +38,33 @@ class AttentionMetadata:
     """(B, 1, T, span) additive: 0 where the query may see the key, the dtype's minimum elsewhere."""
     span: int
     """Positions that are read: those of the longest row, this pass included."""
+    queries: Tensor
+    """(B, T) int64: ``positions``, also where the model knows none: they are those of padding."""
+    columns: Tensor | None = None
+    """(B, T) int64: where a tree's tokens stand among their row's keys; None for chains, whose keys stand in order."""
     packed: Tensor | None = None
     """(N,) int64: which of the B · T tokens are computed; None for all of them."""
+    _windows: dict[int, Sequence[AttentionGroup]] = field(default_factory=dict)
+
+    def narrow(self, sees: Sees) -> Tensor:
+        """Return the mask of a layer whose queries see less, by the positions of both; a tree's tokens stand at their
+        depths."""
+        keys = torch.arange(self.span, device=self.queries.device).unsqueeze(0)
+        if self.columns is not None:
+            keys = keys.repeat(len(self.columns), 1).scatter_(1, self.columns, self.queries)
+        seen = sees(self.queries.unsqueeze(2), keys.unsqueeze(1)).unsqueeze(1)
+        return self.mask.masked_fill(~seen, torch.finfo(self.mask.dtype).min)
+
+    def within(self, window: int | None) -> Sequence[AttentionGroup]:
+        """Return the groups of a layer that sees the last ``window`` positions, the query's own included."""
+        if window is None or self.span <= window:
+            return self.groups
+        if window not in self._windows:
+            mask = self.narrow(lambda query, key: key > query - window)
+            self._windows[window] = [
+                group._replace(mask=mask[group.rows, :, : group.width, : group.span]) for group in self.groups
+            ]
+        return self._windows[window]
 
 
 def alignment(device: torch.device) -> int:
@@ -72,7 +101,7 @@ class AttentionMetadataBuilder:
         begin, span = self._column(starts), max(starts) + width
         columns = begin + self._ramp[:width]
         visible = self._ramp[: self._wide(span)] <= columns.unsqueeze(-1)
-        return self._feed(first, starts, counts, self._known(columns, span), columns, visible, span, packed)
+        return self._feed(first, starts, counts, columns, columns, visible, span, packed)
 
     def _few_of_one(self, first: int, start: int, width: int) -> AttentionMetadata:
         """Return the metadata of a few tokens of one row, sliced from tensors that were made before."""
@@ -84,7 +113,8 @@ class AttentionMetadataBuilder:
         columns = self._ramp[start:span]
         slots = columns + first * self.length if first else columns
         groups = [AttentionGroup(slice(0, 1), slice(0, width), width, start, span, mask, None)]
-        return AttentionMetadata(first, groups, self._known(columns, span).unsqueeze(0), slots, mask, span)
+        lines = columns.unsqueeze(0)
+        return AttentionMetadata(first, groups, self._known(lines, span), slots, mask, span, lines)
 
     def _make_band(self, shift: int) -> Tensor:
         first = -self.length - shift
@@ -105,21 +135,22 @@ class AttentionMetadataBuilder:
         columns = begin + self._ramp[:width]
         visible = (self._ramp[: self._wide(span)] < begin).unsqueeze(1).repeat(1, width, 1)
         visible.scatter_(2, columns.unsqueeze(1).expand(-1, width, -1), seen)
-        return self._feed(0, starts, counts, self._known(begin + depths, span), columns, visible, span, packed)
+        return self._feed(0, starts, counts, begin + depths, columns, visible, span, packed)
 
     def _feed(
-        self, first: int, starts: Sequence[int], counts: Sequence[int], positions: Tensor, columns: Tensor,
+        self, first: int, starts: Sequence[int], counts: Sequence[int], queries: Tensor, columns: Tensor,
         visible: Tensor, span: int, packed: Tensor | None,
     ) -> AttentionMetadata:  # fmt: skip
-        """Return the metadata of B rows whose T tokens are written at ``columns`` (B, T) and see what is ``visible``,
-        (B, T, span or more)."""
+        """Return the metadata of B rows whose T tokens stand at the positions ``queries`` (B, T), are written at
+        ``columns`` (B, T) and see what is ``visible``, (B, T, span or more)."""
         mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)[..., :span]
         fed = counts if packed is not None else [visible.shape[1]] * len(starts)
         groups = group(share_out(starts, fed, self._size(), self._layers), fed, mask, packed)
         begins = [row * self.length for row in range(first, first + len(starts))]
         slots = (columns + self._column(begins)).view(-1)
         slots = slots if packed is None else slots[packed]
-        return AttentionMetadata(first, groups, positions, slots, mask, span, packed)
+        tree = columns if columns is not queries else None
+        return AttentionMetadata(first, groups, self._known(queries, span), slots, mask, span, queries, tree, packed)
 
     def _wide(self, numbers: int) -> int:
         """Round a mask line's length up to the alignment."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 from osd.logits import RaggedLogits
@@ -14,12 +15,10 @@ from osd.logprobs import Scores, score
 from osd.models import llama_forward
 from osd.models.compiled_inputs import PassInput
 from osd.models.forward import Builder, CompiledForward, ForwardPass
-from osd.models.hf_forward import HuggingFaceForward
 from osd.models.kv_cache import RaggedCache
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import AdapterBatch
 from osd.models.tree_mask import Layout
-from storage.errors import CannotServeRagged
 
 CHUNK = 512
 """Prompt tokens of one prefill pass: bounds the mask's memory on long prompts."""
@@ -79,6 +78,8 @@ class Decoder:
     def _pass(self, tokens: torch.Tensor, fed: PassInput, last: torch.Tensor | None) -> torch.Tensor:
         """Return the logits, (1, N, V) where it is packed, by the compiled pass where there is one that takes these
         tokens; until that is trusted, run it beside ``forward`` and compare."""
+        if self.forward.alone and len(fed.counts) > 1:
+            return self._row_by_row(tokens, fed, last)
         compiled = self._compiled(fed)
         if compiled and compiled.trusted:
             return compiled(tokens, self.cache, fed, last)
@@ -90,6 +91,23 @@ class Decoder:
             trusted = compiled.compare(_scored(said, width, counts), _scored(logits, width, counts), counts)
             self.quicker = trusted and compiled.waited
         return logits
+
+    def _row_by_row(self, tokens: torch.Tensor, fed: PassInput, last: torch.Tensor | None) -> torch.Tensor:
+        """Return the logits of a pass a row, without padding behind the positions that the model knows."""
+        if fed.layout is not None:
+            raise NotImplementedError("it computes row by row, and chains alone")
+        parts: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+        for row, (start, count) in enumerate(zip(fed.starts, fed.counts, strict=True)):
+            start = min(start, self.cache.limit - 1)  # a draft's rows that go on beyond what it knows are padding
+            line = tokens[row : row + 1, : self.cache.limit - start]
+            self.cache.mix = self.adapters(fed.first + row, 1) if self.adapters else None
+            own = None if last is None else last[row : row + 1]
+            part = self._pass(line, PassInput(fed.first + row, [start], [count]), own)
+            parts.append((part, self.cache.embedding))
+        width = tokens.shape[1] if last is None else 1
+        if self.cache.wants_embedding:
+            self.cache.embedding = _stacked([embedding for _, embedding in parts if embedding is not None], width)
+        return _stacked([logits for logits, _ in parts], width)
 
     def _compiled(self, fed: PassInput) -> CompiledForward | None:
         """Return the compiled pass, where there is one that takes these."""
@@ -116,6 +134,10 @@ class Decoder:
         width = max(map(len, pieces))
         tokens = torch.tensor([[*piece, *[0] * (width - len(piece))] for piece in pieces], device=self.device)
         counts = [len(piece) for piece in pieces]
+        if self.forward.alone and len(pieces) > 1:
+            for row, (piece, start) in enumerate(zip(pieces, starts, strict=True), first):
+                self.read(row, [piece], [start])
+            return
         mix = self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
         fed = PassInput(first, starts, counts)
         compiled = self._compiled(fed)
@@ -166,6 +188,11 @@ class Decoder:
         self.cache.swap_rows(one, other, length)
 
 
+def _stacked(lines: Sequence[torch.Tensor], width: int) -> torch.Tensor:
+    """Stack lines (1, up to ``width``, D), padded."""
+    return torch.cat([F.pad(line, (0, 0, 0, width - line.shape[1])) for line in lines])
+
+
 def _scored(logits: torch.Tensor, width: int, counts: Sequence[int]) -> RaggedLogits:
     """Wrap the logits of a pass over B rows of ``width`` tokens: (B, T, V) or, packed, (1, N, V)."""
     whole = logits.shape[:2] == (len(counts), width)
@@ -183,59 +210,3 @@ def vocabulary_size(module: PreTrainedModel) -> int:
     """Return the width of the model's logits."""
     head: Any = module.get_output_embeddings()  # type: ignore[no-untyped-call]
     return int(head.weight.shape[0])
-
-
-@torch.inference_mode()
-def choose_forward(module: PreTrainedModel, name: str, tolerance: float = 2e-3) -> Builder:
-    """Return the fastest forward pass that computes, in a ragged batch with rolled-back garbage, what the plain one
-    does.
-
-    Two rows of different length, wrong tokens fed and rolled back, then the right ones: the logits must be
-    those of the module's own pass over each row. Tried in turn: the fused pass, the module's own, the module's
-    own with eager attention. Raises CannotServeRagged when none will do.
-    """
-    reasons: list[str] = []
-    for attention, build in (
-        (None, llama_forward.llama_forward),
-        (None, HuggingFaceForward),
-        ("eager", HuggingFaceForward),
-    ):
-        try:
-            if attention:
-                module.set_attn_implementation(attention)
-            forward = build(module)
-            if forward is None:
-                continue
-            difference = _ragged_difference(module, forward)
-        except Exception as error:  # whatever fails inside a model that is not ours means the same here
-            reasons.append(f"its forward pass fails with a ragged cache ({type(error).__name__}: {str(error)[:120]})")
-            continue
-        if difference <= tolerance * _unit(module):
-            return build
-        reasons.append(f"its logits differ by {difference:.2g} from a plain forward pass")
-    raise CannotServeRagged(model=name, reason=reasons[-1][:1].upper() + reasons[-1][1:] + ".")
-
-
-def _unit(module: PreTrainedModel) -> float:
-    """Return the rounding of the model's dtype relative to float32's, at most 64-fold."""
-    return 1.0 if next(module.parameters()).dtype == torch.float32 else 64.0
-
-
-def _ragged_difference(module: PreTrainedModel, forward: ForwardPass) -> float:
-    device = next(module.parameters()).device
-    vocabulary = vocabulary_size(module)
-    generator = torch.Generator().manual_seed(0)
-    rows = [torch.randint(0, vocabulary, (n,), generator=generator).to(device) for n in (11, 7)]
-    decoder = Decoder(module, forward, rows=2, length=24, limit=24)
-    for row, tokens in enumerate(rows):
-        decoder.prefill(row, tokens[:-3].tolist())
-    starts = [len(tokens) - 3 for tokens in rows]
-    decoder.logits(torch.randint(0, vocabulary, (2, 5), generator=generator).to(device), starts)
-    ragged = decoder.logits(torch.stack([tokens[-3:] for tokens in rows]), starts)
-    plain = torch.stack([module(input_ids=tokens[None], use_cache=False).logits[0, -3:] for tokens in rows])
-    scale = plain.float().abs().max().clamp(min=1.0)
-    differences = [ragged - plain]
-    if decoder.packs:
-        packed = decoder.scored(torch.stack([tokens[-3:] for tokens in rows]), starts, (1, 3)).table(3)
-        differences += [packed[0, :1] - plain[0, :1], packed[1] - plain[1]]
-    return max(float((difference.float().abs().max() / scale).item()) for difference in differences)

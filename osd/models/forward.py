@@ -1,6 +1,6 @@
 """What a forward pass over a ragged cache is: what it takes, and what it can do.
 
-Which passes may serve a model is decided at load, by proof (:func:`osd.models.decoder.choose_forward`).
+Which passes may serve a model is decided at load, by proof (:func:`osd.models.proof.choose_forward`).
 """
 
 from __future__ import annotations
@@ -48,6 +48,11 @@ class ForwardPass(Protocol):
     @property
     def packs(self) -> bool:
         """Whether a pass costs only its real tokens, however they are spread over the rows."""
+        ...
+
+    @property
+    def alone(self) -> bool:
+        """Whether it computes one row at a time, for other rows would change what it says."""
         ...
 
     @property

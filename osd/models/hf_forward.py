@@ -1,23 +1,55 @@
-"""A Hugging Face model's own forward pass, for those that the fused one does not know."""
+"""A Hugging Face model's own forward pass, for those that the fused one does not know.
+
+The module itself says what each of its layers may see: it asks transformers for a mask of full, sliding or chunked
+attention by a function of two positions. During our passes that function is asked about the positions of a ragged
+batch, so that no window has to be known here by its name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
+from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, eager_mask, sdpa_mask
 
 from osd.models.attention_metadata import AttentionMetadata
 from osd.models.kv_cache import RaggedCache
 from osd.models.lora.bank import AdapterBatch
 
+_FEED: ContextVar[AttentionMetadata | None] = ContextVar("feed", default=None)
+"""Where the pass that is running reads and writes; None outside of ours."""
+WINDOWS: ContextVar[set[int | None]] = ContextVar("windows")
+"""The windows that plain passes asked for; None for a layer that sees all. Unset where nobody wants to know."""
+MaskFunction = Callable[[Any, Any, Any, Any], Any]
+"""transformers' own: row, head, the query's position and the key's → whether that one is seen."""
+
+
+def _mask(plain: Callable[..., Any], mask_function: MaskFunction = causal_mask_function, **kwargs: Any) -> Any:
+    """Return the mask of a layer: in our passes that of the ragged batch, otherwise transformers' own."""
+    feed = _FEED.get()
+    if feed is None:
+        if (asked := WINDOWS.get(None)) is not None:
+            asked.add(kwargs.get("local_size"))
+        return plain(mask_function=mask_function, **kwargs)
+    if mask_function is causal_mask_function:
+        return feed.mask
+    rows = torch.arange(len(feed.queries), device=feed.queries.device).view(-1, 1, 1)
+    return feed.narrow(lambda query, key: mask_function(rows, 0, query, key))
+
+
+AttentionMaskInterface.register("sdpa", partial(_mask, sdpa_mask))
+AttentionMaskInterface.register("eager", partial(_mask, eager_mask))
+
 
 class HuggingFaceForward:
     """The model's own forward pass over a ragged cache; see :class:`osd.models.forward.ForwardPass`."""
 
-    packs, compiled = False, None
+    packs, alone, compiled = False, False, None
 
     def __init__(self, module: PreTrainedModel) -> None:
         self._module = module
@@ -30,9 +62,9 @@ class HuggingFaceForward:
                 hooks.enter_context(_embedding_kept(self._module, cache))
             if cache.mix is not None:
                 hooks.enter_context(_adapted(self._module, cache.mix))
+            hooks.callback(_FEED.reset, _FEED.set(feed))
             logits: torch.Tensor = self._module(
                 input_ids=tokens,
-                attention_mask=feed.mask,
                 position_ids=feed.positions,
                 past_key_values=cache,
                 use_cache=True,
@@ -46,6 +78,12 @@ class HuggingFaceForward:
     def fill(self, tokens: torch.Tensor, cache: RaggedCache) -> None:
         """Fill the cache: the module computes its logits in any case, those of one token a row."""
         self(tokens, cache, torch.zeros(len(tokens), dtype=torch.long, device=tokens.device))
+
+
+class RowForward(HuggingFaceForward):
+    """The same, a row at a time: for models whose attention goes by the length of what it reads."""
+
+    alone = True
 
 
 def _pick(columns: torch.Tensor, last: torch.Tensor) -> torch.Tensor:

@@ -110,7 +110,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
         return self.cache.feed.span, 0
 
     def get_seq_length(self) -> int:
-        return 0  # positions are always explicit, so nothing is derived from a length
+        return self.cache.feed.span - self.cache.feed.queries.shape[1]  # before the pass, as everywhere in transformers
 
     def get_max_length(self) -> int:
         return self.cache.length

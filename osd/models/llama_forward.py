@@ -61,7 +61,7 @@ class LlamaForward:
     rows.
     """
 
-    packs = True
+    packs, alone = True, False
 
     def __init__(self, module: PreTrainedModel) -> None:
         model: Any = module.model
@@ -138,6 +138,10 @@ class _Layer:
         self.queries = attention.q_proj.weight.shape[0] // self.width
         self.keys = attention.k_proj.weight.shape[0] // self.width
         self.scale: float = attention.scaling
+        config = attention.config
+        windowed = config.sliding_window if config.model_type == "mistral" else None  # the others say it layer by layer
+        self.window: int | None = getattr(attention, "sliding_window", windowed)
+        """Positions that it sees, the query's own included; None for all."""
         self.before, self.after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
         self.eps: float = layer.input_layernorm.variance_epsilon
         self.query_norm = getattr(attention, "q_norm", None)
@@ -149,7 +153,7 @@ class _Layer:
         query = self.remember(hidden, index, cache, cos, sin).flatten(0, 1)
         parts = [
             attend(query[group.tokens], *cache.ragged[index].window(group.rows, group.span), group, self.scale)
-            for group in cache.feed.groups
+            for group in cache.feed.within(self.window)
         ]
         seen = (parts[0] if len(parts) == 1 else torch.cat(parts)).view(*hidden.shape[:2], -1)
         return self.out(seen) if mix is None else mix.add(self.sites[1], seen, self.out(seen))

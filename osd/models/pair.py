@@ -15,8 +15,10 @@ import torch
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from osd.models.decoder import Decoder, choose_forward, vocabulary_size
+from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.forward import Builder
+from osd.models.limits import position_limit
+from osd.models.proof import choose_forward
 from osd.models.tokenizer import load_tokenizer
 from osd.models.weights import first_line, read_weights
 from storage.errors import ModelNotLoaded, VocabularyMismatch
@@ -33,9 +35,9 @@ class Model:
     """The folder or hub name it came from."""
     module: PreTrainedModel
     limit: int
-    """Positions that it can attend over exactly: its trained length, or its sliding window if that is shorter."""
+    """Positions that it can attend over exactly: see osd.models.limits."""
     build: Builder
-    """Makes the forward pass that was checked for this architecture; see osd.models.decoder.choose_forward."""
+    """Makes the forward pass that was checked for this architecture; see osd.models.proof.choose_forward."""
 
     @cached_property
     def vocab_size(self) -> int:
@@ -77,8 +79,8 @@ class Pair:
 
     @property
     def limit(self) -> int:
-        """Positions that both models can attend over."""
-        return min(self.target.limit, self.draft.limit)
+        """Positions that a text may have: the target's. A draft that knows fewer stops drafting there."""
+        return self.target.limit
 
 
 def load_pair(target: str | Path, draft: str | Path, *, device: str = "auto", dtype: str = "auto") -> Pair:
@@ -131,15 +133,6 @@ def load_model(name: str | Path, device: torch.device, dtype: str = "auto") -> M
     loaded: Any = read_weights(name, _dtype(dtype, device))
     module = loaded.to(device).eval().requires_grad_(False)
     return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
-
-
-def position_limit(config: Any) -> int:
-    """Return the positions that the model can attend over exactly."""
-    limit = int(getattr(config, "max_position_embeddings", None) or 1 << 30)
-    window = getattr(config, "sliding_window", None)
-    if window and getattr(config, "use_sliding_window", True):
-        return min(limit, int(window))
-    return limit
 
 
 def _dtype(dtype: str, device: torch.device) -> Any:

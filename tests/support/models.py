@@ -9,8 +9,10 @@ import torch
 import transformers as tf
 from torch import Tensor
 
-from osd.models.decoder import Decoder, choose_forward
-from osd.models.pair import Model, Pair, position_limit
+from osd.models.decoder import Decoder
+from osd.models.limits import position_limit
+from osd.models.pair import Model, Pair
+from osd.models.proof import choose_forward
 
 VOCABULARY = 97
 SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -30,10 +32,15 @@ CONFIGS: dict[str, Any] = {
 
 def random_module(kind: str, seed: int = 0, vocabulary: int = VOCABULARY) -> Any:
     """A random model, with weights large enough that its texts are not all alike."""
-    torch.manual_seed(seed)
     config = CONFIGS[kind]()
     config.vocab_size = vocabulary
     config.eos_token_id, config.bos_token_id, config.pad_token_id = 1, 1, 0
+    return prepared(config, seed)
+
+
+def prepared(config: Any, seed: int = 0) -> Any:
+    """A random model of a configuration, ready to decode."""
+    torch.manual_seed(seed)
     module = tf.AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
     for name, weight in module.named_parameters():
         if weight.dim() > 1 and "embed" not in name:

@@ -63,6 +63,11 @@ class Service:
         return self.facts.model
 
     @property
+    def limit(self) -> int:
+        """Tokens of a row."""
+        return self.facts.limit
+
+    @property
     def vocab_size(self) -> int:
         """Number of token ids."""
         return self.facts.vocab_size

@@ -27,7 +27,7 @@ def said(done) -> str:
     [
         (["", "--max-tokens", "4"], "prompt: it is empty"),
         (["  \n", "--max-tokens", "4"], "prompt: it is empty"),
-        (["word " * 3000], "shorten it or raise serve.max_length"),
+        (["word " * 3000], "; shorten it"),
         (["hello", "--temperature", "-1"], "-1.0 is not a temperature"),
         (["hello", "--temperature", "nan"], "nan is not a temperature"),
         (["hello", "--temperature", "inf"], "inf is not a temperature"),

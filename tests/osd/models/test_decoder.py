@@ -30,7 +30,7 @@ def fed(decoder: Decoder, counts: tuple[int, ...]) -> torch.Tensor:
 class Unpacked:
     """Another pass, which computes padding too."""
 
-    packs, compiled = False, None
+    packs, alone, compiled = False, False, None
 
     def __init__(self, inner: ForwardPass) -> None:
         self._inner = inner

@@ -11,10 +11,12 @@ import torch
 import transformers as tf
 
 import osd
-from osd.models.decoder import Decoder, choose_forward
+from osd.models.decoder import Decoder
 from osd.models.hf_forward import HuggingFaceForward
+from osd.models.limits import position_limit
 from osd.models.llama_forward import LlamaForward, llama_forward
-from osd.models.pair import load_model, load_pair, position_limit
+from osd.models.pair import load_model, load_pair
+from osd.models.proof import choose_forward
 from storage.errors import CannotServeRagged, ModelNotLoaded, VocabularyMismatch
 from tests.support.models import CONFIGS, LLAMA, random_module
 
@@ -80,13 +82,16 @@ def test_vocabularies_of_different_size_without_tokenizers_are_refused(tmp_path:
         load_pair(tmp_path / "target", tmp_path / "draft", device="cpu")
 
 
-def test_models_that_cannot_be_served_ragged_are_refused() -> None:
-    shape = {"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2}
-    bloom = tf.AutoModelForCausalLM.from_config(tf.BloomConfig(vocab_size=97, hidden_size=32, n_layer=2, n_head=4))
-    mamba = tf.AutoModelForCausalLM.from_config(tf.MambaConfig(**shape, state_size=4))
-    for module in (bloom.eval(), mamba.eval()):
-        with pytest.raises(CannotServeRagged, match="rows of different length"):
-            choose_forward(module, "some/model")
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (tf.MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2, state_size=4), "keeps a recurrent state"),
+        (tf.BertConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2, num_attention_heads=4), "tokens after it"),
+    ],
+)
+def test_models_that_cannot_be_served_ragged_are_refused(config: Any, says: str) -> None:
+    with pytest.raises(CannotServeRagged, match=says):
+        choose_forward(tf.AutoModelForCausalLM.from_config(config).eval(), "some/model")
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -115,7 +120,12 @@ def test_a_lean_pass_that_computes_something_else_is_not_used(monkeypatch: pytes
     assert choose_forward(module, "llama") is HuggingFaceForward
 
 
-def test_a_sliding_window_limits_the_positions() -> None:
-    assert position_limit(tf.MistralConfig(**LLAMA, sliding_window=64)) == 64
-    qwen: Any = tf.Qwen2Config(**LLAMA, use_sliding_window=False)
-    assert position_limit(qwen) == 256
+def test_no_window_limits_the_positions_and_rotary_positions_that_change_do() -> None:
+    assert position_limit(tf.MistralConfig(**LLAMA, sliding_window=64)) == 256
+    assert position_limit(tf.Gemma3Config(text_config={**LLAMA, "sliding_window": 64})) == 256
+    assert position_limit(tf.MptConfig(max_seq_len=77)) == 77
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    assert position_limit(tf.LlamaConfig(**LLAMA, rope_parameters=dynamic)) == 64
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    longrope = {"rope_type": "longrope", "rope_theta": 10000.0, **factors}
+    assert position_limit(tf.Phi3Config(**LLAMA, original_max_position_embeddings=64, rope_parameters=longrope)) == 64

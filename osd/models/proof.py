@@ -1,0 +1,183 @@
+"""Proof, when a model is loaded, that a pass over a ragged batch computes what the module computes over each row alone.
+
+Shown on the model itself with two short rows, and on its twin (:mod:`osd.models.twin`) with rows of mixed lengths up to
+past every length at which a pass changes, a short one beside a long one, and wrong tokens fed and rolled back before
+all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from osd.models.decoder import Decoder, vocabulary_size
+from osd.models.forward import Builder, ForwardPass
+from osd.models.hf_forward import WINDOWS, HuggingFaceForward, RowForward
+from osd.models.limits import position_limit
+from osd.models.llama_forward import llama_forward
+from osd.models.proof_record import ProofRecord
+from osd.models.twin import LENGTH, switches, twin_of
+from storage.errors import CannotServeRagged
+
+TOLERANCE = 2e-3
+"""Share of the largest logit by which logits may differ, in float32."""
+WIDTH = 5
+"""Tokens that a pass of the proof feeds to each row."""
+SHORT = (11, 7), (8, 4)
+"""Lengths of the rows that the model itself is tried with, and how much of each is prefilled."""
+
+
+RECURRENT = re.compile("linear|mamba|conv|recurrent|delta|lightning")
+"""Names of layers that keep a state instead of keys and values."""
+
+
+class Way(NamedTuple):
+    """A way to compute a model over a ragged cache."""
+
+    name: str
+    build: Builder
+    attention: str | None = None
+    """The attention that the module is switched to; None for its own."""
+
+
+WAYS = (
+    Way("fused", llama_forward),
+    Way("own", HuggingFaceForward),
+    Way("eager", HuggingFaceForward, "eager"),
+    Way("row by row", RowForward, "eager"),
+)
+"""Tried in turn, the fastest first."""
+
+
+@torch.inference_mode()
+def choose_forward(module: PreTrainedModel, name: str) -> Builder:
+    """Return the fastest forward pass that computes, in a ragged batch with rolled-back garbage, what the plain one
+    does, at every length up to the model's limit.
+
+    Raises CannotServeRagged when none will do.
+    """
+    reasons = [reason] if (reason := _never(module)) else []
+    proven = ProofRecord(module)
+    for way in () if reasons else WAYS:
+        if way.attention:
+            module.set_attn_implementation(way.attention)
+        if (forward := way.build(module)) is None:
+            continue
+        reason = reason_against(module, forward, *SHORT, SHORT[0][0] + 13)
+        reason = reason or proven.recall(way.name, partial(_beyond, module, way.build))
+        if reason is None:
+            return way.build
+        reasons.append(reason)
+    raise CannotServeRagged(model=name, reason=reasons[-1])
+
+
+def _never(module: PreTrainedModel) -> str | None:
+    """Return why no pass over this kind of model will do, where that is known without trying."""
+    if module.config.is_encoder_decoder:
+        return "It has an encoder and a decoder."
+    kinds = getattr(module.config.get_text_config(), "layer_types", None) or ()
+    if getattr(module, "_is_stateful", False) or any(RECURRENT.search(kind) for kind in kinds):
+        return "It keeps a recurrent state, which cannot be taken back when drafted tokens are refused."
+    return None
+
+
+def _beyond(module: PreTrainedModel, build: Builder) -> str | None:
+    """Return what speaks against a pass at lengths beyond those that the model itself is tried with."""
+    try:
+        twin = twin_of(module)
+    except Exception as error:  # whatever a configuration holds that cannot be small
+        return f"What it computes for long texts cannot be proven on a small model of its kind ({told(error)})."
+    limit = proven_length(twin)
+    if reason := _changes(twin, limit, position_limit(module.config)):
+        return reason
+    forward = build(twin)
+    assert forward is not None
+    reason = reason_against(twin, forward, (limit, limit // 4 + 1, 2 * limit // 3), (limit // 2, 0, 3), limit)
+    return reason and f"In texts that are longer than a window or the like: {reason[0].lower()}{reason[1:]}"
+
+
+def proven_length(twin: PreTrainedModel) -> int:
+    """Return the length up to which a twin is tried: past all its switches, where it may be."""
+    return min(position_limit(twin.config), LENGTH + max(switches(twin.config).values(), default=0))
+
+
+def _changes(twin: PreTrainedModel, length: int, limit: int) -> str | None:
+    """Return why a text's logits depend on more than what stands before them, or why that is not known up to a limit;
+    None where they do not."""
+    row = some_tokens(twin, length, torch.Generator().manual_seed(1))[None]
+    asked = WINDOWS.set(set())
+    whole = twin(input_ids=row, use_cache=False).logits[0]
+    unknown = [window for window in WINDOWS.get() if window and length <= window < limit]
+    WINDOWS.reset(asked)
+    if unknown:
+        return f"It has a window of {unknown[0]} tokens that its configuration does not name."
+    for n in {1, 2, length // 8, length // 4, length // 2, length - 1} - {0}:
+        if off(twin(input_ids=row[:, :n], use_cache=False).logits[0, -1], whole[n - 1]) > TOLERANCE:
+            return "Its logits at a token change with the tokens after it."
+    return None
+
+
+def told(error: Exception) -> str:
+    """Return an error in a line."""
+    return f"{type(error).__name__}: {str(error)[:120]}"
+
+
+def reason_against(
+    module: PreTrainedModel, forward: ForwardPass, lengths: tuple[int, ...], begins: tuple[int, ...], limit: int
+) -> str | None:
+    """Return what is wrong with a pass, in a sentence; None where its logits are those of the module."""
+    try:
+        decoder = Decoder(module, forward, len(lengths), limit + WIDTH, limit)
+        difference = max(_differences(module, decoder, lengths, begins))
+    except Exception as error:  # whatever fails inside a model that is not ours means the same here
+        return f"Its forward pass fails with a ragged cache ({told(error)})."
+    if difference <= TOLERANCE * unit(module):
+        return None
+    return f"Its logits differ by {difference:.2g} from a plain forward pass."
+
+
+def unit(module: PreTrainedModel) -> float:
+    """Return the rounding of the model's dtype relative to float32's, at most 64-fold."""
+    return 1.0 if next(module.parameters()).dtype == torch.float32 else 64.0
+
+
+def _differences(
+    module: PreTrainedModel, decoder: Decoder, lengths: tuple[int, ...], begins: tuple[int, ...]
+) -> Iterator[float]:
+    """Yield by how much each pass over ragged rows is off, relative to the largest logit. Rows are prefilled up to
+    ``begins`` and fed WIDTH tokens a pass from there on, after as many wrong ones."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [some_tokens(module, length, generator) for length in lengths]
+    plain = [module(input_ids=row[None], use_cache=False).logits[0] for row in rows]
+    for i, (row, begin) in enumerate(zip(rows, begins, strict=True)):
+        decoder.prefill(i, row[:begin].tolist())
+    while any(begin < len(row) for begin, row in zip(begins, rows, strict=True)):
+        counts = [min(WIDTH, len(row) - begin) for begin, row in zip(begins, rows, strict=True)]
+        wrong = torch.stack([some_tokens(module, WIDTH, generator) for _ in rows])
+        starts = [min(begin, len(row) - 1) for begin, row in zip(begins, rows, strict=True)]
+        decoder.logits(wrong, starts)
+        right = wrong.clone()
+        for line, row, begin, count in zip(right, rows, begins, counts, strict=True):
+            line[:count] = row[begin : begin + count]
+        said = decoder.scored(right, starts, [max(1, count) for count in counts])
+        for i, (begin, count) in enumerate(zip(begins, counts, strict=True)):
+            if count:
+                yield off(said.first(i, count), plain[i][begin : begin + count])
+        begins = tuple(begin + count for begin, count in zip(begins, counts, strict=True))
+
+
+def some_tokens(module: PreTrainedModel, count: int, generator: torch.Generator) -> Tensor:
+    """Return random tokens (count,) on the module's device."""
+    return torch.randint(0, vocabulary_size(module), (count,), generator=generator).to(module.device)
+
+
+def off(ours: Tensor, plain: Tensor) -> float:
+    """Return the largest difference of logits, relative to the largest of them."""
+    scale = plain.float().abs().max().clamp(min=1.0)
+    return float(((ours - plain).float().abs().max() / scale).item())
