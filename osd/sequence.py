@@ -29,7 +29,7 @@ class Completion:
     tokens: tuple[int, ...]
     """The output, the end token included."""
     text: str | None
-    """The output as text, without special tokens and before any stop string; None without a tokenizer."""
+    """The output as text, without special and end tokens and before any stop string; None without a tokenizer."""
     finish_reason: str
     """``stop`` (end token or stop string), ``length`` or ``cancelled``."""
     rounds: tuple[Round, ...]
@@ -99,6 +99,8 @@ class SequenceState:
         """The draft version that prefilled the prompt."""
         self.prompt_scores: Scores | None = None
         """The log-probabilities of the prompt's tokens but the first, where they are asked for."""
+        self.stream: Any = None
+        """Its text as it grows, an :class:`osd.engine.text_stream.TextStream`; None where it has no stop strings."""
         self.rounds: list[Round] = []
         self.started = time.perf_counter()
         self._chance = np.random.Generator(np.random.Philox(request.sampling.seed))

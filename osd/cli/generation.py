@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from osd.cli.out import counted, note, print_json, say
-from osd.engine.detokenizer import TextStream
+from osd.engine.detokenizer import Detokenizer
+from osd.engine.text_stream import TextStream
 from osd.prompts import Prompt, encode
 from storage.errors import BadPromptFile, BadRequest, OsdError, UnknownRoute
 from storage.records import Request, Sampling, ratio
@@ -51,12 +52,12 @@ class RequestOptions:
 
 def stream_one(engine: Engine, request: Request) -> None:
     """Serve one request and write its text as it comes."""
-    stream = TextStream(engine.pair.tokenizer, request.stop)
+    stream = TextStream(Detokenizer(engine.pair.tokenizer), request, engine.pair.eos_ids)
     engine.submit(request)
     while engine.busy:
         for progress in engine.step():
             done = progress.completion
-            sys.stdout.write(stream.push(progress.tokens) + (stream.finish(done.text or "") if done else ""))
+            sys.stdout.write(stream.push(progress.tokens) + (stream.finish() if done else ""))
             sys.stdout.flush()
             if done:
                 say("")

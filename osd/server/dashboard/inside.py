@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from osd.engine.detokenizer import TextStream
+from osd.engine.detokenizer import Detokenizer
 from osd.engine.engine import Engine
+from osd.engine.text_stream import TextStream
 from osd.logits import RaggedLogits
 from osd.sequence import Completion, RequestOutput, SequenceState
 from osd.verification.result import VerifyResult
@@ -132,7 +133,7 @@ class Inside:
         if seen is None:
             return None
         prompt = str(self._tokenizer.decode(list(seen.done.request.prompt_tokens), skip_special_tokens=True))
-        stream = TextStream(self._tokenizer, ())
+        stream = TextStream(Detokenizer(self._tokenizer), replace(seen.done.request, stop=()), frozenset())
         return {**_line(seen), "prompt": prompt, "rounds": [self._round(*turn, stream) for turn in seen.turns()]}
 
     def _round(self, turn: Round, tokens: Sequence[int], refused: int | None, stream: TextStream) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from osd.engine.text_stream import TextStream
 from osd.server.http.call import Arrived, Call, flying
 from osd.server.http.choice import Choice, Delta
 from osd.server.http.echo import PromptEcho
@@ -45,15 +46,15 @@ class Answer:
     _molds: dict[tuple[int, str | None], ChunkTemplate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        tokenizer, eos_ids = self.service.tokenizer, frozenset(self.service.facts.eos_ids)
+        detokenizer, eos_ids = self.service.detokenizer, frozenset(self.service.facts.eos_ids)
         self.id = self.shape.prefix + new_id()
         order, calls = self.order, self.order.calls
         self.choices = [
-            Choice(tokenizer, request.stop, eos_ids, calls() if calls else None) for request in order.requests
+            Choice(TextStream(detokenizer, request, eos_ids), calls() if calls else None) for request in order.requests
         ]
         shows = order.echo or order.prompt_logprobs is not None
         self.echoes = [
-            PromptEcho(tokenizer, request, order.echo, order.top, order.prompt_logprobs)
+            PromptEcho(detokenizer, request, order.echo, order.top, order.prompt_logprobs)
             for request in order.requests if shows
         ]  # fmt: skip
 

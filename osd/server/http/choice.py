@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from osd.engine.detokenizer import TextStream
+from osd.engine.text_stream import TextStream
 from osd.logprobs import Scores
 from osd.server.http.tool_calls import CallDelta, ToolCallStream
 from osd.server.process.jobs import Done, JobOutput
@@ -22,7 +22,7 @@ class ScoredToken:
     top: list[tuple[int, float]]
     """The likeliest tokens at its position, with their log-probabilities."""
     offset: int
-    """Offset of its text within the answer, in characters."""
+    """Offset in the answer, in characters: of its text, or of the character that it is part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,11 @@ class Delta:
 
 
 class Choice:
-    """Fed with outputs, it hands out deltas. Texts and scores of all deltas together are those of the whole answer."""
+    """Fed with outputs, it hands out deltas. Texts and scores of all deltas together are those of the whole answer:
+    a score for each of its tokens, those of its end too."""
 
-    def __init__(
-        self, tokenizer: Any, stops: Sequence[str], eos_ids: frozenset[int], calls: ToolCallStream | None = None
-    ) -> None:
-        self._stream, self._stops, self._eos_ids, self._calls = TextStream(tokenizer, stops), stops, eos_ids, calls
+    def __init__(self, stream: TextStream, calls: ToolCallStream | None = None) -> None:
+        self._stream, self._calls = stream, calls
         self._held: list[ScoredToken] = []
         self.done: Done | None = None
         self.version: str | None = None
@@ -63,9 +62,9 @@ class Choice:
         text = self._push(piece.tokens, piece.scores)
         if piece.done is None:
             return Delta(text, self._release(self._stream.shown))
-        self.done = done = piece.done
-        text += self._stream.finish(done.text or "")
-        return Delta(text, self._release(len(done.text or "") if self._stops else None), done.finish_reason)
+        self.done = piece.done
+        text += self._stream.finish()
+        return Delta(text, self._release(None), piece.done.finish_reason)
 
     def _push(self, tokens: Sequence[int], scores: Scores | None) -> str:
         if scores is None:
@@ -79,7 +78,10 @@ class Choice:
         return shown
 
     def _release(self, end: int | None) -> list[ScoredToken]:
-        """Return scores of tokens whose text begins before ``end``; None means all but an end token."""
-        ready = [one for one in self._held if end is None or one.offset < end]
+        """Return scores of tokens whose text begins before ``end``; None means all, and the text is whole."""
+        if end is None:
+            ready, last = self._held, len(self._stream.text)
+            return [one if one.offset <= last else replace(one, offset=last) for one in ready]
+        ready = [one for one in self._held if one.offset < end]
         self._held = self._held[len(ready) :]
-        return [one for one in ready if one.token not in self._eos_ids]
+        return ready

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from osd.engine.detokenizer import TextStream
+from osd.engine.detokenizer import Detokenizer
 from osd.logprobs import Scores
 from osd.server.http.choice import Delta, ScoredToken
 from osd.server.http.token_text import TokenText, floor
@@ -20,7 +20,7 @@ Ranked = dict[str, dict[str, Any]]
 class PromptEcho:
     """Puts a prompt before the deltas of one of its answers."""
 
-    tokenizer: Any
+    detokenizer: Detokenizer
     request: Request
     echo: bool
     top: int | None
@@ -39,7 +39,7 @@ class PromptEcho:
         self._shift = len(text)
         delta = _shifted(delta, self._shift)
         if self.echo and self.top is not None:
-            offsets = prompt_offsets(self.tokenizer, tokens, text)
+            offsets = prompt_offsets(self.detokenizer, tokens, text)
             delta = replace(delta, scored=[*_scored(tokens, scores, self.top, offsets), *delta.scored])
         if self.prompt_logprobs is not None:
             delta = replace(delta, prompt=[None, *_ranked(tokens, scores, self.prompt_logprobs, token_text)])
@@ -48,16 +48,20 @@ class PromptEcho:
     def _text(self) -> str:
         """Return the prompt as it was given; special tokens of one that was given as ids are kept."""
         text = self.request.text
-        return str(self.tokenizer.decode(list(self.request.prompt_tokens))) if text is None else text
+        if text is not None:
+            return text
+        decoder = self.detokenizer.decoder((), skip_special_tokens=False)
+        return decoder.push(self.request.prompt_tokens) + decoder.flush()
 
 
-def prompt_offsets(tokenizer: Any, tokens: Sequence[int], text: str) -> list[int]:
+def prompt_offsets(detokenizer: Detokenizer, tokens: Sequence[int], text: str) -> list[int]:
     """Return where the text of each token begins in ``text``; 0 of what the tokenizer put before it."""
-    stream, offsets = TextStream(tokenizer, (), special=True), []
+    decoder, decoded, offsets = detokenizer.decoder((), skip_special_tokens=False), "", []
     for token in tokens:
-        offsets.append(len(stream.text))
-        stream.push([token])
-    extra = len(stream.text) - len(text) if stream.text.endswith(text) else 0
+        offsets.append(len(decoded))
+        decoded += decoder.push([token])
+    decoded += decoder.flush()
+    extra = len(decoded) - len(text) if decoded.endswith(text) else 0
     return [min(max(0, offset - extra), len(text)) for offset in offsets]
 
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from typing import Any
-
-from osd.engine.detokenizer import HALF
+from osd.engine.detokenizer import HALF, Detokenizer
 
 LEAST = -9999.0
 """The number that replaces −∞, which JSON lacks, as in OpenAI's answers."""
-BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def floor(logprob: float | None) -> float | None:
@@ -19,36 +14,13 @@ def floor(logprob: float | None) -> float | None:
 
 
 class TokenText:
-    """The text of single tokens."""
+    """The text of single tokens, as they stand within a text."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self._known: dict[int, tuple[str, list[int] | None]] = {}
+    def __init__(self, detokenizer: Detokenizer) -> None:
+        self._detokenizer, self._data = detokenizer, detokenizer.data(skip_special_tokens=False)
 
     def __call__(self, token: int) -> tuple[str, list[int] | None]:
         """Return a token's text and its UTF-8 bytes; None where it is part of a character and its bytes are unknown."""
-        if token not in self._known:
-            self._known[token] = self._read(token)
-        return self._known[token]
-
-    def _read(self, token: int) -> tuple[str, list[int] | None]:
-        text = str(self._tokenizer.decode([token]))
-        if HALF not in text:
-            return text, list(text.encode())
-        return text, half_bytes(str(self._tokenizer.convert_ids_to_tokens(token)))
-
-
-def half_bytes(token: str) -> list[int] | None:
-    """Return the bytes of a token's name, as byte-level BPE and SentencePiece's byte fallback spell it."""
-    if match := BYTE.fullmatch(token):
-        return [int(match[1], 16)]
-    table = byte_letters()
-    return [table[letter] for letter in token] if all(letter in table for letter in token) else None
-
-
-@cache
-def byte_letters() -> dict[str, int]:
-    """Return GPT-2's spelling: printable bytes as themselves, the others as letters from U+0100 on."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    rest = [byte for byte in range(0x100) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(0x100 + i): byte for i, byte in enumerate(rest)}
+        data = self._data[token]
+        text = data.decode(errors=self._detokenizer.errors)
+        return text, list(data) if self._detokenizer.joins or HALF not in text else None

@@ -22,7 +22,6 @@ class Done(NamedTuple):
 
     length: int
     """Tokens of the answer."""
-    text: str | None
     finish_reason: str
     route: str
     steps: tuple[tuple[int, int], ...]
@@ -32,7 +31,7 @@ class Done(NamedTuple):
     def of(cls, completion: Completion) -> Done:
         """Return what an answer says of a completion."""
         steps = tuple((r.drafted, r.accepted) for r in completion.rounds)
-        return cls(len(completion.tokens), completion.text, completion.finish_reason, completion.route, steps)
+        return cls(len(completion.tokens), completion.finish_reason, completion.route, steps)
 
 
 class JobOutput(NamedTuple):

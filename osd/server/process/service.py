@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from osd.chat_template import ChatTemplate
+from osd.engine.detokenizer import Detokenizer
 from osd.server.http.ring import KeyRing
 from osd.server.http.token_text import TokenText
 from osd.server.http.tool_calls import detect
@@ -42,6 +43,7 @@ class Service:
     tokenizer: Any
     measure: Callable[[], Awaitable[bytes]]
     """Produces the body of GET /metrics."""
+    detokenizer: Detokenizer = field(init=False)
     token_text: TokenText = field(init=False)
     template: ChatTemplate = field(init=False)
     tool_call_parser: str | None = field(init=False)
@@ -51,7 +53,8 @@ class Service:
     """False while it drains."""
 
     def __post_init__(self) -> None:
-        self.token_text = TokenText(self.tokenizer)
+        self.detokenizer = Detokenizer(self.tokenizer)
+        self.token_text = TokenText(self.detokenizer)
         self.template = ChatTemplate(self.tokenizer, self.facts.chat_template)
         wanted = self.settings.server
         found = wanted.tool_call_parser or detect(self.template, self.tokenizer.all_special_tokens)

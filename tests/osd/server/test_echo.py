@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from osd.demo import TARGET
+from osd.engine.detokenizer import Detokenizer
 from osd.models.pair import Pair, load_tokenizer
 from osd.server.http.echo import prompt_offsets
 from tests.osd.server.conftest import Server
@@ -125,10 +126,11 @@ def test_what_cannot_be_is_refused(server: Server, body: dict[str, Any], param: 
 
 def test_offsets_behind_what_the_tokenizer_adds() -> None:
     tokenizer = load_tokenizer(TARGET)
+    detokenizer = Detokenizer(tokenizer)
     tokens = tokenizer.encode("a bc", add_special_tokens=False)
     special = tokenizer.all_special_ids[0]
     shown = tokenizer.decode([special])
-    plain = prompt_offsets(tokenizer, tokens, "a bc")
-    assert plain[0] == 0 and prompt_offsets(tokenizer, [special, *tokens], "a bc") == [0, *plain]
-    assert prompt_offsets(tokenizer, [special, *tokens], shown + "a bc") == [0, *(len(shown) + o for o in plain)]
-    assert max(prompt_offsets(tokenizer, tokens, "else")) <= 4
+    plain = prompt_offsets(detokenizer, tokens, "a bc")
+    assert plain[0] == 0 and prompt_offsets(detokenizer, [special, *tokens], "a bc") == [0, *plain]
+    assert prompt_offsets(detokenizer, [special, *tokens], shown + "a bc") == [0, *(len(shown) + o for o in plain)]
+    assert max(prompt_offsets(detokenizer, tokens, "else")) <= 4

@@ -53,9 +53,9 @@ def test_jobs_and_outputs_come_back_as_they_were() -> None:
     assert (job.request, job.pause, job.top) == (request, 0.25, 4)
     for output in [
         JobOutput((4, 5), Scores([-0.5, -1.0], [[4], [5]], [[-0.5], [-float("inf")]], [1, 7]), "v", "r"),
-        JobOutput((4,), None, "v", "r", Done(9, "text", "stop", "r", ((2, 1), (0, 0)))),
-        JobOutput((), done=Done(0, None, "cancelled", "r", ())),
-        JobOutput((), done=Done(0, "", "length", "r", ()), prompt=Scores([-0.5], [[]], [[]], [9])),
+        JobOutput((4,), None, "v", "r", Done(9, "stop", "r", ((2, 1), (0, 0)))),
+        JobOutput((), done=Done(0, "cancelled", "r", ())),
+        JobOutput((), done=Done(0, "length", "r", ()), prompt=Scores([-0.5], [[]], [[]], [9])),
     ]:
         assert job_output(*over(output)) == output
 

@@ -166,6 +166,24 @@ def test_streamed_logprobs_are_the_whole_answers(client: openai.OpenAI, stop: st
     assert said.decode(errors="ignore").startswith(whole.message.content.rstrip("\ufffd"))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("ignore_eos", "stop"), [(False, None), (True, None), (False, ["a"])])
+def test_there_are_as_many_logprobs_as_tokens(
+    client: openai.OpenAI, pair: Pair, ignore_eos: bool, stop: list[str] | None, stream: bool
+) -> None:
+    """The end token and those of the stop string too, as in vLLM; none of them is in the text."""
+    asked = dict(model="target", prompt=framed(pair, CHATS[0]), max_tokens=200, temperature=0, logprobs=0, stop=stop)
+    options = {"stream_options": {"include_usage": True}} if stream else {}
+    made = client.completions.create(**asked, stream=stream, extra_body={"ignore_eos": ignore_eos}, **options)
+    chunks = list(made) if stream else [made]
+    choices = [choice for chunk in chunks for choice in chunk.choices]
+    text = "".join(choice.text for choice in choices)
+    tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.tokens]
+    assert len(tokens) == chunks[-1].usage.completion_tokens
+    assert ("<|end|>" in tokens) is (stop is None) and "<|end|>" not in text
+    assert (len(tokens) == 200) is ignore_eos and not (stop and "a" in text)
+
+
 def test_text_offsets_lead_to_the_tokens(client: openai.OpenAI) -> None:
     made = client.completions.create(model="target", prompt=PROMPTS[0], max_tokens=20, temperature=0, logprobs=0)
     choice = made.choices[0]

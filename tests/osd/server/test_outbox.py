@@ -85,7 +85,7 @@ def test_everybody_is_told_no_later_than_a_pause_after_something_came(seed: int)
 
 
 REQUEST = Request((3,), max_new_tokens=9)
-DONE = Done(3, "abc", "length", "sql", ((2, 1),))
+DONE = Done(3, "length", "sql", ((2, 1),))
 
 
 def served(**more: Any) -> EngineJob:

@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 from osd.demo import TARGET
-from osd.engine.detokenizer import TextStream
+from osd.engine.detokenizer import Detokenizer, half_bytes
 from osd.models.tokenizer import load_tokenizer
 from osd.server.http.buckets import TokenBucket
 from osd.server.http.speculation import speculative_decoding
-from osd.server.http.token_text import TokenText, half_bytes
+from osd.server.http.token_text import TokenText
 from osd.server.process.fair_queue import FairQueue
 from osd.server.process.listen import check_address, is_local, listen
 from storage.errors import BadSetting
@@ -68,21 +68,11 @@ def test_a_bucket_fills_with_time_and_may_be_in_debt() -> None:
 
 def test_bytes_of_tokens_put_together_are_the_text() -> None:
     tokenizer = load_tokenizer(TARGET)
-    token_text = TokenText(tokenizer)
+    token_text = TokenText(Detokenizer(tokenizer))
     text = "SELECT näköä, 日本語 und 🎈 – done"
     tokens = tokenizer.encode(text, add_special_tokens=False)
     assert bytes(byte for token in tokens for byte in token_text(token)[1]).decode() == text
-    assert half_bytes("<0xE6>") == [0xE6] and half_bytes("▁日") is None
-
-
-@pytest.mark.parametrize("size", [1, 2, 5])
-def test_a_stream_by_windows_is_the_text_as_a_whole(size: int) -> None:
-    tokenizer = load_tokenizer(TARGET)
-    text = "Hyvää päivää! 日本語 🎈🎈 def f(x):\n    return  x  # näin"
-    tokens = tokenizer.encode(text, add_special_tokens=False)
-    stream = TextStream(tokenizer, ["never"])
-    shown = "".join(stream.push(tokens[i : i + size]) for i in range(0, len(tokens), size))
-    assert "\ufffd" not in shown and shown + stream.finish(text) == text
+    assert half_bytes("<0xE6>") == b"\xe6" and half_bytes("▁日") is None
 
 
 def test_numbers_of_speculation_by_hand() -> None:

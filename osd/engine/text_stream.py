@@ -1,0 +1,87 @@
+"""The text of one request as it grows: up to its end token or stop string, and shown once it can no longer change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from osd.engine.detokenizer import Detokenizer
+from storage.records import Request
+
+
+class TextStream:
+    """Turns the tokens that answer a request into text that can be shown at once."""
+
+    def __init__(self, detokenizer: Detokenizer, request: Request, eos_ids: frozenset[int]) -> None:
+        self._decoder = detokenizer.decoder(request.prompt_tokens)
+        self._stops = request.stop
+        self._end_tokens = end_tokens(request, eos_ids, detokenizer)
+        self._going_on = request.min_tokens
+        """Tokens still to come at which it does not end."""
+        self.ended = False
+        """Whether an end token or a stop string has come: nothing belongs to the text from there on."""
+        self.stopped = False
+        """Whether it was a stop string."""
+        self.text = ""
+        """Everything decoded so far, including what is held back."""
+        self.shown = 0
+        """Number of its characters that were handed out."""
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """Return the text that these tokens add and that can no longer change."""
+        if self.ended:
+            return ""
+        if self._going_on and tokens:
+            tokens = self._go_on(tokens)
+        end = next((place for place, token in enumerate(tokens) if token in self._end_tokens), None)
+        self._add(self._decoder.push(tokens[:end]))
+        if end is not None and not self.ended:
+            self._end()
+        waiting = self.text[self.shown :]
+        held = 0 if self.ended else max((overlap(waiting, stop) for stop in self._stops), default=0)
+        return self._show(len(self.text) - held)
+
+    def finish(self) -> str:
+        """Return what is left of the text, which is whole now."""
+        if not self.ended:
+            self._end()
+        return self._show(len(self.text))
+
+    def _go_on(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Append the first tokens, which end nothing; return the others."""
+        first = tokens[: self._going_on]
+        self._going_on -= len(first)
+        self.text += self._decoder.push(first)
+        return tokens[len(first) :]
+
+    def _end(self) -> None:
+        self._add(self._decoder.flush())
+        self.ended = True
+
+    def _add(self, text: str) -> None:
+        """Append text, up to the first stop string."""
+        before = len(self.text)
+        self.text += text
+        found = [
+            place for stop in self._stops if (place := self.text.find(stop, max(0, before - len(stop) + 1))) >= 0
+        ]
+        if found:
+            self.text, self.ended, self.stopped = self.text[: min(found)], True, True
+
+    def _show(self, end: int) -> str:
+        new, self.shown = self.text[self.shown : end], end
+        return new
+
+
+def end_tokens(request: Request, eos_ids: frozenset[int], detokenizer: Detokenizer) -> frozenset[int]:
+    """Return the tokens that end a request's text and are not in it: the target's own, unless they are to be ignored,
+    ``stop_token_ids``, and special tokens that are given as stop strings, which no text shows."""
+    own = frozenset() if request.ignore_eos else eos_ids
+    if not request.stop and not request.stop_token_ids:
+        return own
+    special = [detokenizer.special[stop] for stop in request.stop if stop in detokenizer.special]
+    return own.union(request.stop_token_ids, special)
+
+
+def overlap(text: str, stop: str) -> int:
+    """Return the length of the text's end that may be the beginning of a stop string."""
+    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)
