@@ -84,7 +84,7 @@ def generate(
     settings = here.drafting(drafter)
     names = choose_pair(settings.serve, target, draft, drafter=settings.drafters.kind)
     wish = RequestOptions(
-        Sampling(temperature, top_k, top_p, seed), max_tokens, tuple(stop or ()), raw, route, tenant, learn
+        Sampling(temperature, top_k, top_p, seed=seed), max_tokens, tuple(stop or ()), raw, route, tenant, learn
     )
     source = prompts or one(prompt or "")
     with ExitStack() as stack:

@@ -176,7 +176,7 @@ def _sampling(body: SamplingBody, number: int) -> Sampling:
     top_p = None if body.top_p in (None, 1) else body.top_p
     top_k = None if body.top_k in (None, 0, -1) else body.top_k
     seed = None if body.seed is None else (body.seed + number) % SEEDS
-    return Sampling(1.0 if body.temperature is None else body.temperature, top_k, top_p, seed)
+    return Sampling(1.0 if body.temperature is None else body.temperature, top_k, top_p, seed=seed)
 
 
 def _stop(service: Service, body: SamplingBody) -> tuple[str, ...]:
