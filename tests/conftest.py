@@ -31,6 +31,17 @@ def own_surroundings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
     return home
 
 
+@pytest.fixture(autouse=True)
+def drafters_do_not_fail(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a drafter raises fails the test, unless that is what it is about."""
+    if not request.node.get_closest_marker("drafters_may_fail"):
+        monkeypatch.setattr("osd.drafters.failures.DraftFailures.note", raise_it)
+
+
+def raise_it(failures: object, name: str, error: Exception, rows: object = ()) -> None:
+    raise error
+
+
 @pytest.fixture
 def store(settings: Settings) -> Iterator[Store]:
     """A store as the test's own ``settings`` say."""

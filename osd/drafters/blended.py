@@ -123,7 +123,8 @@ class BlendedDrafter:
             (self._group(maker, places, [rows[i] for i in members], most), members)
             for maker, (members, places) in makers.items()
         ]
-        blending = TableOverride(groups, len(rows), ask_always=not self._rounds % EXPLORE)
+        has_head = seat_of(rows[0]).body.drafter.head is not None
+        blending = TableOverride(groups, len(rows), ask_always=not self._rounds % EXPLORE, has_head=has_head)
         self._drafting |= {row.request.id: (blending, i) for i, row in enumerate(rows)}
         return blending
 

@@ -36,6 +36,8 @@ class CausalDrafter:
         """Prefix cache of prompts; None where there is none."""
         self.second: Begin | None = None
         """Who may put other tokens in."""
+        self.failure: Exception | None = None
+        """What was raised in the newest round."""
 
     @property
     def head(self) -> HeadPass | None:
@@ -55,22 +57,33 @@ class CausalDrafter:
         chance: Tensor | None,
         should_continue: ShouldContinue,
     ) -> Draft:
-        """Draft chains; see :meth:`osd.drafters.base.Drafter.propose`."""
-        second = self.second(rows, max(gammas)) if self.second and any(gammas) else None
+        """Draft chains; see :meth:`osd.drafters.base.Drafter.propose`. What is raised ends them, and is ``failure``."""
         chain = Chain(rows, self.vocabulary, self.decoder.device, sampled=warp is not None)
-        lengths = list(gammas)
+        lengths, self.failure = list(gammas), None
+        try:
+            self._grow(rows, lengths, chain, warp, chance, should_continue)
+        except Exception as error:
+            self.failure = error
+            lengths = [min(length, chain.size) for length in lengths]
+        return chain.draft(lengths)
+
+    def _grow(
+        self, rows: Sequence[SequenceState], lengths: list[int], chain: Chain, warp: Warp | None,
+        chance: Tensor | None, should_continue: ShouldContinue,
+    ) -> None:  # fmt: skip
+        """Draft token by token, up to ``lengths``, which become shorter where rows stop."""
+        second = self.second(rows, max(lengths)) if self.second and any(lengths) else None
         while chain.size < max(lengths):
             if second and not second.needs_draft([length > chain.size for length in lengths]):
                 named, signals = second.put_in()
                 chain.put_in(named)
             else:
                 if not chain.passes:
-                    lengths = self._read(rows, lengths, chain.size)
+                    lengths[:] = self._read(rows, lengths, chain.size)
                     if chain.size >= max(lengths):
                         break
                 signals = self._ask(rows, lengths, chain, warp, chance, second)
             should_continue(rows, lengths, chain.size, signals.read)
-        return chain.draft(lengths)
 
     def _ask(
         self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain, warp: Warp | None,

@@ -14,6 +14,7 @@ from torch import Tensor
 from osd.draft import Draft
 from osd.drafters.base import ShouldContinue
 from osd.drafters.chain_override import Begin
+from osd.drafters.failures import DraftFailures
 from osd.drafters.loaded_draft import DraftModel, LoadedDraft, seat_of
 from osd.drafters.merge import Part, merge, pick
 from osd.gamma.base import CostModel
@@ -52,6 +53,8 @@ class DraftPool:
         self._count = 0
         self.idled = 0
         """How often a draft's last row has ended."""
+        self.failures = DraftFailures()
+        """What these drafts, and others beside them, have raised."""
 
     def read_as(self, serve: ServeSettings) -> None:
         """Have drafts prefill in pieces, with a prefix cache for the default draft, as the settings say."""
@@ -76,12 +79,12 @@ class DraftPool:
     def join(self, row: SequenceState, draft: str) -> None:
         """Seat a row with a draft, for its life; with the default one where that draft is not here."""
         row.loaded = loaded = self.loaded_drafts.get(draft, self.default)
+        body = loaded.body
+        body.join(row)
         loaded.rows += 1
         self._touch(loaded)
-        body = loaded.body
-        if not body.rows:
+        if len(body.rows) == 1:
             self.busy.append(body)
-        body.join(row)
         self._share_out()
 
     def leave(self, row: SequenceState) -> None:
@@ -103,6 +106,17 @@ class DraftPool:
         body = seat_of(row).body
         if body.newest is not None:
             body.drafter.commit(row, length_before, accepted, body.newest)
+
+    def forget(self, rows: Sequence[SequenceState]) -> None:
+        """Have the rows' drafts read their texts from the beginning."""
+        for row in rows:
+            row.drafter_seen = 0
+        for body in self.busy:
+            body.newest = None
+
+    def seats(self, row: SequenceState) -> bool:
+        """Return whether a row has joined and not left."""
+        return any(row in body.rows for body in self.busy)
 
     def costs_beside(self, row: SequenceState) -> CostModel | None:
         """Return the cost model of the row's draft; None where it is the engine's first."""
@@ -141,6 +155,10 @@ class DraftPool:
         chance: Tensor | None,
         should_continue: ShouldContinue,
     ) -> Draft:
+        body.newest = None
+        name = body.name or self.default.draft
+        if not self.failures.may_ask(name):
+            gammas = [0] * len(gammas)
         body.drafter.most_read = most = self.most_read
         body.drafter.second = self.second
         if body.drafter.prefixes is None and self._serve and body is self.default.body:
@@ -148,6 +166,7 @@ class DraftPool:
         unread = [row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma]
         body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))
         body.newest = draft = body.drafter.propose(body.rows, gammas, warp, chance, should_continue)
+        self._look_at(body, name)
         if body.decoder.quicker:
             body.decoder.quicker = False
             body.costs(self.costs).forget_drafts()
@@ -157,6 +176,14 @@ class DraftPool:
             self._timed.append((body, len(body.rows), steps))
             self._laps.end_one()
         return draft
+
+    def _look_at(self, body: DraftModel, name: str) -> None:
+        """Note whether the draft raised; if so, its cache is in doubt."""
+        if error := body.drafter.failure:
+            self.failures.note(name, error)
+            self.forget(body.rows)
+        else:
+            self.failures.well(name)
 
     def measure(self, whole_ms: float) -> None:
         """Update each draft model's costs with its time; ``whole_ms`` is the round's drafting in all."""

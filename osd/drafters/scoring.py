@@ -55,10 +55,12 @@ class DraftScorer:
         begun = time.perf_counter()
         drafts, completion = self._waiting.pop()  # the newest: what drafts are worth now
         loaded_drafts = {draft: loaded for draft in drafts if (loaded := self._pool.loaded_drafts.get(draft))}
-        if len(loaded_drafts) > 1 and self._scored:
-            self._scored(
-                completion.request.id, {draft: score(loaded, completion) for draft, loaded in loaded_drafts.items()}
-            )
+        try:
+            if len(loaded_drafts) > 1 and self._scored:
+                scores = {draft: score(loaded, completion) for draft, loaded in loaded_drafts.items()}
+                self._scored(completion.request.id, scores)
+        except Exception as error:  # a draft that cannot read a text costs a score, no more
+            self._pool.failures.note("scoring", error)
         self._spent += time.perf_counter() - begun
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -95,11 +96,17 @@ class TableGroup:
 class TableOverride:
     """One draft's rows in one round, with their tables."""
 
-    def __init__(self, groups: Sequence[tuple[TableGroup, Sequence[int]]], rows: int, *, ask_always: bool) -> None:
-        """Begin a round. ``groups``: each table's rows, and which of the draft's ``rows`` they are."""
+    def __init__(
+        self, groups: Sequence[tuple[TableGroup, Sequence[int]]], rows: int, *, ask_always: bool, has_head: bool = False
+    ) -> None:
+        """Begin a round. ``groups``: each table's rows, and which of the draft's ``rows`` they are; ``has_head``:
+        whether the draft has an acceptance head."""
         self._groups, self._rows, self._ask_always = groups, rows, ask_always
         self._where = {i: (group, at) for group, members in groups for at, i in enumerate(members)}
-        self._step = 0
+        self._step, self._has_head = 0, has_head
+        self._newest = [0.0 if has_head else math.nan] * rows
+        """How likely each row's newest token is to be accepted: the trust in a table's, the draft's probability of its
+        own; NaN where there is no head, by which rules know that."""
 
     def needs_draft(self, going: Sequence[bool]) -> bool:
         """Return whether to ask the draft; see :meth:`osd.drafters.chain_override.ChainOverride.needs_draft`."""
@@ -116,8 +123,7 @@ class TableOverride:
             chosen, believed = group.choose(self._step, None, None)
             for at, i in enumerate(members):
                 tokens[i], sure[i] = max(0, chosen[at]), believed[at]
-        self._step += 1
-        return tokens, OverriddenSignals(None, sure, self._rows)
+        return tokens, OverriddenSignals(None, sure, self._end([sure.get(i, 0.0) for i in range(self._rows)]))
 
     def overrule(self, chosen: Tensor, q: Tensor | None, signals: PassSignals) -> tuple[Tensor, PassSignals]:
         """Replace the draft's tokens; see :meth:`osd.drafters.chain_override.ChainOverride.overrule`."""
@@ -126,7 +132,8 @@ class TableOverride:
         for group, members in self._groups:
             tokens, sure = group.choose(self._step, [said[i] for i in members], [peaks[i] for i in members])
             others |= {i: (tokens[at], sure[at]) for at, i in enumerate(members) if sure[at] >= 0}
-        self._step += 1
+        sure_of = {i: sure for i, (_, sure) in others.items()}
+        before = self._end([sure_of.get(i, peak) for i, peak in enumerate(peaks)])
         if not others:
             return chosen, signals
         tokens = [token for token, _ in others.values()]
@@ -134,8 +141,14 @@ class TableOverride:
         if q is not None:
             q[where] = 0.0
             q[where, which] = 1.0
-        sure_of = {i: sure for i, (_, sure) in others.items()}
-        return chosen.index_put((where,), which), OverriddenSignals(signals, sure_of, self._rows)
+        return chosen.index_put((where,), which), OverriddenSignals(signals, sure_of, before)
+
+    def _end(self, newest: list[float]) -> list[float]:
+        """End a step: note how likely its tokens are to be accepted, and return that of the tokens before."""
+        before, self._step = self._newest, self._step + 1
+        if self._has_head:
+            self._newest = newest
+        return before
 
     def hear_drafted(self, row: int, emitted: Sequence[int]) -> tuple[int, int]:
         """Update the trust as :meth:`TableGroup.hear_drafted`; ``row`` is the index among the draft's rows."""
@@ -146,14 +159,18 @@ class TableOverride:
 class OverriddenSignals:
     """A pass's signals, with the trust in their place where tokens are a table's."""
 
-    def __init__(self, signals: PassSignals | None, sure: dict[int, float], rows: int) -> None:
-        self._signals, self._sure, self._rows = signals, sure, rows
+    def __init__(self, signals: PassSignals | None, sure: dict[int, float], before: Sequence[float]) -> None:
+        """``signals``: the draft's own, None where it was not asked; ``sure``: the trust in this step's tokens;
+        ``before``: how likely each row's token before is to be accepted, for where no head has read it."""
+        self._signals, self._sure, self._before = signals, sure, before
 
     def read(self, signal: Signal) -> list[Any]:
         """Read a signal; see :meth:`osd.drafters.chain_override.PassSignals.read`."""
+        if signal == "acceptance":  # of the token before: this step's, whoever names it, is not judged yet
+            return self._signals.read(signal) if self._signals else list(self._before)
         sure: dict[int, Any] = self._sure
         nothing: Any = 0.0
         if signal == "peak_echo":  # that the text had it before is in the trust already
             sure, nothing = {i: signal_of(trust, said=False) for i, trust in sure.items()}, peak_of(0.0)
-        values = self._signals.read(signal) if self._signals else [nothing] * self._rows
+        values = self._signals.read(signal) if self._signals else [nothing] * len(self._before)
         return [sure.get(i, value) for i, value in enumerate(values)]

@@ -141,16 +141,31 @@ class TreeDrafter:
         nodes = min(self.nodes, self.target.cache.length - max(row.length for row in rows))
         chains = [len(tree) for tree in trees]
         who = [i for i, gamma in enumerate(gammas) if gamma and trees[i].drawn < nodes]
-        proposals = self.proposer.propose([rows[i] for i in who], [gammas[i] for i in who], [nodes] * len(who))
-        self.proposed = dict(zip(who, proposals, strict=True))
-        for i, proposal in self.proposed.items():
-            graft(trees[i], proposal, gammas[i], chains[i] + nodes, self.pool.vocabulary)
+        self.proposed = {}
+        if who and self.pool.failures.may_ask(self.proposer.name):
+            self._graft(trees, rows, who, gammas, nodes)
         self._rounds += 1
         beliefs = [self.chances.of(tree, own) for tree, own in zip(trees, chains, strict=True)]
         grown = zip(rows, trees, beliefs, strict=True)
         self._planted = {row.request.id: (tree, own) for row, tree, own in grown}
         self._prune(trees, beliefs, nodes)
         self._depths, self._sizes = [max(tree.depths()) for tree in trees], [len(tree) for tree in trees]
+
+    def _graft(
+        self, trees: list[Tree], rows: Sequence[SequenceState], who: list[int], gammas: Sequence[int], nodes: int
+    ) -> None:
+        """Ask the proposer about some rows, and graft what it names. Where that raises, drawn chains stay: leaving them
+        out would change the distribution."""
+        asked, sizes = [rows[i] for i in who], [nodes + len(trees[i]) for i in who]
+        try:
+            proposals = self.proposer.propose(asked, [gammas[i] for i in who], [nodes] * len(who))
+            for i, proposal, size in zip(who, proposals, sizes, strict=True):
+                graft(trees[i], proposal, gammas[i], size, self.pool.vocabulary)
+                self.proposed[i] = proposal
+        except Exception as error:
+            self.pool.failures.note(self.proposer.name, error, asked)
+        else:
+            self.pool.failures.well(self.proposer.name)
 
     def _prune(self, trees: list[Tree], beliefs: Sequence[Sequence[NodeEstimate]], nodes: int) -> None:
         """Prune the trees: what was drawn stays; the rest must reach the threshold."""

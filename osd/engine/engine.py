@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from osd.draft import Draft
+from osd.drafters.base import Drafting
 from osd.drafters.factory import make_drafting
+from osd.drafters.guard import DraftGuard
 from osd.drafters.scoring import DraftScorer
 from osd.drafters.tree import Proposer
 from osd.engine.admission import AdmissionQueue
@@ -75,11 +77,12 @@ class Engine:
         self.planner = make_planner(settings.gamma, self.costs)
         self.pass_costs = PassCosts(self.drafter)
         """What passes cost, for routers."""
-        self.stats = EngineStats()
+        self.stats = EngineStats(draft_failures=self.drafter.failures.counts)
         self.target = pair.target.decoder(settings.serve.max_batch, row_length(pair, settings))
         self.reading = PrefillQueue(self.admission, self.target, settings.serve, self.stats)
         self.drafter.read_as(settings.serve)
-        self.drafting = make_drafting(pair.target, settings, self.drafter, self.target, proposer)
+        drafting = make_drafting(pair.target, settings, self.drafter, self.target, proposer)
+        self._guard = DraftGuard(drafting, self.drafter, f"drafters.{settings.drafters.kind}")
         self.shadow = DraftScorer(self.drafter, self.router)
         self.ending = StopChecker(pair.tokenizer, pair.eos_ids)
         self.listener: Listener | None = None
@@ -88,6 +91,15 @@ class Engine:
         self._clock = Clock(pair.device)
         if settings.serve.threads:
             torch.set_num_threads(settings.serve.threads)
+
+    @property
+    def drafting(self) -> Drafting:
+        """What it drafts with."""
+        return self._guard.drafting
+
+    @drafting.setter
+    def drafting(self, drafting: Drafting) -> None:
+        self._guard.drafting = drafting
 
     @property
     def router(self) -> Router:
@@ -163,7 +175,7 @@ class Engine:
             gammas = self.planner.plan(self.rows)
             warp = Warp.of([row.request.sampling for row in self.rows], self.pair.vocab_size, self.pair.device)
             chance = uniforms(self.rows, gammas, self.pair.device) if warp else None
-            draft = self.drafting.propose(self.rows, gammas, warp, chance, self.planner.should_continue)
+            draft = self._guard.propose(self.rows, gammas, warp, chance, self.planner.should_continue)
             clock.split()
             keep = self.recorder is not None
             scored, verdict = verify(self.target, self.rows, draft, warp, chance, keep_chances=keep)
@@ -175,7 +187,7 @@ class Engine:
     def _admit(self) -> None:
         joined = len(self.rows)
         for row in self.reading.admit(joined):
-            self.drafting.join(row, row.decision.draft)
+            self._guard.join(row, row.decision.draft)
             row.begin(self._controller(row))
             self.stats.stood_in += row.loaded.draft != row.decision.draft
             self.rows.append(row)
@@ -193,7 +205,7 @@ class Engine:
         """Update the cost model with the round's times. Committing is as frequent as verifying: it counts there."""
         self.stats.steps += 1
         self.stats.round_ms.append(clock.first_ms + clock.second_ms)
-        self.drafting.measure(clock.first_ms)
+        self._guard.measure(clock.first_ms)
         tokens = sum(draft.lengths) + rows if self.target.packs else rows * (draft.size + 1)
         self.costs.observe_verify(rows, tokens, clock.second_ms + clock.since_ms())
         if self.target.quicker:
@@ -210,9 +222,9 @@ class Engine:
             accepted, depth, before = verdict.accepted[index], verdict.depths[index], row.length
             tokens, reason = self.ending.cut(row, [*verdict.drafted[index][:accepted], verdict.follows[index]])
             row.tokens += tokens
-            self.drafting.commit(row, before, accepted, draft)
+            self._guard.commit(row, before, accepted, draft)
             row.gamma_state.observe(Observation(gammas[index], depth, accepted, row.tokens, verdict.acceptance(index)))
-            times, by = (clock.first_ms * share, clock.second_ms * share), self.drafting.version(row)
+            times, by = (clock.first_ms * share, clock.second_ms * share), self._guard.version(row)
             row.rounds.append(Round(gammas[index], draft.lengths[index], accepted, len(tokens), *times, by, depth))
             ended = self._finish(row, reason) if reason else None
             progress.append(RequestOutput(row.request, tuple(tokens), row.length, ended))
@@ -240,7 +252,7 @@ class Engine:
     def _leave(self, index: int) -> None:
         """Remove a sequence; the last one takes its row, so that rows stay together in the caches."""
         row, last = self.rows[index], self.rows.pop()
-        self.drafting.leave(row)
+        self._guard.leave(row)
         if last is not row:
             self.target.move_row(len(self.rows), index, last.length - 1)
             self.rows[index] = last

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 
@@ -17,6 +17,8 @@ class EngineStats:
     """Milliseconds for which decoding stood still at each swap."""
     stood_in: int = 0
     """Requests that the default draft served because the one they were sent to was not in memory."""
+    draft_failures: Counter[str] = field(default_factory=Counter)
+    """How often each drafter has raised: each time a round went on without its draft."""
     read_tokens: int = 0
     """Prompt tokens that the target computed."""
     prefix_queried: int = 0

@@ -18,7 +18,6 @@ from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
 from osd.models.pair import Pair, load_pair
 from osd.sequence import SequenceState
-from storage.errors import BadProposal
 from storage.records import Request
 from tests.lossless.test_lossless import serve
 from tests.support.models import CONFIGS, VOCABULARY, alone, prompts, random_pair
@@ -176,8 +175,11 @@ def test_chains_take_the_way_of_chains(monkeypatch: pytest.MonkeyPatch) -> None:
         assert serve(engine, asked) == list(expected.values())
 
 
-def test_a_proposal_that_is_no_tree_says_so() -> None:
-    engine = engine_of(random_pair("llama"), TreeDrafter, {})
+@pytest.mark.drafters_may_fail
+def test_a_proposal_that_is_no_tree_costs_the_round_its_draft_and_is_counted() -> None:
+    pair = random_pair("llama")
+    engine = engine_of(pair, TreeDrafter, {})
     engine.drafting.proposer.vocabulary = 4 * VOCABULARY  # type: ignore[attr-defined]
-    with pytest.raises(BadProposal, match="outside the vocabulary of 97"):
-        list(engine.run([Request(p, max_new_tokens=24) for p in prompts(4)]))
+    asked = [Request(p, max_new_tokens=24) for p in prompts(4)]
+    assert serve(engine, asked) == [alone(pair.target.module, r.prompt_tokens, 24) for r in asked]
+    assert engine.stats.draft_failures["guessing"] > 0

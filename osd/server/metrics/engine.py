@@ -33,6 +33,8 @@ class EngineCollector:
         sheet.add(m.RECORDER_SECONDS, recorder.seconds + recorder.seconds_beside if recorder else 0)
         sheet.add(m.STEPS, stats.steps)
         sheet.add(m.STOOD_IN, stats.stood_in)
+        for drafter, count in list(stats.draft_failures.items()):
+            sheet.add(m.DRAFT_FAILURES, count, drafter)
         sheet.add(m.READ, stats.read_tokens)
         sheet.add(m.PREFIX_QUERIED, stats.prefix_queried)
         sheet.add(m.PREFIX_HITS, stats.prefix_hits)

@@ -87,6 +87,9 @@ SPILL_BYTES = _gauge("osd_recorder_spill_bytes", "What waits there, and what was
 RECORDER_SECONDS = Metric("osd_recorder_seconds", "What recording took, of the decode loop and of its own thread.")
 STEPS = Metric("osd_engine_steps", "Steps of the decode loop.")
 STOOD_IN = Metric("osd_engine_stood_in_requests", "Requests that the default draft served for one not in memory.")
+DRAFT_FAILURES = Metric(
+    "osd_engine_draft_failures", "Errors that drafters raised, each at the cost of a round's draft.", ("drafter",)
+)
 READ = Metric("osd_engine_read_tokens", "Prompt tokens that the target computed.")
 PREFIX_QUERIED = Metric("osd_prefix_cache_queried_tokens", "Prompt tokens looked for among those read before.")
 PREFIX_HITS = Metric("osd_prefix_cache_hit_tokens", "Of them, those that were copied.")
@@ -106,8 +109,8 @@ STORE: Sequence[Metric] = (
 )  # fmt: skip
 """The metrics of the store's collector."""
 ENGINE: Sequence[Metric] = (
-    DROPPED, SPILLED, SPILL_BYTES, RECORDER_SECONDS, STEPS, STOOD_IN, SWAPS, SWAP_SECONDS, READ, PREFIX_QUERIED,
-    PREFIX_HITS, VLLM_PREFIX_QUERIES, VLLM_PREFIX_HITS,
+    DROPPED, SPILLED, SPILL_BYTES, RECORDER_SECONDS, STEPS, STOOD_IN, DRAFT_FAILURES, SWAPS, SWAP_SECONDS, READ,
+    PREFIX_QUERIED, PREFIX_HITS, VLLM_PREFIX_QUERIES, VLLM_PREFIX_HITS,
 )  # fmt: skip
 """The metrics of an engine's collector."""
 

@@ -18,8 +18,11 @@ from osd.drafters.ngram.guess import GUESSES, NO_GUESS, SEEN
 from osd.drafters.table_override import HitRates, TableOverride
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS
+from osd.gamma.planner import Read
+from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass
 from osd.models.pair import Pair
-from osd.sequence import SequenceState
+from osd.sequence import RequestOutput, SequenceState
+from osd.verification.result import VerifyResult
 from storage.records import Request, Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, exact, p_value
 from tests.lossless.test_lossless import serve
@@ -89,6 +92,51 @@ def test_the_draft_reads_what_it_was_not_asked_about(monkeypatch: pytest.MonkeyP
     asked = [Request(p, max_new_tokens=40) for p in list(expected) * 5]
     assert serve(engine, asked) == [expected[request.prompt_tokens] for request in asked]
     assert max(passes) > 1 and max(unasked) == 4  # caught up within a chain; a whole chain came from the table
+
+
+@torch.inference_mode()
+def test_a_rule_hears_how_likely_the_token_before_is_to_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the head where the draft has read it; else by whom it is from. Never what is thought of this step's token."""
+    pair = random_pair("llama", noise=0.5)
+    engine, drafter = engine_of(pair, gamma__rule="specdecpp", gamma__specdecpp__threshold=0.999)
+    head = AcceptanceHead(HeadConfig(32, 0, 1.0, "", ""))
+    torch.nn.init.normal_(head.out.weight)
+    engine.drafter.head = HeadPass(head, pair.device)
+    steps: list[tuple[bool, float, float]] = []
+    steer = engine.planner.should_continue
+
+    def heard(rows: Sequence[SequenceState], lengths: list[int], drafted: int, read: Read) -> None:
+        asked = getattr(read.__self__, "_signals", True) is not None
+        steps.append((asked, read("acceptance")[0], read("peak")[0]))
+        steer(rows, lengths, drafted, read)
+
+    seen = {True: 0, False: 0}
+
+    def compare(
+        rows: Sequence[SequenceState], progress: Sequence[RequestOutput], verdict: VerifyResult, _: object
+    ) -> None:
+        text = rows[0].tokens[: -len(progress[0].tokens)] + verdict.drafted[0]
+        for i in range(1, len(steps)):
+            asked, said, _peak = steps[i]
+            read = torch.tensor([text[: len(text) - len(verdict.drafted[0]) + i]])
+            hidden = pair.draft.module.model(read).last_hidden_state[:, -1]
+            expected = float(engine.drafter.head(hidden)) if asked else steps[i - 1][2]  # type: ignore[misc]
+            assert said == pytest.approx(expected, abs=1e-4)
+            seen[asked] += 1
+        steps.clear()
+
+    monkeypatch.setattr(engine.planner, "should_continue", heard)
+    engine.listener = compare
+    for turn in range(4):
+        list(engine.run([Request((3, 5, 8), max_new_tokens=40, id=str(turn))]))
+    assert min(seen.values()) > 20 and drafter.put_in_right > 10
+
+
+def test_a_rule_hears_that_there_is_no_head() -> None:
+    engine, _ = engine_of(random_pair("llama", noise=0.5), gamma__rule="specdecpp")
+    for turn in range(4):
+        list(engine.run([Request((3, 5, 8), max_new_tokens=40, id=str(turn))]))
+        assert engine.planner.controller("default").longest == engine.settings.gamma.initial  # type: ignore[attr-defined]
 
 
 def test_a_request_that_must_not_be_learned_from_teaches_the_table_nothing() -> None:
