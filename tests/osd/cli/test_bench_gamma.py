@@ -31,9 +31,7 @@ def test_a_run_and_its_replay(osd, asked, tmp_path):
     assert again.exit_code == 0 and json.loads(again.stdout.splitlines()[-1]) == line  # nothing was left to measure
 
     recorded, costs = tmp_path / "run" / "rounds.parquet", tmp_path / "run" / "costs.json"
-    replayed = osd(
-        "bench", "gamma", "--simulate", recorded, "--costs", costs, "--out", tmp_path / "sim"
-    )
+    replayed = osd("bench", "gamma", "--simulate", recorded, "--costs", costs, "--out", tmp_path / "sim")
     assert replayed.exit_code == 0, replayed.stderr
     assert "specdecpp is left out" in replayed.stderr
     assert "of the oracle" in replayed.stdout
