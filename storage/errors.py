@@ -37,6 +37,7 @@
     ├── StoreError               what is kept cannot be reached or trusted
     │   ├── DatabaseUnreachable
     │   ├── SchemaOutdated
+    │   │   └── SchemaTooNew
     │   ├── StoreWriteFailed
     │   ├── PlaceUnreachable       where samples or weights are kept, when that is no folder
     │   ├── CannotDecrypt
@@ -239,6 +240,10 @@ class DatabaseUnreachable(StoreError):
 
 class SchemaOutdated(StoreError):
     """The database {url} has schema {found}, this osd needs {needed}. Run `osd db upgrade`."""
+
+
+class SchemaTooNew(SchemaOutdated):
+    """The database {url} has schema {found}, newer than this osd's {needed}. Update osd."""
 
 
 class StoreWriteFailed(StoreError):

@@ -22,7 +22,7 @@ from osd.cli.worker import trainer_command
 from osd.kernels.host import usable_cores
 from osd.server.start import choose_pair
 from storage.distribution import DISTRIBUTION
-from storage.errors import BadSetting, OsdError, WeightsDamaged
+from storage.errors import BadSetting, OsdError, SchemaTooNew, WeightsDamaged
 
 if TYPE_CHECKING:
     from osd.models.pair import Pair
@@ -129,6 +129,7 @@ def disk(here: CommandContext) -> Iterator[CheckResult]:
 def database(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether the database answers with the schema that this osd needs."""
     from storage.sql.database import check
+    from storage.sql.schema import mismatch
 
     try:
         facts = check(here.settings.storage.database_url())
@@ -140,8 +141,10 @@ def database(here: CommandContext) -> Iterator[CheckResult]:
     elif facts["dialect"] == "sqlite" and facts["found"] is None:
         yield CheckResult("database", OK, f"{facts['url']}, made when first used")
     else:
+        problem = mismatch(facts["url"], facts["found"])
+        advice = "update osd" if isinstance(problem, SchemaTooNew) else "osd db upgrade"
         yield CheckResult(
-            "database", BROKEN, f"{facts['url']}, schema {facts['found']}, needed {facts['needed']}", "osd db upgrade"
+            "database", BROKEN, f"{facts['url']}, schema {facts['found']}, needed {facts['needed']}", advice
         )
 
 

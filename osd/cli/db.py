@@ -7,7 +7,6 @@ import typer
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
 from osd.cli.out import note, print_facts, print_json
-from storage.errors import SchemaOutdated
 
 app = typer.Typer(no_args_is_help=True, help="Look after the database's schema.")
 
@@ -32,8 +31,9 @@ def check(ctx: typer.Context, as_json: JsonOption = False) -> None:
     Changes nothing. Ends with status 5 when it does not answer or does not fit.
     """
     from storage.sql.database import check as check_database
+    from storage.sql.schema import mismatch
 
     facts = check_database(surroundings(ctx).settings.storage.database_url())
     print_json(facts) if as_json else print_facts(facts)
     if not facts["current"]:
-        raise SchemaOutdated(url=facts["url"], found=facts["found"], needed=facts["needed"])
+        raise mismatch(facts["url"], facts["found"])

@@ -48,7 +48,7 @@ def _prompt(request: Request, reader: PairLimits, limit: int) -> str | None:
         return "the prompt is empty; give at least one token"
     if len(prompt) + min(1, request.max_new_tokens) > limit:
         reason = f"the prompt has {len(prompt)} tokens, and a row holds {limit} with at least one to come"
-        return f"{reason}; shorten it" + ("" if limit == reader.limit else " or raise serve.max_length")
+        return f"{reason}; shorten it" + (" or raise serve.max_length" if len(prompt) < reader.limit else "")
     size = reader.vocab_size
     for position, token in enumerate(prompt):
         if not (isinstance(token, int) and 0 <= token < size):

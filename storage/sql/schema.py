@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, inspect, text
 
-from storage.errors import SchemaOutdated, StoreError
+from storage.errors import SchemaOutdated, SchemaTooNew, StoreError
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -27,15 +27,21 @@ def found(connection: Connection) -> str | None:
 
 
 def require_head(connection: Connection, url: str) -> None:
-    """Raise SchemaOutdated unless the database has the newest schema."""
+    """Raise SchemaOutdated, or SchemaTooNew, unless the database has the newest schema."""
     if (have := found(connection)) != HEAD:
-        raise SchemaOutdated(url=url, found=have or "none", needed=HEAD)
+        raise mismatch(url, have)
+
+
+def mismatch(url: str, have: str | None) -> SchemaOutdated:
+    """Return the error for a database whose revision is not HEAD: an upgrade helps, or a newer osd."""
+    known = have is None or have in {f"{number:04}" for number in range(1, int(HEAD))}
+    return (SchemaOutdated if known else SchemaTooNew)(url=url, found=have or "none", needed=HEAD)
 
 
 def migrate(connection: Connection, url: str) -> tuple[str | None, str | None]:
     """Migrate the schema up to HEAD within the connection's transaction; return (before, after).
 
-    Raises StoreError for a schema that a newer osd made.
+    Raises SchemaTooNew for a schema that a newer osd made.
     """
     from alembic import command
     from alembic.util import CommandError
@@ -45,7 +51,7 @@ def migrate(connection: Connection, url: str) -> tuple[str | None, str | None]:
     before = found(connection)
     config = alembic_config(connection)
     if before is not None and before not in revisions(config):
-        raise StoreError(reason=f"The database {url} has schema {before}, newer than this osd's {HEAD}. Update osd.")
+        raise mismatch(url, before)
     try:
         command.upgrade(config, "head")
     except CommandError as error:

@@ -31,6 +31,7 @@ from storage.store import Store
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
+
 def load_current(store: Store, version: DraftVersion, device: torch.device) -> nn.Module:
     """Load a version as plain weights that will not be trained; an adapter is merged. Raises WeightsDamaged."""
     return _load(store, version, merge=True).to(device).requires_grad_(False).train(False)

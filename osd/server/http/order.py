@@ -135,7 +135,11 @@ def _room(service: Service, prompt: _Prompt, most: int | None) -> int:
     length, limit = len(prompt.tokens), service.facts.limit
     if length + (1 if most is None else most) > limit:
         asked = f"{length} tokens of the prompt" + ("" if most is None else f" and {most} to come")
-        reason = f"This model's context is {limit} tokens, and the request asks for {asked}. Shorten one of them."
+        ours = service.settings.serve.max_length == limit
+        holds = (
+            f"A row here holds {limit} tokens (serve.max_length)" if ours else f"This model's context is {limit} tokens"
+        )
+        reason = f"{holds}, and the request asks for {asked}. Shorten one of them."
         raise ContextOverflow(reason=reason, param=prompt.field)
     return limit - length if most is None else most
 

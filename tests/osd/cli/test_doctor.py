@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -82,3 +84,14 @@ def test_a_database_may_be_empty_and_must_answer(osd, data: Path):
     assert findings(osd("doctor", "--json"))["database"]["state"] == "ok"
     done = osd("doctor", "--json", OSD_STORAGE__URL="postgresql+psycopg://nobody@127.0.0.1:1/none")
     assert findings(done)["database"]["state"] == "broken"
+
+
+def test_a_newer_database_asks_for_a_newer_osd(osd, data: Path):
+    assert osd("db", "upgrade").exit_code == 0
+    with closing(sqlite3.connect(data / "osd.db")) as database:
+        database.execute("UPDATE alembic_version SET version_num = '9999'")
+        database.commit()
+    assert findings(osd("doctor", "--json"))["database"]["mend"] == "update osd"
+    for command in ("check", "upgrade"):
+        done = osd("db", command)
+        assert done.exit_code == 5 and "Update osd" in done.stderr and "osd db upgrade" not in done.stderr

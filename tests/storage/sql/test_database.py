@@ -14,14 +14,23 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from alembic import command
 from sqlalchemy import text
 
-from storage.errors import BadSetting, DatabaseUnreachable, OsdError, SchemaOutdated, StoreError, StoreWriteFailed
+from storage.errors import (
+    BadSetting,
+    DatabaseUnreachable,
+    OsdError,
+    SchemaOutdated,
+    SchemaTooNew,
+    StoreError,
+    StoreWriteFailed,
+)
 from storage.settings import Settings, load_settings
 from storage.sql import database
 from storage.sql.database import Database
 from storage.sql.drivers import plain
-from storage.sql.schema import HEAD
+from storage.sql.schema import HEAD, alembic_config
 from storage.sql.tables import DraftRow
 from storage.store import Store, open_store
 from tests.storage.child import join, start_child
@@ -123,13 +132,24 @@ def test_upgrades_at_once_do_the_work_once(tmp_path: Path) -> None:
 def test_another_schema_is_refused(settings: Settings, found: str) -> None:
     with open_store(settings) as store, store.db.session() as session:
         session.execute(text("UPDATE alembic_version SET version_num = :found"), {"found": found})
-    with pytest.raises(SchemaOutdated, match=found):
+    with pytest.raises(SchemaTooNew, match=found):
         open_store(settings)
-    with pytest.raises(StoreError, match="newer than this osd"):
+    with pytest.raises(SchemaTooNew, match="Update osd"):
         database.upgrade(settings.storage.database_url())
     with closing(Database(settings.storage.database_url())) as db, db.session() as session:
         # the next test finds it as it was
         session.execute(text("UPDATE alembic_version SET version_num = :head"), {"head": HEAD})
+
+
+def test_an_upgrade_is_advised_where_it_helps(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'osd.db'}"
+    with closing(Database(url)) as db, db.engine.begin() as connection:
+        command.upgrade(alembic_config(connection), "0007")
+    with pytest.raises(SchemaOutdated, match="osd db upgrade") as caught:
+        opened(tmp_path, url)
+    assert not isinstance(caught.value, SchemaTooNew)
+    assert database.upgrade(url) == ("0007", HEAD)
+    opened(tmp_path, url).close()
 
 
 def test_somebody_elses_sqlite_file_is_left_alone(tmp_path: Path) -> None:
