@@ -17,6 +17,7 @@ from osd.models.acceptance_head import HeadPass
 from osd.models.decoder import Decoder
 from osd.models.prefill import PrefillChunk, read_pieces
 from osd.models.prefix_cache import PrefixCache
+from osd.models.vocabulary import NEVER
 from osd.sequence import SequenceState
 from osd.verification import compiled_sampling
 from osd.verification.logits_processors import process_draft
@@ -145,8 +146,9 @@ class CausalDrafter:
             logits = self.decoder.logits(tokens, starts, last=last)
         else:
             logits = self._after_text(rows, lengths, chain)
-        missing = self.vocabulary - logits.shape[-1]
-        return F.pad(logits, (0, missing), value=float("-inf")) if missing else logits
+        if missing := self.vocabulary - logits.shape[-1]:
+            logits = F.pad(logits, (0, missing), value=max(NEVER, torch.finfo(logits.dtype).min))
+        return logits if self.decoder.shared is None else self.decoder.shared.bar(logits)
 
     def _after_text(self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Tensor:
         """Make one pass that feeds every drafting row what its cache lacks, then the chains so far.

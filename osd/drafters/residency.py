@@ -107,7 +107,7 @@ class DraftResidency:
     def _exchange(self, loaded: LoadedDraft, arrival: LoadedVersion, decoder: Decoder) -> None:
         """Set other weights in the same draft model; what is cached is only stale."""
         body = loaded.body
-        body.decoder.forward = decoder.forward
+        body.decoder.forward, body.decoder.shared = decoder.forward, decoder.shared
         body.base, body.weight_bytes, body.limit = arrival.base, arrival.weight_bytes, arrival.limit
         self._replace(loaded, arrival, body)
 

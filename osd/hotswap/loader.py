@@ -19,9 +19,10 @@ from osd.models.decoder import Decoder, lay_out
 from osd.models.forward import Builder
 from osd.models.lora.adapter import Adapter, LowRank, Sizes, read_adapter, sizes_of
 from osd.models.lora.merging import merged
-from osd.models.pair import Model, Pair, check_vocabularies, load_model
+from osd.models.pair import Model, Pair, load_model
 from osd.models.sanity_check import TOKENS, require_finite, require_runs, require_same
 from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import SharedIds, check_vocabularies
 from osd.models.weights import LOAD_ERRORS, first_line, read_weights
 from storage.errors import ModelNotLoaded, NotPlain, WeightsDamaged
 from storage.records import DraftVersion
@@ -38,6 +39,8 @@ class Family:
     device: torch.device
     dtype: torch.dtype
     sizes: Sizes
+    shared: SharedIds | None
+    """What they are fed for the target's ids, where their vocabulary is another in some places."""
     module: PreTrainedModel | None
     """The weights of number 0, where they are in memory anyhow."""
 
@@ -47,7 +50,7 @@ class Family:
         weight = next(model.module.parameters())
         attention = model.module.config._attn_implementation
         sizes = sizes_of(model.module)
-        return cls(model.build, model.limit, attention, weight.device, weight.dtype, sizes, model.module)
+        return cls(model.build, model.limit, attention, weight.device, weight.dtype, sizes, model.shared, model.module)
 
 
 class Loader:
@@ -96,6 +99,7 @@ class Loader:
         forward = family.build(module)
         assert forward is not None
         decoder = Decoder(module, forward, 1, self.length, family.limit)
+        decoder.shared = family.shared
         require_runs(decoder, module, version)
         return decoder
 
@@ -112,8 +116,8 @@ class Loader:
             self.store.versions.verify(root)
             folder, like = self.store.versions.folder(root), next(self.pair.draft.module.parameters())
             model = load_model(folder, like.device, str(like.dtype).removeprefix("torch."))
-            check_vocabularies(self.pair.target, model, self.pair.tokenizer, load_tokenizer(folder))
-            self._families[root.digest] = replace(Family.of(model), module=None)
+            shared = check_vocabularies(self.pair.target, model, self.pair.tokenizer, load_tokenizer(folder))
+            self._families[root.digest] = replace(Family.of(model), shared=shared, module=None)
         return self._families[root.digest]
 
 

@@ -19,6 +19,7 @@ from osd.models.kv_cache import RaggedCache
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import AdapterBatch
 from osd.models.tree_mask import Layout
+from osd.models.vocabulary import SharedIds
 
 CHUNK = 512
 """Prompt tokens of one prefill pass: bounds the mask's memory on long prompts."""
@@ -42,6 +43,8 @@ class Decoder:
         self.device = weight.device
         self.adapters: Callable[[int, int], AdapterBatch | None] | None = None
         """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""
+        self.shared: SharedIds | None = None
+        """Of a draft whose vocabulary is another in some places: what it is fed for the target's ids."""
         self.quicker = False
         """Whether its passes over few tokens have become quicker since somebody looked, who sets it back."""
         self.forward = forward
@@ -80,6 +83,7 @@ class Decoder:
         tokens; until that is trusted, run it beside ``forward`` and compare."""
         if self.forward.alone and len(fed.counts) > 1:
             return self._row_by_row(tokens, fed, last)
+        tokens = self._known(tokens)
         compiled = self._compiled(fed)
         if compiled and compiled.trusted:
             return compiled(tokens, self.cache, fed, last)
@@ -109,6 +113,10 @@ class Decoder:
             self.cache.embedding = _stacked([embedding for _, embedding in parts if embedding is not None], width)
         return _stacked([logits for logits, _ in parts], width)
 
+    def _known(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Put stand-ins in the place of ids that the model does not know."""
+        return tokens if self.shared is None else self.shared.stand_ins[tokens]
+
     def _compiled(self, fed: PassInput) -> CompiledForward | None:
         """Return the compiled pass, where there is one that takes these."""
         compiled = self.forward.compiled
@@ -132,7 +140,8 @@ class Decoder:
         """Fill the caches of rows ``first`` … with these tokens, from positions ``starts[i]`` on, in one pass. The
         widest piece must fit behind every start: padding is written, too, where no row looks."""
         width = max(map(len, pieces))
-        tokens = torch.tensor([[*piece, *[0] * (width - len(piece))] for piece in pieces], device=self.device)
+        padded = [[*piece, *[0] * (width - len(piece))] for piece in pieces]
+        tokens = self._known(torch.tensor(padded, device=self.device))
         counts = [len(piece) for piece in pieces]
         if self.forward.alone and len(pieces) > 1:
             for row, (piece, start) in enumerate(zip(pieces, starts, strict=True), first):

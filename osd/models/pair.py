@@ -6,7 +6,7 @@ a missing file, vocabularies that differ, a model that computes something else i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from osd.models.forward import Builder
 from osd.models.limits import position_limit
 from osd.models.proof import choose_forward
 from osd.models.tokenizer import load_tokenizer
+from osd.models.vocabulary import check_vocabularies
 from osd.models.weights import first_line, read_weights
-from storage.errors import ModelNotLoaded, VocabularyMismatch
+from storage.errors import ModelNotLoaded
 from storage.settings import ServeSettings, Settings
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -38,6 +39,8 @@ class Model:
     """Positions that it can attend over exactly: see osd.models.limits."""
     build: Builder
     """Makes the forward pass that was checked for this architecture; see osd.models.proof.choose_forward."""
+    shared: SharedIds | None = None
+    """Of a draft: the target's ids as it takes them, where its vocabulary is another in some places."""
 
     @cached_property
     def vocab_size(self) -> int:
@@ -53,7 +56,9 @@ class Model:
         """Return a decoder over this model with a cache for ``rows`` rows of ``length`` positions."""
         forward = self.build(self.module)
         assert forward is not None
-        return Decoder(self.module, forward, rows, length, self.limit)
+        decoder = Decoder(self.module, forward, rows, length, self.limit)
+        decoder.shared = self.shared
+        return decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +98,8 @@ def load_pair(target: str | Path, draft: str | Path, *, device: str = "auto", dt
     place = choose_device(device)
     target_model, draft_model = (load_model(name, place, dtype) for name in (target, draft))
     tokenizer = load_tokenizer(target)
-    check_vocabularies(target_model, draft_model, tokenizer, load_tokenizer(draft))
-    return Pair(target_model, draft_model, tokenizer, eos_ids(target_model.module))
+    shared = check_vocabularies(target_model, draft_model, tokenizer, load_tokenizer(draft))
+    return Pair(target_model, replace(draft_model, shared=shared), tokenizer, eos_ids(target_model.module))
 
 
 CHAINS = ("causal", "blended")
@@ -152,23 +157,6 @@ def _check_folder(folder: Path) -> None:
         AutoConfig.from_pretrained(str(folder))
     except (OSError, ValueError, KeyError) as error:
         raise ModelNotLoaded(path=folder, reason=first_line(error)) from None
-
-
-def check_vocabularies(
-    target: Model, draft: Model, ours: PreTrainedTokenizerBase | None, theirs: PreTrainedTokenizerBase | None
-) -> None:
-    """Check that token ids mean the same to both models, by their tokenizers. Raises VocabularyMismatch."""
-    if ours is None or theirs is None:
-        if target.vocab_size != draft.vocab_size:
-            reason = f"{draft.vocab_size} tokens against {target.vocab_size}, and no tokenizer to compare"
-            raise VocabularyMismatch(draft=draft.name, target=target.name, reason=reason)
-        return
-    mine, other = ours.get_vocab(), theirs.get_vocab()
-    if mine == other:
-        return
-    differing = sorted(token for token in mine.keys() | other.keys() if mine.get(token) != other.get(token))
-    reason = f"{len(differing)} tokens differ, for example {differing[0]!r}"
-    raise VocabularyMismatch(draft=draft.name, target=target.name, reason=reason)
 
 
 def eos_ids(module: PreTrainedModel) -> frozenset[int]:

@@ -60,9 +60,9 @@ def mix(
 def _distributions(model: Model, text: list[int], start: int, sampling: Sampling, vocabulary: int) -> Tensor:
     """Return the distribution of each token from ``start`` on, shape (N, V); at temperature 0 all mass is on the
     likeliest."""
-    logits = model.module(input_ids=torch.tensor([text], device=model.device), use_cache=False).logits[
-        :, start - 1 : -1
-    ]
+    read = torch.tensor([text], device=model.device)
+    fed = read if model.shared is None else model.shared.stand_ins[read]
+    logits = model.module(input_ids=fed, use_cache=False).logits[:, start - 1 : -1]
     missing = vocabulary - logits.shape[-1]
     logits = F.pad(logits, (0, missing), value=float("-inf")) if missing else logits
     # with a sampling row in it, as an all-greedy batch has no distributions

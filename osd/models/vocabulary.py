@@ -1,0 +1,82 @@
+"""Whether token ids mean the same to a target and a draft, and what to do about those that only one of them knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from storage.errors import VocabularyMismatch
+
+if TYPE_CHECKING:
+    from osd.models.pair import Model
+
+MOSTLY = 0.9
+"""Least share of the target's tokens that a draft has to know."""
+NEVER = -1e30
+"""Logit of what is not drafted. Finite, so that a row of which nothing else is allowed still has a distribution."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedIds:
+    """The ids of a target, V of them, as a draft takes them whose vocabulary is another in some places."""
+
+    stand_ins: Tensor
+    """(V,) int64: the id that the draft is fed for each; another where it does not know the token, or has no row."""
+    barred: Tensor
+    """(n,) int64: ids that only one of the two knows. They are never drafted."""
+
+    def bar(self, logits: Tensor) -> Tensor:
+        """Give the barred ids no probability, in logits (…, V) of the draft."""
+        if not len(self.barred):
+            return logits
+        return logits.index_fill(-1, self.barred, max(NEVER, torch.finfo(logits.dtype).min))
+
+
+def check_vocabularies(
+    target: Model, draft: Model, ours: PreTrainedTokenizerBase | None, theirs: PreTrainedTokenizerBase | None
+) -> SharedIds | None:
+    """Check that what both models know has one id, by their tokenizers. Returns what only one knows; None where that is
+    nothing, and the draft has a row for every id. Raises VocabularyMismatch."""
+    if ours is None or theirs is None:
+        if target.vocab_size != draft.vocab_size:
+            reason = f"{draft.vocab_size} tokens against {target.vocab_size}, and no tokenizer to compare"
+            raise VocabularyMismatch(draft=draft.name, target=target.name, reason=reason)
+        return None
+    mine, other = ours.get_vocab(), theirs.get_vocab()
+    if reason := _difference(mine, other):
+        raise VocabularyMismatch(draft=draft.name, target=target.name, reason=reason)
+    one_sided = {mine[token] for token in mine.keys() - other.keys()}
+    one_sided |= {other[token] for token in other.keys() - mine.keys()}
+    return _shared(one_sided, target, draft)
+
+
+def _difference(mine: dict[str, int], other: dict[str, int]) -> str | None:
+    """Say why two vocabularies cannot be used together; None if they can."""
+    both = mine.keys() & other.keys()
+    differing = sorted(token for token in both if mine[token] != other[token])
+    if differing:
+        first = differing[0]
+        return f"{len(differing)} tokens have other ids, for example {first!r}: {other[first]} and {mine[first]}"
+    if len(both) < MOSTLY * len(mine):
+        return f"the draft knows {len(both)} of {len(mine)} tokens"
+    return None
+
+
+def _shared(one_sided: set[int], target: Model, draft: Model) -> SharedIds | None:
+    width, rows = target.vocab_size, table_rows(draft.module)
+    barred = sorted(each for each in one_sided if each < width)
+    unread = [*barred, *range(rows, width)]
+    if not unread:
+        return None
+    stand_ins = torch.arange(width)
+    stand_ins[unread] = next(each for each in range(width) if each not in one_sided)
+    return SharedIds(stand_ins.to(draft.device), torch.tensor(barred, dtype=torch.long, device=draft.device))
+
+
+def table_rows(module: Any) -> int:
+    """Return how many ids a model can be fed."""
+    return int(module.get_input_embeddings().weight.shape[0])
