@@ -76,6 +76,17 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an output must match."""
+
+    kind: str
+    """``json_schema``, ``regex``, ``choice`` (a JSON list of strings), ``lark`` or ``grammar`` (Lark or GBNF)."""
+    text: str
+    field: str = "grammar"
+    """The field of the request's body that asks for it, for errors."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One prompt to complete."""
 
@@ -102,6 +113,8 @@ class Request:
     """The prompt's language if the caller knows it, ISO 639-1 (else 639-3); it overrides detection."""
     gamma: int | None = None
     """Draft so many tokens every round, at most ``gamma.max``; None leaves it to the controller."""
+    grammar: Grammar | None = None
+    """What the output must match, with the end token where it does; None lets it be anything."""
     prompt_logprobs: int | None = None
     """Compute the log-probabilities of the prompt's tokens, and of so many of the likeliest at each; None for none."""
     id: str = field(default_factory=new_id)

@@ -17,6 +17,7 @@ from osd.engine.row_processors import row_processors
 from osd.engine.validation import check_request
 from osd.models.pair import Pair
 from osd.sequence import Completion, SequenceState
+from osd.verification.grammar import GrammarCompiler
 from router.base import Decision, Router
 from storage.records import Request
 
@@ -31,6 +32,7 @@ class AdmissionQueue:
         """Start with an empty queue. ``limit``: tokens of a row; ``want`` is called with the draft of each request."""
         self.pair, self.router, self.limit = pair, router, limit
         self.waiting: deque[SequenceState] = deque()
+        self.grammars = GrammarCompiler(pair.tokenizer, pair.vocab_size, pair.eos_ids)
         self._want = want
         self._reads_perplexity = getattr(router, "reads_perplexity", False)
         self._choose: Choose | None = getattr(router, "choose", None)
@@ -42,7 +44,7 @@ class AdmissionQueue:
         decision = self.router.route(seen)
         self._want(decision.draft)
         row = SequenceState(request, seen, decision, self.limit)
-        row.processors = row_processors(row, self.pair)
+        row.processors = row_processors(row, self.pair, self.grammars)
         self.waiting.append(row)
 
     def asks_surprise(self, row: SequenceState) -> bool:

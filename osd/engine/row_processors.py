@@ -8,16 +8,21 @@ from typing import Any
 
 from osd.models.pair import Pair
 from osd.sequence import SequenceState
+from osd.verification.grammar import GrammarCompiler, GrammarProcessor
 from osd.verification.logits_processors import LogitsProcessor
 from osd.verification.penalties import OutputPenalties, RepetitionPenalty
 from osd.verification.token_masks import AllowedTokens, SequenceBias, SuppressTokens
 from storage.records import Sampling
 
 
-def row_processors(row: SequenceState, pair: Pair) -> list[LogitsProcessor]:
-    """Return a row's processors: biases, then penalties, then masks. Nothing is made where nothing is asked for."""
+def row_processors(row: SequenceState, pair: Pair, grammars: GrammarCompiler) -> list[LogitsProcessor]:
+    """Return a row's processors: a grammar, which counts where others would leave nothing that it allows, then biases,
+    penalties and masks. Nothing is made where nothing is asked for. Raises BadRequest where a grammar cannot be
+    compiled."""
     request, sampling = row.request, row.request.sampling
     found: list[LogitsProcessor] = []
+    if request.grammar:
+        found.append(GrammarProcessor(grammars.compile(request.grammar), row.prompt_len))
     if sampling.logit_bias:
         found.append(SequenceBias({(token,): bias for token, bias in sampling.logit_bias.items()}))
     found += _penalties(sampling, row.prompt_len)

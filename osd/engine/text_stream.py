@@ -61,9 +61,7 @@ class TextStream:
         """Append text, up to the first stop string."""
         before = len(self.text)
         self.text += text
-        found = [
-            place for stop in self._stops if (place := self.text.find(stop, max(0, before - len(stop) + 1))) >= 0
-        ]
+        found = [place for stop in self._stops if (place := self.text.find(stop, max(0, before - len(stop) + 1))) >= 0]
         if found:
             self.text, self.ended, self.stopped = self.text[: min(found)], True, True
 

@@ -149,6 +149,11 @@ def _stop(request: Request, reader: PairLimits, limit: int) -> str | None:
     return None
 
 
+def _ignore_eos(request: Request, reader: PairLimits, limit: int) -> str | None:
+    both = request.ignore_eos and request.grammar
+    return "a text that matches a grammar ends with an end token; leave it out" if both else None
+
+
 def _gamma(request: Request, reader: PairLimits, limit: int) -> str | None:
     value = request.gamma
     return None if value is None or value >= 0 else f"{value} is negative; give 0 (no draft) or more"
@@ -169,6 +174,7 @@ CHECKS: dict[str, Check] = {
     "bad_words": _bad_words,
     "stop_token_ids": _stop_token_ids,
     "min_tokens": _min_tokens,
+    "ignore_eos": _ignore_eos,
     "seed": _seed,
     "stop": _stop,
     "gamma": _gamma,

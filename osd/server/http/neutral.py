@@ -10,13 +10,13 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     # OpenAI's
     "audio": (), "best_of": (1,), "echo": (False,), "frequency_penalty": (0,), "function_call": ("none", "auto"),
     "functions": ([],), "logit_bias": ({},), "modalities": (["text"],), "moderation": (), "presence_penalty": (0,),
-    "reasoning_effort": ("none",), "response_format": ({"type": "text"},), "store": (False,), "suffix": ("",),
+    "reasoning_effort": ("none",), "store": (False,), "suffix": ("",),
     "tool_choice": ("none", "auto"), "tools": ([],), "verbosity": ("medium",), "web_search_options": (),
     # vLLM's sampling
     "allowed_token_ids": (), "bad_words": ([],), "include_stop_str_in_output": (False,), "length_penalty": (1,),
     "logits_processors": ([],), "min_p": (0,), "min_tokens": (0,), "repetition_detection": (),
     "repetition_penalty": (1,), "skip_special_tokens": (True,), "spaces_between_special_tokens": (True,),
-    "stop_token_ids": ([],), "structured_outputs": ({},), "thinking_token_budget": (-1,), "use_beam_search": (False,),
+    "stop_token_ids": ([],), "thinking_token_budget": (-1,), "use_beam_search": (False,),
     "watermarking": (False,),
     # vLLM's others
     "add_generation_prompt": (True,), "add_special_tokens": (True,), "cache_salt": (), "chat_template": (),

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from osd.engine.validation import check_request
 from osd.server.http.chat import MakeStream, calls_of, chat_text, last_user_text
 from osd.server.http.errors import ApiError, ContextOverflow, UnknownModel
+from osd.server.http.structured import grammar_of
 from osd.server.http.wire import ChatBody, CompletionBody, Detail, OsdFields, SamplingBody
 from osd.server.process.service import Service
 from storage.records import Request, Sampling
@@ -169,6 +170,7 @@ def _request(
         text=prompt.text,
         language=fields.language,
         gamma=fields.gamma,
+        grammar=grammar_of(body),
         prompt_logprobs=prompt_logprobs,
     )
     check_request(request, service, service.facts.limit)

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from osd.server.http.messages import Message, NamedTool, Tool
 from osd.server.http.neutral import check_extra, refused
+from osd.server.http.structured import StructuredFields
 
 Count = Annotated[int, Field(ge=0, le=1 << 31)]
 Tokens = list[Annotated[int, Field(ge=0, le=1 << 31)]]
@@ -80,7 +81,7 @@ class StreamOptions(BaseModel):
     """osd counts at the end only."""
 
 
-class SamplingBody(RequestBody):
+class SamplingBody(RequestBody, StructuredFields):
     """The fields that completions and chats share."""
 
     model: str | None = None

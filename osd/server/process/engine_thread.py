@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from osd.server.process.ipc import Endpoint
 from osd.server.process.ipc_codec import api_error, engine_job
 from osd.server.process.jobs import Done, EngineJob
 from osd.server.process.outbox import Outbox
+from osd.verification.grammar import CompiledGrammar
 from osd.verification.result import VerifyResult
 from storage.errors import OsdError
 
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.05
 """Interval at which an idle engine is stepped, to swap drafts and inform routers."""
+COMPILING_SECONDS = 0.002
+"""The same while a grammar is being compiled."""
 
 
 class EngineThread:
@@ -54,6 +58,8 @@ class EngineThread:
         self._jobs: dict[str, EngineJob] = {}
         """Those that wait, and those in the engine."""
         self._outbox: Outbox[EngineJob] = Outbox()
+        self._compiling: list[tuple[list[EngineJob], Future[CompiledGrammar]]] = []
+        """The jobs of calls whose grammar is being compiled, and what becomes of it."""
         self._closing = self._ending_all = False
         self._thread = threading.Thread(target=self._work, name="osd-decode", daemon=True)
         self._cores = torch.get_num_threads()
@@ -67,12 +73,12 @@ class EngineThread:
     @property
     def waiting(self) -> int:
         """Number of waiting requests."""
-        return len(self._line)
+        return len(self._line) + sum(len(jobs) for jobs, _ in self._compiling)
 
     @property
     def running(self) -> int:
         """Number of requests in the engine."""
-        return max(0, len(self._jobs) - len(self._line))
+        return max(0, len(self._jobs) - self.waiting)
 
     @property
     def alive(self) -> bool:
@@ -106,20 +112,41 @@ class EngineThread:
     def _hear(self) -> None:
         """Handle messages of the other process, waiting for one when idle."""
         if not (self._line or self.engine.busy):
-            self._endpoint.wait(IDLE_SECONDS)
+            self._endpoint.wait(COMPILING_SECONDS if self._compiling else IDLE_SECONDS)
         for kind, *what in self._endpoint.take():
             self._heeds[kind](*what)
+        if self._compiling:
+            self._take_compiled()
         if self._ending_all or (self._jobs and not self._endpoint.open):
             self._ending_all = False
             for job in list(self._jobs.values()):
                 self._stop(job, ServerStopped())
 
     def _submit(self, packed: Sequence[list[Any]]) -> None:
-        """Put jobs in line, all or none."""
+        """Put jobs in line, all or none, once their grammar is compiled, if they have one: a call has one for all."""
         jobs = [engine_job(one) for one in packed]
         if self.draining:
             self._refuse(jobs, Draining(retry_after=5))
-            return
+        elif grammar := jobs[0].request.grammar:
+            self._jobs |= {job.request.id: job for job in jobs}
+            self._compiling.append((jobs, self.engine.admission.grammars.prepare(grammar)))
+        else:
+            self._queue(jobs)
+
+    def _take_compiled(self) -> None:
+        """Put the jobs in line whose grammar is compiled by now; refuse those whose grammar cannot be."""
+        due = [(jobs, future) for jobs, future in self._compiling if future.done() or not jobs]
+        self._compiling = [(jobs, future) for jobs, future in self._compiling if not future.done() and jobs]
+        for jobs, future in due:
+            try:
+                for job in jobs:
+                    job.compiled = future.result()
+            except OsdError as error:
+                self._refuse(jobs, as_api_error(error))
+            else:
+                self._queue(jobs)
+
+    def _queue(self, jobs: Sequence[EngineJob]) -> None:
         pushed_out: list[EngineJob] = []
         for number, job in enumerate(jobs):
             out = self._line.put(job.request.tenant, job)
@@ -147,11 +174,18 @@ class EngineThread:
             self._stop(job, api_error(why))
 
     def _stop(self, job: EngineJob, why: ApiError | None) -> None:
-        if self._line.remove(job.request.tenant, job):
+        if self._line.remove(job.request.tenant, job) or self._leaves_compiling(job):
             self._refuse([job], why)
         else:
             job.why = why
             self.engine.cancel(job.request.id)
+
+    def _leaves_compiling(self, job: EngineJob) -> bool:
+        """Remove a job from those whose grammar is being compiled; return whether it was there."""
+        found = next((jobs for jobs, _ in self._compiling if job in jobs), None)
+        if found is not None:
+            found.remove(job)
+        return found is not None
 
     def _begin(self) -> None:
         """Move requests from the queue into the engine, as far as there is room."""

@@ -13,7 +13,7 @@ from osd.logprobs import Scores
 from osd.server.http import errors
 from osd.server.http.errors import ApiError
 from osd.server.process.jobs import Done, EngineJob, JobOutput
-from storage.records import Request, Sampling
+from storage.records import Grammar, Request, Sampling
 
 LENGTH = struct.Struct("!I")
 ERRORS: dict[str, type[ApiError]] = {
@@ -39,7 +39,9 @@ def engine_job(packed: list[Any]) -> EngineJob:
     """Make the job where it is decoded of [request, pause, top]."""
     said, pause, top = packed
     tokens, stop, sampling = tuple(said["prompt_tokens"]), tuple(said["stop"]), Sampling(**said["sampling"])
-    return EngineJob(Request(**{**said, "prompt_tokens": tokens, "stop": stop, "sampling": sampling}), pause, top)
+    grammar = Grammar(**said["grammar"]) if said["grammar"] else None
+    made = {"prompt_tokens": tokens, "stop": stop, "sampling": sampling, "grammar": grammar}
+    return EngineJob(Request(**{**said, **made}), pause, top)
 
 
 def job_output(packed: list[Any]) -> JobOutput:

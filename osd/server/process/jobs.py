@@ -14,6 +14,7 @@ from typing import NamedTuple
 from osd.logprobs import Scores
 from osd.sequence import Completion, SequenceState
 from osd.server.http.errors import ApiError
+from osd.verification.grammar import CompiledGrammar
 from storage.records import Request
 
 
@@ -80,6 +81,8 @@ class EngineJob:
     why: ApiError | None = None
     """Why it was ended."""
     done: Done | None = None
+    compiled: CompiledGrammar | None = None
+    """Its grammar, which is kept as long as it."""
     row: SequenceState | None = None
     """Since its first round."""
     prompt: Scores | None = None

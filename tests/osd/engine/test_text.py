@@ -128,9 +128,7 @@ def check(family: str, seed: int) -> None:
 def places(request: Request, tokenizer, output: list[int], text: str) -> list[int]:
     """Where stop strings begin that end behind the first ``min_tokens`` tokens."""
     before = len(common(text, plain_text(tokenizer, request.prompt_tokens, output[: request.min_tokens])))
-    return [
-        place for stop in request.stop if (place := text.find(stop, max(0, before - len(stop) + 1))) >= 0
-    ]
+    return [place for stop in request.stop if (place := text.find(stop, max(0, before - len(stop) + 1))) >= 0]
 
 
 def check_scores(case: Case, tokenizer) -> None:
