@@ -20,7 +20,7 @@ from osd.models.forward import Builder
 from osd.models.limits import position_limit
 from osd.models.proof import choose_forward
 from osd.models.tokenizer import load_tokenizer
-from osd.models.vocabulary import check_vocabularies
+from osd.models.vocabulary import SharedIds, check_vocabularies
 from osd.models.weights import first_line, read_weights
 from storage.errors import ModelNotLoaded
 from storage.settings import ServeSettings, Settings

@@ -47,8 +47,8 @@ def check_vocabularies(
             raise VocabularyMismatch(draft=draft.name, target=target.name, reason=reason)
         return None
     mine, other = ours.get_vocab(), theirs.get_vocab()
-    if reason := _difference(mine, other):
-        raise VocabularyMismatch(draft=draft.name, target=target.name, reason=reason)
+    if difference := _difference(mine, other):
+        raise VocabularyMismatch(draft=draft.name, target=target.name, reason=difference)
     one_sided = {mine[token] for token in mine.keys() - other.keys()}
     one_sided |= {other[token] for token in other.keys() - mine.keys()}
     return _shared(one_sided, target, draft)
