@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any
 
@@ -343,10 +343,6 @@ class DraftVersion:
     run_id: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """The gate's measurements, see trainer.distil.gate."""
-
-    def evolve(self, **changes: Any) -> DraftVersion:
-        """Return a changed copy."""
-        return replace(self, **changes)
 
 
 class RunState(str, Enum):

@@ -14,7 +14,7 @@ from storage.errors import OsdError
 COMMANDS = {
     "replay": "osd.bench.replay:command",
     "router": "osd.bench.router.bench:command",
-    "servers": "osd.bench.servers.bench:command",
+    "servers": "osd.bench.servers:command",
     "soak": "osd.bench.soak.bench:command",
     "stats": "osd.bench.stats.bench:command",
     "topk": "osd.bench.topk:command",

@@ -63,7 +63,7 @@ def plain_contender(pair: Pair, batch: int, new_tokens: int) -> Contender:
 
     def decode(prompts: Sequence[Tokens]) -> list[list[int]]:
         return [
-            text for i in range(0, len(prompts), batch) for text in _generate(pair, prompts[i : i + batch], new_tokens)
+            text for i in range(0, len(prompts), batch) for text in generate(pair, prompts[i : i + batch], new_tokens)
         ]
 
     return Contender("plain", batch, decode)
@@ -79,7 +79,7 @@ def assisted_contender(pair: Pair, rule: str, new_tokens: int) -> Contender:
 
     def decode(prompts: Sequence[Tokens]) -> list[list[int]]:
         with no_remarks():
-            return [_generate(pair, [prompt], new_tokens, assistant_model=assistant)[0] for prompt in prompts]
+            return [generate(pair, [prompt], new_tokens, assistant_model=assistant)[0] for prompt in prompts]
 
     return Contender(rule, 1, decode)
 
@@ -95,13 +95,9 @@ def no_remarks() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def generate_text(pair: Pair, prompt: Tokens, new_tokens: int, **how: Any) -> list[int]:
-    """transformers' greedy ``generate`` with these further options, for one prompt."""
-    return _generate(pair, [prompt], new_tokens, **how)[0]
-
-
 @torch.inference_mode()
-def _generate(pair: Pair, prompts: Sequence[Tokens], new_tokens: int, **how: Any) -> list[list[int]]:
+def generate(pair: Pair, prompts: Sequence[Tokens], new_tokens: int, **how: Any) -> list[list[int]]:
+    """transformers' greedy ``generate`` with these further options, for prompts together."""
     width = max(len(prompt) for prompt in prompts)
     pad = pair.target.module.config.pad_token_id or 0
     tokens = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=pair.device)

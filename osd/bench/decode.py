@@ -19,8 +19,7 @@ import torch
 from osd.bench.contenders import ASSISTED, Contender, assisted_contender, osd_contender, plain_contender
 from osd.bench.harness.prompts import Tokens
 from osd.bench.harness.report import BenchResult
-from osd.bench.harness.summary import ratio_of_turns
-from osd.bench.harness.turns import measure_all, shifted
+from osd.bench.harness.turns import measure_all, ratio_of_turns, shifted
 from osd.bench.harness.watch import Watch
 from osd.bench.recording import recording_cost
 from osd.models.pair import Pair
@@ -55,8 +54,7 @@ class DecodedTurns:
 
     def ratio(self, *others: DecodedTurns) -> float | None:
         """Return the median over turns of these tokens a second ÷ those of the best of the others in that turn."""
-        value = ratio_of_turns(self.rates, *(other.rates for other in others)).value
-        return None if value is None else round(value, 3)
+        return ratio_of_turns(self.rates, *(other.rates for other in others)).value
 
 
 def bench_decode(
@@ -135,7 +133,7 @@ def _summary(measured: dict[str, DecodedTurns], batches: Sequence[int]) -> dict[
     A text equals the target's own when it is what plain generation gives at batch 1. transformers pads its batches,
     which moves its logits by rounding; its own texts are therefore not held against anything.
     """
-    rates = {name: round(statistics.median(each.rates), 1) for name, each in measured.items()}
+    rates = {name: statistics.median(each.rates) for name, each in measured.items()}
     reference = measured[f"plain@{batches[0]}"].texts
     ours = [name for name in measured if name.startswith(("osd", "target_alone"))]
     differing = sum(text != reference.get(at, text) for name in ours for at, text in measured[name].texts.items())
@@ -160,5 +158,5 @@ def _summary(measured: dict[str, DecodedTurns], batches: Sequence[int]) -> dict[
         "ratio_vs_target_alone": ratios("osd", "target_alone"),
         "ratio_blended_vs_osd": ratios("osd_blended", "osd"),
         f"ratio_batch_{last}_vs_{first}": measured[f"osd@{last}"].ratio(measured[f"osd@{first}"]),
-        "spread": {name: [round(min(m.rates), 1), round(max(m.rates), 1)] for name, m in measured.items()},
+        "spread": {name: [min(m.rates), max(m.rates)] for name, m in measured.items()},
     }

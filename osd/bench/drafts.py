@@ -16,18 +16,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
+from osd.bench.harness.prompts import Tokens, tokens_by_set
 from osd.bench.harness.report import BenchResult
-from osd.bench.harness.summary import median_error
-from osd.bench.harness.turns import measure_all
+from osd.bench.harness.turns import measure_all, median_error
 from osd.bench.harness.watch import Watch
 from osd.drafters.scoring import score
 from osd.engine.engine import Engine
 from osd.engine.session import in_folder, serving
-from osd.models.pair import Pair, load_pair
-from osd.prompts import encode
+from osd.models.pair import Pair, row_limit
 from osd.sequence import Completion
+from osd.server.start import choose_pair
 from router.foresight import TextScore, gain
 from storage.errors import BadSetting, ModelNotLoaded
 from storage.records import DEFAULT_DRAFT, Request, Route
@@ -39,6 +39,16 @@ CLEARLY = 0.02
 """A choice is a mistake where another draft would have been faster by more than this share."""
 PATIENCE = 60.0
 """Seconds that a draft has to be loaded."""
+
+
+class PromptOfSet(NamedTuple):
+    """A prompt to be decoded by every contender."""
+
+    data_set: str
+    tokens: Tokens
+
+    def __str__(self) -> str:
+        return self.data_set
 
 
 @dataclass(slots=True)
@@ -62,25 +72,25 @@ class DraftsRun:
     max_new_tokens: int
     results: dict[str, list[OnePrompt]] = field(default_factory=dict)
 
-    def warm_up(self, name: str, texts: Sequence[str]) -> None:
+    def warm_up(self, name: str, prompts: Sequence[Tokens]) -> None:
         """Decode prompts from which the router learns before anything is timed."""
-        for text in texts:
-            self._decode(text, name)
+        for prompt in prompts:
+            self._decode(prompt, name)
 
-    def measure(self, job: tuple[str, str]) -> None:
+    def measure(self, job: PromptOfSet) -> None:
         """Decode a prompt of a data set with every contender, in an order of its own."""
-        name, text = job
+        name, prompt = job
         contenders = [AUTO, *self.drafts]
-        turn = random.Random(f"{name} {text}").sample(contenders, len(contenders))
-        done = {each: self._decode(text, name if each == AUTO else only(each)) for each in turn}
+        turn = random.Random(f"{name} {prompt}").sample(contenders, len(contenders))
+        done = {each: self._decode(prompt, name if each == AUTO else only(each)) for each in turn}
         completion = done[AUTO][0]
         seen = {draft: score(self.engine.drafter.loaded_drafts[draft], completion) for draft in self.drafts}
         seconds = {each: took for each, (_, took) in done.items()}
         one = OnePrompt(len(completion.tokens), seconds, self._drafted(completion), seen)
         self.results.setdefault(name, []).append(one)
 
-    def _decode(self, text: str, route: str) -> tuple[Completion, float]:
-        request = Request(encode(self.engine.pair.tokenizer, text), self.max_new_tokens, route=route)
+    def _decode(self, prompt: Tokens, route: str) -> tuple[Completion, float]:
+        request = Request(prompt, self.max_new_tokens, route=route)
         begun = time.perf_counter()
         (completion,) = self.engine.run([request])
         seconds = time.perf_counter() - begun
@@ -106,16 +116,18 @@ def require_several(drafts: Sequence[str]) -> None:
 
 
 def bench_drafts(
-    settings: Settings, *, target: str, drafts: Sequence[str], sets: Mapping[str, Sequence[str]], watch: Watch,
-    warm_up: int = 25, max_new_tokens: int = 64,
+    settings: Settings, watch: Watch, *, target: str | None, drafts: Sequence[str], prompts: Sequence[str] | None,
+    requests: int, warm_up: int, max_new_tokens: int, seed: int,
 ) -> BenchResult:  # fmt: skip
-    """Measure prompts by data set, of which the first ``warm_up`` only teach the router.
+    """Measure ``requests`` prompts of each file, after ``warm_up`` others that only teach the router.
 
-    Raises PairError, StoreError, BadSetting.
+    Raises PairError, StoreError, BadSetting, BadInput for a file none of whose prompts fits.
     """
     require_several(drafts)
-    pair = load_pair(target, drafts[0], device=settings.serve.device, dtype=settings.serve.dtype)
-    facts = {"target": target, "drafts": list(drafts), "warm_up": warm_up, "max_new_tokens": max_new_tokens}
+    pair = choose_pair(settings.serve, target, drafts[0]).load(settings.serve)
+    longest = row_limit(pair, settings.serve) - max_new_tokens
+    sets = tokens_by_set(pair.tokenizer, prompts, warm_up + requests, longest, seed=seed)
+    facts = {"target": pair.target.name, "drafts": drafts, "warm_up": warm_up, "max_new_tokens": max_new_tokens}
     with TemporaryDirectory(prefix="osd-bench-") as folder:
         storage = {"directory": Path(folder), "url": None}
         own = settings.changed(storage=storage, serve={"max_batch": 1, "record": "off"})
@@ -164,13 +176,15 @@ def _wait_for(engine: Engine, names: Sequence[str]) -> None:
         time.sleep(0.02)
 
 
-def _run(bench: DraftsRun, sets: Mapping[str, Sequence[str]], warm_up: int, watch: Watch) -> None:
+def _run(bench: DraftsRun, sets: Mapping[str, Sequence[Tokens]], warm_up: int, watch: Watch) -> None:
     watch.at("warming up")
     with watch.until_ctrl_c():
-        for name, texts in sets.items():
-            bench.warm_up(name, texts[:warm_up])
+        for name, prompts in sets.items():
+            bench.warm_up(name, prompts[:warm_up])
     if not watch.stopped:
-        measure_all([(name, text) for name, texts in sets.items() for text in texts[warm_up:]], bench.measure, watch)
+        measure_all(
+            [PromptOfSet(name, each) for name, some in sets.items() for each in some[warm_up:]], bench.measure, watch
+        )
 
 
 def _summary(bench: DraftsRun, gamma_max: int) -> dict[str, Any]:
@@ -188,17 +202,14 @@ def _summary(bench: DraftsRun, gamma_max: int) -> dict[str, Any]:
         taken = as_chosen(some)
         chose = [alone.seconds[AUTO] / one.seconds[AUTO] for alone, one in zip(taken, some, strict=True)]
         return {
-            "prompts": len(some), "tokens_per_s": _rounded(speeds),
-            "auto_vs_best": round(_ratio(some, bench.drafts), 4),
-            "standard_error": round(_error(some, bench.drafts), 4),
-            "choices_vs_best": round(_ratio(taken, bench.drafts), 4),
-            "choices_error": round(_error(taken, bench.drafts), 4),
-            "choosing": round(statistics.median(chose), 4), "choosing_error": round(median_error(chose), 4),
-            "alpha": _rounded(alphas),
-            "chosen": _rounded(chosen), "mischosen": round(sum(map(mistaken, some)) / len(some), 4),
+            "prompts": len(some), "tokens_per_s": speeds,
+            "auto_vs_best": _ratio(some, bench.drafts), "standard_error": _error(some, bench.drafts),
+            "choices_vs_best": _ratio(taken, bench.drafts), "choices_error": _error(taken, bench.drafts),
+            "choosing": statistics.median(chose), "choosing_error": median_error(chose),
+            "alpha": alphas, "chosen": chosen, "mischosen": sum(map(mistaken, some)) / len(some),
         }  # fmt: skip
 
-    passes = {draft: round(cost.draft_ms, 4) for draft, cost in costs.items() if cost}
+    passes = {draft: cost.draft_ms for draft, cost in costs.items() if cost}
     return {"sets": {name: facts(some) for name, some in bench.results.items()}, "all": facts(everything),
             "draft_ms": passes}  # fmt: skip
 
@@ -233,7 +244,3 @@ def _error(some: Sequence[OnePrompt], drafts: Sequence[str]) -> float:
     ratio = sum(singly) / sum(auto)
     residuals = [single - ratio * own for single, own in zip(singly, auto, strict=True)]
     return math.sqrt(sum(r * r for r in residuals)) / sum(auto)
-
-
-def _rounded(numbers: dict[str, float]) -> dict[str, float]:
-    return {key: round(value, 4) for key, value in numbers.items()}

@@ -50,16 +50,11 @@ def run_bench_online(
 def result_of(results: RunResults, out: Path) -> BenchResult:
     """Return what the run came to, as benches tell it; its table was printed when it ended."""
     parts = {name: segment_facts(results.of(name)) for name in results.segments}
-    segments = [
-        {
-            "name": name,
-            "alpha_online_last": part["alpha_last"],
-            "alpha_frozen": part["alpha_frozen"],
-            "alpha_offline": part.get("alpha_offline"),
-            "recovered_after": part["recovered_after"],
-        }
-        for name, part in parts.items()
-    ]
+    named = {
+        "alpha_online_last": "alpha_last", "alpha_frozen": "alpha_frozen", "alpha_offline": "alpha_offline",
+        "recovered_after": "recovered_after",
+    }  # fmt: skip
+    segments = [{"name": name} | {each: part.get(key) for each, key in named.items()} for name, part in parts.items()]
     facts = results.facts
     settings = {name: facts[name] for name in ("target", "draft", "arrival", "max_batch", "max_new_tokens", "learn")}
     figures = {"segments": segments, "published": facts["published"], "failed": facts["failed"]}

@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from osd.bench.harness.prompts import Tokens
-from osd.bench.harness.summary import median_error
+from osd.bench.harness.turns import median_error
 from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
@@ -99,13 +99,6 @@ def usual_seconds(turns: Iterable[RecordedTurn]) -> dict[Kind, float]:
     return {kind: statistics.median(each) for kind, each in seconds.items()}
 
 
-class MeasuredShare(NamedTuple):
-    """What was measured, and its standard error."""
-
-    value: float
-    error: float
-
-
 @dataclass(slots=True)
 class RecordingCost:
     """Turns decoded with and without recording, in pairs."""
@@ -120,42 +113,25 @@ class RecordingCost:
     beside: float = 0.0
     """CPU seconds of the recorder's own thread meanwhile."""
 
-    @property
-    def cost(self) -> MeasuredShare:
-        """The share of throughput lost."""
-        ratio = self._figure([[pair.ratio for pair in pairs] for pairs in (self.quiet, self.writing)])
-        return MeasuredShare(1 - ratio.value, ratio.error)
-
-    @property
-    def wait(self) -> MeasuredShare:
-        """The share of decode time in which the decode loop waited for the recorder's thread."""
-        return self._figure([[pair.wait for pair in pairs] for pairs in (self.quiet, self.writing)])
-
-    @property
-    def share(self) -> float:
-        """Its part of decode time, by the recorder's own clock."""
-        return self.loop / self.seconds
-
-    @property
-    def share_beside(self) -> float:
-        """CPU of the recorder's own thread, which another core may have, by decode time."""
-        return self.beside / self.seconds
+    def median(self, what: str) -> tuple[float, float]:
+        """Return the median of a field of pairs and its standard error; pairs that wrote and pairs that did not have a
+        median each, and count as often as they come."""
+        kinds = [[getattr(pair, what) for pair in pairs] for pairs in (self.quiet, self.writing) if pairs]
+        weights = [len(values) / (len(self.quiet) + len(self.writing)) for values in kinds]
+        value = sum(weight * statistics.median(values) for weight, values in zip(weights, kinds, strict=True))
+        errors = [weight * median_error(values) for weight, values in zip(weights, kinds, strict=True)]
+        return value, math.hypot(*errors)
 
     def as_dict(self) -> dict[str, float]:
-        """Return figures by the names that benches print."""
-        figures = {
-            "recording_cost": self.cost.value, "recording_cost_error": self.cost.error, "recorder_share": self.share,
-            "recorder_wait": self.wait.value, "recorder_wait_error": self.wait.error,
-            "recorder_share_beside": self.share_beside,
+        """Return figures by the names that benches print: the share of throughput that is lost, the share of decode
+        time in which the loop waited for the recorder's thread, the loop's part of decode time by the recorder's own
+        clock, and CPU of its thread, which another core may have, by decode time."""
+        (ratio, ratio_error), (wait, wait_error) = self.median("ratio"), self.median("wait")
+        return {
+            "recording_cost": 1 - ratio, "recording_cost_error": ratio_error,
+            "recorder_share": self.loop / self.seconds, "recorder_wait": wait, "recorder_wait_error": wait_error,
+            "recorder_share_beside": self.beside / self.seconds,
         }  # fmt: skip
-        return {name: round(figure, 4) for name, figure in figures.items()}
-
-    def _figure(self, kinds: list[list[float]]) -> MeasuredShare:
-        """Return the medians' mean, weighed by how many pairs there are of each kind."""
-        pairs = sum(map(len, kinds))
-        found = [(len(values) / pairs, values) for values in kinds if values]
-        value = sum(weight * statistics.median(values) for weight, values in found)
-        return MeasuredShare(value, math.sqrt(sum((weight * median_error(values)) ** 2 for weight, values in found)))
 
 
 def recording_cost(

@@ -31,7 +31,7 @@ from osd.bench.harness.prompts import texts_by_set
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.watch import Watch, watching
 from osd.server.start import PairNames, choose_pair
-from storage.records import DEFAULT_DRAFT, RequestSamples, RunState, TokenKind, TrainingRun, now
+from storage.records import DEFAULT_DRAFT, DraftVersion, RequestSamples, RunState, TokenKind, now
 from storage.settings import Settings, load_settings
 from storage.store import Store, open_store
 
@@ -97,7 +97,7 @@ def bench_replay(settings: Settings, positions: int, folder: Path | None, watch:
         with open_store(own) as store:
             count = -(-positions // POSITIONS)
             ingested = fill(store, count, own.storage.top_k, own.storage.flush_requests, watch)
-            _register(store, Path(made) / "model")
+            register_draft(store, Path(made) / "model")
             claimed = _claim_and_read(store, settings.learn.max_requests)
             return ingested | claimed | _scattered(store, count) | _purge(store, count)
 
@@ -121,22 +121,25 @@ def fill(store: Store, count: int, k: int, batch: int, watch: Watch) -> dict[str
     }  # fmt: skip
 
 
-def _register(store: Store, folder: Path) -> None:
-    """Give the draft weights, before which no run can claim for it."""
-    folder.mkdir()
+def register_draft(store: Store, folder: Path) -> DraftVersion:
+    """Give the draft a small file of weights, before which no run can claim for it; return number 0."""
+    folder.mkdir(parents=True)
     (folder / "config.json").write_text('{"model_type": "bench"}', encoding="utf-8")
     save_file({"weight": np.zeros(8, np.float32)}, folder / "model.safetensors")
-    store.versions.register_root(DEFAULT_DRAFT, folder)
+    return store.versions.register_root(DEFAULT_DRAFT, folder)
 
 
 def _claim_and_read(store: Store, most: int) -> dict[str, Any]:
     """Claim from among all that waits, oldest first, and read each whole in a shuffled order, as the trainer does."""
     chance, cpu, claims, read = random.Random(0), CpuSeconds(), [], 0
     for _ in range(CLAIMS):
-        run, took = _claim(store, most)
+        began = time.perf_counter()
+        run = store.runs.claim(
+            DEFAULT_DRAFT, "bench", min_requests=1, max_age_seconds=0, lease_seconds=600, max_requests=most
+        )
         if run is None:
             break
-        claims.append(took)
+        claims.append(1000 * (time.perf_counter() - began))
         ids = list(run.request_ids)
         chance.shuffle(ids)
         with cpu.running():
@@ -147,14 +150,6 @@ def _claim_and_read(store: Store, most: int) -> dict[str, Any]:
         "read_positions_per_s": round(read / cpu.total),
         "claim_ms": round(statistics.median(claims), 2), "claim_requests": most, "claims": len(claims),
     }  # fmt: skip
-
-
-def _claim(store: Store, most: int) -> tuple[TrainingRun | None, float]:
-    began = time.perf_counter()
-    run = store.runs.claim(
-        DEFAULT_DRAFT, "bench", min_requests=1, max_age_seconds=0, lease_seconds=600, max_requests=most
-    )
-    return run, 1000 * (time.perf_counter() - began)
 
 
 def _scattered(store: Store, count: int) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from osd.bench.harness.options import JsonOption, TargetOption
-from osd.bench.harness.prompts import PromptFiles, fitting_texts, listed
+from osd.bench.harness.prompts import PromptFiles, listed
 from osd.bench.harness.watch import watching
 from osd.cli.context import surroundings
-from osd.server.start import choose_pair
 
 
 def drafts(
@@ -36,17 +35,11 @@ def drafts(
 
     Example: `osd bench drafts --target ./target --draft ./small,./large --prompts sql.jsonl --json`
     """
-    from osd.bench.drafts import bench_drafts, require_several
-    from osd.demo.runner.source import fitting
+    from osd.bench.drafts import bench_drafts
 
-    settings, folders = surroundings(ctx).settings, listed(draft)
-    require_several(folders)
-    pair = choose_pair(settings.serve, target, folders[0])
-    fits = fitting(pair.target, settings.serve.max_length, max_tokens)
-    sets = fitting_texts(prompts, warm_up + requests, fits, seed=seed)
     with watching() as watch:
         result = bench_drafts(
-            settings, target=pair.target, drafts=folders, sets=sets, watch=watch, warm_up=warm_up,
-            max_new_tokens=max_tokens,
+            surroundings(ctx).settings, watch, target=target, drafts=listed(draft), prompts=prompts, requests=requests,
+            warm_up=warm_up, max_new_tokens=max_tokens, seed=seed,
         )  # fmt: skip
     raise typer.Exit(result.show(as_json=as_json))

@@ -78,7 +78,7 @@ def gamma(
 
     Example: `osd bench gamma --target ./target --draft ./draft --prompts sql.jsonl,chat.jsonl.gz --mix 20 --json`
     """
-    from osd.bench.gamma.bench import measure, replay
+    from osd.bench.gamma.bench import measure, simulate_gamma
     from osd.bench.gamma.plan import asked_plan
 
     settings, folder = surroundings(ctx).settings, out or new_folder("bench-gamma")
@@ -90,7 +90,7 @@ def gamma(
     insist = "all" not in (controllers or ["all"])
     with watching(folder) as watch:
         if simulate:
-            result = replay(settings, plan, simulate, costs, folder, watch, insist=insist)
+            result = simulate_gamma(settings, plan, simulate, costs, folder, watch, insist=insist)
         else:
             result = measure(settings, plan, (target, draft), prompts, seed, folder, watch, insist=insist)
     raise typer.Exit(result.show(as_json=json))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from osd.bench.harness.options import DraftOption, JsonOption, TargetOption
-from osd.bench.harness.prompts import PromptFiles, listed
+from osd.bench.harness.prompts import PromptFiles, choose, listed
 from osd.bench.harness.watch import note, watching
 from osd.cli.context import surroundings
 from osd.cli.demo import new_folder
@@ -55,10 +55,10 @@ def routes(
     Example: `osd bench routes --prompts sql.jsonl,chat.jsonl.gz --requests 200 --json`
     """
     from osd.bench.routes.bench import TEACHING, bench_routes
-    from osd.bench.routes.traffic import ARMS, require_arms
+    from osd.bench.routes.traffic import ARMS
     from osd.demo.runner.source import segments_of
 
-    settings, chosen = surroundings(ctx).settings, require_arms(listed(arms) or ARMS)
+    settings, chosen = surroundings(ctx).settings, choose(arms or ARMS, ARMS, "--arms")
     pair, folder = choose_pair(settings.serve, target, draft), out or new_folder("bench-routes")
     paths = [Path(name) for name in listed(prompts)]
     segments, problems = segments_of(

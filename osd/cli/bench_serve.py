@@ -7,10 +7,16 @@ from typing import Annotated
 
 import typer
 
-from osd.bench.harness.options import DraftOption, JsonOption, TargetOption
+from osd.bench.harness.options import (
+    ClientsOption,
+    DraftOption,
+    JsonOption,
+    MaxTokensOption,
+    SecondsOption,
+    TargetOption,
+)
 from osd.bench.harness.prompts import PromptFiles, listed, numbers
 from osd.bench.harness.watch import watching
-from osd.bench.serve.options import ClientsOption, MaxTokensOption, SecondsOption
 from osd.cli.context import surroundings
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 import time
-from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
 from osd.bench.harness.options import DraftOption as DraftOption
 from osd.bench.harness.options import JsonOption as JsonOption
 from osd.bench.harness.options import TargetOption as TargetOption
-from storage.errors import BadSetting, NeedsYes
+from storage.errors import NeedsYes
 
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DrafterOption = Annotated[
@@ -25,9 +22,6 @@ DrafterOption = Annotated[
         metavar="NAME",
         help="Who drafts. With trigram or lookup a target alone is enough. Default: drafters.kind.",
     ),
-]
-PromptsOption = Annotated[
-    list[Path] | None, typer.Option("--prompts", help="JSONL file with a `prompt` field; may be repeated.")
 ]
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -52,17 +46,6 @@ def span(text: str) -> float:
     raise typer.BadParameter(f"{text!r} is no length of time (15m, 2h, 7d)")
 
 
-MoreFilesArgument = Annotated[
-    list[Path] | None, typer.Argument(help="More files of prompts, after those of --prompts.", metavar="FILE")
-]
-
-
-MomentOption = Annotated[
-    float | None,
-    typer.Option(parser=moment, metavar="WHEN", help="An age (15m, 2h, 7d) or a date (2026-11-21, 2026-11-21T08:00)."),
-]
-
-
 def confirm(question: str, yes: bool) -> None:
     """Ask before something that cannot be undone; ends the command with status 1 on no.
 
@@ -79,18 +62,3 @@ def confirm(question: str, yes: bool) -> None:
         raise NeedsYes(question=question)
     if answer.strip().lower() not in ("y", "yes"):
         raise typer.Abort
-
-
-N = TypeVar("N", int, float)
-
-
-def numbers(text: str, option: str, kind: Callable[[str], N], least: N) -> tuple[N, ...]:
-    """Parse an option's comma-separated numbers, each once, in their order. Raises BadSetting."""
-    try:
-        found = tuple(dict.fromkeys(kind(part) for part in text.split(",")))
-    except ValueError:
-        found = ()
-    if not found or not all(least <= number < math.inf for number in found):
-        reason = f"{text!r} is not a list of numbers from {least} on, such as {least},8"
-        raise BadSetting(source="option", key=option, reason=reason)
-    return found

@@ -25,7 +25,7 @@ from storage.sql.drivers import insert_for
 from storage.sql.outcome_positions import PositionSums
 from storage.sql.outcome_tables import COUNTS, CounterRow, OutcomeBatchRow, OutcomeRow
 from storage.sql.spans import SPANS, by_span
-from storage.sql.tables import VersionRow, table_of
+from storage.sql.tables import table_of
 
 LOG_ROWS = 20_000
 """Number of single outcomes kept."""
@@ -166,23 +166,11 @@ class OutcomeStore:
         with self._db.session(read_only=True) as session:
             return [_to_outcome(row) for row in session.scalars(query)]
 
-    def recent_by_version(self, draft: str, limit: int) -> dict[str, list[Outcome]]:
-        """Return, for each of a draft's versions in the log, its newest outcomes, newest first, at most ``limit``."""
-        with self._db.session(read_only=True) as session:
-            logged = VersionRow.id.in_(select(OutcomeRow.draft_version).distinct())
-            query = select(VersionRow.id).where(VersionRow.draft == draft, logged).order_by(VersionRow.number)
-            return {version: _newest(session, version, limit) for version in session.scalars(query).all()}
-
 
 def _is_new(session: Session, dialect: str, batch: str) -> bool:
     """Record the batch; False when it was recorded before. Two that send it at once wait for each other here."""
     note = insert_for(dialect)(OutcomeBatchRow).values(id=batch, at=records.now()).on_conflict_do_nothing()
     return bool(session.execute(note.returning(OutcomeBatchRow.id)).scalar())
-
-
-def _newest(session: Session, version: str, limit: int) -> list[Outcome]:
-    query = select(OutcomeRow).where(OutcomeRow.draft_version == version).order_by(OutcomeRow.id.desc()).limit(limit)
-    return [_to_outcome(row) for row in session.scalars(query)]
 
 
 def _sums(outcomes: Sequence[Outcome], worker: str) -> list[dict[str, Any]]:

@@ -8,19 +8,17 @@ throughput                  the picture, .png and .svg
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from osd.bench.contenders import Tokens
-from osd.bench.gamma.contest import Contest
-from osd.bench.gamma.costs import CostTable, costs_of_engine, save_costs
+from osd.bench.gamma.contest import Contest, digest
+from osd.bench.gamma.costs import costs_of_engine, find_costs, profiles, save_costs
 from osd.bench.gamma.measured import GammaMeasured
 from osd.bench.gamma.plan import Entrant, GammaPlan
-from osd.bench.gamma.profiles import PROFILES, find_costs
 from osd.bench.gamma.record import record_file
 from osd.bench.gamma.replay import Replay, plan_of
 from osd.bench.gamma.result import Results
@@ -56,17 +54,6 @@ def measure(
     return bench_gamma(pair, settings, plan, tokens, out, watch, insist=insist)
 
 
-def replay(
-    settings: Settings, plan: GammaPlan, path: Path, costs: str | None, out: Path, watch: Watch, *, insist: bool
-) -> BenchResult:
-    """Read the recording and the costs, replay. Raises what :func:`simulate_gamma` raises, and BadBenchFile."""
-    if costs is None:
-        reason = f"--simulate needs costs: costs.json of a run, or one of {', '.join(PROFILES)}"
-        raise BadSetting(source="option", key="--costs", reason=reason)
-    table, recording = find_costs(costs), read_recording(path)
-    return simulate_gamma(recording, table, settings, plan, out, watch, insist=insist)
-
-
 def bench_gamma(
     pair: Pair,
     settings: Settings,
@@ -82,8 +69,8 @@ def bench_gamma(
     A controller that cannot serve the pair is left out, and said; with ``insist`` it is an error. Raises BadSetting,
     StoreWriteFailed, and what serving raises.
     """
-    plan = _without(plan, unable(pair, settings, plan, prompts), insist, watch)
-    plan = replace(plan, prompts_digest=digest_of(prompts))
+    plan = _able(plan, Contest(pair, settings, plan, prompts, {}).require_able, insist, watch)
+    plan = replace(plan, prompts_digest=digest(sorted(prompts.items())))
     folder, recorded = RunFolder(out, asdict(plan), MEASURED, GammaMeasured), list[Recording]()
     with watch.until_ctrl_c():
         recorded.append(_record(pair, settings, plan, prompts, out, watch))
@@ -101,61 +88,40 @@ def bench_gamma(
 
 
 def simulate_gamma(
-    recording: Recording,
-    table: CostTable,
-    settings: Settings,
-    plan: GammaPlan,
-    out: Path,
-    watch: Watch,
-    *,
-    insist: bool = True,
+    settings: Settings, plan: GammaPlan, path: Path, costs: str | None, out: Path, watch: Watch, *, insist: bool = True
 ) -> BenchResult:
-    """Replay a recording under a table of costs; ``insist`` as above.
+    """Replay a recording under costs by their file or name; ``insist`` as above.
 
-    Raises BadSetting when nothing that the plan asks for was recorded, and StoreWriteFailed.
+    Raises BadBenchFile, StoreWriteFailed, BadSetting when nothing that the plan asks for was recorded.
     """
+    if costs is None:
+        reason = f"--simulate needs costs: costs.json of a run, or one of {', '.join(profiles())}"
+        raise BadSetting(source="option", key="--costs", reason=reason)
+    table, recording = find_costs(costs), read_recording(path)
     part = plan_of(recording, plan)
     if not part.temperatures or not part.gammas:
         known = ", ".join(f"{t:g}" for t in sorted({trace.temperature for trace in recording.traces}))
         reason = f"recorded were temperatures {known} and chains of {recording.depth} tokens; ask for some of these"
         raise BadSetting(source="option", key="--simulate", reason=reason)
-    part = _without(part, Replay(recording, table, settings, part).unable(), insist, watch)
+    part = _able(part, Replay(recording, table, settings, part).require_able, insist, watch)
     replayed = Replay(recording, table, settings, part)
     measured = measure_all(replayed.jobs(), replayed.measure, watch)
     return _result(part, measured, out, watch, {"costs": {"name": table.name, "source": table.source}})
 
 
-def _without(plan: GammaPlan, unable: Mapping[str, OsdError], insist: bool, watch: Watch) -> GammaPlan:
-    """Return the plan for the controllers that can take part. Raises the first error when all were asked for by
-    name."""
-    for name, error in unable.items():
-        if insist:
-            raise error
-        watch.say(f"{name} is left out: {error}")
-    return replace(plan, controllers=tuple(name for name in plan.controllers if name not in unable))
-
-
-def unable(
-    pair: Pair, settings: Settings, plan: GammaPlan, prompts: Mapping[str, Sequence[Tokens]]
-) -> dict[str, OsdError]:
-    """Return the controllers that cannot serve this pair, and why: each is tried on a few tokens."""
-    contest = Contest(pair, settings, plan, prompts, {})
-    setting = plan.main(plan.data_sets[0])
-    found: dict[str, OsdError] = {}
+def _able(plan: GammaPlan, tried: Callable[[Entrant], None], insist: bool, watch: Watch) -> GammaPlan:
+    """Return the plan for the controllers that can take part, each of which is ``tried``. Raises the first one's
+    OsdError when all were asked for by name."""
+    able = []
     for name in plan.controllers:
         try:
-            lodger = contest.warm(setting, Entrant("rule", name, plan.initial), tokens=4)
-            if lodger.controller.signal == "acceptance" and contest.engine(setting).drafter.head is None:
-                reason = f"{name} asks an acceptance head; name its folder (OSD_GAMMA__SPECDECPP__HEAD)"
-                raise BadSetting(source="settings", key="gamma.specdecpp.head", reason=reason)
+            tried(Entrant("rule", name, plan.initial))
+            able.append(name)
         except OsdError as error:
-            found[name] = error
-    return found
-
-
-def digest_of(prompts: Mapping[str, Sequence[Tokens]]) -> str:
-    """Return a name of the prompts, so that a run is not gone on with others."""
-    return hashlib.blake2b(repr(sorted(prompts.items())).encode(), digest_size=8).hexdigest()
+            if insist:
+                raise
+            watch.say(f"{name} is left out: {error}")
+    return replace(plan, controllers=tuple(able))
 
 
 def depth(settings: Settings, plan: GammaPlan) -> int:
@@ -169,7 +135,7 @@ def _record(
     return record_file(
         out / ROUNDS, pair, prompts, temperatures=plan.temperatures, new_tokens=plan.max_tokens,
         depth=depth(settings, plan), head=head_in_settings(settings.gamma, pair.draft),
-        report=lambda texts, total, name: watch.at(f"recording {name}, {texts} of {total}"),
+        watch=watch,
     )  # fmt: skip
 
 
@@ -186,18 +152,13 @@ def _result(
     plan: GammaPlan, measured: Sequence[GammaMeasured], out: Path, watch: Watch, more: Mapping[str, Any] | None = None
 ) -> BenchResult:
     """Work the figures out and leave them in the folder; of a run that was stopped there are none."""
-    if watch.stopped:
-        return BenchResult("gamma", asdict(plan), {}, interrupted=True)
-    results = Results(plan, measured, more or {})
-    return BenchResult("gamma", asdict(plan), results.figures(), results.tables(), leave(results, out))
-
-
-def leave(results: Results, out: Path) -> dict[str, Path]:
-    """Write figures and the picture; return the files by what they are. Raises StoreWriteFailed."""
     from osd.bench.gamma.picture import draw_throughput  # matplotlib takes a second to load
     from osd.bench.harness.picture import save
 
-    figures = save_json(out / BENCH, results.summary())
+    if watch.stopped:
+        return BenchResult("gamma", asdict(plan), {}, interrupted=True)
+    results = Results(plan, measured, more or {})
+    files = {"all figures": save_json(out / BENCH, results.summary())}
     with writing(out):
-        throughput = save(draw_throughput(results.main, results.plan), out, "throughput")
-    return {"all figures": figures, "throughput": throughput}
+        files["throughput"] = save(draw_throughput(results.main, plan), out, "throughput")
+    return BenchResult("gamma", asdict(plan), results.figures(), results.tables(), files)

@@ -21,19 +21,150 @@ from osd.bench.gamma.measured import GammaMeasured
 from osd.bench.gamma.oracle import OracleController
 from osd.bench.gamma.plan import ORACLE, Draft, Entrant, GammaJob, GammaPlan, GammaSetting, engine_settings
 from osd.bench.gamma.rounds import RecordedText
-from osd.bench.gamma.timed import CountedCosts, Rounds, Timed
 from osd.engine.engine import Engine
-from osd.gamma.base import CostModel, GammaController
+from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, Signal
+from osd.gamma.costs.model import nearly
 from osd.gamma.factory import make_controller
 from osd.gamma.goodput.compiled import COMPILER
 from osd.gamma.planner import GammaPlanner
 from osd.models.pair import Model, Pair
 from osd.sequence import Completion
+from storage.errors import BadSetting
 from storage.records import Request, Sampling
 from storage.settings import Settings
 
 WARM_TOKENS = 24
 """Tokens to which an entrant decodes one batch of prompts before it is measured in a setting."""
+
+
+class TimedRow:
+    """A request's state; what it learns is timed."""
+
+    __slots__ = ("_timed", "inner")
+
+    def __init__(self, inner: Any, timed: Timed) -> None:
+        self.inner, self._timed = inner, timed
+
+    def observe(self, seen: Observation) -> None:
+        """How the round went."""
+        before, begun = time.thread_time_ns(), time.thread_time_ns()
+        self.inner.observe(seen)
+        self._timed.took(before, begun)
+
+
+class Timed:
+    """A controller that answers as the one inside it, and keeps count of the time that answering takes."""
+
+    def __init__(self, inner: GammaController) -> None:
+        self.inner = inner
+        self.name = inner.name
+        self.signal: Signal = inner.signal
+        self.spent_ns = 0
+        """Nanoseconds of processor time in plan, steer and observe: what other processes take is left out, and what it
+        takes to read the clock."""
+        self.decisions = 0
+        """Answers to single requests: how far to draft, and after each token whether to go on."""
+        self.started = 0
+        """Requests."""
+
+    def start(self) -> TimedRow:
+        """The state of a new request."""
+        self.started += 1
+        return TimedRow(self.inner.start(), self)
+
+    def took(self, before: int, begun: int) -> None:
+        """A call that has just ended, whose clock was read twice at its beginning: from one reading to the next lies a
+        reading, and a call that does next to nothing may seem shorter than it."""
+        self.spent_ns += max(0, time.thread_time_ns() - begun - (begun - before))
+
+    def plan(self, rows: Sequence[TimedRow], rooms: Sequence[int], batch: int, unread: Sequence[int] = ()) -> list[int]:
+        """Tokens to draft at most, a row."""
+        states = [row.inner for row in rows]
+        before, begun = time.thread_time_ns(), time.thread_time_ns()
+        gammas = self.inner.plan(states, rooms, batch, unread)
+        self.took(before, begun)
+        self.decisions += len(states)
+        return gammas
+
+    def should_continue(self, rows: Sequence[TimedRow], drafted: int, signals: Sequence[Any]) -> list[DraftDecision]:
+        """Which rows go on."""
+        states = [row.inner for row in rows]
+        before, begun = time.thread_time_ns(), time.thread_time_ns()
+        answers = self.inner.should_continue(states, drafted, signals)
+        self.took(before, begun)
+        self.decisions += len(states)
+        return answers
+
+
+class Rounds:
+    """What rounds of one job came to, and how long they took, from the end of the one before, decisions left out.
+
+    The round in which a request comes in also read its prompt: of it is kept only what kind it was.
+    """
+
+    def __init__(self) -> None:
+        self.draft_passes = self.target_passes = 0
+        self.clock_ms = 0.0
+        """All drafting and verifying, milliseconds."""
+        self.took_ms: dict[str, list[float]] = {}
+        """By kind."""
+        self.first: dict[str, int] = {}
+        """Rounds in which a request came in, by kind."""
+        self.texts: list[dict[str, int]] = []
+        """Rounds by kind, of one text after another; of a batch of several, of those that ran between two arrivals."""
+        self._at = self._decided = self._started = 0
+
+    def facts(self) -> dict[str, Any]:
+        """Return them by the names that a measurement has for them."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def add(self, kind: str, timed: Timed) -> None:
+        """A round has ended."""
+        now, decided = time.perf_counter_ns(), timed.spent_ns
+        if timed.started != self._started:
+            self.first[kind] = self.first.get(kind, 0) + 1
+            self.texts.append({})
+        else:
+            self.took_ms.setdefault(kind, []).append(round((now - self._at - decided + self._decided) / 1e6, 4))
+        self.texts[-1][kind] = self.texts[-1].get(kind, 0) + 1
+        self._at, self._decided, self._started = time.perf_counter_ns(), decided, timed.started
+
+
+class CountedCosts(CostModel):
+    """A cost model that counts passes, and passes the timings of whole batches on to one that hears of all contenders:
+    what few rows take in an engine of many is not what they take in one of few."""
+
+    def __init__(self, everyone: CostModel, batch: int) -> None:
+        """``batch``: rows of a whole one."""
+        super().__init__()
+        self._everyone, self._whole = everyone, batch
+        self.timed: Timed | None = None
+        """The controller whose rounds these are."""
+        self.by_kind = Rounds()
+        self._drafted = (0, 0)
+        """Counts of the round under way: draft passes, tokens that the drafter had to read first."""
+
+    def observe_draft(self, batch: int, steps: int, ms: float) -> None:
+        """See :class:`~osd.gamma.costs.model.CostModel`."""
+        super().observe_draft(batch, steps, ms)
+        self.by_kind.draft_passes += steps
+        self.by_kind.clock_ms += ms
+        self._drafted = steps, nearly(self.unread)
+        if batch == self._whole:
+            self._everyone.unread = self.unread
+            self._everyone.observe_draft(batch, steps, ms)
+
+    def observe_verify(self, batch: int, tokens: int, ms: float) -> None:
+        """See :class:`~osd.gamma.costs.model.CostModel`."""
+        super().observe_verify(batch, tokens, ms)
+        self.by_kind.target_passes += 1
+        self.by_kind.clock_ms += ms
+        if batch == self._whole:
+            self._everyone.observe_verify(batch, tokens, ms)
+        if self.timed:
+            steps, unread = self._drafted
+            self.by_kind.add(f"{batch},{steps},{nearly(tokens)},{unread}", self.timed)
+        self._drafted = 0, 0
 
 
 @dataclass(slots=True)
@@ -77,8 +208,7 @@ class Contest:
 
     def _timed(self, job: GammaJob, lodger: Lodger, requests: Sequence[Request]) -> GammaMeasured:
         costs, timed = lodger.costs, lodger.controller
-        before = costs.draft_passes, costs.target_passes, costs.clock_ms, timed.decisions, timed.spent_ns
-        costs.timed, costs.by_kind = timed, Rounds()
+        costs.timed, costs.by_kind, timed.decisions, timed.spent_ns = timed, Rounds(), 0, 0
         begun = time.perf_counter()
         done = self.decode(job.setting, lodger, requests)
         seconds, costs.timed = time.perf_counter() - begun, None  # what it decodes later is no part of this
@@ -90,15 +220,10 @@ class Contest:
             rounds=len(rounds),
             drafted=sum(r.drafted for r in rounds),
             accepted=sum(r.accepted for r in rounds),
-            draft_passes=costs.draft_passes - before[0],
-            target_passes=costs.target_passes - before[1],
-            clock_ms=costs.clock_ms - before[2],
-            decisions=timed.decisions - before[3],
-            decision_ns=timed.spent_ns - before[4],
-            digest="" if job.setting.temperature else digest(completion.tokens for completion in done),
-            took_ms=costs.by_kind.took,
-            first=costs.by_kind.first,
-            texts=costs.by_kind.texts,
+            decisions=timed.decisions,
+            decision_ns=timed.spent_ns,
+            digest="" if job.setting.temperature else digest([tuple(completion.tokens) for completion in done]),
+            **costs.by_kind.facts(),
         )
 
     def decode(self, setting: GammaSetting, lodger: Lodger, requests: Sequence[Request]) -> list[Completion]:
@@ -143,6 +268,14 @@ class Contest:
         self.decode(setting, lodger, [Request(prompt, length, sampling) for prompt in prompts])
         return lodger
 
+    def require_able(self, entrant: Entrant) -> None:
+        """Try a controller on a few tokens. Raises OsdError where it cannot serve this pair."""
+        setting = self.plan.main(self.plan.data_sets[0])
+        lodger = self.warm(setting, entrant, tokens=4)
+        if lodger.controller.signal == "acceptance" and self.engine(setting).drafter.head is None:
+            reason = f"{entrant.name} asks an acceptance head; name its folder (OSD_GAMMA__SPECDECPP__HEAD)"
+            raise BadSetting(source="settings", key="gamma.specdecpp.head", reason=reason)
+
     def _texts(self, indices: Sequence[tuple[str, int]]) -> list[Tokens]:
         return [self._prompts[name][i % len(self._prompts[name])] for name, i in indices]
 
@@ -174,6 +307,6 @@ def with_random_draft(pair: Pair, seed: int = 0) -> Pair:
     return replace(pair, draft=draft)
 
 
-def digest(texts: Any) -> str:
-    """A short name of some texts: equal texts, equal names."""
-    return hashlib.blake2b(repr([tuple(text) for text in texts]).encode(), digest_size=8).hexdigest()
+def digest(texts: object) -> str:
+    """Return a short name of some texts: equal texts, equal names."""
+    return hashlib.blake2b(repr(texts).encode(), digest_size=8).hexdigest()

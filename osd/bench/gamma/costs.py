@@ -12,6 +12,8 @@ pass, over (rows, tokens in the pass, all rows together). Either is given in one
 [rows, tokens or passes, milliseconds], straight lines between them. ``pieces``: the largest of some sums start_ms +
 row_ms · rows + token_ms · tokens; two of them are a roofline: reading the weights, or computing. ``catch_up_token_ms``
 (may be left out: 0) is what a draft takes longer for each token that the drafter has to read first.
+
+The profiles beside this file are tables for hardware that one does not have; docs/simulator.md says whence they are.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ Milliseconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, gt=0)]
 Cell = tuple[Count, Count, Annotated[Milliseconds, Field(gt=0)]]
 """Rows, tokens or passes, milliseconds."""
+PROFILES = Path(__file__).parent / "profiles"
 NOTHING_ELSE = ConfigDict(extra="forbid")
 
 
@@ -129,6 +132,20 @@ class CostTable:
     def verify_ms(self, batch: int, tokens: int) -> float:
         """b(B, N): milliseconds of one target pass over ``batch`` rows with ``tokens`` tokens in all."""
         return self.verify.ms(batch, tokens)
+
+
+def profiles() -> list[str]:
+    """Return the names of the profiles."""
+    return sorted(path.stem for path in PROFILES.glob("*.json"))
+
+
+def find_costs(name: str) -> CostTable:
+    """Read a profile by its name, or a JSON file by its path. Raises BadBenchFile."""
+    path = PROFILES / f"{name}.json" if name in profiles() else Path(name)
+    if not path.exists():
+        known = ", ".join(profiles())
+        raise BadBenchFile(path=name, reason=f"there is no such file, nor such a profile of costs (known: {known})")
+    return load_costs(path)
 
 
 def load_costs(path: Path) -> CostTable:

@@ -57,11 +57,6 @@ class GammaMeasured:
     texts_ms: list[float] = field(default_factory=list)
     """Milliseconds that those rounds usually take."""
 
-    @property
-    def rate(self) -> float:
-        """Tokens a second."""
-        return self.tokens / self.seconds
-
 
 def told(measured: Sequence[GammaMeasured]) -> list[GammaMeasured]:
     """The measurements of one setting with other ``seconds`` and ``clock_ms``; as they are where no rounds were

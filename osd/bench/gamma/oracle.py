@@ -15,21 +15,12 @@ from osd.gamma.base import FixedBeforeRound, Observation
 from storage.errors import BadInput
 
 
-def disagreements(trace: RecordedText) -> list[int]:
-    """S, positions counted from 0. Raises BadInput for a sampled trace."""
+def oracle_lengths(trace: RecordedText, maximum: int) -> list[int]:
+    """For each position, how many drafted tokens the target would accept there, at most ``maximum`` of the recorded
+    chain, and never the text's last one, which the target's own pass gives. Raises BadInput for a sampled trace."""
     if not trace.greedy:
         raise BadInput(reason=f"An oracle knows greedy texts only; {trace.data_set} has one of {trace.temperature}.")
-    return [t for t, accepted in enumerate(trace.acceptance[:, 0].tolist()) if not accepted]
-
-
-def oracle_lengths(trace: RecordedText, maximum: int | None = None) -> list[int]:
-    """For each position, how many drafted tokens the target would accept there, at most ``maximum``, and never the
-    text's last one, which the target's own pass gives. Raises BadInput for a sampled trace."""
-    wrong, run, lengths = set(disagreements(trace)), -1, []
-    for position in reversed(range(trace.length)):
-        run = 0 if position in wrong else run + 1
-        lengths.append(run if maximum is None else min(run, maximum))
-    return lengths[::-1]
+    return [min(match, trace.length - 1 - at, maximum) for at, match in enumerate(trace.matches().tolist())]
 
 
 class OracleRow:
@@ -58,7 +49,7 @@ class OracleController(FixedBeforeRound):
 
     name: str = "oracle"
 
-    def __init__(self, traces: Sequence[RecordedText], maximum: int | None = None) -> None:
+    def __init__(self, traces: Sequence[RecordedText], maximum: int) -> None:
         """``maximum``: tokens of a draft at most (an engine's ``gamma_max``, a trace's depth). Raises BadInput for a
         sampled trace."""
         self._waiting = iter([oracle_lengths(trace, maximum) for trace in traces])

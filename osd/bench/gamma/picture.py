@@ -10,8 +10,7 @@ from textwrap import fill
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from osd.bench.contenders import ASSISTED
-from osd.bench.gamma.plan import ALONE, ORACLE, Entrant, GammaPlan
+from osd.bench.gamma.plan import ALONE, REFERENCES, Entrant, GammaPlan
 from osd.bench.gamma.scene import Scene
 from osd.bench.harness.picture import BLUE, FAINT, GREY, INK, ORANGE, dress, make_panels
 
@@ -19,9 +18,7 @@ BARS = (
     "Controllers: mean over initial gammas, ± a standard deviation, dots at least and most. "
     "Grey, and where no initial gammas were swept: median and range over turns."
 )
-OTHERS = {"target alone": ALONE, "oracle": ORACLE} | {
-    f"transformers {name.removeprefix('assisted_')}": Entrant("assisted", name) for name in ASSISTED
-}
+OTHERS = {name.replace("assisted_", "transformers ").replace("_", " "): each for name, each in REFERENCES.items()}
 
 
 def draw_throughput(scenes: Mapping[str, Scene], plan: GammaPlan) -> Figure:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from osd.bench.contenders import ASSISTED
-from osd.bench.harness.prompts import listed, numbers
+from osd.bench.harness.prompts import choose, numbers
 from osd.bench.harness.turns import shifted
 from osd.gamma.factory import CONTROLLERS
-from storage.errors import BadSetting
 from storage.settings import Settings
 
 MIX, ALL = "mix", "all"
@@ -65,6 +64,8 @@ class Entrant:
 ALONE = Entrant("rule", "fixed", 0)
 """The target without speculation, in osd's own loop."""
 ORACLE = Entrant("oracle", "oracle")
+REFERENCES = {"target_alone": ALONE, "oracle": ORACLE} | {name: Entrant("assisted", name) for name in ASSISTED}
+"""Who is no controller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ class GammaPlan:
         if setting.temperature == 0:
             found.append(ORACLE)
         if is_main and setting.batch == 1 and setting.temperature == 0:
-            found += [Entrant("assisted", name) for name in ASSISTED]
+            found += [REFERENCES[name] for name in ASSISTED]
         if is_main and turn < self.fewer_turns:
             found += [Entrant("rule", name, g) for name in self.adaptive for g in self.gammas if g != self.initial]
         return found
@@ -203,30 +204,15 @@ def asked_plan(
 ) -> GammaPlan:  # fmt: skip
     """Return the plan that a command line asks for, still without a pair and data sets. Raises BadSetting."""
     swept = numbers(gammas, "--initial-gammas", int, 1)
+    named = choose(controllers, ["all", *CONTROLLERS], "--controllers")
+    nearest = min(swept, key=lambda gamma: abs(gamma - settings.gamma.initial))
     return GammaPlan(
-        target="", draft="", data_sets=(), prompts_digest="", controllers=choose_controllers(controllers),
-        initial=choose_initial(swept, settings.gamma.initial), gammas=swept,
+        target="", draft="", data_sets=(), prompts_digest="", initial=nearest, gammas=swept,
+        controllers=tuple(CONTROLLERS) if "all" in named else named,
         temperatures=numbers(temperatures, "--temperatures", float, 0.0),
         batches=numbers(batches, "--batch-sizes", int, 1),
         head=str(head) if (head := settings.gamma.specdecpp.head) else None, **sizes,
     )  # fmt: skip
-
-
-def choose_controllers(asked: Sequence[str]) -> tuple[str, ...]:
-    """Return ``all``, or the named ones. Raises BadSetting for one that there is not."""
-    names = listed(asked)
-    if names == ["all"]:
-        return tuple(CONTROLLERS)
-    unknown = [name for name in names if name not in CONTROLLERS]
-    if unknown or not names:
-        reason = f"there is no controller named {[*unknown, *asked, ''][0]!r}; known: all, {', '.join(CONTROLLERS)}"
-        raise BadSetting(source="option", key="--controllers", reason=reason)
-    return tuple(names)
-
-
-def choose_initial(gammas: Sequence[int], usual: int) -> int:
-    """The swept gamma that is nearest to the setting's own."""
-    return min(gammas, key=lambda gamma: abs(gamma - usual))
 
 
 def engine_settings(settings: Settings, plan: GammaPlan, batch: int, length: int) -> Settings:

@@ -9,7 +9,7 @@ not have.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from osd.bench.contenders import Tokens
 from osd.bench.gamma.rounds import Floats, Ints, RecordedText, Recording, read_recording, write_recording
+from osd.bench.harness.watch import Watch
 from osd.drafters.signals import PassInfo, Signals
 from osd.engine.engine import Engine
 from osd.models.acceptance_head import HeadPass
@@ -31,9 +32,6 @@ from osd.verification.warping import Warp, draw
 from storage.errors import BadBenchFile
 from storage.records import Request, Sampling
 from storage.settings import Settings
-
-Report = Callable[[int, int, str], None]
-"""Texts done, texts in all, and the data set."""
 
 
 def record_file(
@@ -46,30 +44,25 @@ def record_file(
     depth: int = 20,
     seed: int = 0,
     head: HeadPass | None = None,
-    report: Report = lambda done, total, name: None,
+    watch: Watch,
 ) -> Recording:
     """Record into a file, which grows by one data set at one temperature at a time; what it holds already is kept.
 
-    Raises BadBenchFile when the file was recorded with another pair, other settings or other prompts.
+    Raises BadBenchFile when the file was recorded with another pair or other settings. That the prompts are the same
+    is seen to by who asks.
     """
     digests = fingerprint(pair.target.module), fingerprint(pair.draft.module)
     wanted = Recording(pair.target.name, digests[0], pair.draft.name, digests[1], depth, new_tokens, seed)
     recording = _kept(path, wanted) if path.exists() else wanted
-    total, done = len(temperatures) * sum(map(len, data_sets.values())), 0
-
-    def told(count: int, _: int, name: str) -> None:
-        report(done + count, total, name)
-
     for name, temperature in product(data_sets, temperatures):
         prompts = data_sets[name]
-        if not _holds(path, recording.of(name, temperature), prompts):
+        if not recording.of(name, temperature):
             traces = record_traces(
                 pair, name, prompts, temperature=temperature, new_tokens=new_tokens, depth=depth, seed=seed, head=head,
-                report=told,
+                watch=watch,
             )  # fmt: skip
             recording = replace(recording, traces=(*recording.traces, *traces))
             write_recording(path, recording)
-        done += len(prompts)
     return recording
 
 
@@ -85,7 +78,7 @@ def record_traces(
     head: HeadPass | None = None,
     batch: int = 8,
     rows: int = 32,
-    report: Report = lambda done, total, name: None,
+    watch: Watch,
 ) -> list[RecordedText]:
     """Decode the prompts with the target alone, ``batch`` together, and draft a chain of ``depth`` tokens at every
     position, ``rows`` chains together. ``seed``: of sampled texts and chains. Raises BadRequest for a prompt that
@@ -101,7 +94,7 @@ def record_traces(
         end = min(pair.limit, len(prompt) + new_tokens) - len(prompt)
         read, said = np.array(prompt, np.int32), np.array(text, np.int32)
         traces.append(RecordedText(data_set, temperature, end, read, said, **chains))
-        report(len(traces), len(prompts), data_set)
+        watch.at(f"recording {data_set}, T={temperature:g}: {len(traces)} of {len(prompts)}")
     return traces
 
 
@@ -122,13 +115,6 @@ def _kept(path: Path, wanted: Recording) -> Recording:
             differs = f"{name} is {getattr(found, name)}, not {getattr(wanted, name)}"
             raise BadBenchFile(path=path, reason=f"was recorded otherwise ({differs}); remove it or give another path")
     return found
-
-
-def _holds(path: Path, traces: tuple[RecordedText, ...], prompts: Sequence[Tokens]) -> bool:
-    if traces and [tuple(trace.prompt.tolist()) for trace in traces] != [tuple(prompt) for prompt in prompts]:
-        reason = f"holds {traces[0].data_set} with other prompts; remove it or give another path"
-        raise BadBenchFile(path=path, reason=reason)
-    return bool(traces)
 
 
 def _texts(

@@ -14,7 +14,6 @@ from osd.bench.gamma.rounds import RecordedText, Recording
 from osd.bench.gamma.simulate import Simulated, Simulator
 from osd.gamma.base import CostModel, GammaController
 from osd.gamma.factory import make_controller
-from storage.errors import OsdError
 from storage.settings import Settings
 
 
@@ -31,16 +30,10 @@ class Replay:
             entrants = self.plan.entrants(setting, 0)
             yield from (GammaJob(setting, entrant, 0) for entrant in entrants if entrant.kind != "assisted")
 
-    def unable(self) -> dict[str, OsdError]:
-        """Controllers that cannot be replayed, and why: each is tried on one trace."""
+    def require_able(self, entrant: Entrant) -> None:
+        """Try a controller on one trace. Raises OsdError where it cannot be replayed."""
         setting = self.plan.main(self.plan.data_sets[0])
-        found: dict[str, OsdError] = {}
-        for name in self.plan.controllers:
-            try:
-                self.simulate(setting, Entrant("rule", name, self.plan.initial), self.traces(setting)[:1])
-            except OsdError as error:
-                found[name] = error
-        return found
+        self.simulate(setting, entrant, self.traces(setting)[:1])
 
     def measure(self, job: GammaJob) -> GammaMeasured:
         """Simulate a job."""
@@ -92,16 +85,8 @@ def plan_of(recording: Recording, plan: GammaPlan) -> GammaPlan:
 def as_measured(job: GammaJob, seen: Simulated) -> GammaMeasured:
     """A replay as a measurement: its time is the table's, its decisions' is real."""
     clock_ms = seen.draft_ms + seen.verify_ms
+    counted = {name: getattr(seen, name) for name in ("rounds", "drafted", "accepted", "draft_passes", "decisions")}
     return GammaMeasured(
-        job,
-        tokens=seen.emitted,
-        seconds=clock_ms / 1000,
-        rounds=seen.rounds,
-        drafted=seen.drafted,
-        accepted=seen.accepted,
-        draft_passes=seen.draft_passes,
-        target_passes=seen.steps,
-        clock_ms=clock_ms,
-        decisions=seen.decisions,
-        decision_ns=round(1e9 * seen.decision_seconds),
-    )
+        job, tokens=seen.emitted, seconds=clock_ms / 1000, target_passes=seen.steps, clock_ms=clock_ms,
+        decision_ns=round(1e9 * seen.decision_seconds), **counted,
+    )  # fmt: skip

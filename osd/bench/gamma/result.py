@@ -10,9 +10,8 @@ from functools import cached_property
 from statistics import geometric_mean
 from typing import Any
 
-from osd.bench.contenders import ASSISTED
 from osd.bench.gamma.measured import GammaMeasured, told
-from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, GammaPlan, GammaSetting
+from osd.bench.gamma.plan import ALL, ALONE, MIX, REFERENCES, Entrant, GammaPlan, GammaSetting
 from osd.bench.gamma.scene import Figures, Scene
 
 RATIOS = (
@@ -178,13 +177,10 @@ class Results:
 
 
 def _references(scene: Scene) -> dict[str, Figures]:
-    """Who is no controller."""
-    others = {"target_alone": ALONE, "oracle": ORACLE} | {name: Entrant("assisted", name) for name in ASSISTED}
-    found = {name: entrant for name, entrant in others.items() if entrant in scene.of}
     return {
         name: {"throughput": scene.rate(entrant), **scene.ratios(entrant), **scene.counts(entrant)}
-        for name, entrant in found.items()
-    }
+        for name, entrant in REFERENCES.items() if entrant in scene.of
+    }  # fmt: skip
 
 
 def _across(sets: Sequence[Figures]) -> Figures:

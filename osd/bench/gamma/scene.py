@@ -15,7 +15,7 @@ import numpy as np
 
 from osd.bench.contenders import ASSISTED
 from osd.bench.gamma.measured import GammaMeasured, draft_passes
-from osd.bench.gamma.plan import ALONE, ORACLE, Entrant, GammaPlan, GammaSetting
+from osd.bench.gamma.plan import ALONE, ORACLE, REFERENCES, Entrant, GammaPlan, GammaSetting
 
 Figures = dict[str, float | None]
 
@@ -138,7 +138,7 @@ class Scene:
 
     def ratios(self, entrant: Entrant) -> Figures:
         """Its throughput against the others'."""
-        assisted = [self.rate(Entrant("assisted", name)) for name in ASSISTED]
+        assisted = [self.rate(REFERENCES[name]) for name in ASSISTED]
         best = self.fixed[self.best_fixed_gamma] if self.best_fixed_gamma else None
         against = {
             "vs_best_fixed": best,

@@ -2,9 +2,9 @@
 
 options.py   options of all benches: the pair, --json
 prompts.py   files of prompts → data sets of tokens; lists on the command line
-turns.py     arms take turns in shifted order; what was measured stays in a folder, where a stopped run goes on
+turns.py     arms take turns in shifted order; what was measured stays in a folder, where a stopped run goes on;
+             medians of turns, ratios within turns, their standard errors
 folder.py    that folder
-summary.py   medians of turns, ratios within turns, their standard errors
 watch.py     progress: what runs, how far, how long still; Ctrl-C in good order
 report.py    tables, and the last line: JSON of one shape for all benches
 picture.py   colours, panels and axes of all pictures

@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 BLUE, ORANGE, INK, GREY, FAINT = "#0072B2", "#D55E00", "#222222", "#8A8A8A", "#CCCCCC"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's, which people with any colour vision tell apart; with MARKS beside them there are 42 pairs."""
-MARKS = "os^DvP"
+"""Okabe and Ito's, which people with any colour vision tell apart."""
 COLUMNS = 3
 """Panels beside each other at most."""
 

@@ -6,7 +6,7 @@ A list is an option that may be repeated, and whose value may hold several, sepa
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -47,6 +47,16 @@ def numbers(values: Sequence[str], option: str, kind: Callable[[str], N], least:
     return found
 
 
+def choose(asked: Sequence[str], known: Collection[str], option: str) -> tuple[str, ...]:
+    """Return the names that are asked for, each once, in order. Raises BadSetting for none, and for one that is not
+    known."""
+    names = listed(asked)
+    for name in names or [",".join(asked)]:
+        if name not in known:
+            raise BadSetting(source="option", key=option, reason=f"{name!r} is none of {', '.join(known)}")
+    return tuple(names)
+
+
 def name_of(path: Path) -> str:
     """Return a data set's name: the file's, without endings."""
     return path.name.removesuffix(".gz").removesuffix(".jsonl")
@@ -79,17 +89,6 @@ def _texts(path: Path, count: int, seed: int | None) -> list[str]:
     if not found:
         raise BadInput(reason=f"{path} has no prompt; give another --prompts.")
     return found[:count] if seed is None else random.Random(seed).sample(found, min(count, len(found)))
-
-
-def fitting_texts(
-    files: Sequence[str] | None, count: int, fits: Callable[[str], bool], *, seed: int | None = None
-) -> dict[str, list[str]]:
-    """Return up to ``count`` prompts of each data set that fit. Raises what :func:`texts_by_set` raises, BadInput for a
-    data set of which none fits."""
-    sets = {name: [*filter(fits, some)][:count] for name, some in texts_by_set(files, 2 * count, seed=seed).items()}
-    if empty := [name for name, some in sets.items() if not some]:
-        raise BadInput(reason=f"{empty[0]} has no prompt that leaves room for an answer; give another --prompts.")
-    return sets
 
 
 def tokens_by_set(

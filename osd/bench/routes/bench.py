@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from osd.bench.harness.folder import RunFolder
 from osd.bench.harness.report import BenchResult, save_json
 from osd.bench.harness.turns import measure_all
@@ -16,6 +14,7 @@ from osd.bench.routes.result import ArmResult, summary
 from osd.bench.routes.stream import RoutesSetting, run_arm
 from osd.bench.routes.traffic import arrange
 from osd.demo.runner.circle import own_settings
+from osd.demo.runner.measure import WINDOW, moving_share
 from osd.demo.runner.source import Segment
 from osd.models.pair import load_pair
 from storage.errors import BadSetting
@@ -23,8 +22,6 @@ from storage.settings import Settings
 
 TEACHING = 80
 """Prompts of each data set from which topics are taught; they are not served."""
-WINDOW = 50
-"""Requests of a domain over which acceptance is averaged in the picture."""
 
 
 def bench_routes(
@@ -101,15 +98,9 @@ def _draw_domain(axes: Any, arms: Mapping[str, ArmResult], name: str) -> None:
             where = [i for i, one in enumerate(shown[arm].seen, start=1) if one.domain == name]
             mine = shown[arm].of(name)
             hits = [one.frozen_hits if arm == "frozen" else one.hits for one in mine]
-            curve = _moving(hits, [one.emitted for one in mine])
-            axes.plot(where, curve, color=colour, ls=style, lw=2.0, label=label)
+            axes.plot(
+                where, moving_share(hits, [one.emitted for one in mine]), color=colour, ls=style, lw=2.0, label=label
+            )
     axes.set_title(name, fontsize=11, loc="left")
     axes.set(ylim=(0, 1), xlabel="requests of the whole stream")
     axes.grid(axis="y", lw=0.6, alpha=0.6)
-
-
-def _moving(hits: Sequence[int], emitted: Sequence[int]) -> list[float]:
-    above, below = np.cumsum([0, *hits]), np.cumsum([0, *emitted])
-    ends = np.arange(1, len(hits) + 1)
-    begins = np.maximum(0, ends - WINDOW)
-    return ((above[ends] - above[begins]) / np.maximum(1, below[ends] - below[begins])).tolist()  # type: ignore[no-any-return]

@@ -76,26 +76,26 @@ def summary(arms: Mapping[str, ArmResult], domains: Sequence[str]) -> dict[str, 
     line["failed"] = sum(arm.failed for arm in arms.values())
     line["lossless_checked"] = sum(arm.checked for arm in arms.values())
     line["lossless_failed"] = sum(arm.differing for arm in arms.values())
-    line["tokens_per_s"] = {name: rounded(_speed(arm.seen)) for name, arm in arms.items()}
+    line["tokens_per_s"] = {name: _speed(arm.seen) for name, arm in arms.items()}
     return line
 
 
 def _domain(arms: Mapping[str, ArmResult], name: str) -> dict[str, float | None]:
-    found = {arm: rounded(alpha(result.of(name)[-LAST:])) for arm, result in arms.items()}
+    found = {arm: alpha(result.of(name)[-LAST:]) for arm, result in arms.items()}
     anyone = next(iter(arms.values()))
-    return {"frozen": rounded(frozen_alpha(anyone.of(name)[-LAST:])), **found}
+    return {"frozen": frozen_alpha(anyone.of(name)[-LAST:]), **found}
 
 
 def _gain(domains: Mapping[str, Mapping[str, float | None]]) -> float | None:
     """Return the mean over domains of routed − single."""
     pairs = [(part.get("routed"), part.get("single")) for part in domains.values()]
     gains = [routed - single for routed, single in pairs if routed is not None and single is not None]
-    return rounded(ratio(sum(gains), len(gains)))
+    return ratio(sum(gains), len(gains))
 
 
 def _misrouted(arm: ArmResult | None) -> float | None:
     """Return the share of requests that took another domain's route, or none."""
-    return None if arm is None else rounded(ratio(sum(s.route != s.domain for s in arm.seen), len(arm.seen)))
+    return None if arm is None else ratio(sum(s.route != s.domain for s in arm.seen), len(arm.seen))
 
 
 def _bytes(arms: Mapping[str, ArmResult]) -> dict[str, float]:
@@ -111,8 +111,3 @@ def _bytes(arms: Mapping[str, ArmResult]) -> dict[str, float]:
 
 def _speed(seen: Sequence[RoutedRequest]) -> float | None:
     return ratio(sum(one.emitted for one in seen), sum(one.seconds for one in seen))
-
-
-def rounded(number: float | None) -> float | None:
-    """Return a number with four decimals."""
-    return None if number is None else round(number, 4)

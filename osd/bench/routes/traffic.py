@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.errors import BadSetting
+from osd.bench.harness.prompts import choose
 from storage.records import DEFAULT_DRAFT, Route
 from storage.store import Store
 from storage.versions.forks import fork
@@ -36,9 +36,9 @@ def arrange(domains: Domains, order: str, seed: int = 0) -> list[TrafficItem]:
     mixed: request by request. abrupt: one domain after another. gradual: each domain's share falls while the next one's
     rises, so that two overlap at any time.
     """
-    if order not in ORDERS:
-        raise BadSetting(source="option", key="--order", reason=f"{order!r} is none of {', '.join(ORDERS)}")
-    return _taken(domains, ORDERS[order](domains, random.Random(seed)))
+    (order,) = choose([order], ORDERS, "--order")
+    left = {name: iter(prompts) for name, prompts in domains.items()}
+    return [TrafficItem(name, next(left[name])) for name in ORDERS[order](domains, random.Random(seed))]
 
 
 def _mixed(domains: Domains, chance: random.Random) -> list[str]:
@@ -68,19 +68,6 @@ ORDERS: dict[str, Callable[[Domains, random.Random], list[str]]] = {
     "abrupt": _abrupt,
     "gradual": _gradual,
 }
-
-
-def _taken(domains: Domains, names: Sequence[str]) -> list[TrafficItem]:
-    left = {name: iter(prompts) for name, prompts in domains.items()}
-    return [TrafficItem(name, next(left[name])) for name in names]
-
-
-def require_arms(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the arms of these names, each once. Raises BadSetting for another one."""
-    for name in names:
-        if name not in ARMS:
-            raise BadSetting(source="option", key="--arms", reason=f"{name!r} is none of {', '.join(ARMS)}")
-    return tuple(dict.fromkeys(names))
 
 
 def set_up(store: Store, arm: str, draft: Path, teaching: Mapping[str, Sequence[str]]) -> list[str]:

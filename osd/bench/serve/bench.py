@@ -194,10 +194,9 @@ def bench_serve(
 def figures_of(turns: Sequence[ServeTurn], plan: ServePlan) -> dict[str, Any]:
     """Return the last line's figures."""
     found = {level: loads_of(turns, level) for level in plan.levels}
-    alone = found[plan.compared_at][ALONE]
-    arms = {level: {arm: loads[arm] for arm in ARMS} for level, loads in found.items()}
+    alone = {level: loads.pop(ALONE) for level, loads in found.items()}[plan.compared_at]
     swaps = {"published": sum(turn.published for turn in turns), "served": sum(turn.served for turn in turns)}
-    return {**whole_line(arms, alone, plan.compared_at), "swaps": swaps}
+    return {**whole_line(found, alone, plan.compared_at), "swaps": swaps}
 
 
 def _traces(

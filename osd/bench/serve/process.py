@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors.torch import load_file, save_file
 
@@ -27,6 +27,7 @@ from storage.settings import Settings
 from storage.store import Store
 from storage.versions.weights import copy_files, servable_files
 
+T = TypeVar("T")
 READY = re.compile(r"Serving (http://\S+)/v1")
 START_SECONDS = 300.0
 EXACT = (("ignore_eos", True),)
@@ -67,7 +68,8 @@ def server(settings: Settings, folder: Path) -> Iterator[Server]:
     config, log = save_settings(settings, folder / "osd.toml"), folder / "log"
     command = [sys.executable, "-P", "-m", "osd.cli.main", "--config", str(config), "serve"]
     with running(command, log) as process:
-        yield Server(wait_for(process, log, READY), settings, config, process)
+        ready = wait_for("The server", process, log, lambda: READY.search(log.read_text(errors="replace")))
+        yield Server(ready[1], settings, config, process)
 
 
 @contextmanager
@@ -107,15 +109,18 @@ def awake(process: subprocess.Popen[bytes]) -> Iterator[None]:
         signal_group(process, signal.SIGSTOP)
 
 
-def wait_for(process: subprocess.Popen[bytes], log: Path, ready: re.Pattern[str]) -> str:
-    """What the pattern's group finds in the log, once it does. Raises StoreError where the process ends first."""
+def wait_for(name: str, process: subprocess.Popen[bytes], log: Path, ready: Callable[[], T | None]) -> T:
+    """Return what ``ready`` does, once it returns something. Raises StoreError, with what the log says of it, where the
+    process ends before."""
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and process.poll() is None:
-        if found := ready.search(log.read_text(errors="replace")):
-            return found[1]
+        if found := ready():
+            return found
         time.sleep(0.05)
-    last = " ".join(log.read_text(errors="replace").splitlines()[-3:])
-    raise StoreError(reason=f"The server did not start: {last}")
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    wrong = [line for line in lines if "Error" in line]
+    last = (wrong or lines or ["it said nothing"])[-1][:400]
+    raise StoreError(reason=f"{name} did not start: {last}")
 
 
 def swapping(store: Store, draft: Path, count: int, seconds: float, made: list[str]) -> Beside | None:

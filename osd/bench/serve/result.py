@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from osd.bench.harness.summary import Ratio, ratio_of_turns
+from osd.bench.harness.turns import Ratio, ratio_of_turns
 from osd.bench.serve.load import Load, together
 
 MAIN = "goodput"

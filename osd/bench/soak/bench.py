@@ -4,6 +4,7 @@ worker beside it that trains on what is served, watched for what grows."""
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import cycle
@@ -13,13 +14,12 @@ from typing import Annotated, Any
 
 import typer
 
-from osd.bench.harness.options import DraftOption, JsonOption, TargetOption
+from osd.bench.harness.options import DraftOption, JsonOption, MaxTokensOption, TargetOption
 from osd.bench.harness.prompts import PromptFiles
 from osd.bench.harness.report import BenchResult
 from osd.bench.harness.watch import Watch, note
 from osd.bench.serve.bench import SERVERS
 from osd.bench.serve.load import Load, closed_load, open_load
-from osd.bench.serve.options import MaxTokensOption
 from osd.bench.serve.process import server, settings_in
 from osd.bench.serve.requests import ServeJob, TimedJob, prompts_that_fit, shuffled_jobs
 from osd.bench.serve.result import MAIN
@@ -83,7 +83,7 @@ def bench_soak(
 
     Raises StoreError and TrainingFailed when a process does not start or a worker is gone at the end.
     """
-    able, load = Load(), Load()
+    able, load = 0.0, Load()
     with ExitStack() as stack:
         note("starting the server and a worker")
         served = stack.enter_context(server(settings, folder))
@@ -92,11 +92,13 @@ def bench_soak(
         stack.callback(watcher.stop)
         with watch.until_ctrl_c():
             note("measuring what the server can do")
-            able = closed_load(served.address, cycle(jobs), 2 * settings.serve.max_batch, measuring)
-            if not able.requests:
-                raise StoreError(reason=f"The server answered nothing: {able.errors[0]}")
-            note(f"{able.requests_per_s:.2f} requests a second; {SHARE:.0%} of that for {minutes:g} minutes")
-            arrivals = _arrivals(jobs, SHARE * able.requests_per_s, 60 * minutes)
+            begun = time.monotonic()
+            first = closed_load(served.address, cycle(jobs), 2 * settings.serve.max_batch, measuring)
+            if not first.requests:
+                raise StoreError(reason=f"The server answered nothing: {first.errors[0]}")
+            able = first.requests / (time.monotonic() - begun)
+            note(f"{able:.2f} requests a second; {SHARE:.0%} of that for {minutes:g} minutes")
+            arrivals = _arrivals(jobs, SHARE * able, 60 * minutes)
             open_load(served.address, arrivals, UNDER_WAY, 60 * minutes, load)
         watcher.stop()
         if not watch.stopped:
@@ -105,8 +107,8 @@ def bench_soak(
     found = growth(watcher.curves)
     return {
         "minutes": minutes, "requests": load.requests + len(load.errors), "failed": len(load.errors),
-        "errors": sorted(set(load.errors))[:5], "able_per_s": able.requests_per_s,
-        "offered_per_s": SHARE * able.requests_per_s, "late": load.late, "processes": found,
+        "errors": sorted(set(load.errors))[:5], "able_per_s": able, "offered_per_s": SHARE * able,
+        "late": load.late, "processes": found,
         "growth_max": max((one["growth"] for one in found.values()), default=None),
         "versions_served": len(load.versions), **learned,
         **{name: value for name, value in load.percentiles().items() if name.startswith(("ttft", "tpot"))},

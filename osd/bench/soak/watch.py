@@ -6,6 +6,7 @@ import statistics
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import psutil
@@ -58,15 +59,11 @@ class Watcher:
 def look(process: psutil.Process, at: float) -> ProcessSample | None:
     """What it and its children hold; None where it is gone. A child that ends meanwhile counts no more."""
     held = []
-    try:
-        for one in [process, *process.children(recursive=True)]:
-            try:
-                with one.oneshot():
-                    held.append((one.memory_info().rss / MIB, one.num_fds(), one.num_threads()))
-            except psutil.NoSuchProcess:
-                if one is process:
-                    return None
-    except psutil.NoSuchProcess:
+    with suppress(psutil.NoSuchProcess):
+        for one in [*process.children(recursive=True), process]:
+            with suppress(psutil.NoSuchProcess), one.oneshot():
+                held.append((one.memory_info().rss / MIB, one.num_fds(), one.num_threads()))
+    if not held or not process.is_running():
         return None
     memory, files, threads = (sum(column) for column in zip(*held, strict=True))
     return ProcessSample(at, float(memory), int(files), int(threads))

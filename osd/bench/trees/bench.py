@@ -17,7 +17,7 @@ from osd.bench.harness.report import BenchResult, plain, save_json
 from osd.bench.harness.turns import measure_all
 from osd.bench.harness.watch import Watch
 from osd.bench.trees.corpora import Knowledge, own_answers, read_texts
-from osd.bench.trees.decoding import TimedTexts, decoder_of
+from osd.bench.trees.decoding import DecodedText, decoder_of
 from osd.bench.trees.methods import ALONE, BY_NAME, TreesUnit, units_of
 from osd.bench.trees.result import BIN, UnitLine, summary
 from osd.bench.trigram import END, draft_times
@@ -100,22 +100,20 @@ class TreesRun:
         chance = random.Random(0)
         for number, prompt in enumerate(self._data_sets[unit.data_set]):
             order = chance.sample(list(ways), len(ways))
-            found = {name: ways[name]([prompt], unit.sampling(number)) for name in order}
+            found = {name: ways[name](prompt, unit.sampling(number)) for name in order}
             own = found.get(ALONE.name)
-            for name, turn in found.items():
-                add_turn(figures[name], turn)
-                figures[name]["differing"] += own is not None and turn.texts[0].tokens != own.texts[0].tokens
+            for name, text in found.items():
+                add_text(figures[name], text)
+                figures[name]["differing"] += own is not None and text.tokens != own.tokens
         return plain({"unit": asdict(unit), "methods": figures})  # type: ignore[no-any-return]
 
 
-def add_turn(figures: dict[str, Any], turn: TimedTexts) -> None:
-    """Add a prompt's tokens a second and tokens a pass; passes are also counted by the length of text before them."""
-    tokens = sum(len(text.tokens) for text in turn.texts)
-    passes = sum(len(text.passes) for text in turn.texts)
-    figures["rates"].append(round(tokens / turn.seconds, 2))
-    figures["lengths"].append(round(tokens / passes, 4))
-    figures["tokens"], figures["passes"] = figures["tokens"] + tokens, figures["passes"] + passes
-    for length, brought in (each for text in turn.texts for each in text.passes):
+def add_text(figures: dict[str, Any], text: DecodedText) -> None:
+    """Add a text's tokens a second and tokens a pass; passes are also counted by the length of text before them."""
+    figures["rates"].append(round(len(text.tokens) / text.seconds, 2))
+    figures["lengths"].append(round(len(text.tokens) / len(text.passes), 4))
+    figures["tokens"], figures["passes"] = figures["tokens"] + len(text.tokens), figures["passes"] + len(text.passes)
+    for length, brought in text.passes:
         kept = figures["bins"].setdefault(str(length // BIN), [0, 0])
         kept[0], kept[1] = kept[0] + brought, kept[1] + 1
 

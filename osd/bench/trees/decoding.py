@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
-from osd.bench.contenders import generate_text, no_remarks
+from osd.bench.contenders import generate, no_remarks
 from osd.bench.harness.prompts import Tokens
 from osd.bench.trees.corpora import Knowledge
 from osd.bench.trees.methods import DraftMethod
@@ -24,7 +24,6 @@ from storage.settings import Settings
 
 THEIR_TOKENS = 10
 """transformers' ``prompt_lookup_num_tokens``: the number that its documentation uses."""
-NOTHING: Sampling = Sampling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,44 +34,29 @@ class DecodedText:
     passes: tuple[tuple[int, int], ...]
     """For each target pass the length of the text before it, prompt included, and the tokens that it brought. What
     transformers' passes brought is not known one by one: they share the tokens evenly."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimedTexts:
-    """Prompts decoded, timed."""
-
-    texts: list[DecodedText]
     seconds: float
 
 
-DecodeTexts = Callable[[Sequence[Tokens], Sampling], TimedTexts]
+DecodeText = Callable[[Tokens, Sampling], DecodedText]
 
 
-def decoder_of(method: DraftMethod, pair: Pair, settings: Settings, known: Knowledge, new_tokens: int) -> DecodeTexts:
+def decoder_of(method: DraftMethod, pair: Pair, settings: Settings, known: Knowledge, new_tokens: int) -> DecodeText:
     """Return a way to decode that lives on between turns, as a server does: what it has learned stays."""
     if method.kind == "transformers":
         return _theirs(pair, new_tokens)
     engine = Engine(pair, _settings(method, settings), proposer=_proposer(method, settings, known))
 
-    def decode(prompts: Sequence[Tokens], sampling: Sampling) -> TimedTexts:
-        asked = [Request(prompt, sampling=sampling, max_new_tokens=new_tokens) for prompt in prompts]
+    def decode(prompt: Tokens, sampling: Sampling) -> DecodedText:
         begun = time.perf_counter()
-        done = {each.request.id: each for each in engine.run(asked)}
+        (done,) = engine.run([Request(prompt, sampling=sampling, max_new_tokens=new_tokens)])
         seconds = time.perf_counter() - begun
-        return TimedTexts([_text(done[request.id], len(request.prompt_tokens)) for request in asked], seconds)
+        begins = accumulate((each.emitted for each in done.rounds), initial=len(prompt))
+        passes = zip(begins, (each.emitted for each in done.rounds), strict=False)
+        return DecodedText(done.tokens, tuple(passes), seconds)
 
-    warm = Request((1, 2, 3), max_new_tokens=new_tokens, learn=False)
-    for _ in engine.run([warm]):
+    for _ in engine.run([Request((1, 2, 3), max_new_tokens=new_tokens, learn=False)]):  # warm
         pass
     return decode
-
-
-def _text(done: Any, before: int) -> DecodedText:
-    passes, length = [], before
-    for each in done.rounds:
-        passes.append((length, each.emitted))
-        length += each.emitted
-    return DecodedText(done.tokens, tuple(passes))
 
 
 def _settings(method: DraftMethod, settings: Settings) -> Settings:
@@ -109,19 +93,15 @@ class FrozenMaker(NgramDrafter):
         """Learn nothing."""
 
 
-def _theirs(pair: Pair, new_tokens: int) -> DecodeTexts:
-    def decode(prompts: Sequence[Tokens], sampling: Sampling) -> TimedTexts:
-        texts, seconds = [], 0.0
-        how: dict[str, Any] = {"prompt_lookup_num_tokens": THEIR_TOKENS}
-        for prompt in prompts:
-            with no_remarks(), _counted(pair.target.module) as count:
-                begun = time.perf_counter()
-                tokens = generate_text(pair, prompt, new_tokens, **how)
-                seconds += time.perf_counter() - begun
-            texts.append(DecodedText(tuple(tokens), _evenly(len(prompt), len(tokens), count[0])))
-        return TimedTexts(texts, seconds)
+def _theirs(pair: Pair, new_tokens: int) -> DecodeText:
+    def decode(prompt: Tokens, sampling: Sampling) -> DecodedText:
+        with no_remarks(), _counted(pair.target.module) as count:
+            begun = time.perf_counter()
+            (tokens,) = generate(pair, [prompt], new_tokens, prompt_lookup_num_tokens=THEIR_TOKENS)
+            seconds = time.perf_counter() - begun
+        return DecodedText(tuple(tokens), _evenly(len(prompt), len(tokens), count[0]), seconds)
 
-    decode([(1, 2, 3)], NOTHING)
+    decode((1, 2, 3), Sampling())
     return decode
 
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from osd.bench.harness.summary import ratio_of_turns
+from osd.bench.harness.turns import ratio_of_turns
 from osd.bench.trees.methods import ALONE, BY_NAME, DRAFT, FROZEN, GREEDY, LOOKUP, MCTS, MIXED, THEIRS
 
 UnitLine = dict[str, Any]
@@ -122,9 +122,8 @@ def by_context(lines: Sequence[UnitLine]) -> dict[str, Curve]:
 
 def sampled(lines: Sequence[UnitLine], what: str) -> dict[str, Curve]:
     """Return accept length by temperature (without top-p) or by top-p (at temperature 1)."""
-    units = [line for line in of_part(lines, "sampling") if what == "temperature" or line["unit"]["temperature"] == 1]
-    if what == "temperature":
-        units = [line for line in units if line["unit"]["top_p"] is None]
+    other, usual = ("top_p", None) if what == "temperature" else ("temperature", 1)
+    units = [line for line in of_part(lines, "sampling") if line["unit"][other] == usual]
     return _curves(units, lambda unit: unit[what] if unit[what] is not None else 1.0)
 
 

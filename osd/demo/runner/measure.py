@@ -99,12 +99,15 @@ def counted_alpha(served: Sequence[FinishedRequest]) -> float | None:
 
 def moving(served: Sequence[FinishedRequest], whose: Whose, window: int = WINDOW) -> list[float]:
     """Followed α of the last ``window`` requests after each one; of as many as there are at the beginning."""
-    hits = [0, *accumulate(s.hits(whose) for s in served)]
-    positions = [0, *accumulate(s.of(whose) for s in served)]
-    begins = [max(0, end - window) for end in range(1, len(served) + 1)]
+    return moving_share([s.hits(whose) for s in served], [s.of(whose) for s in served], window)
+
+
+def moving_share(hits: Sequence[int], positions: Sequence[int], window: int = WINDOW) -> list[float]:
+    """Hits ÷ positions of the last ``window`` requests after each one; of as many as there are at the beginning."""
+    above, below = [0, *accumulate(hits)], [0, *accumulate(positions)]
+    begins = [max(0, end - window) for end in range(1, len(above))]
     return [
-        ratio(hits[end] - hits[begin], positions[end] - positions[begin]) or 0.0
-        for end, begin in enumerate(begins, start=1)
+        ratio(above[end] - above[begin], below[end] - below[begin]) or 0.0 for end, begin in enumerate(begins, start=1)
     ]
 
 

@@ -38,47 +38,13 @@ def truncated_mean(beta: float, gamma: int) -> float:
     return mean / total
 
 
-def _truncated_slope(beta: float, gamma: int) -> float:
-    """Return dE[y]/dβ = Var[y] ÷ β (an exponential family), β > 0."""
-    weight = total = 1.0
-    first = second = 1.0
-    for y in range(2, gamma + 2):
-        weight *= beta
-        total, first, second = total + weight, first + y * weight, second + y * y * weight
-    return (second / total - (first / total) ** 2) / beta
-
-
-def truncated_newton(rounds: Rounds, tolerance: float = 1e-12) -> float | None:
-    """Find the root of Eq. 11 in [0, 1] by Newton's method kept inside a bracket.
-
-    1.0 when there is none below 1: when the mean of y exceeds (γ + 2) / 2. None without rounds.
-    """
-    if not rounds:
-        return None
-    wanted = sum(accepted + 1 for _, accepted in rounds)
-    if wanted <= len(rounds):
-        return 0.0
-    if wanted >= sum((drafted + 2) / 2 for drafted, _ in rounds):
-        return 1.0
-    low, high, beta = 0.0, 1.0, 0.5
-    for _ in range(100):
-        excess = sum(truncated_mean(beta, drafted) for drafted, _ in rounds) - wanted
-        low, high = (low, beta) if excess > 0 else (beta, high)
-        step = beta - excess / sum(_truncated_slope(beta, drafted) for drafted, _ in rounds)
-        following = step if low < step < high else (low + high) / 2
-        if abs(following - beta) < tolerance:
-            return following
-        beta = following
-    return beta
-
-
 @lru_cache(maxsize=256)
 def _table(gamma: int) -> tuple[float, ...]:
     return tuple(truncated_mean(i / _GRID, gamma) for i in range(_GRID + 1))
 
 
 def truncated(rounds: Rounds) -> float | None:
-    """Find the root as :func:`truncated_newton`, from tables of Eq. 12 (a search, then a straight line between
+    """Find the root of Eq. 11 in [0, 1] from tables of Eq. 12 (a search, then a straight line between
     entries)."""
     if not rounds:
         return None

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from osd.bench.router.bench import RESULTS
 from osd.bench.router.folder import BenchSides, LabelledFolder, fraction, is_kept
 from router.language_file import load_languages
 
@@ -22,6 +21,15 @@ INTENTS = {
     "kitchen": ("recipe", "how do i cook rice", "give me a recipe for soup"),
     "oos": ("oos", "who won the game", "what is a quark"),
 }
+
+
+RESULTS = {
+    *(f"language_accuracy_{name}" for name in (
+        "all", "20", "xquad", "xquad_question", "short", "mixed", "code_fenced", "code_bare")),
+    "topic_accuracy_clinc10", "intent_accuracy_clinc150", "oos_auroc", "oos_auroc_never_seen", "unsure_inside",
+    "unsure_outside", "calibration_error", "banking77_accuracy", "latency_us_median", "latency_us_p99",
+    "distilbert_us_median", "distilbert_million_parameters", "speedup_vs_distilbert",
+}  # fmt: skip
 
 
 def write(path: Path, rows: list[dict[str, str]]) -> None:
@@ -70,7 +78,7 @@ def test_one_folder(author_bench, folder):
     assert done.exit_code == 0, done.stderr
     (line,) = done.stdout.splitlines()
     result = json.loads(line)["figures"]
-    assert set(RESULTS) <= set(result) and None not in result.values()
+    assert set(result) >= RESULTS and None not in result.values()
     assert result["language_accuracy_all"] > 0.9 and result["language_accuracy_xquad"] == 1
     assert result["topic_accuracy_clinc10"] == 1 and result["oos_auroc"] > 0.9
     assert 60 < result["distilbert_million_parameters"] < 70
@@ -88,7 +96,7 @@ def test_two_folders_and_missing_files(author_bench, folder, tmp_path):
     last = json.loads(done.stdout.splitlines()[-1])
     result = last["figures"]
     assert last["settings"]["tested_on"] == "--test" and result["language_accuracy_all"] == 1
-    assert result["topic_accuracy_clinc10"] is None and result["latency_us_median"] is None
+    assert result.get("topic_accuracy_clinc10") is None and "latency_us_median" not in result
     assert "has no clinc150.jsonl.gz" in done.stderr and "language_accuracy_20" in done.stdout
 
 

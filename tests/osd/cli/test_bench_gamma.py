@@ -47,15 +47,18 @@ def test_a_run_and_its_replay(osd, asked, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--controllers", "analytic,fms"], f"no controller named 'fms'; known: all, {', '.join(CONTROLLERS)}"),
-        (["--controllers", ","], "there is no controller named ','"),
+        (["--controllers", "analytic,fms"], f"--controllers: 'fms' is none of all, {', '.join(CONTROLLERS)}"),
+        (["--controllers", ","], "--controllers: ',' is none of all"),
         (["--batch-sizes", "1,many"], "--batch-sizes: '1,many' is not a list of numbers from 1 on"),
         (["--batch-sizes", "0"], "--batch-sizes: '0' is not a list of numbers"),
         (["--initial-gammas", "0,4"], "--initial-gammas: '0,4' is not a list of numbers from 1 on"),
         (["--initial-gammas", ""], "--initial-gammas: '' is not a list of numbers"),
         (["--temperatures", "0,-1"], "--temperatures: '0,-1' is not a list of numbers"),
         (["--temperatures", "inf"], "--temperatures: 'inf' is not a list of numbers"),
-        (["--simulate", "nowhere.parquet"], "--simulate needs costs: costs.json of a run, or one of a100-c008"),
+        (
+            ["--simulate", "nowhere.parquet"],
+            "--simulate needs costs: costs.json of a run, or one of 2xa100-specdecpp, a100-c008",
+        ),
         (["--simulate", "nowhere.parquet", "--costs", "a100-c008"], "nowhere.parquet"),
         (["--target", "only-half"], "give --draft too"),
         (["--prompts", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from osd.bench.__main__ import main as author_bench
-from osd.bench.servers.others import Other, other_server
+from osd.bench.servers import Other, other_server
 from storage.errors import StoreError
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from osd.bench.gamma.costs import CostCells, CostTable
-from osd.bench.gamma.oracle import OracleController, disagreements, oracle_lengths
+from osd.bench.gamma.oracle import OracleController, oracle_lengths
 from osd.bench.gamma.rounds import RecordedText
 from osd.bench.gamma.simulate import simulate
 from osd.gamma.base import Observation
@@ -41,7 +41,7 @@ def cheapest(trace: RecordedText, draft_ms: float, target_ms: float) -> float:
     return rest(0)
 
 
-def counted(traces: Sequence[RecordedText], maximum: int | None = None) -> tuple[int, int, int]:
+def counted(traces: Sequence[RecordedText], maximum: int = 99) -> tuple[int, int, int]:
     """What the theorem counts: tokens emitted, rounds, and tokens drafted, all of which are accepted."""
     rounds = drafted = 0
     for trace in traces:
@@ -55,11 +55,10 @@ def counted(traces: Sequence[RecordedText], maximum: int | None = None) -> tuple
 def test_a_text_worked_by_hand() -> None:
     """Rounds: 2 accepted and token 2; 1 and token 4; 0 and token 5; then token 6, and the target's 7 for nothing."""
     trace = agreeing_trace(HAND)
-    assert disagreements(trace) == [2, 4, 5]
-    assert oracle_lengths(trace) == [2, 1, 0, 1, 0, 0, 1, 0]
+    assert oracle_lengths(trace, 4) == [2, 1, 0, 1, 0, 0, 1, 0]
     emitted, rounds, drafted = counted([trace])
     assert (emitted, rounds, drafted) == (8, 4, 4)
-    assert rounds == len(disagreements(trace)) + 1  # N_target = |S| + 1
+    assert rounds == HAND.count(False) + 1  # N_target = |S| + 1
     assert emitted == rounds + drafted  # N_discarded = 0
 
 
@@ -76,7 +75,7 @@ def test_no_other_sizes_of_drafts_are_cheaper(seed: int) -> None:
 
 
 def test_a_bound_on_drafts_costs_passes() -> None:
-    trace = agreeing_trace([True] * 9 + [False])  # nine accepted, then the target's own
+    trace = agreeing_trace([True] * 9 + [False], depth=10)  # nine accepted, then the target's own
     assert counted([trace]) == (10, 1, 9)
     assert counted([trace], maximum=4) == (10, 2, 8)  # the target's own token of the first pass is the fifth
 
@@ -90,7 +89,7 @@ def test_the_controller_does_in_the_simulator_what_the_theorem_counts(batch: int
 
 
 def test_a_row_past_its_text_drafts_nothing() -> None:
-    controller = OracleController([agreeing_trace(HAND)])
+    controller = OracleController([agreeing_trace(HAND)], 4)
     row = controller.start()
     assert controller.plan([row], [9], 1) == [2]
     row.observe(Observation(2, 2, 2))
@@ -101,8 +100,8 @@ def test_a_row_past_its_text_drafts_nothing() -> None:
 
 def test_what_an_oracle_cannot_know_is_refused() -> None:
     with pytest.raises(BadInput, match="greedy"):
-        oracle_lengths(sampled_trace(4, 2))
-    controller = OracleController([agreeing_trace(HAND)])
+        oracle_lengths(sampled_trace(4, 2), 2)
+    controller = OracleController([agreeing_trace(HAND)], 4)
     controller.start()
     with pytest.raises(BadInput, match="fewer traces"):
         controller.start()

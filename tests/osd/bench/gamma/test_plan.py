@@ -15,11 +15,11 @@ from osd.bench.gamma.plan import (
     Entrant,
     GammaPlan,
     GammaSetting,
-    choose_controllers,
-    choose_initial,
+    asked_plan,
 )
 from osd.gamma.factory import CONTROLLERS
 from storage.errors import BadSetting
+from tests.support.settings import settings_of
 
 PLAN = GammaPlan(
     target="t", draft="d", data_sets=("sql", "chat"), prompts_digest="", controllers=("fixed", "analytic", "fsm"),
@@ -86,13 +86,19 @@ def test_a_random_draft_is_held_against_the_target_alone_also_in_large_batches()
     assert plan.prompts(added[0], 0) == [("sql", 0), ("chat", 0)]
 
 
+def asked(controllers: str = "all", gammas: str = "1,4", initial: int = 4) -> GammaPlan:
+    return asked_plan(
+        settings_of(gamma__initial=initial), [controllers], [gammas], ["0"], ["1"], count=1, max_tokens=4, turns=1
+    )
+
+
 def test_controllers_are_chosen_by_name() -> None:
-    assert choose_controllers(["all"]) == tuple(CONTROLLERS)
-    assert choose_controllers(["fsm, analytic", "fsm"]) == ("fsm", "analytic")
-    for asked in ("fms", "analytic,fms", ""):
-        with pytest.raises(BadSetting, match=r"there is no controller named .*; known: all, .*fixed, analytic"):
-            choose_controllers([asked])
+    assert asked("all").controllers == asked("fsm,all").controllers == tuple(CONTROLLERS)
+    assert asked("fsm, analytic, fsm").controllers == ("fsm", "analytic")
+    for unknown in ("fms", "analytic,fms", ""):
+        with pytest.raises(BadSetting, match=r"--controllers: '(fms|)' is none of all, .*fixed, analytic"):
+            asked(unknown)
 
 
 def test_initial_gamma_is_the_swept_one_nearest_to_the_settings() -> None:
-    assert [choose_initial((1, 8, 12), usual) for usual in (0, 4, 5, 30)] == [1, 1, 8, 12]
+    assert [asked(gammas="1,8,12", initial=usual).initial for usual in (0, 4, 5, 8)] == [1, 1, 8, 8]

@@ -18,6 +18,7 @@ from osd.bench.gamma.oracle import OracleController
 from osd.bench.gamma.record import fingerprint, record_file, record_traces
 from osd.bench.gamma.rounds import RecordedText, read_recording
 from osd.bench.gamma.simulate import simulate
+from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
 from osd.gamma.factory import CONTROLLERS, make_controller
 from osd.gamma.planner import GammaPlanner
@@ -43,7 +44,9 @@ def pair(eos: int | None = None) -> Pair:
 
 @cache
 def traces(eos: int | None = None) -> list[RecordedText]:
-    return record_traces(pair(eos), "random", PROMPTS, new_tokens=NEW_TOKENS, depth=DEPTH, batch=2, rows=7)
+    return record_traces(
+        pair(eos), "random", PROMPTS, new_tokens=NEW_TOKENS, depth=DEPTH, batch=2, rows=7, watch=Watch()
+    )
 
 
 @cache
@@ -90,7 +93,9 @@ def test_sampled_chains_are_drawn_and_judged_as_by_plain_passes() -> None:
     """Each token's place in its own distribution, thrown within the token's share, is uniform if the token was drawn
     from it; a right recorder fails in one run of a million."""
     temperature, random, places = 0.7, np.random.default_rng(0), []
-    recorded = record_traces(pair(), "random", PROMPTS[:1], temperature=temperature, new_tokens=16, depth=5, rows=5)[0]
+    recorded = record_traces(
+        pair(), "random", PROMPTS[:1], temperature=temperature, new_tokens=16, depth=5, rows=5, watch=Watch()
+    )[0]
     for position in range(recorded.length):
         before, chain = [*PROMPTS[0], *recorded.text[:position].tolist()], recorded.drafted[position].tolist()
         q, p = (plain(model.module, before, chain, temperature) for model in (pair().draft, pair().target))
@@ -106,7 +111,7 @@ def test_sampled_chains_are_drawn_and_judged_as_by_plain_passes() -> None:
 
 def test_sampled_recordings_repeat_by_seed() -> None:
     one, again, other = (
-        record_traces(pair(), "random", PROMPTS[:2], temperature=1.0, new_tokens=6, depth=3, seed=seed)
+        record_traces(pair(), "random", PROMPTS[:2], temperature=1.0, new_tokens=6, depth=3, seed=seed, watch=Watch())
         for seed in (1, 1, 2)
     )
     assert all(np.array_equal(a.drafted, b.drafted) for a, b in zip(one, again, strict=True))
@@ -151,7 +156,9 @@ def test_a_replay_of_a_heads_estimates_counts_what_the_engine_counts() -> None:
     torch.manual_seed(0)
     torch.nn.init.normal_(head.out.weight)
     estimates = HeadPass(head.requires_grad_(False), torch.device("cpu"))
-    recorded = record_traces(pair(), "random", PROMPTS, new_tokens=NEW_TOKENS, depth=DEPTH, head=estimates)
+    recorded = record_traces(
+        pair(), "random", PROMPTS, new_tokens=NEW_TOKENS, depth=DEPTH, head=estimates, watch=Watch()
+    )
     serve = settings("specdecpp", 3)
     engine = Engine(pair(), serve)
     engine.drafter.head = estimates
@@ -205,12 +212,23 @@ def test_the_oracle_runs_in_the_engine(ends: bool) -> None:
     assert sum(accepted for *_, accepted in rounds) == drafted
 
 
+class Telling(Watch):
+    """Remembers what is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def at(self, what: str) -> None:
+        self.told.append(what)
+
+
 def test_a_file_grows_by_what_it_lacks(tmp_path: Path) -> None:
-    path, told = tmp_path / "rounds.parquet", []
+    path, watch = tmp_path / "rounds.parquet", Telling()
 
     def record(sets: Mapping[str, Any], temperatures: tuple[float, ...] = (0.0,), **other: Any) -> None:
         record_file(
-            path, pair(), sets, temperatures=temperatures, depth=3, report=lambda *at: told.append(at),
+            path, pair(), sets, temperatures=temperatures, depth=3, watch=watch,
             **({"new_tokens": 4} | other),
         )  # fmt: skip
 
@@ -220,11 +238,10 @@ def test_a_file_grows_by_what_it_lacks(tmp_path: Path) -> None:
     held = {name: [len(read_recording(path).of(name, t)) for t in (0.0, 1.0)] for name in "ab"}
     assert held == {"a": [2, 2], "b": [1, 1]}
     assert np.array_equal(read_recording(path).of("a", 0.0)[0].peak, before.traces[0].peak)
-    assert told == [(1, 2, "a"), (2, 2, "a"), (3, 6, "a"), (4, 6, "a"), (5, 6, "b"), (6, 6, "b")]
+    parts = [("a, T=0", 2), ("a, T=1", 2), ("b, T=0", 1), ("b, T=1", 1)]
+    assert watch.told == [f"recording {name}: {i + 1} of {n}" for name, n in parts for i in range(n)]
     with pytest.raises(BadBenchFile, match="new_tokens is 4, not 5"):
         record({"a": PROMPTS[:2]}, new_tokens=5)
-    with pytest.raises(BadBenchFile, match="other prompts"):
-        record({"a": PROMPTS[1:3]})
 
 
 def test_a_fingerprint_is_that_of_the_weights() -> None:

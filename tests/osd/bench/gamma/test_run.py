@@ -12,13 +12,12 @@ import pytest
 from pydantic import TypeAdapter
 
 from osd.bench.gamma.bench import MEASURED, bench_gamma, simulate_gamma
-from osd.bench.gamma.contest import Contest, with_random_draft
+from osd.bench.gamma.contest import Contest, CountedCosts, Timed, with_random_draft
 from osd.bench.gamma.costs import load_costs
 from osd.bench.gamma.measured import GammaMeasured
 from osd.bench.gamma.plan import ALL, ALONE, MIX, ORACLE, Entrant, GammaJob, GammaPlan, GammaSetting
 from osd.bench.gamma.replay import Replay, plan_of
 from osd.bench.gamma.rounds import read_recording
-from osd.bench.gamma.timed import CountedCosts, Timed
 from osd.bench.harness.watch import Watch
 from osd.engine.engine import Engine
 from osd.gamma.base import CostModel, DraftDecision, GammaController, Observation, RowByRow
@@ -144,7 +143,8 @@ def test_the_oracle_takes_as_few_rounds_as_the_recorded_matches_allow(finished: 
 def test_a_recording_replays_to_the_counts_that_were_measured(finished: tuple[Path, Pressing], tmp_path: Path) -> None:
     out, _ = finished
     recording, table = read_recording(out / "rounds.parquet"), load_costs(out / "costs.json")
-    result = simulate_gamma(recording, table, SERVE, PLAN, tmp_path, Pressing())
+    files = out / "rounds.parquet", str(out / "costs.json")
+    result = simulate_gamma(SERVE, PLAN, *files, tmp_path, Pressing())
     assert len(result.files) == 2 and all(path.exists() for path in result.files.values())
     assert set(result.figures["data_sets"]) == {"one", "two", MIX}
     setting = PLAN.main("one")
@@ -233,9 +233,9 @@ def test_costs_are_heard_by_their_own_model_and_by_everyones() -> None:
     first.observe_draft(1, 3, 1.5)
     first.observe_verify(1, 4, 4.0)
     second.observe_verify(1, 1, 2.0)
-    assert (first.draft_passes, first.target_passes, first.clock_ms) == (3, 1, 5.5)
-    assert (second.draft_passes, second.target_passes, second.rounds) == (0, 1, 1)
+    assert (first.by_kind.draft_passes, first.by_kind.target_passes, first.by_kind.clock_ms) == (3, 1, 5.5)
+    assert (second.by_kind.draft_passes, second.by_kind.target_passes, second.rounds) == (0, 1, 1)
     many.observe_draft(1, 3, 9.0)  # seven of its eight rows have left
     many.observe_verify(1, 1, 9.0)
-    assert (many.draft_passes, many.target_passes, many.clock_ms) == (3, 1, 18.0)
+    assert (many.by_kind.draft_passes, many.by_kind.target_passes, many.by_kind.clock_ms) == (3, 1, 18.0)
     assert everyone.rounds == 2 and everyone.draft_ms(1, 3) == pytest.approx(1.5)

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from osd.bench.harness.folder import RunFolder
+from osd.bench.harness.prompts import choose
 from osd.bench.routes.bench import draw
 from osd.bench.routes.result import ArmResult, RoutedRequest, summary
-from osd.bench.routes.traffic import ARMS, ORDERS, arrange, require_arms
+from osd.bench.routes.traffic import ARMS, ORDERS, arrange
 from storage.errors import BadSetting
 
 DOMAINS = {name: [f"{name} {i}" for i in range(60)] for name in ("a", "b", "c")}
@@ -45,8 +46,10 @@ def test_an_order_or_an_arm_that_is_not_there_is_named() -> None:
     with pytest.raises(BadSetting, match="'sideways' is none of mixed, abrupt, gradual"):
         arrange(DOMAINS, "sideways")
     with pytest.raises(BadSetting, match=f"'routd' is none of {', '.join(ARMS)}"):
-        require_arms(["single", "routd"])
-    assert require_arms(["routed", "single", "routed"]) == ("routed", "single")
+        choose(["single", "routd"], ARMS, "--arms")
+    assert choose(["routed,single", "routed"], ARMS, "--arms") == ("routed", "single")
+    with pytest.raises(BadSetting, match="',' is none of"):
+        choose([","], ARMS, "--arms")
 
 
 def arm(hits: int, route: str | None = None, kind: str = "full", size: int = 100) -> ArmResult:
@@ -63,9 +66,13 @@ def test_the_last_line_says_what_the_issue_asks_for() -> None:
     line = summary(arms, ["a", "b"])
     assert line["domains"]["a"] == {"frozen": 0.2, "single": 0.5, "routed": 0.7, "routed_lora": 0.6}
     assert line["bytes_per_draft"] == {"full": 100, "lora": 10}
-    assert line["misrouted"] == 0 and line["gain"] == 0.2
+    assert line["misrouted"] == 0 and line["gain"] == pytest.approx(0.2)
     assert summary({"routed": arm(7, "default")}, ["a"])["misrouted"] == 1
-    assert line["lossless_checked"] == 6 and line["lossless_failed"] == 0 and line["tokens_per_s"]["single"] == 100
+    assert (
+        line["lossless_checked"] == 6
+        and line["lossless_failed"] == 0
+        and line["tokens_per_s"]["single"] == pytest.approx(100)
+    )
     json.dumps(line)
 
 

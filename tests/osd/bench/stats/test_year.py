@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from osd.bench.stats.bench import STAGES, bench
+from osd.bench.harness.watch import Watch
+from osd.bench.stats.bench import STAGES, Stage, figures_of, measure
 from osd.bench.stats.year import END, StatsPlan, add_days, add_weeks
 from storage.errors import BadInput
 from storage.settings import load_settings
@@ -72,28 +73,17 @@ def test_both_databases_hold_the_same_year(memory: Path, new_sqlite: Path, postg
     assert found[0] == found[1]
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> tuple[dict[str, object], dict[str, list[object]]]:
-    plan = StatsPlan(days=24, routes=3, versions=3, workers=2)
-    line, found = bench(plan, tmp_path, None, requests=8, repeats=1, report=lambda _: None)
-    return line, dict(found)  # type: ignore[arg-type]
-
-
-def test_each_question_has_an_answer_at_every_stage(small: tuple[dict[str, object], dict[str, list[object]]]) -> None:
-    line, found = small
-    assert len(found["sqlite"]) == len(STAGES)
-    assert line["postgresql"] is None
-    ms = line["sqlite"]
-    assert isinstance(ms, dict)
+def test_each_question_has_an_answer_at_every_stage(tmp_path: Path) -> None:
+    plan = StatsPlan(days=24, routes=3, versions=3, workers=2, requests=8)
+    found: dict[str, list[Stage]] = {"sqlite": measure(plan, tmp_path, None, 1, Watch())}
+    figures = figures_of(found)
+    assert len(found["sqlite"]) == len(figures["growth"]["sqlite"]) == len(STAGES)
+    assert figures["postgresql"] is None
+    ms = figures["sqlite"]
     assert {"acceptance route", "positions", "change, 1 day", "tokens", "rejections"} <= ms.keys()
-    assert line["max_ms"] == max(ms.values())
-
-
-def test_a_database_that_is_not_empty_is_refused(tmp_path: Path) -> None:
-    plan = StatsPlan(days=24, routes=2, versions=2, workers=1)
-    bench(plan, tmp_path, None, requests=2, repeats=1, report=lambda _: None)
+    assert figures["max_ms"] == max(ms.values())
     with pytest.raises(BadInput, match="not empty"):
-        bench(plan, tmp_path, None, requests=2, repeats=1, report=lambda _: None)
+        measure(plan, tmp_path, None, 1, Watch())
 
 
 def test_the_command_prints_one_line_and_draws(author_bench: Callable[..., BenchOutcome], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from osd.gamma.rules.acceptance_rate import ratio, truncated, truncated_mean, truncated_newton
+from osd.gamma.rules.acceptance_rate import Rounds, ratio, truncated, truncated_mean
 from router.throughput import tokens_per_round as expected_tokens
 
 rounds_of = st.lists(
@@ -18,6 +18,40 @@ rounds_of = st.lists(
     max_size=16,
 )
 GRID = [i / 2000 for i in range(1, 2000)]
+
+
+def _truncated_slope(beta: float, gamma: int) -> float:
+    """Return dE[y]/dβ = Var[y] ÷ β (an exponential family), β > 0."""
+    weight = total = 1.0
+    first = second = 1.0
+    for y in range(2, gamma + 2):
+        weight *= beta
+        total, first, second = total + weight, first + y * weight, second + y * y * weight
+    return (second / total - (first / total) ** 2) / beta
+
+
+def truncated_newton(rounds: Rounds, tolerance: float = 1e-12) -> float | None:
+    """Find the root of Eq. 11 in [0, 1] by Newton's method kept inside a bracket.
+
+    1.0 when there is none below 1: when the mean of y exceeds (γ + 2) / 2. None without rounds.
+    """
+    if not rounds:
+        return None
+    wanted = sum(accepted + 1 for _, accepted in rounds)
+    if wanted <= len(rounds):
+        return 0.0
+    if wanted >= sum((drafted + 2) / 2 for drafted, _ in rounds):
+        return 1.0
+    low, high, beta = 0.0, 1.0, 0.5
+    for _ in range(100):
+        excess = sum(truncated_mean(beta, drafted) for drafted, _ in rounds) - wanted
+        low, high = (low, beta) if excess > 0 else (beta, high)
+        step = beta - excess / sum(_truncated_slope(beta, drafted) for drafted, _ in rounds)
+        following = step if low < step < high else (low + high) / 2
+        if abs(following - beta) < tolerance:
+            return following
+        beta = following
+    return beta
 
 
 def censored_likelihood(beta: float, rounds: list[tuple[int, int]]) -> float:
