@@ -44,9 +44,10 @@ def byte_fallback(rng: random.Random) -> Tokenizer:
     made.normalizer = normalizers.Replace(" ", "▁")
     made.train_from_iterator(words(rng), trainers.BpeTrainer(vocab_size=200, limit_alphabet=16, **QUIET))
     said = json.loads(made.to_str())
-    vocabulary = said["model"]["vocab"]
-    vocabulary |= {f"<0x{byte:02X}>": len(vocabulary) + byte for byte in range(256)}
-    said["model"] |= {"byte_fallback": True, "unk_token": UNKNOWN, "fuse_unk": True}
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    others = [token for token in said["model"]["vocab"] if token not in SPECIAL]
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL, *bytes_, *others])}
+    said["model"] |= {"vocab": vocabulary, "byte_fallback": True, "unk_token": UNKNOWN, "fuse_unk": True}
     made = Tokenizer.from_str(json.dumps(said))
     strips = [decoders.Strip(" ", 1, 0)] if rng.random() < 0.5 else []
     if strips:
