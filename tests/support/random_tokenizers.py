@@ -17,7 +17,7 @@ from osd.engine.detokenizer import byte_letters
 HALF = "\ufffd"
 LETTER = {byte: letter for letter, byte in byte_letters().items()}
 """Names of bytes in byte-level BPE."""
-LETTERS = "abcdeimnorstv.,!?'   \n" + "åé日本語🎈"
+LETTERS = [*"abcdeimnorstv.,!?'   \nåé日本語🎈🎉", " 've", " 're", " n't", " ' ", " ."]
 UNKNOWN, BEGIN, END, OTHER = "<unk>", "<s>", "<end>", "<other>"
 SPECIAL = [UNKNOWN, BEGIN, END, OTHER]
 BYTE = re.compile("<0x[0-9A-F]{2}>")

@@ -68,6 +68,9 @@ def play(family: str, seed: int) -> Case:
     tokenizer = random_tokenizer(family, seed % TOKENIZERS)
     prompt = [1] if rng.random() < 0.2 else random_tokens(tokenizer, rng)[: rng.randrange(1, 20)] or [1]
     tokens = [token for _ in range(rng.randrange(1, 4)) for token in random_tokens(tokenizer, rng)] or [3]
+    if rng.random() < 0.3 and len(tokens) > 1:  # the prompt may end within a character that the output completes
+        end = rng.randrange(1, len(tokens))
+        prompt, tokens = [*prompt, *tokens[:end]], tokens[end:]
     whole = plain_text(tokenizer, prompt, tokens)
     request = Request(
         tuple(prompt), max_new_tokens=rng.randrange(1, len(tokens) + 1), stop=stops(rng, whole),
