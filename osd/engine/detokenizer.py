@@ -16,9 +16,10 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from transformers import PreTrainedTokenizerFast
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 HALF = "\ufffd"
 CONTEXT = 8
@@ -57,7 +58,7 @@ class Detokenizer:
     """A tokenizer, and what its tokens stand for."""
 
     def __init__(self, tokenizer: Any) -> None:
-        below = tokenizer.backend_tokenizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None
+        below = tokenizer.backend_tokenizer if is_fast(tokenizer) else None
         rule = json.loads(below.decoder.__getstate__()) if below and below.decoder else {"type": "Sequence"}
         self._tokenizer, self._below, self._size = tokenizer, below, len(tokenizer)
         self.joins = below is not None and joins(rule)
@@ -206,6 +207,13 @@ def joins(rule: dict[str, Any]) -> bool:
     return rule["type"] in JOINING or (rule["type"] == "Replace" and len(rule["pattern"].get("String", "")) == 1)
 
 
+def is_fast(tokenizer: Any) -> bool:
+    """Return whether a tokenizer is one of the `tokenizers` library in transformers' dress."""
+    from transformers import PreTrainedTokenizerFast  # not at once: `osd --help` imports this module
+
+    return isinstance(tokenizer, PreTrainedTokenizerFast)
+
+
 def tidies(tokenizer: PreTrainedTokenizerFast) -> bool:
     """Return whether transformers tidies the spaces of what this tokenizer decodes."""
     forced = tokenizer.clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output
@@ -215,7 +223,7 @@ def tidies(tokenizer: PreTrainedTokenizerFast) -> bool:
 
 def special_tokens(tokenizer: Any) -> dict[str, int]:
     """Return the ids of a tokenizer's special tokens by their text."""
-    if isinstance(tokenizer, PreTrainedTokenizerFast):
+    if is_fast(tokenizer):
         added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
         return {token.content: i for i, token in added.items() if token.special}
     return dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
