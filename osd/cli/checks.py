@@ -207,6 +207,8 @@ def choices(here: CommandContext) -> Iterator[CheckResult]:
 
 def pair(here: CommandContext) -> Iterator[CheckResult]:
     """Check whether target and draft load and serve together."""
+    from osd.models.limits import cut_short
+
     try:
         names = choose_pair(here.settings.serve, drafter=here.settings.drafters.kind)
         found = names.load(here.settings.serve)
@@ -215,7 +217,12 @@ def pair(here: CommandContext) -> Iterator[CheckResult]:
         return
     yield from trees(found, here.settings.drafters.kind)
     named = "the one that ships with osd" if names.shipped else f"{names.target} with {names.draft or 'no draft model'}"
-    yield CheckResult("pair", OK, f"{named}: {found.vocab_size} tokens, {found.limit} positions")
+    said = f"{named}: {found.vocab_size} tokens, {found.limit} positions"
+    if reason := cut_short(found.target.module.config):
+        said += f" ({reason})"
+    if found.draft.limit < found.limit:
+        said += f"; the draft drafts up to {found.draft.limit}"
+    yield CheckResult("pair", OK, said)
 
 
 def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:

@@ -6,6 +6,7 @@ a missing file, vocabularies that differ, a model that computes something else i
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.forward import Builder
-from osd.models.limits import position_limit
+from osd.models.limits import cut_short, position_limit
 from osd.models.proof import choose_forward
 from osd.models.tokenizer import load_tokenizer
 from osd.models.vocabulary import SharedIds, check_vocabularies
@@ -25,6 +26,7 @@ from osd.models.weights import first_line, read_weights
 from storage.errors import ModelNotLoaded
 from storage.settings import ServeSettings, Settings
 
+log = logging.getLogger(__name__)
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
@@ -137,6 +139,8 @@ def load_model(name: str | Path, device: torch.device, dtype: str = "auto") -> M
         _check_folder(folder)
     loaded: Any = read_weights(name, _dtype(dtype, device))
     module = loaded.to(device).eval().requires_grad_(False)
+    if reason := cut_short(module.config):
+        log.warning("%s: %s", name, reason, extra={"action": "cut_short"})
     return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
 
 

@@ -62,9 +62,10 @@ def choose_forward(module: PreTrainedModel, name: str) -> Builder:
 
     Raises CannotServeRagged when none will do.
     """
-    reasons = [reason] if (reason := _never(module)) else []
-    proven = ProofRecord(module)
-    for way in () if reasons else WAYS:
+    if reason := _never(module):
+        raise CannotServeRagged(model=name, reason=reason)
+    reasons, proven = [], ProofRecord(module)
+    for way in WAYS:
         if way.attention:
             module.set_attn_implementation(way.attention)
         if (forward := way.build(module)) is None:
@@ -74,7 +75,7 @@ def choose_forward(module: PreTrainedModel, name: str) -> Builder:
         if reason is None:
             return way.build
         reasons.append(reason)
-    raise CannotServeRagged(model=name, reason=reasons[-1])
+    raise CannotServeRagged(model=name, reason=_changes(module, SHORT[0][0], 0) or reasons[-1])
 
 
 def _never(module: PreTrainedModel) -> str | None:
@@ -139,6 +140,8 @@ def reason_against(
         return f"Its forward pass fails with a ragged cache ({told(error)})."
     if difference <= TOLERANCE * unit(module):
         return None
+    if not decoder.cache.kept:
+        return "It keeps no keys and values in transformers' cache."
     return f"Its logits differ by {difference:.2g} from a plain forward pass."
 
 

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-FIRST, STEP, LENGTH = 8, 8, 48
+from osd.models.limits import named
+
+FIRST, STEP, LENGTH = 16, 8, 48
 """The smallest switch of a twin, the step from one to the next larger one, and the least positions that it knows."""
 LAYERS = 8
 """Most kinds of layers that a twin has."""
@@ -110,13 +112,13 @@ def _set(place: Any, name: str, value: Any) -> None:
 
 def _thin(config: Any) -> None:
     """Leave the width of a head as it is, for rotary positions depend on it, and have few heads."""
-    heads, hidden = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
+    heads, hidden = named(config, "num_attention_heads"), named(config, "hidden_size")
     if not isinstance(heads, int) or not isinstance(hidden, int):
         return
     head_names, key_names = (
         {name, config.attribute_map.get(name, name)} for name in ("num_attention_heads", "num_key_value_heads")
     )
-    width = HEADS * (getattr(config, "head_dim", None) or hidden // heads)
+    width = HEADS * (named(config, "head_dim") or hidden // heads)
     for place, name, value in _numbers(config):
         if name in head_names:
             _set(place, name, HEADS)
@@ -132,7 +134,7 @@ def _thin(config: Any) -> None:
 
 def _cut(config: Any) -> None:
     """Keep one layer of every kind, and at least two; two of each where later layers share keys of earlier ones."""
-    layers = getattr(config, "num_hidden_layers", None)
+    layers = named(config, "num_hidden_layers")
     if not isinstance(layers, int):
         return
     lists = {name: value for name, value in vars(config).items() if isinstance(value, list) and len(value) == layers}
@@ -140,7 +142,7 @@ def _cut(config: Any) -> None:
     kinds = [repr([own.get(i), *(value[i] for value in lists.values())]) for i in range(layers)]
     kept = sorted(kinds.index(kind) for kind in set(kinds))[:LAYERS]
     kept = kept if len(kept) > 1 else [*range(min(2, layers))]
-    if getattr(config, "num_kv_shared_layers", 0):
+    if named(config, "num_kv_shared_layers"):
         config.num_kv_shared_layers, kept = len(kept), [*kept, *kept]
     for name, value in lists.items():
         setattr(config, name, [value[i] for i in kept])
@@ -160,7 +162,7 @@ def _forget_tokens(config: Any) -> None:
     for place, name, value in _numbers(config):
         if re.search(r"token_id|token_index", name) and value >= VOCABULARY:
             _set(place, name, VOCABULARY - 1)
-    if isinstance(getattr(config, "eos_token_id", None), list):
+    if isinstance(named(config, "eos_token_id"), list):
         config.eos_token_id = config.eos_token_id[0] % VOCABULARY
 
 

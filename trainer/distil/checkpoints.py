@@ -19,6 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from osd.models.limits import position_limit
 from osd.models.lora.adapter import BASE_MARK
 from osd.models.lora.merging import adapted, merged, quiet_peft
 from osd.models.lora.tied import tie, ties
@@ -64,6 +65,11 @@ def vocab_size(model: nn.Module) -> int:
     """Return the width of the model's logits."""
     head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
     return int(cast(torch.Tensor, head.weight).shape[0])
+
+
+def positions_of(model: nn.Module) -> int:
+    """Return the positions that the model knows."""
+    return position_limit(cast(PreTrainedModel, model).config)
 
 
 def write_model(model: nn.Module, folder: Path, parent: Path, base: str | None = None) -> None:

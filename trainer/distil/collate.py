@@ -170,6 +170,14 @@ def _within(
         yield chunk
 
 
+def until(samples: RequestSamples, limit: int) -> RequestSamples:
+    """Return what was recorded at a request's first ``limit`` tokens: a draft may know fewer positions than its
+    target."""
+    if len(samples.tokens) <= limit:
+        return samples
+    return replace(_take(samples, samples.positions < limit), tokens=samples.tokens[:limit])
+
+
 def _take(samples: RequestSamples, which: npt.NDArray[np.bool_]) -> RequestSamples:
     kept = ("positions", "kinds", "drafted", "topk_ids", "topk_logprobs", "outside")
     acceptance = None if samples.acceptance is None else samples.acceptance[which]

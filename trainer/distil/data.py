@@ -7,15 +7,16 @@ has moved on, older requests would hold a draft to what nobody asks any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from osd.models.limits import ENDLESS
 from storage.records import RequestSamples, TrainingRun
 from storage.settings import GateSettings, LearnSettings
 from storage.store import Store
-from trainer.distil.collate import select
+from trainer.distil.collate import select, until
 
 WHOLE = 0.05
 """Tolerance for the sum of stored probabilities and the mass outside: float16 rounds; a larger error is another
@@ -71,7 +72,9 @@ class Judges:
         return {"held_out": len(self.held_out), "fresh": len(self.fresh), "trained_on": len(self.trained)}
 
 
-def gather(store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int) -> TrainingData:
+def gather(
+    store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int, positions: int = ENDLESS
+) -> TrainingData:
     """Return what the run claimed and ``learn.replay_requests`` of earlier runs, without unusable ones.
 
     Raises SegmentDamaged.
@@ -82,8 +85,14 @@ def gather(store: Store, run: TrainingRun, learn: LearnSettings, vocab_size: int
     replayed = [request for request in earlier if request not in claimed][: learn.replay_requests]
     store.runs.note_replayed(run, replayed)
     new, old = (store.samples.read(ids) for ids in (run.request_ids, replayed))
-    usable = [[s for s in some if is_usable(s, vocab_size)] for some in (new, old)]
-    return TrainingData(usable[0], usable[1], unusable=len(new) + len(old) - sum(map(len, usable)))
+    claimed_now, before = (usable(some, vocab_size, positions) for some in (new, old))
+    unusable = len(new) + len(old) - len(claimed_now) - len(before)
+    return TrainingData(claimed_now, before, unusable=unusable)
+
+
+def usable(some: Iterable[RequestSamples], vocab_size: int, positions: int = ENDLESS) -> list[RequestSamples]:
+    """Return what a draft with this vocabulary and so many positions can learn from."""
+    return [s for s in (until(each, positions) for each in some) if is_usable(s, vocab_size)]
 
 
 def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
@@ -98,8 +107,9 @@ def is_usable(samples: RequestSamples, vocab_size: int) -> bool:
 
 
 def call_judges(
-    store: Store, draft: str, material: TrainingData, gate: GateSettings, vocab_size: int, tested: int = 0
-) -> Judges:
+    store: Store, draft: str, material: TrainingData, gate: GateSettings, vocab_size: int,
+    positions: int = ENDLESS, tested: int = 0,
+) -> Judges:  # fmt: skip
     """Return the newest unseen requests, at most ``gate.requests``, no older than what was trained on.
 
     Where they and the ``tested`` ones, which have judged already, are fewer than ``gate.min_requests``, the newest
@@ -111,7 +121,7 @@ def call_judges(
         store.samples.recent(draft, limit=gate.requests, holdout=False, claimed=False),
     )
     found = (read_since(store, ids, since) for ids in asked)
-    held_out, fresh = ([s for s in some if is_usable(s, vocab_size)] for some in found)
+    held_out, fresh = (usable(some, vocab_size, positions) for some in found)
     newest = sorted(held_out + fresh, key=lambda s: s.created_at, reverse=True)[: gate.requests]
     chosen = {s.request_id for s in newest}
     lacking = max(0, gate.min_requests - len(newest) - tested)

@@ -40,7 +40,7 @@ from storage.errors import (
 from storage.records import RunState, TrainingRun
 from storage.settings import Settings
 from storage.store import Store
-from trainer.distil.checkpoints import load_current, load_trainable, vocab_size
+from trainer.distil.checkpoints import load_current, load_trainable, positions_of, vocab_size
 from trainer.distil.data import call_judges, gather
 from trainer.distil.distil import DistilProgress, NotFinite, distil
 from trainer.distil.gate import hear, judge
@@ -135,7 +135,8 @@ def _train(
     parent = store.versions.get(run.parent)
     start = where_to_start(store, run, learn.method)
     candidate = load_trainable(store, start, learn, device)
-    material = gather(store, run, learn, vocab_size(candidate))
+    reads = vocab_size(candidate), positions_of(candidate)
+    material = gather(store, run, learn, *reads)
     facts: dict[str, Any] = {"started_from": start.id, **material.counts}
     if not material.positions(learn):
         reason = f"none of the requests has {learn.positions} positions to learn from"
@@ -157,7 +158,7 @@ def _train(
 
     with rejected_on_error(store, version):
         tested = len(material.claimed) if first else 0
-        judges = call_judges(store, run.draft, material, settings.gate, vocab_size(candidate), tested)
+        judges = call_judges(store, run.draft, material, settings.gate, *reads, tested)
         verdict = judge([first, hear(current, candidate, judges.all, lease.keep)], settings.gate)
         verdict.evidence.update(judges.counts, tested_first=tested)
         lease.renew()

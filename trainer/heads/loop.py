@@ -27,8 +27,8 @@ from storage.records import DraftVersion, RequestSamples, RunState, TrainingRun,
 from storage.runs import TAKEN_UNTIL
 from storage.settings import LearnSettings, Settings
 from storage.store import Store
-from trainer.distil.checkpoints import load_current, vocab_size
-from trainer.distil.data import is_usable, read_since
+from trainer.distil.checkpoints import load_current, positions_of, vocab_size
+from trainer.distil.data import read_since, usable
 from trainer.distil.distil import DistilProgress
 from trainer.distil.loop import Watcher, claim_terms, conduct
 from trainer.distil.optimizer import Memory, moments_of
@@ -139,7 +139,7 @@ def _train(
     start = where_to_start(store, run, "head")
     current, candidate = load_version(store, store.versions.get(run.parent)), load_version(store, start)
     model = load_current(store, served, device)
-    material = _gather(store, settings, draft, run, vocab_size(model))
+    material = _gather(store, settings, draft, run, vocab_size(model), positions_of(model))
     facts: dict[str, Any] = {"started_from": start.id, "draft_version": served.id, **material.counts}
     if not material.claimed:
         reason = "none of the requests has drafted tokens with their chances (serve.record must be verified)"
@@ -186,7 +186,9 @@ def reweigh(head: AcceptanceHead, reject_weight: float) -> None:
     head.config = replace(head.config, reject_weight=reject_weight)
 
 
-def _gather(store: Store, settings: Settings, draft: str, run: TrainingRun, vocabulary: int) -> HeadTrainingData:
+def _gather(
+    store: Store, settings: Settings, draft: str, run: TrainingRun, vocabulary: int, positions: int
+) -> HeadTrainingData:
     """Return the claimed requests, ``learn.replay_requests`` before them, and requests that judge: held out, or newer.
 
     Judges are no older than what is trained on; where there are none, the newest trained ones judge, as for drafts.
@@ -204,11 +206,11 @@ def _gather(store: Store, settings: Settings, draft: str, run: TrainingRun, voca
     taken = set(run.request_ids)
     judges = held_out + [s for s in later if s.request_id not in taken]
     judges = sorted(judges, key=lambda s: s.created_at, reverse=True)[: gate.requests]
-    return HeadTrainingData(*(_usable(some, vocabulary) for some in (new, old, judges)))
+    return HeadTrainingData(*(_usable(some, vocabulary, positions) for some in (new, old, judges)))
 
 
-def _usable(samples: list[RequestSamples], vocabulary: int) -> list[Drafted]:
-    items = (drafted_of(s) for s in samples if is_usable(s, vocabulary))
+def _usable(samples: list[RequestSamples], vocabulary: int, positions: int) -> list[Drafted]:
+    items = map(drafted_of, usable(samples, vocabulary, positions))
     return [item for item in items if item is not None and 0 <= item.drafted.min() <= item.drafted.max() < vocabulary]
 
 

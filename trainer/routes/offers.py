@@ -19,8 +19,8 @@ from router.clusters import LEAST, Clusters, find_clusters
 from storage.records import DraftVersion, RequestSamples
 from storage.settings import Settings
 from storage.store import Store
-from trainer.distil.checkpoints import load_current, load_trainable, vocab_size
-from trainer.distil.data import is_usable
+from trainer.distil.checkpoints import load_current, load_trainable, positions_of, vocab_size
+from trainer.distil.data import usable
 from trainer.distil.distil import DistilProgress, distil
 from trainer.distil.gate import hear, judge
 
@@ -75,7 +75,7 @@ def look(store: Store, draft: str, routes: Sequence[str], limit: int, seed: int,
     version = store.versions.current(draft)
     current = load_current(store, version, device)
     ids = store.samples.recent(limit=limit, routes=routes)
-    samples = [s for s in store.samples.read(ids[::-1]) if is_usable(s, vocab_size(current))]
+    samples = usable(store.samples.read(ids[::-1]), vocab_size(current), positions_of(current))
     clusters = find_clusters([s.tokens.tolist() for s in samples], seed=seed)
     return Traffic(version, current, samples, clusters)
 

@@ -20,8 +20,8 @@ from osd.models.pair import choose_device
 from storage.records import DraftVersion, VersionState
 from storage.settings import Settings
 from storage.store import Store
-from trainer.distil.checkpoints import load_current, vocab_size
-from trainer.distil.data import is_usable
+from trainer.distil.checkpoints import load_current, positions_of, vocab_size
+from trainer.distil.data import usable
 from trainer.distil.gate import Comparison, comparable, compare, score
 
 log = logging.getLogger("osd.trainer")
@@ -91,8 +91,7 @@ class Watch:
     def _compare(self, current: DraftVersion, parent: DraftVersion, requests: list[str]) -> Comparison:
         device = choose_device(self.settings.worker.device)
         now, then = (load_current(self.store, version, device) for version in (current, parent))
-        usable = [s for s in self.store.samples.read(requests) if is_usable(s, vocab_size(now))]
-        measure, judges = comparable(usable)
+        measure, judges = comparable(usable(self.store.samples.read(requests), vocab_size(now), positions_of(now)))
         after, before = score(now, judges), score(then, judges)
         level = (1 - self.settings.gate.watch_confidence) / 2**self.looks
         return compare(after.positions, after.of(measure), before.of(measure), 1 - level)

@@ -13,7 +13,8 @@ import trainer.distil.distil
 from storage.records import RequestSamples, TokenKind
 from storage.settings import LearnSettings
 from tests.trainer.models import answers, random_prompts, samples_of, tiny_llama
-from trainer.distil.collate import TrainingBatch, batches, collate, context_length, plan, predict, select
+from trainer.distil.collate import TrainingBatch, batches, collate, context_length, plan, predict, select, until
+from trainer.distil.data import usable
 from trainer.distil.distil import distil
 
 A, R, U = TokenKind.ACCEPTED, TokenKind.REJECTED, TokenKind.UNDRAFTED
@@ -133,3 +134,12 @@ def test_a_batch_is_full_once_it_has_enough_positions() -> None:
     assert [len(chunk) for chunk in plan(samples, 100_000, None, 10)] == [3, 3, 3]  # 12 positions each
     assert [len(chunk) for chunk in plan(samples, 2 * 53, None, 10)] == [2, 2, 2, 2, 1]  # tokens still bound it
     assert len(plan(samples, 100_000)) == 1
+
+
+def test_what_stands_beyond_a_drafts_positions_is_left_out() -> None:
+    whole = samples_of(range(4, 20), [2, 9, 15])
+    short = until(whole, 10)
+    assert short.tokens.tolist() == list(range(4, 14)) and short.positions.tolist() == [2, 9]
+    np.testing.assert_array_equal(short.topk_ids, whole.topk_ids[:2])
+    assert until(whole, len(whole.tokens)) is whole
+    assert usable([whole, whole], 97, positions=2) == [] and len(usable([whole, short], 97, positions=10)) == 2
