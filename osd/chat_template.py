@@ -7,12 +7,12 @@ with marks in place of its texts, in each form that a message can take; a form t
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 from storage.errors import BadRequest
@@ -25,7 +25,7 @@ REFERENCES = {"role", "content", "name", "tool_calls", "tool_call_id"}
 """Fields of a message whose names say nothing in a template's source: marks tell, or they refer to what is shown."""
 PRINTED = re.compile(r"""['"]type['"]: ['"]text['"]""")
 """How a list of parts looks that was printed as it is."""
-SHAPES = 512
+SHAPES = 1024
 """Shapes of chats that are remembered."""
 INSTEAD = "leave it out, or name a template that shows it with server.chat_template"
 
@@ -50,7 +50,8 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, source: str | None = None) -> None:
         self._tokenizer, self._given = tokenizer, source
         self._reserved = set(inspect.signature(tokenizer.apply_chat_template).parameters)
-        self._form = lru_cache(SHAPES)(self._find_form)
+        self._forms: dict[bytes, int] = {}
+        """Digest of a chat's shape -> the form that shows all of it."""
 
     @property
     def exists(self) -> bool:
@@ -73,6 +74,15 @@ class ChatTemplate:
         chat = replace(chat, messages=[self._known(message) for message in chat.messages])
         self._refuse_unread(chat)
         return self._apply(chat, FORMS[self._form(json.dumps(_marked(chat)))])
+
+    def _form(self, marked: str) -> int:
+        digest = hashlib.blake2b(marked.encode(), digest_size=16).digest()
+        if (form := self._forms.get(digest)) is None:
+            form = self._find_form(Chat(**json.loads(marked)))
+            if len(self._forms) >= SHAPES:
+                self._forms.clear()
+            self._forms[digest] = form
+        return form
 
     def _known(self, message: Json) -> Json:
         """Return a message with its reasoning under every name, and `developer` as the `system` of older models."""
@@ -98,9 +108,8 @@ class ChatTemplate:
             if not any(self.reads(name, tools=bool(chat.tools)) for name in names):
                 raise BadRequest(field=where, reason=f"the chat template does not read it; {INSTEAD}")
 
-    def _find_form(self, marked: str) -> int:
-        """Return the first form in which the template shows every mark. Raises BadRequest."""
-        chat = Chat(**json.loads(marked))
+    def _find_form(self, chat: Chat) -> int:
+        """Return the first form in which the template shows every mark of a marked chat. Raises BadRequest."""
         parts_first = any(isinstance(message.get("content"), list) for message in chat.messages)
         lost: list[str] | None = None
         for form in sorted(range(len(FORMS)), key=lambda form: (form != PARTS) if parts_first else form):
