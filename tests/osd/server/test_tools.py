@@ -6,11 +6,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from osd.chat_template import Chat
-from tests.osd.server.conftest import Server, serving
+from tests.osd.server.conftest import PATIENCE, Server, serving
 from tests.support import chat_templates as templates
 from tests.support import scripted
 
@@ -164,3 +167,103 @@ def test_a_call_cannot_be_forced(client: openai.OpenAI) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             ask(client, "one", stream=False, tool_choice=choice)
         assert caught.value.param == "tool_choice"
+
+
+WORD = st.text("abcdefgh", min_size=4, max_size=8)
+VALUES = (
+    st.none() | st.booleans() | st.integers(-3, 3) | WORD | st.lists(WORD, max_size=2)
+    | st.dictionaries(WORD, WORD, max_size=2)
+)  # fmt: skip
+
+
+def mostly(good: st.SearchStrategy[Any], bad: st.SearchStrategy[Any] = VALUES) -> st.SearchStrategy[Any]:
+    return st.integers(0, 14).flatmap(lambda n: bad if n == 0 else good)
+
+
+def fields(required: dict[str, Any], **optional: Any) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+PART = mostly(
+    fields({"type": st.just("text"), "text": WORD}),
+    st.sampled_from([{"type": "image_url", "image_url": {"url": "x"}}, {"type": "text"}, "a", {}]),
+)
+FUNCTION = fields({"name": WORD, "arguments": mostly(st.dictionaries(WORD, WORD).map(json.dumps))})
+CALL = fields({"function": FUNCTION}, id=WORD, type=mostly(st.just("function")))
+SAYING = fields(
+    {"role": mostly(st.sampled_from(["system", "developer", "user", "assistant"]))},
+    content=mostly(WORD | st.lists(PART, max_size=3)), name=st.none(),
+    **{name: mostly(st.sampled_from([None, "", []])) for name in ("refusal", "audio", "mood", "function_call")},
+)  # fmt: skip
+REASONING = fields(
+    {"role": st.just("assistant"), "content": WORD}, reasoning_content=mostly(WORD), name=mostly(st.none())
+)
+CALLING = fields({"role": st.just("assistant"), "tool_calls": mostly(st.lists(CALL, max_size=2))}, content=WORD)
+RESULT = fields({"role": st.sampled_from(["tool", "function"]), "content": WORD}, name=WORD, tool_call_id=WORD)
+MESSAGE = SAYING | REASONING | CALLING | RESULT
+TOOL = fields({"type": mostly(st.just("function")), "function": mostly(fields(
+    {"name": WORD}, description=WORD, parameters=mostly(st.just({"type": "object", "properties": {}})),
+    strict=mostly(st.just(False)),
+))})  # fmt: skip
+BODY = fields(
+    {"messages": mostly(st.lists(MESSAGE, min_size=1, max_size=4), WORD | st.just([]))},
+    tools=mostly(st.lists(TOOL, max_size=2)),
+    chat_template_kwargs=mostly(fields({}, enable_thinking=VALUES, bos_token=mostly(st.nothing() | WORD))),
+    add_generation_prompt=mostly(st.booleans()), continue_final_message=mostly(st.just(False)),
+    add_special_tokens=mostly(st.booleans()), reasoning_effort=mostly(st.sampled_from(["none", "high"])),
+    documents=mostly(st.just([])), chat_template=mostly(st.none()),
+)  # fmt: skip
+CHOICE = fields(
+    {}, tool_choice=mostly(st.sampled_from(["none", "auto"])), parallel_tool_calls=mostly(st.booleans()),
+    stream=st.booleans(),
+)  # fmt: skip
+
+
+def said(value: Any) -> Iterator[str]:
+    """The words of a part of a body."""
+    if isinstance(value, str):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from said(inner)
+
+
+def told(message: dict[str, Any]) -> Iterator[str]:
+    """The words of a message that its prompt must have."""
+    yield from said([part["text"] if isinstance(part, dict) else part for part in message.get("content") or []])
+    yield from said([call["function"]["name"] for call in message.get("tool_calls") or []])
+    if message["role"] not in ("tool", "function"):
+        yield from said(message.get("name"))
+    for call in message.get("tool_calls") or []:
+        arguments = call["function"]["arguments"] or "{}"
+        yield from said(json.loads(arguments) if isinstance(arguments, str) else arguments)
+
+
+def bodies(served: Server, examples: int) -> None:
+    """What is accepted says all that it was given; what is refused is a field that the body has."""
+    with httpx.Client(base_url=served.url, timeout=PATIENCE) as http:
+
+        @settings(max_examples=examples, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @given(body=BODY, choice=CHOICE)
+        def check(body: dict[str, Any], choice: dict[str, Any]) -> None:
+            read = http.post("/tokenize", json=body)
+            asked = http.post("/v1/chat/completions", json={**body, **choice, "max_tokens": 1})
+            assert {read.status_code, asked.status_code} <= {200, 400}, asked.text
+            if read.status_code == 400:
+                assert asked.status_code == 400 and read.json()["error"]["param"].split(".")[0] in body, read.text
+                return
+            shown = http.post("/detokenize", json={"tokens": read.json()["tokens"]}).json()["prompt"]
+            for message in body["messages"]:
+                assert all(word in shown for word in told(message)), shown
+            for tool in body.get("tools") or []:
+                assert all(word in shown for word in said(tool)), shown
+
+        check()
+
+
+def test_a_few_bodies(served: Server) -> None:
+    bodies(served, 60)
+
+
+@pytest.mark.long
+def test_many_bodies(served: Server) -> None:
+    bodies(served, 5000)
