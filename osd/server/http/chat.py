@@ -9,11 +9,13 @@ from typing import Any, TypeAlias
 
 from osd.chat_template import Chat, ChatTemplate
 from osd.server.http.errors import ApiError
-from osd.server.http.messages import Message
+from osd.server.http.messages import Message, NamedTool
 from osd.server.http.tool_calls import FORMS, ToolCallStream
+from osd.server.http.tool_grammar import tool_grammar
 from osd.server.http.wire import ChatBody, ChatFields
 from osd.server.process.service import Service
 from storage.errors import BadRequest, BadSetting
+from storage.records import Grammar
 
 log = logging.getLogger(__name__)
 
@@ -80,20 +82,44 @@ def _effort(template: ChatTemplate, body: ChatFields) -> dict[str, object]:
 def calls_of(service: Service, body: ChatBody) -> MakeStream | None:
     """Return what reads calls out of each answer; None where there are no tools, or calls are left in the text. Raises
     ApiError."""
-    choice = body.tool_choice or "auto"
-    if choice not in ("auto", "none"):
-        reason = "tool_choice: osd has none and auto; no call can be forced"
-        raise ApiError(reason=reason, param="tool_choice", code="unsupported_parameter")
-    if not body.tools or choice == "none":
+    tools, choice = body.tools or (), body.tool_choice or "auto"
+    if not tools or choice == "none":
         return None
-    if (name := service.tool_call_parser) is None:
-        reason = (
-            "tool_choice: this server reads no calls out of answers (server.enable_auto_tool_choice, "
-            "server.tool_call_parser); with none they stay in the text"
+    if choice == "auto":
+        if not service.settings.server.enable_auto_tool_choice:
+            raise _refused("auto is off here (server.enable_auto_tool_choice); none leaves calls in the text")
+        if (i := next((i for i, tool in enumerate(tools) if tool.function.strict), None)) is not None:
+            reason = "arguments are held to the schema where tool_choice is required or names a function; leave it out"
+            raise _refused(reason, f"tools.{i}.function.strict")
+    form, names = FORMS[_form(service)], tuple(tool.function.name for tool in tools)
+    return lambda: ToolCallStream(form, names, parallel=body.parallel_tool_calls is not False)
+
+
+def forced_calls(service: Service, body: ChatBody) -> Grammar | None:
+    """Return the grammar of an answer that must call tools, with arguments that match their schemas; None where it need
+    not. Raises ApiError."""
+    choice, tools = body.tool_choice, body.tools or []
+    if choice in (None, "none", "auto"):
+        return None
+    if isinstance(choice, NamedTool):
+        tools = [tool for tool in tools if tool.function.name == choice.function.name]
+    if not tools:
+        raise _refused("there is no such tool in tools; name one that is there")
+    schemas = [(tool.function.name, {"type": "object", **(tool.function.parameters or {})}) for tool in tools]
+    many = choice == "required" and body.parallel_tool_calls is not False
+    return tool_grammar(schemas, _form(service), service.tokenizer, many=many, field="tools")
+
+
+def _form(service: Service) -> str:
+    if service.tool_call_parser is None:
+        raise _refused(
+            "the form of this model's calls is not known (server.tool_call_parser); none leaves them in the text"
         )
-        raise ApiError(reason=reason, param="tool_choice", code="unsupported_parameter")
-    names, parallel = tuple(tool.function.name for tool in body.tools), body.parallel_tool_calls is not False
-    return lambda: ToolCallStream(FORMS[name], names, parallel=parallel)
+    return service.tool_call_parser
+
+
+def _refused(reason: str, param: str = "tool_choice") -> ApiError:
+    return ApiError(reason=f"{param}: {reason}", param=param, code="unsupported_parameter")
 
 
 def last_user_text(messages: Sequence[Message]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from osd.server.http.neutral import refused
@@ -86,16 +86,13 @@ class Message(BaseModel):
 class Function(BaseModel):
     """A function that the model may call."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
 
     name: str = Field(min_length=1)
+    parameters: Json | None = None
+    """The JSON schema of its arguments."""
     strict: bool | None = None
-
-    @model_validator(mode="after")
-    def _refuse_strict(self) -> Function:
-        if self.strict:
-            raise refused("unsupported_parameter", "strict", "osd holds no call to its schema; leave it out")
-        return self
+    """Whether arguments match the schema, as they do where a call is forced."""
 
 
 class Tool(BaseModel):

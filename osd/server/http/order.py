@@ -9,12 +9,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from osd.engine.validation import check_request
-from osd.server.http.chat import MakeStream, calls_of, chat_text, last_user_text
+from osd.server.http.chat import MakeStream, calls_of, chat_text, forced_calls, last_user_text
 from osd.server.http.errors import ApiError, ContextOverflow, UnknownModel
 from osd.server.http.structured import grammar_of
 from osd.server.http.wire import ChatBody, CompletionBody, Detail, OsdFields, SamplingBody
 from osd.server.process.service import Service
-from storage.records import Request, Sampling
+from storage.records import Grammar, Request, Sampling
 
 SEEDS = 1 << 64
 
@@ -57,7 +57,9 @@ def chat_order(service: Service, body: ChatBody, headers: Mapping[str, str], ten
         raise ApiError(reason="top_logprobs needs logprobs to be true", param="top_logprobs")
     top = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens or body.max_tokens
-    return replace(_order(service, body, headers, tenant, [prompt], most, top), calls=calls_of(service, body))
+    grammar = grammar_of(body, forced_calls(service, body))
+    order = _order(service, body, headers, tenant, [prompt], most, top, grammar)
+    return replace(order, calls=calls_of(service, body))
 
 
 def completion_order(service: Service, body: CompletionBody, headers: Mapping[str, str], tenant: str) -> Order:
@@ -66,7 +68,8 @@ def completion_order(service: Service, body: CompletionBody, headers: Mapping[st
         reason = "max_tokens: 0 asks for nothing; give 1 or more, or echo or prompt_logprobs"
         raise ApiError(reason=reason, param="max_tokens", code="invalid_value")
     prompts = [_prompt(service, one, body.add_special_tokens) for one in _prompts(body)]
-    return _order(service, body, headers, tenant, prompts, body.max_tokens, body.logprobs, echo=bool(body.echo))
+    most, top, grammar = body.max_tokens, body.logprobs, grammar_of(body)
+    return _order(service, body, headers, tenant, prompts, most, top, grammar, echo=bool(body.echo))
 
 
 def _prompts(body: CompletionBody) -> Sequence[str | Sequence[int]]:
@@ -91,6 +94,7 @@ def _order(
     prompts: Sequence[_Prompt],
     most: int | None,
     top: int | None,
+    grammar: Grammar | None,
     *,
     echo: bool = False,
 ) -> Order:
@@ -109,7 +113,7 @@ def _order(
             raise ApiError(reason=reason, param=name)
     scored = _prompt_logprobs(body, echo, most, top)
     requests = [
-        _request(service, body, fields, tenant, prompt, _room(service, prompt, most), i, scored)
+        _request(service, body, fields, tenant, prompt, _room(service, prompt, most), i, scored, grammar)
         for prompt in prompts for i in range(n)
     ]  # fmt: skip
     return Order(
@@ -154,6 +158,7 @@ def _request(
     most: int,
     number: int,
     prompt_logprobs: int | None,
+    grammar: Grammar | None,
 ) -> Request:
     if fields.gamma is not None and fields.gamma > service.facts.gamma_max:
         reason = f"osd.gamma: {service.facts.gamma_max} at most (gamma.max)"
@@ -170,7 +175,7 @@ def _request(
         text=prompt.text,
         language=fields.language,
         gamma=fields.gamma,
-        grammar=grammar_of(body),
+        grammar=grammar,
         prompt_logprobs=prompt_logprobs,
     )
     check_request(request, service, service.facts.limit)

@@ -89,9 +89,11 @@ class StructuredFields(BaseModel):
     guided_grammar: str | None = None
 
 
-def grammar_of(body: StructuredFields) -> Grammar | None:
-    """Return what the answer must match; None where it may be any text. Raises ApiError where several are asked for."""
-    found = [*_of_format(body.response_format), *_of_outputs(body.structured_outputs), *_guided(body)]
+def grammar_of(body: StructuredFields, calls: Grammar | None = None) -> Grammar | None:
+    """Return what the answer must match; None where it may be any text. ``calls``: tool calls that are forced. Raises
+    ApiError where several are asked for."""
+    found = [calls] if calls else []
+    found += [*_of_format(body.response_format), *_of_outputs(body.structured_outputs), *_guided(body)]
     if len(found) > 1:
         names = " and ".join(one.field for one in found)
         raise ApiError(

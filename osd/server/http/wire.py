@@ -154,7 +154,8 @@ class ChatBody(SamplingBody, ChatFields):
     logprobs: bool | None = False
     top_logprobs: Count | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    """`auto`, the default where there are tools, reads calls out of the answer; `none` leaves them in its text."""
+    """`auto`, the default where there are tools, reads calls out of the answer; `none` leaves them in its text;
+    `required` or a function's name forces calls, whose arguments match the tool's schema."""
     parallel_tool_calls: bool | None = True
     """False keeps the first call of an answer only."""
 

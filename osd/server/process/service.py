@@ -47,7 +47,7 @@ class Service:
     token_text: TokenText = field(init=False)
     template: ChatTemplate = field(init=False)
     tool_call_parser: str | None = field(init=False)
-    """The form in which calls are read out of answers; None reads none."""
+    """The form in which the model writes calls; None: it is not known."""
     started: float = field(default_factory=now)
     ready: bool = True
     """False while it drains."""
@@ -57,8 +57,7 @@ class Service:
         self.token_text = TokenText(self.detokenizer)
         self.template = ChatTemplate(self.tokenizer, self.facts.chat_template)
         wanted = self.settings.server
-        found = wanted.tool_call_parser or detect(self.template, self.tokenizer.all_special_tokens)
-        self.tool_call_parser = found if wanted.enable_auto_tool_choice else None
+        self.tool_call_parser = wanted.tool_call_parser or detect(self.template, self.tokenizer.all_special_tokens)
 
     @property
     def model(self) -> str:

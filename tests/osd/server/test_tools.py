@@ -162,11 +162,45 @@ def test_a_chats_fields_do_what_they_say(served: Server) -> None:
     assert "<think>Hm</think>" in tokenized(served, messages=[chat["messages"][0], said])
 
 
-def test_a_call_cannot_be_forced(client: openai.OpenAI) -> None:
-    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+CITIES = ["Paris", 'New "York"', "Jyväskylä"]
+STRICT: Any = [
+    {"type": "function", "function": {"name": name, "description": "Of a city", "strict": True, "parameters": {
+        "type": "object", "properties": {key: {"enum": CITIES}}, "required": [key], "additionalProperties": False,
+    }}}
+    for name, key in (("weather", "city"), ("time", "place"))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0}, {"temperature": 1.0, "seed": 3}, {"temperature": 1.0, "seed": 4}]
+)
+def test_a_call_can_be_forced(client: openai.OpenAI, sampling: dict[str, Any], stream: bool) -> None:
+    """Whatever the model would say."""
+    named = {"type": "function", "function": {"name": "time"}}
+    for choice, count in (("required", None), (named, 1)):
+        asked = {"tools": STRICT, "tool_choice": choice, **sampling}
+        content, calls, reason = ask(client, "text", stream=stream, **asked)
+        assert content is None and calls and reason == "tool_calls" and count in (None, len(calls))
+        for one in calls:
+            key = {"weather": "city", "time": "place"}[one.function.name]
+            assert choice == "required" or one.function.name == "time"
+            assert json.loads(one.function.arguments)[key] in CITIES
+
+
+def test_what_cannot_be_forced_is_refused(client: openai.OpenAI) -> None:
+    nobody = {"type": "function", "function": {"name": "nobody"}}
+    schema = {"type": "object", "properties": {"a": {"not": {}}}, "required": ["a"]}
+    impossible = [{"type": "function", "function": {"name": "f", "description": "", "parameters": schema}}]
+    for options, param in (
+        ({"tool_choice": nobody}, "tool_choice"),
+        ({"tools": STRICT}, "tools.0.function.strict"),
+        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tool_choice": "required", "tools": impossible}, "tools"),
+    ):
         with pytest.raises(openai.BadRequestError) as caught:
-            ask(client, "one", stream=False, tool_choice=choice)
-        assert caught.value.param == "tool_choice"
+            ask(client, "one", stream=False, **options)
+        assert caught.value.param == param
 
 
 WORD = st.text("abcdefgh", min_size=4, max_size=8)
@@ -203,7 +237,7 @@ RESULT = fields({"role": st.sampled_from(["tool", "function"]), "content": WORD}
 MESSAGE = SAYING | REASONING | CALLING | RESULT
 TOOL = fields({"type": mostly(st.just("function")), "function": mostly(fields(
     {"name": WORD}, description=WORD, parameters=mostly(st.just({"type": "object", "properties": {}})),
-    strict=mostly(st.just(False)),
+    strict=st.just(False),
 ))})  # fmt: skip
 BODY = fields(
     {"messages": mostly(st.lists(MESSAGE, min_size=1, max_size=4), WORD | st.just([]))},
