@@ -186,7 +186,8 @@ class ModelNotLoaded(PairError):
 
 class VocabularyMismatch(PairError):
     """The draft {draft} and the target {target} do not share a vocabulary ({reason}). Speculative
-    decoding compares them token by token, so choose a draft with the target's own tokenizer."""
+    decoding compares them token by token, so choose a draft with the target's own tokenizer, or set drafters.kind =
+    universal."""
 
 
 class CannotServeRagged(PairError):

@@ -22,7 +22,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from storage.errors import OsdError
+from osd.models.needs_draft import UNIVERSAL
+from storage.errors import BadSetting, OsdError
 from storage.settings import Settings, load_settings
 from trainer.routes.commands import app as routes
 from trainer.shutdown import stop_on_signals
@@ -69,6 +70,7 @@ def worker(
     # until the worker takes over, Ctrl-C ends the process: KeyboardInterrupt could be lost in a library's callback
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     settings = load_settings(config)
+    _require_learnable(settings)
     if once:
         _take_turn(settings, draft, as_json=False)
         return
@@ -84,7 +86,9 @@ def worker(
 @app.command()
 def once(config: Config = None, draft: Draft = None, as_json: Json = False) -> None:
     """Train what is due now in this process, without a broker."""
-    _take_turn(load_settings(config), draft, as_json)
+    settings = load_settings(config)
+    _require_learnable(settings)
+    _take_turn(settings, draft, as_json)
 
 
 @app.command()
@@ -204,6 +208,14 @@ def ping(config: Config = None) -> None:
     answer = reach(load_settings(config))
     typer.echo(json.dumps(answer))
     raise typer.Exit(0 if answer["ok"] else 1)
+
+
+def _require_learnable(settings: Settings) -> None:
+    """Raise BadSetting where what drafts cannot learn from what is recorded."""
+    if settings.drafters.kind == UNIVERSAL:
+        reason = "samples are in the target's tokens, and this draft has a vocabulary of its own; to learn, serve with"
+        reason += " another drafter and a draft of the target's vocabulary"
+        raise BadSetting(source="settings", key="drafters.kind", reason=reason)
 
 
 def _take_turn(settings: Settings, draft: str | None, as_json: bool) -> None:

@@ -6,7 +6,7 @@ How to add one: docs/extending.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from osd.drafters.base import Drafting
@@ -16,7 +16,8 @@ from osd.drafters.pool import DraftPool
 from osd.drafters.tree import Proposer, TreeDrafter
 from osd.gamma import RULES
 from osd.models.decoder import Decoder
-from osd.models.pair import CHAINS, Model
+from osd.models.needs_draft import UNIVERSAL, NeedsDraft
+from osd.models.pair import CHAINS, Pair
 from osd.models.tree_check import check_model
 from storage.errors import BadSetting
 from storage.settings import Registry, Section, Settings
@@ -33,6 +34,7 @@ class DraftingParts:
     """Has the cache that drafted tokens go to."""
     proposer: Proposer | None
     """Who names tokens beside or in place of the drafts."""
+    pair: Pair
 
 
 def _alone(parts: DraftingParts) -> Drafting:
@@ -47,6 +49,16 @@ def _blended(parts: DraftingParts) -> Drafting:
     from osd.drafters.blended import BlendedDrafter, PlacesRows
 
     return BlendedDrafter(parts.pool, cast(PlacesRows, parts.proposer))
+
+
+def _universal(parts: DraftingParts) -> Drafting:
+    from osd.drafters.universal import UniversalProposer
+
+    pair = parts.pair
+    if pair.text_draft is None or pair.tokenizer is None:
+        raise NeedsDraft(what="drafters.kind = universal")
+    proposer = UniversalProposer(pair.text_draft, pair.tokenizer, parts.settings.serve.max_batch)
+    return _tree(TreeDrafter, replace(parts, proposer=proposer))
 
 
 def _tree(kind: type[TreeDrafter], parts: DraftingParts) -> Drafting:
@@ -88,22 +100,23 @@ DRAFTERS: Mapping[str, DrafterKind] = {
     "trigram": DrafterKind(_trigram),
     "lookup": DrafterKind(_lookup),
     "mixed": DrafterKind(drafting=_mixed),
+    UNIVERSAL: DrafterKind(drafting=_universal),
 }
 """The drafters that ship with osd."""
 KINDS = Registry("drafters", "drafters.kind", "osd.drafters", DrafterKind, DRAFTERS)
 
 
 def make_drafting(
-    model: Model, settings: Settings, pool: DraftPool, target: Decoder, proposer: Proposer | None = None
+    pair: Pair, settings: Settings, pool: DraftPool, target: Decoder, proposer: Proposer | None = None
 ) -> Drafting:
-    """Return the drafter of ``drafters.kind``. ``model`` is the target, ``target`` its decoder; ``proposer`` takes the
-    place of the one that the settings name. Raises BadSetting and CannotServeTrees."""
+    """Return the drafter of ``drafters.kind``. ``target`` is the target's decoder; ``proposer`` takes the place of the
+    one that the settings name. Raises BadSetting, CannotServeTrees and NeedsDraft."""
     require_drafter_kind(settings)
     if settings.drafters.kind not in CHAINS:
-        check_model(model)
+        check_model(pair.target)
     if proposer is None and (name := proposer_name(settings)) is not None:
         proposer = make_proposer(name, settings)
-    return KINDS.entry(settings.drafters.kind).drafting(DraftingParts(settings, pool, target, proposer))
+    return KINDS.entry(settings.drafters.kind).drafting(DraftingParts(settings, pool, target, proposer, pair))
 
 
 def require_drafter_kind(settings: Settings) -> None:
@@ -122,7 +135,8 @@ def require_drafter_kind(settings: Settings) -> None:
 def proposer_name(settings: Settings) -> str | None:
     """Return who proposes tokens; None where drafts are the draft's alone."""
     kind = settings.drafters.kind
-    return {"causal": None, "blended": "trigram", "mixed": settings.drafters.branches}.get(kind, kind)
+    own = {"causal": None, UNIVERSAL: None, "blended": "trigram", "mixed": settings.drafters.branches}
+    return own.get(kind, kind)
 
 
 def make_proposer(name: str, settings: Settings) -> Proposer:

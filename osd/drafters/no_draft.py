@@ -10,7 +10,7 @@ from osd.drafters.causal import CausalDrafter
 from osd.drafters.loaded_draft import DraftModel
 from osd.gamma.factory import needs_head
 from osd.models.decoder import Decoder
-from osd.models.needs_draft import MODEL_DRAFTERS, NeedsDraft
+from osd.models.needs_draft import MODEL_DRAFTERS, UNIVERSAL, NeedsDraft
 from osd.models.pair import Pair
 from osd.models.target_only import EVERYWHERE, has_draft
 from osd.sequence import SequenceState
@@ -63,7 +63,8 @@ def require_drafter(pair: Pair, settings: Settings) -> None:
     """Check that the pair has a draft model where these settings ask for one. Raises NeedsDraft."""
     if has_draft(pair):
         return
-    if settings.drafters.kind in MODEL_DRAFTERS:
+    has_other = settings.drafters.kind == UNIVERSAL and pair.text_draft is not None
+    if settings.drafters.kind in MODEL_DRAFTERS and not has_other:
         raise NeedsDraft(what=f"drafters.kind = {settings.drafters.kind}")
     if needs_head(settings.gamma):
         raise NeedsDraft(what="gamma.rule = specdecpp")

@@ -81,7 +81,7 @@ class Engine:
         self.target = pair.target.decoder(settings.serve.max_batch, row_length(pair, settings))
         self.reading = PrefillQueue(self.admission, self.target, settings.serve, self.stats)
         self.drafter.read_as(settings.serve)
-        drafting = make_drafting(pair.target, settings, self.drafter, self.target, proposer)
+        drafting = make_drafting(pair, settings, self.drafter, self.target, proposer)
         self._guard = DraftGuard(drafting, self.drafter, f"drafters.{settings.drafters.kind}")
         self.shadow = DraftScorer(self.drafter, self.router)
         self.ending = StopChecker(pair.tokenizer, pair.eos_ids)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from storage.errors import PairError
 
-MODEL_DRAFTERS = ("causal", "blended", "mixed")
+UNIVERSAL = "universal"
+"""The drafter whose draft model has a vocabulary of its own."""
+MODEL_DRAFTERS = ("causal", "blended", "mixed", UNIVERSAL)
 """Values of ``drafters.kind`` that need a draft model; for others a target alone is enough."""
 
 

@@ -64,6 +64,15 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class TextDraft:
+    """A draft model with a vocabulary of its own: target and draft share texts, not tokens."""
+
+    model: Model
+    tokenizer: PreTrainedTokenizerBase
+    eos_ids: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
     """A target, the draft model that proposes for it, and what they share."""
 
@@ -73,6 +82,8 @@ class Pair:
     """The target's; None when its folder has none (then there is no text, no stop strings and no chat)."""
     eos_ids: frozenset[int]
     """Tokens that end a text."""
+    text_draft: TextDraft | None = None
+    """What drafts beside a target alone, for ``drafters.kind = "universal"``."""
 
     @property
     def vocab_size(self) -> int:

@@ -5,14 +5,16 @@ What stands in the draft's place says so when it is asked for anything that only
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import torch
 
 from osd.models.needs_draft import NeedsDraft
-from osd.models.pair import Model, Pair, choose_device, eos_ids, load_model
+from osd.models.pair import Model, Pair, TextDraft, choose_device, eos_ids, load_model
 from osd.models.tokenizer import load_tokenizer
+from storage.errors import ModelNotLoaded
 
 EVERYWHERE = 1 << 30
 """Position limit of what has no limit."""
@@ -42,6 +44,18 @@ def load_alone(target: str | Path, *, device: str = "auto", dtype: str = "auto")
     """Load a target as a pair without a draft model. Raises ModelNotLoaded, CannotServeRagged."""
     model = load_model(target, choose_device(device), dtype)
     return Pair(model, NullModel(model.device), load_tokenizer(target), eos_ids(model.module))
+
+
+def load_with_text_draft(target: str | Path, draft: str | Path, *, device: str = "auto", dtype: str = "auto") -> Pair:
+    """Load a target alone, and beside it a draft whose vocabulary is its own. Raises ModelNotLoaded,
+    CannotServeRagged."""
+    pair, tokenizer = load_alone(target, device=device, dtype=dtype), load_tokenizer(draft)
+    for name, has_none in ((target, pair.tokenizer is None), (draft, tokenizer is None)):
+        if has_none:
+            raise ModelNotLoaded(path=name, reason="It has no tokenizer, and models of two vocabularies share text.")
+    assert tokenizer is not None
+    model = load_model(draft, pair.device, dtype)
+    return replace(pair, text_draft=TextDraft(model, tokenizer, eos_ids(model.module)))
 
 
 def has_draft(pair: Pair) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import osd
 from osd.kernels.host import usable_cores
-from osd.models.needs_draft import MODEL_DRAFTERS
+from osd.models.needs_draft import MODEL_DRAFTERS, UNIVERSAL
 from osd.server.process.listen import Ports, check_address, is_local, listen, reserve
 from storage.distribution import install_extra
 from storage.errors import BadSetting
@@ -41,6 +41,8 @@ class PairNames:
     """Empty where drafts need no model."""
     shipped: bool = False
     """Whether it is osd's own small pair because no other was named."""
+    universal: bool = False
+    """Whether the draft has a vocabulary of its own."""
 
     def load(self, serve: ServeSettings) -> Pair:
         """Load both models. Raises PairError."""
@@ -48,6 +50,10 @@ class PairNames:
             from osd.models.target_only import load_alone
 
             return load_alone(self.target, device=serve.device, dtype=serve.dtype)
+        if self.universal:
+            from osd.models.target_only import load_with_text_draft
+
+            return load_with_text_draft(self.target, self.draft, device=serve.device, dtype=serve.dtype)
         from osd.models.pair import load_pair
 
         return load_pair(self.target, self.draft, device=serve.device, dtype=serve.dtype)
@@ -60,7 +66,7 @@ def choose_pair(
     will do. None: both are needed. Raises BadSetting when one half is named without the other."""
     target, draft = target or serve.target, draft or serve.draft
     if target and draft:
-        return PairNames(target, draft)
+        return PairNames(target, draft, universal=drafter == UNIVERSAL)
     if target and drafter is not None and drafter not in MODEL_DRAFTERS:
         return PairNames(target, "")
     if target or draft:
@@ -71,7 +77,7 @@ def choose_pair(
             key=f"serve.{missing}",
             reason=f"a {given} is named without a {missing}; give --{missing} too{or_else}",
         )
-    return PairNames(str(SHIPPED / "target"), str(SHIPPED / "draft"), shipped=True)
+    return PairNames(str(SHIPPED / "target"), str(SHIPPED / "draft"), shipped=True, universal=drafter == UNIVERSAL)
 
 
 def tell_log() -> None:

@@ -13,7 +13,8 @@ class DrafterSettings(OpenSection):
     kind: str = "causal"
     """Who drafts: causal, the draft; blended, the draft and a table of n-grams that learns from what is served, where
     that is more often right; trigram, that table alone; lookup, in a request's own text; mixed, the draft with branches
-    of one of these two; or a drafter that an installed package brings."""
+    of one of these two; universal, a draft with a vocabulary of its own, which does not learn; or a drafter that an
+    installed package brings."""
     branches: str = "trigram"
     """Whose branches mixed takes: trigram, lookup, or a drafter that an installed package brings."""
     tree_nodes: int = Field(default=24, ge=1, le=1024)
