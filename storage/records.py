@@ -28,6 +28,20 @@ def head_of(draft: str) -> str:
     return f"{draft}.head"
 
 
+LINE = "@"
+"""Separator in the names of a draft's lines; no draft's name has it."""
+
+
+def line_name(draft: str, target: str) -> str:
+    """Return the name of a draft's line for a target that is not its first."""
+    return f"{draft}{LINE}{target[:8]}"
+
+
+def draft_of(line: str) -> str:
+    """Return the draft whose line it is, see :mod:`storage.versions.targets`."""
+    return line.partition(LINE)[0]
+
+
 def new_id() -> str:
     """Return a fresh id for a request or a run: 32 hexadecimal digits."""
     return uuid.uuid4().hex
@@ -209,6 +223,8 @@ class RequestSamples:
     """(m,)"""
     acceptance: npt.NDArray[np.float16] | None = None
     """(m,) see Sample.acceptance, NaN where nothing was drafted; None where it was not kept at all."""
+    target: str | None = None
+    """Digest of the target that answered; None where a release before targets were named stored it."""
 
     def __len__(self) -> int:
         return len(self.positions)

@@ -20,6 +20,7 @@ from storage.sql.leases import end_expired, free_requests, known_drafts, lock_dr
 from storage.sql.suspects import IS_CLEAN, RETRY, half_of_a_group, note_failure
 from storage.sql.tables import LeaseRow, RunRow, SampleRow
 from storage.versions.lineage import note_material
+from storage.versions.targets import about
 
 Runs = list[TrainingRun]
 Wanted = Sequence[ColumnElement[bool]]
@@ -57,7 +58,7 @@ class RunLedger:
         """
         with self._db.session() as session:
             current = _lock_current(session, draft)
-            waiting = (*IS_WAITING, usable_for(session, draft, self._privacy))
+            waiting = (*IS_WAITING, usable_for(session, draft, self._privacy), about(session, draft))
             routes, facts, clean = routes_of(session, draft), dict(settings or {}), (*waiting, IS_CLEAN)
             if _is_due(session, draft, clean, min_requests, max_age_seconds):
                 taken = [request_id for request_id, _ in oldest(session, routes, clean, max_requests)]
@@ -94,7 +95,7 @@ class RunLedger:
         with self._db.session() as session:
             current = _lock_current(session, name)
             since = SampleRow.created_at > _taken_until(session, name)
-            usable = usable_for(session, draft, self._privacy)
+            usable = usable_for(session, draft, self._privacy) & about(session, draft)
             new = (SampleRow.holdout.is_(False), SampleRow.set_aside.is_(None), since, usable)
             if not _is_due(session, draft, new, min_requests, max_age_seconds):
                 return None

@@ -6,6 +6,7 @@
     store.tenants    what tenants allow                       storage.access.tenants
     store.keys       who may call the server                  storage.access.keys
     store.versions   drafts' weights and their states         storage.versions.versions
+    store.targets    what was learned is about        storage.versions.targets
     store.runs       who trains what                          storage.runs
     store.suspects   requests on which training fails         storage.sql.suspects
     store.outcomes   how drafting went                        storage.outcomes.outcomes
@@ -47,6 +48,7 @@ from storage.sql.database import Database
 from storage.sql.suspects import SuspectList
 from storage.versions.bucket_weights import weight_place
 from storage.versions.canaries import CanaryLedger
+from storage.versions.targets import TargetLedger
 from storage.versions.versions import VersionLedger
 from storage.versions.weight_place import WeightPlace
 
@@ -71,6 +73,7 @@ class Store:
         self.forgetter = Forgetter(db, segments, weights)
         self.keeper = RetentionKeeper(db, segments)
         self.versions = VersionLedger(db, weights)
+        self.targets = TargetLedger(db)
         self.workers = WorkerRegistry(db)
         self.canaries = CanaryLedger(db)
         self.announcer = Announcer(db)

@@ -10,8 +10,9 @@ import typer
 
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm
-from osd.cli.out import Column, note, print_facts, print_json, print_rows, say, state, when
+from osd.cli.out import NOTHING, Column, note, print_facts, print_json, print_rows, say, state, when
 from storage.records import DEFAULT_DRAFT, DraftVersion, VersionState
+from storage.versions.targets import SHORT
 
 if TYPE_CHECKING:
     from storage.store import Store
@@ -26,6 +27,7 @@ COLUMNS = (
     Column("current", "current", lambda current: "●" if current else ""),
     Column("state", "state", state),
     Column("kind", "kind"),
+    Column("target", "target", lambda digest: digest[:SHORT] if digest else NOTHING),
     Column("created_at", "made", when, whole=True),
     Column("parent", "from", lambda parent: "no. " + str(int(parent.split("-")[-2]))),
 )
@@ -121,7 +123,11 @@ def export(
 def version_rows(store: Store, versions: list[DraftVersion]) -> list[dict[str, Any]]:
     """Return rows for the table and for JSON, with the current version of each draft marked."""
     current = {store.versions.current(draft).id for draft in {version.draft for version in versions}}
-    return [{**asdict(version), "current": version.id in current} for version in versions]
+    targets = store.targets.of_lines()
+    return [
+        {**asdict(version), "current": version.id in current, "target": targets.get(version.draft)}
+        for version in versions
+    ]
 
 
 def describe(store: Store, version: DraftVersion) -> dict[str, Any]:

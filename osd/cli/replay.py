@@ -40,10 +40,12 @@ def stats(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """
     with surroundings(ctx).store() as store:
         rows = [asdict(row) for row in store.samples.stats()]
-        aside = store.suspects.list(SHOWN)
+        aside, unnamed = store.suspects.list(SHOWN), store.targets.unnamed()
     print_rows(rows, COLUMNS, as_json=as_json, empty="Nothing has been kept yet.")
     for each in aside:
         note(f"Set aside: {each.request_id} ({each.reason})")
+    if unnamed:
+        note(f"Set aside: {count(unnamed)} requests that name no target; `osd replay adopt` says which it was.")
 
 
 @app.command()
@@ -85,6 +87,9 @@ def purge(
         float | None, typer.Option(parser=moment, metavar="WHEN", help="What is older: an age (30d) or a date.")
     ] = None,
     segment: Annotated[str | None, typer.Option(help="One segment, readable or not.", metavar="ID")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Every sample about this target: its digest, or how it begins.", metavar="DIGEST")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", "--everything", help="All of it.")] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -100,12 +105,16 @@ def purge(
         "route": route,
         "before": before,
         "segment": segment,
+        "target": target,
     }
     chosen = {name: value for name, value in chosen.items() if value is not None}
     if bool(chosen) == everything:
-        raise typer.BadParameter("say what: --request, --tenant, --route, --before or --segment, or --all alone")
+        options = "--request, --tenant, --route, --before, --segment or --target"
+        raise typer.BadParameter(f"say what: {options}, or --all alone")
     confirm(f"Delete {what(chosen)}? This cannot be undone.", yes)
     with surroundings(ctx).store() as store:
+        if target is not None:
+            chosen["target"] = store.targets.named(target)
         purged = store.samples.purge(**chosen, everything=everything)
         with store.db.session() as session:
             admin_log.note(session, None, "purge", request or tenant, {**chosen, "all": everything, **asdict(purged)})
@@ -122,6 +131,7 @@ def what(chosen: dict[str, Any]) -> str:
         "tenant": "of tenant {}",
         "route": "of route {}",
         "segment": "in segment {}",
+        "target": "about the target {}",
     }
     parts = [words[name].format(value) for name, value in chosen.items() if name in words]
     if "before" in chosen:

@@ -13,10 +13,12 @@ from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm
 from osd.cli.out import NOTHING, Column, count, counted, note, print_json, print_rows, print_table, size, when
 from osd.cli.replay import app
+from storage.errors import ModelNotLoaded
 from storage.forget import Forgotten
 from storage.replay.imports import import_file
 from storage.replay.verify import verify_samples
 from storage.sql import admin_log
+from storage.versions.targets import SHORT
 
 DAMAGED = 5
 """Exit status of `osd replay verify` when it finds a fault, that of StoreError."""
@@ -143,6 +145,40 @@ def import_(
     else:
         known = f"; {count(done.known)} were left as they are" if done.known else ""
         note(f"Kept {count(done.requests)} requests, {count(done.positions)} positions{known}.")
+
+
+@app.command()
+def adopt(
+    ctx: typer.Context,
+    target: Annotated[
+        str | None, typer.Option(help="The target, a folder or hub name. Default: serve.target.", metavar="MODEL")
+    ] = None,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say that what was kept before targets were named is about this target.
+
+    Samples, drafts and tables of before are set aside until then. Servers take the drafts up when they look next. A
+    draft whose line for this target has learned by now stays set aside.
+    """
+    from osd.models.model_digest import model_digest
+    from osd.server.start import choose_pair
+
+    here = surroundings(ctx)
+    name = target or choose_pair(here.settings.serve, drafter=here.settings.drafters.kind).target
+    if (digest := model_digest(name)) is None:
+        raise ModelNotLoaded(path=name, reason="There is no such folder, nor such a model in the hub's cache.")
+    confirm(f"Is what was kept before targets were named about {name} ({digest[:SHORT]})?", yes)
+    with here.store() as store:
+        done = store.targets.adopt(digest, name)
+        with store.db.session() as session:
+            admin_log.note(session, None, "adopt", name, {"target": digest, **asdict(done)})
+    if as_json:
+        print_json({"target": digest, **asdict(done)})
+        return
+    note(f"{counted(done.requests, 'request')} and {counted(len(done.drafts), 'draft')} are about {name} now.")
+    for draft in done.left:
+        note(f"{draft} stays set aside: its line for this target has learned by now.")
 
 
 @app.command()

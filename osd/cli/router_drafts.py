@@ -11,7 +11,7 @@ from pathlib import Path
 from osd.cli.context import CommandContext
 from osd.cli.worker import trainer_command
 from storage.errors import BadInput, DuplicateRoute, NotPlain, RouteWithoutDraft
-from storage.records import DEFAULT_DRAFT, DraftVersion, Route
+from storage.records import DEFAULT_DRAFT, DraftVersion, Route, draft_of
 from storage.routes.matches import checked
 from storage.routes.route_rows import require_name
 from storage.settings import Settings
@@ -47,7 +47,7 @@ def add_route(store: Store, here: CommandContext, route: Route, made: NewDraft |
     if made.origin == NEAREST:
         made = replace(made, origin=nearest(store, here, route.name))
     version = make(store, here.settings, made)
-    return store.routes.add(replace(route, draft=version.draft))
+    return store.routes.add(replace(route, draft=draft_of(version.draft)))
 
 
 def make(store: Store, settings: Settings, made: NewDraft) -> DraftVersion:
@@ -86,8 +86,8 @@ def _from_folder(store: Store, name: str, folder: Path) -> DraftVersion:
     if kind == "head":
         raise BadInput(reason=f"{folder} holds an acceptance head, which is no draft.")
     if kind == "full":
-        return store.versions.register_root(name, folder)
-    base = store.versions.lineage(store.versions.current(DEFAULT_DRAFT).id)[-1]
+        return store.versions.register_root(name, folder, target=store.targets.newest())
+    base = store.versions.lineage(store.versions.current(DEFAULT_DRAFT, store.targets.newest()).id)[-1]
     require_fit(store, base, folder)
     return adopt(store.versions, name, base.id, folder)
 
@@ -110,7 +110,8 @@ def _origin(store: Store, word: str, kind: str) -> str:
     drafts = {version.draft: version for version in store.versions.list()}
     if word not in drafts and any(version.id == word for version in store.versions.list()):
         return word
-    return (base_of(store.versions, word) if kind == "lora" else store.versions.current(word)).id
+    target = store.targets.newest()
+    return (base_of(store.versions, word, target) if kind == "lora" else store.versions.current(word, target)).id
 
 
 def _require_addable(store: Store, route: Route) -> None:

@@ -3,6 +3,7 @@ come."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,8 @@ from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings
 from storage.store import Store
 
+log = logging.getLogger(__name__)
+
 
 @contextmanager
 def serving(
@@ -42,6 +45,9 @@ def serving(
     """
     worker = f"{socket.gethostname()}:{os.getpid()}"
     store.sweep()  # what a killed process left half-done
+    if (target := pair.target.digest) is not None:
+        for said in store.targets.arrive(target, pair.target.name):
+            log.warning("%s", said, extra={"action": "target"})
     with ExitStack() as stack:
         require_drafter(pair, settings)
         swap = heads = None
@@ -50,9 +56,9 @@ def serving(
             swap = Swap(store, draft, pair, settings, worker)
             stack.callback(swap.close)
         if needs_head(settings.gamma):
-            heads = HeadSwap(store, draft, pair.draft, settings, worker)
+            heads = HeadSwap(store, draft, pair, settings, worker)
             stack.callback(heads.close)
-        recorder = Recorder(store, settings, worker, pair.tokenizer)
+        recorder = Recorder(store, settings, worker, pair.tokenizer, target)
         stack.callback(recorder.close)
         known: list[Engine] = []
         if router is None:

@@ -15,11 +15,12 @@ from osd.hotswap.canary import Trial
 from osd.hotswap.follower import Follower
 from osd.hotswap.loader import Loader
 from osd.models.acceptance_head import HeadPass, load_head, require_fit
-from osd.models.pair import Model, Pair, row_length
-from storage.errors import HeadNotLoaded, WeightsDamaged
+from osd.models.pair import Pair, row_length
+from storage.errors import HeadNotLoaded, UnknownDraft, WeightsDamaged
 from storage.records import DraftVersion, head_of
 from storage.settings import Settings
 from storage.store import Store
+from storage.versions.forks import fork
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +31,8 @@ class Swap(Follower[LoadedVersion]):
     def __init__(self, store: Store, draft: str, pair: Pair, settings: Settings, worker: str) -> None:
         """Register the pair's draft as version 0 of the default, ``draft``, if it is new, and start to follow."""
         super().__init__(store, settings, worker)
-        self.draft = draft
-        self.root = store.versions.register_root(draft, Path(pair.draft.name))
+        self.draft, self.target = draft, pair.target.digest
+        self.root = store.versions.register_root(draft, Path(pair.draft.name), target=self.target)
         self.serving[draft] = self.root
         self.bases: Collection[str] = frozenset([self.root.digest])
         """Digests of the full weights that are in memory, as the engine reports them."""
@@ -41,6 +42,8 @@ class Swap(Follower[LoadedVersion]):
         self._trial = Trial(store, settings.fleet, worker)
         self._asked: dict[str, None] = {}
         self._routed: frozenset[str] = frozenset()
+        if self.target is not None:
+            self._open_lines()
         self.begin()
 
     @property
@@ -74,8 +77,21 @@ class Swap(Follower[LoadedVersion]):
                 extra={"action": "swap_refused", "version": refuse},
             )  # fmt: skip
 
+    def _open_lines(self) -> None:
+        """Begin a line for this target, from the default draft's number 0, of each route's draft that has none."""
+        for name in {name for route in self.store.routes.list() for name in route.drafts} - {self.draft}:
+            if self._current(name) is None:
+                fork(self.store.versions, name, self.root.id)
+
     def _wanted(self, name: str) -> DraftVersion | None:
-        return self._trial.version(name) if self._trial.on else self._current(name)
+        wanted = self._current(name)
+        return self._trial.version(wanted.draft) if wanted and self._trial.on else wanted
+
+    def _current(self, name: str) -> DraftVersion | None:
+        try:
+            return self.store.versions.current(name, self.target)
+        except UnknownDraft:
+            return None
 
     def _tell(self, name: str, wanted: DraftVersion) -> None:
         if not (self._trial.tries(wanted) and self._told.get(name) == wanted.id):  # it stays READY, and is noted once
@@ -98,17 +114,18 @@ class Swap(Follower[LoadedVersion]):
 class HeadSwap(Follower[HeadPass]):
     """Follows the acceptance head that the gamma rule asks. It may appear later: until then there is none."""
 
-    def __init__(self, store: Store, draft: str, model: Model, settings: Settings, worker: str) -> None:
+    def __init__(self, store: Store, draft: str, pair: Pair, settings: Settings, worker: str) -> None:
         """The draft is registered. ``gamma.specdecpp.head`` is the head's version 0, registered if it is new.
 
         Raises HeadNotLoaded or HeadMismatch for that one, StoreError if the draft's head started from another.
         """
         super().__init__(store, settings, f"{worker} head")
-        self.model, self.root = model, store.versions.lineage(store.versions.current(draft).id)[-1]
-        self.name, folder = head_of(draft), settings.gamma.specdecpp.head
+        current = store.versions.current(draft, pair.target.digest)
+        self.model, self.root = pair.draft, store.versions.lineage(current.id)[-1]
+        self.name, folder = head_of(current.draft), settings.gamma.specdecpp.head
         self._given = folder is not None
         if folder is not None:
-            require_fit(load_head(folder), folder, model, self.root.digest)
+            require_fit(load_head(folder), folder, self.model, self.root.digest)
             store.versions.register_root(self.name, folder)
         self.begin()
 

@@ -134,7 +134,7 @@ class Follower(Generic[T]):
     def _tell_gone(self) -> None:
         """Tell the store of names that no longer serve here."""
         for name in [name for name in self._told if name not in self.serving]:
-            self.store.versions.end_serving(self.worker, name)
+            self.store.versions.end_serving(self.worker, self.store.versions.get(self._told[name]).draft)
             del self._told[name]
 
     def _fetch(self, name: str, wanted: DraftVersion) -> None:

@@ -25,7 +25,7 @@ from osd.models.tokenizer import load_tokenizer
 from osd.models.vocabulary import SharedIds, check_vocabularies
 from osd.models.weights import LOAD_ERRORS, first_line, read_weights
 from storage.errors import ModelNotLoaded, NotPlain, WeightsDamaged
-from storage.records import DraftVersion
+from storage.records import DraftVersion, draft_of
 from storage.store import Store
 
 
@@ -78,14 +78,14 @@ class Loader:
             return self._over(root, family, version, bases, adapter)
         module = load_version(self.store, version, family)
         decoder = self._decoder(module, family, version.id)
-        return LoadedVersion(version.draft, version.id, family.limit, None, decoder, weight_bytes(module))
+        return LoadedVersion(draft_of(version.draft), version.id, family.limit, None, decoder, weight_bytes(module))
 
     def _over(
         self, base: DraftVersion, family: Family, version: DraftVersion, bases: Collection[str], adapter: Adapter | None
     ) -> LoadedVersion:
         """Return full weights, bare or under an adapter, loading them only where they are not in memory under any name:
         a draft that was forked from another shares its weights until it learns."""
-        there = LoadedVersion(version.draft, version.id, family.limit, base.digest, adapter=adapter)
+        there = LoadedVersion(draft_of(version.draft), version.id, family.limit, base.digest, adapter=adapter)
         if base.digest in bases:
             return there
         if family.module is not None and base.number == 0:

@@ -19,6 +19,7 @@ from transformers.utils import logging as transformers_logging
 from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.forward import Builder
 from osd.models.limits import cut_short, position_limit
+from osd.models.model_digest import model_digest
 from osd.models.proof import choose_forward
 from osd.models.tokenizer import load_tokenizer
 from osd.models.vocabulary import SharedIds, check_vocabularies
@@ -48,6 +49,11 @@ class Model:
     def vocab_size(self) -> int:
         """Width of its logits."""
         return vocabulary_size(self.module)
+
+    @cached_property
+    def digest(self) -> str | None:
+        """Digest of its files; None for a model that came from none."""
+        return model_digest(self.name)
 
     @cached_property
     def device(self) -> torch.device:

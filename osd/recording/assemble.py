@@ -16,7 +16,9 @@ from storage.records import RequestSamples, TokenKind
 class SampleAssembler:
     """Collects blocks in order and makes samples of them. Used by one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: str | None = None) -> None:
+        """``target``: digest of the target whose distributions these are."""
+        self._target = target
         self._blocks: list[Block] = []
 
     def __len__(self) -> int:
@@ -39,7 +41,7 @@ class SampleAssembler:
         under_way = int((of < 0).sum())
         self._blocks = [_picked(whole, order[:under_way])] if under_way else []
         ended = of[order[under_way:]]
-        return list(_samples(completions, ended, _picked(whole, order[under_way:]))) if len(ended) else []
+        return list(_samples(completions, ended, _picked(whole, order[under_way:]), self._target)) if len(ended) else []
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
@@ -63,7 +65,9 @@ def _picked(block: Block, order: Ints) -> Block:
     return Block(spans, kept, np.take(block.chances, at))
 
 
-def _samples(completions: Sequence[Completion], ended: Ints, block: Block) -> Iterator[RequestSamples]:
+def _samples(
+    completions: Sequence[Completion], ended: Ints, block: Block, target: str | None
+) -> Iterator[RequestSamples]:
     """Yield the samples of completions; ``ended`` (n,) is the index of each span's completion, ascending."""
     spans, kept = block.spans, block.kept
     positions = runs(spans.begins, spans.lengths).astype(np.int32)
@@ -96,6 +100,7 @@ def _samples(completions: Sequence[Completion], ended: Ints, block: Block) -> It
             topk_logprobs=logprobs[mine],
             outside=kept.outside[mine],
             acceptance=acceptance[mine],
+            target=target,
         )
 
 

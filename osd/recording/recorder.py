@@ -41,8 +41,11 @@ SWITCH_SECONDS = 2e-5
 class Recorder:
     """Writes samples and outcomes to a store, from a thread of its own. Close it to flush."""
 
-    def __init__(self, store: Store, settings: Settings, worker: str, tokenizer: Any = None) -> None:
-        """Start the thread. ``worker`` names this process in the counters; ``tokenizer`` gives the redaction hook text.
+    def __init__(
+        self, store: Store, settings: Settings, worker: str, tokenizer: Any = None, target: str | None = None
+    ) -> None:
+        """Start the thread. ``worker`` names this process in the counters; ``tokenizer`` gives the redaction hook text;
+        ``target`` is the digest of the target that answers.
 
         Raises BadSetting for a hook that cannot be loaded, and for traces without their library.
         """
@@ -57,7 +60,7 @@ class Recorder:
             settings.serve.record_queue_mb << 20, settings.storage.flush_requests, settings.storage.flush_seconds
         )
         self._parcel = RoundBatch()
-        self._sheaf = SampleAssembler()
+        self._sheaf = SampleAssembler(target)
         self._ended: list[Completion] = []
         # decoding gives up the interpreter at every product, and by default waits 5 ms for this thread, or one that
         # serves HTTP, to give it back

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, and_, or_, select, true
 from sqlalchemy.orm import Session
 
 from storage.errors import BadInput
-from storage.records import EVERYBODY
+from storage.records import EVERYBODY, draft_of
 from storage.settings import PrivacySettings
 from storage.sql import admin_log
 from storage.sql.database import Database
@@ -94,7 +94,7 @@ def usable_for(session: Session, draft: str, privacy: PrivacySettings) -> Column
 
 def _owner(session: Session, draft: str) -> tuple[str, str] | None:
     """Return the one tenant pinned to the one route of the draft, and that route; None where there is none."""
-    routes = [row.name for row in session.scalars(select(RouteRow)) if draft in (row.draft, *row.candidates)]
+    routes = [row.name for row in session.scalars(select(RouteRow)) if draft_of(draft) in (row.draft, *row.candidates)]
     pinned = list(session.scalars(select(RoutePinRow.tenant).where(RoutePinRow.route.in_(routes))))
     return (pinned[0], routes[0]) if len(routes) == len(pinned) == 1 and pinned[0] != EVERYBODY else None
 

@@ -10,6 +10,7 @@ from sqlalchemy import Float, case, cast, func, select
 from storage.outcomes.outcome_window import hurry
 from storage.sql.database import Database
 from storage.sql.outcome_tables import OutcomeRow
+from storage.sql.tables import DraftRow, VersionRow
 
 ENOUGH = 200
 """Undrafted rounds from which their own mean is used."""
@@ -30,11 +31,17 @@ class UndraftedRound:
     """Number of rounds that the estimate rests on."""
 
 
-def plain_round(db: Database) -> UndraftedRound | None:
-    """Estimate b(0); None where the log is empty, or all drafts had one length, which determines no line."""
+def plain_round(db: Database, target: str | None = None) -> UndraftedRound | None:
+    """Estimate b(0), without what drafts of other targets than ``target`` left, if one is given; None where the log is
+    empty, or all drafts had one length, which determines no line."""
+    query = select(*_sums())
+    if target is not None:
+        of_others = VersionRow.draft.in_(select(DraftRow.name).where(DraftRow.target != target))
+        others = select(VersionRow.id).where(of_others)
+        query = query.where(OutcomeRow.draft_version.not_in(others))
     with db.session(read_only=True) as session:
         hurry(session)
-        n, d, dd, v, dv, rounds, spent = (float(value or 0) for value in session.execute(select(*_sums())).one())
+        n, d, dd, v, dv, rounds, spent = (float(value or 0) for value in session.execute(query).one())
     if rounds < ENOUGH:
         return fit(n, d, dd, v, dv)
     return UndraftedRound(min(spent / rounds, v / n), "measured", int(rounds))  # a cold minute must not flatter drafts

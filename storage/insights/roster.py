@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -26,8 +27,13 @@ def roster(store: Store) -> list[dict[str, Any]]:
         for name in route.drafts:
             routes.setdefault(name, []).append(route.name)
     workers, trials = store.workers.list(), _trials(store)
-    current = _current(store, {name for worker in workers for name in worker.drafts})
+    current = _current(store, {_line(holds) for worker in workers for holds in worker.drafts.values()})
     return [_row(worker, routes, trials, current) for worker in workers]
+
+
+def _line(holds: Mapping[str, Any]) -> str:
+    """Return the line of the version that a worker holds, by the version's name."""
+    return str(holds["version"]).rsplit("-", 2)[0]
 
 
 def _trials(store: Store) -> dict[str, Canary]:
@@ -47,9 +53,10 @@ def _row(
 ) -> dict[str, Any]:
     drafts = []
     for name, holds in sorted(worker.drafts.items()):
-        trial = trials.get(name)
+        line = _line(holds)
+        trial = trials.get(line)
         mine = trial is not None and trial.worker == worker.id
-        wanted = current.get(name) if trial is None else trial.version if mine else trial.base
+        wanted = current.get(line) if trial is None else trial.version if mine else trial.base
         matches, tries = holds["version"] == wanted, mine and trial is not None and holds["version"] == trial.version
         drafts.append({"draft": name, "routes": routes.get(name, []), **holds, "matches": matches, "canary": tries})
     facts = asdict(worker) | {"state": worker.state.value, "age": max(0.0, now() - worker.heartbeat_at)}

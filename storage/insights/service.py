@@ -84,12 +84,13 @@ class Answers:
     def cost(self, window: Window = EVERYTHING, *, target: ModelSize | None = None) -> CostAnswer:
         """Return costs and savings, one row a draft, the training of its acceptance head included."""
         served, trained = self._served(window), {row.draft: row for row in self.run_totals(replace(window, draft=None))}
-        plain = plain_round(self.store.db)
+        of_lines, db = self.store.targets.of_lines(), self.store.db
+        plain = {about: plain_round(db, about) for about in {of_lines.get(name) for name in served}}
         rows = [
-            cost_row(name, sums, _together(name, trained), target, self._size(name), plain)
+            cost_row(name, sums, _together(name, trained), target, self._size(name), plain[of_lines.get(name)])
             for name, sums in served.items()
         ]
-        return CostAnswer(rows, target, plain)
+        return CostAnswer(rows, target, plain_round(db, self.store.targets.newest()))
 
     def _served(self, window: Window) -> dict[str, AcceptanceRow]:
         """Return acceptance by draft."""

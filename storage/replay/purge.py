@@ -69,6 +69,7 @@ class Purger:
         route: str | None = None,
         before: float | None = None,
         segment: str | None = None,
+        target: str | None = None,
         everything: bool = False,
     ) -> Purged:
         """Delete the requests that meet every condition given; ``everything`` needs no condition.
@@ -77,10 +78,11 @@ class Purger:
         segment can only be dropped whole: the others are purged, then SegmentDamaged is raised. Raises BadInput when no
         condition is given, UnknownRequest, NotFound for a missing segment.
         """
-        wanted = _conditions(request_id, tenant, route, before, segment)
+        wanted = _conditions(request_id, tenant, route, before, segment, target)
         if bool(wanted) == everything:
-            raise BadInput(reason="Say what to purge: a request, tenant, route, time or segment, or else everything.")
-        whole_lives = route is None and before is None and segment is None
+            known = "a request, tenant, route, target, time or segment"
+            raise BadInput(reason=f"Say what to purge: {known}, or else everything.")
+        whole_lives = route is None and before is None and segment is None and target is None
         logged = self._forget_outcomes(request_id, tenant) if whole_lives else 0
         purged = self._purge_all(wanted)
         sweep_segments(self._db, self._place)
@@ -174,13 +176,15 @@ class SegmentMoved(StoreError):
 
 
 def _conditions(
-    request_id: str | None, tenant: str | None, route: str | None, before: float | None, segment: str | None
-) -> Conditions:
+    request_id: str | None, tenant: str | None, route: str | None, before: float | None, segment: str | None,
+    target: str | None,
+) -> Conditions:  # fmt: skip
     given = (
         (request_id, SampleRow.request_id == request_id),
         (tenant, SampleRow.tenant == tenant),
         (route, SampleRow.route == route),
         (segment, SampleRow.segment_id == segment),
+        (target, SampleRow.target == target),
     )
     conditions = [condition for value, condition in given if value is not None]
     return conditions if before is None else [*conditions, SampleRow.created_at < before]

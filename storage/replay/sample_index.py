@@ -11,6 +11,7 @@ from sqlalchemy import BigInteger, ColumnElement, case, cast, distinct, func, se
 from sqlalchemy.orm import Session
 
 from storage import records
+from storage.records import draft_of
 from storage.sql.tables import RouteRow, SampleRow
 
 CHUNK = 5_000
@@ -78,8 +79,8 @@ def whole(column: Any) -> ColumnElement[int]:
 
 
 def of_draft(draft: str) -> ColumnElement[bool]:
-    """Return the SQL condition for requests whose route is served by the draft."""
-    return SampleRow.route.in_(select(RouteRow.name).where(RouteRow.draft == draft))
+    """Return the SQL condition for requests whose route is served by the draft, given by a line of it."""
+    return SampleRow.route.in_(select(RouteRow.name).where(RouteRow.draft == draft_of(draft)))
 
 
 IS_WAITING = (SampleRow.holdout.is_(False), SampleRow.claimed_by.is_(None), SampleRow.set_aside.is_(None))
@@ -101,8 +102,9 @@ def oldest(
 
 
 def routes_of(session: Session, draft: str) -> list[str]:
-    """Return the names of the routes that the draft serves."""
-    return list(session.scalars(select(RouteRow.name).where(RouteRow.draft == draft).order_by(RouteRow.name)))
+    """Return the names of the routes that the draft serves, given by a line of it."""
+    query = select(RouteRow.name).where(RouteRow.draft == draft_of(draft)).order_by(RouteRow.name)
+    return list(session.scalars(query))
 
 
 def chunks(items: Sequence[str], size: int = CHUNK) -> Iterator[list[str]]:

@@ -31,6 +31,7 @@ from storage.routes.route_names import under_present_names
 from storage.settings import EVERYTHING, PrivacySettings
 from storage.sql.database import Database
 from storage.sql.tables import SampleRow, SegmentRow, table_of
+from storage.versions.targets import about
 
 INDEX = table_of(SampleRow)
 SEGMENTS_OF = select(INDEX.c.request_id, INDEX.c.segment_id).where(
@@ -113,13 +114,14 @@ class SampleStore:
             "holdout": is_held_out(samples, self._holdout),
             "prompt_hash": prompt_hash(samples),
             "divergence": apart,
+            "target": samples.target,
         }
 
     def read(self, request_ids: Sequence[str]) -> list[RequestSamples]:
         """Return the samples of these requests in the order asked, skipping purged and unknown ones.
 
-        The route is that of the index, which a renaming changes. Raises SegmentDamaged for a segment that is not what
-        was written.
+        Route and target are those of the index, which a renaming and an adoption change. Raises SegmentDamaged for a
+        segment that is not what was written.
         """
         found: dict[str, RequestSamples] = {}
         gone = self._read_into(found, request_ids)
@@ -137,14 +139,16 @@ class SampleStore:
             places = list(group)
             try:
                 rows = read_segment(self.place, segment_id, path)
-                found.update({request_id: _routed(rows[row], route) for _, _, row, request_id, route in places})
+                found.update({place[3]: _as_indexed(rows[place[2]], *place[4:]) for place in places})
             except FileNotFoundError:
-                gone.update({request_id: segment_id for *_, request_id, _ in places})
+                gone.update({place[3]: segment_id for place in places})
         return gone
 
-    def _places(self, request_ids: Sequence[str]) -> Iterator[tuple[str, str, int, str, str]]:
-        """Yield (segment id, path, row, request id, route), a segment's rows together."""
-        columns = (SegmentRow.id, SegmentRow.path, SampleRow.row, SampleRow.request_id, SampleRow.route)
+    def _places(self, request_ids: Sequence[str]) -> Iterator[tuple[str, str, int, str, str, str | None]]:
+        """Yield (segment id, path, row, request id, route, target), a segment's rows together."""
+        columns = (
+            SegmentRow.id, SegmentRow.path, SampleRow.row, SampleRow.request_id, SampleRow.route, SampleRow.target
+        )  # fmt: skip
         query = select(*columns).join_from(SampleRow, SegmentRow, SampleRow.segment_id == SegmentRow.id)
         places: list[Any] = []
         with self._db.session(read_only=True) as session:
@@ -179,10 +183,12 @@ class SampleStore:
         holdout: bool | None = None,
         claimed: bool | None = None,
         before: float | None = None,
+        target: str | None = None,
     ) -> list[str]:
         """Return ids of the newest requests, newest first.
 
-        ``draft`` selects those of its routes that may train it and were not set aside, ``routes`` those named;
+        ``draft`` selects those of its routes that are about its target, may train it and were not set aside,
+        ``routes`` those named, ``target`` those about it;
         ``holdout`` and ``claimed`` select one side unless None (claimed: a training run has taken it);
         ``before`` selects what was created earlier.
         """
@@ -195,16 +201,20 @@ class SampleStore:
             wanted.append(SampleRow.claimed_by.is_not(None) if claimed else SampleRow.claimed_by.is_(None))
         if before is not None:
             wanted.append(SampleRow.created_at < before)
+        if target is not None:
+            wanted.append(SampleRow.target == target)
         newest = SampleRow.created_at.desc(), SampleRow.request_id
         with self._db.session(read_only=True) as session:
             if draft is not None:
-                wanted += [of_draft(draft), usable_for(session, draft, self._privacy), SampleRow.set_aside.is_(None)]
+                usable = usable_for(session, draft, self._privacy)
+                wanted += [of_draft(draft), about(session, draft), usable, SampleRow.set_aside.is_(None)]
             return list(session.scalars(select(SampleRow.request_id).where(*wanted).order_by(*newest).limit(limit)))
 
     def waiting(self, draft: str) -> Waiting:
         """Return how much a training run of this draft would claim now."""
         with self._db.session(read_only=True) as session:
-            return sample_index.waiting(session, draft, usable_for(session, draft, self._privacy))
+            usable = usable_for(session, draft, self._privacy) & about(session, draft)
+            return sample_index.waiting(session, draft, usable)
 
     def stats(self) -> list[ReplayStats]:
         """Return the totals of stored requests, route by route."""
@@ -219,13 +229,15 @@ class SampleStore:
         route: str | None = None,
         before: float | None = None,
         segment: str | None = None,
+        target: str | None = None,
         everything: bool = False,
     ) -> Purged:
         """Delete samples that meet every condition given, for good. See :class:`storage.replay.purge.Purger`."""
         purger = Purger(self._db, self.place)
         return purger.purge(
-            request_id=request_id, tenant=tenant, route=route, before=before, segment=segment, everything=everything
-        )
+            request_id=request_id, tenant=tenant, route=route, before=before, segment=segment, target=target,
+            everything=everything,
+        )  # fmt: skip
 
     def export(
         self,
@@ -261,8 +273,9 @@ class SampleStore:
         return sweep_segments(self._db, self.place)
 
 
-def _routed(samples: RequestSamples, route: str) -> RequestSamples:
-    return samples if samples.route == route else replace(samples, route=route)
+def _as_indexed(samples: RequestSamples, route: str, target: str | None) -> RequestSamples:
+    same = (samples.route, samples.target) == (route, target)
+    return samples if same else replace(samples, route=route, target=target)
 
 
 def _finished(samples: RequestSamples) -> Finished:

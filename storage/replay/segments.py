@@ -18,9 +18,10 @@ topk_logprobs      list<float>         (m · k,) natural logarithms, in the same
 outside            list<float>         (m,) probability outside the k
 acceptance         list<float>         (m,) min(1, p/q) of the drafted token, NaN where none was; empty where it was
                                        not kept; each is a float16 exactly
+target             string              digest of the target that answered
 =================  ==================  ====================================================================
 
-Segments of older versions lack ``acceptance``; they are read as if it was not kept.
+Segments of older versions lack ``acceptance`` or ``target``; they are read as if it was not kept.
 
 Numbers are split by byte before zstd, which is smaller than a dictionary and faster; half of a float16's bytes in a
 float are zeros and cost nothing, and DuckDB, Polars and others read them where they do not read halves. Every page
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -57,10 +59,10 @@ LISTS: dict[str, type[np.generic]] = {  # types as stored
 READ: dict[str, type[np.generic]] = {"topk_logprobs": np.float16, "acceptance": np.float16}
 """Types of a record's arrays where they differ from the stored ones."""
 
-LATER = ("acceptance",)
+LATER = ("acceptance", "target")
 """Columns that segments of older versions lack."""
 
-FORMAT = 1
+FORMAT = 2
 """Format version, raised when readers of the format before cannot read what is written."""
 FORMAT_KEY = "osd.segment"
 
@@ -100,6 +102,7 @@ def schema() -> Any:
     fields = [(name, pa.string()) for name in SCALARS[:4]]
     fields += [("created_at", pa.float64()), ("prompt_len", pa.int32()), ("k", pa.int32())]
     fields += [(name, pa.list_(pa.from_numpy_dtype(dtype))) for name, dtype in LISTS.items()]
+    fields.append(("target", pa.string()))
     return pa.schema(fields, metadata={FORMAT_KEY: str(FORMAT)})
 
 
@@ -113,6 +116,7 @@ def table(batch: Sequence[RequestSamples]) -> Any:
     columns.append([samples.topk_ids.shape[1] for samples in batch])
     for name, dtype in LISTS.items():
         columns.append(_list_column([getattr(samples, name) for samples in batch], dtype))
+    columns.append([samples.target for samples in batch])
     fields = schema()
     arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
     return pa.table(arrays, schema=fields)
@@ -149,8 +153,8 @@ def require_schema(found: Any) -> None:
     written = (found.metadata or {}).get(FORMAT_KEY.encode(), b"1").decode(errors="replace")
     if written.isdecimal() and int(written) > FORMAT:
         raise NewerFormat(f"It is of format {written}, and this osd reads up to {FORMAT}.")
-    ours = {field.name: field.type for field in schema()}
-    if {field.name: field.type for field in found} not in (ours, {n: t for n, t in ours.items() if n not in LATER}):
+    theirs = {field.name: field.type for field in found}
+    if theirs != {each.name: each.type for each in schema() if each.name in theirs or each.name not in LATER}:
         raise ValueError(f"its columns are not a segment's: {', '.join(found.names)}")
 
 
@@ -195,10 +199,11 @@ def _records(found: Any) -> list[RequestSamples]:
     whole = found.combine_chunks()
     scalars = [whole[name].to_pylist() for name in SCALARS]
     widths = whole["k"].to_pylist()
+    targets = whole["target"].to_pylist() if "target" in whole.column_names else [None] * len(widths)
     kept = {name: dtype for name, dtype in LISTS.items() if name in whole.column_names}
     lists = {name: _split(whole[name], READ.get(name, dtype)) for name, dtype in kept.items()}
     return [
-        _to_record(values, {name: arrays[row] for name, arrays in lists.items()}, widths[row])
+        _to_record(values, {name: arrays[row] for name, arrays in lists.items()}, widths[row], targets[row])
         for row, values in enumerate(zip(*scalars, strict=True))
     ]
 
@@ -213,12 +218,12 @@ def _split(column: Any, dtype: type[np.generic]) -> list[Array]:
     return [values[start:end] for start, end in pairwise(offsets.tolist())]
 
 
-def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int) -> RequestSamples:
+def _to_record(values: tuple[Any, ...], arrays: dict[str, Any], k: int, target: str | None) -> RequestSamples:
     for name in ("topk_ids", "topk_logprobs"):
         arrays[name] = arrays[name].reshape(len(arrays["positions"]), k)
     if len(arrays.get("acceptance", ())) != len(arrays["positions"]):
         arrays["acceptance"] = None
-    return RequestSamples(*values, **arrays)
+    return replace(RequestSamples(*values, **arrays), target=target)
 
 
 def shares(batch: Sequence[RequestSamples]) -> Array:

@@ -41,7 +41,8 @@ def require_same_root(root: VersionRow, digest: str) -> DraftVersion:
     if root.digest != digest:
         raise StoreError(
             reason=f"The draft {root.draft!r} started from other weights (digest {root.digest[:8]}…, "
-            f"given {digest[:8]}…). Give the new ones a draft name of their own, or another data directory."
+            f"given {digest[:8]}…). Serve with those, or give another data directory; new ones become a draft of "
+            "their own by `osd router add ROUTE --new-draft --from FOLDER`."
         )
     return to_record(root)
 

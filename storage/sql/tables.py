@@ -50,8 +50,19 @@ def table_of(row: type[Base]) -> Table:
     return Base.metadata.tables[row.__tablename__]
 
 
+class TargetRow(Base):
+    """A target that served, by the digest of its weights, tokenizer and generation settings."""
+
+    __tablename__ = "targets"
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    first_seen: Mapped[float]
+    served_at: Mapped[float]
+    """When a process began to serve it last."""
+
+
 class DraftRow(Base):
-    """A draft and its current version. Locking this row serialises whatever changes the draft."""
+    """A line of a draft and its current version. Locking this row serialises whatever changes the line."""
 
     __tablename__ = "drafts"
     name: Mapped[str] = mapped_column(primary_key=True)
@@ -59,6 +70,8 @@ class DraftRow(Base):
     created_at: Mapped[float]
     options: Mapped[Facts] = mapped_column(server_default=text("'{}'"))
     """The draft's own overrides of ``[learn]``, see :mod:`storage.versions.options`."""
+    target: Mapped[str | None]
+    """The target that the line is about, see :mod:`storage.versions.targets`."""
 
 
 class VersionRow(Base):
@@ -262,6 +275,8 @@ class SampleRow(Base):
     """The newest failed run."""
     failed_at: Mapped[float | None]
     """Time of the first failed run."""
+    target: Mapped[str | None]
+    """Digest of the target that answered."""
     set_aside: Mapped[str | None]
     """Reason why no run takes it any more; None where it may be taken."""
 

@@ -52,18 +52,19 @@ def adopt(ledger: VersionLedger, draft: str, base: str, folder: Path) -> DraftVe
     return ledger.promote(staged.id)
 
 
-def base_of(ledger: VersionLedger, draft: str) -> DraftVersion:
+def base_of(ledger: VersionLedger, draft: str, target: str | None = None) -> DraftVersion:
     """Return the base for a new adapter: the current version if it is an adapter too, else number 0, which never moves.
 
     Raises UnknownDraft.
     """
-    current = ledger.current(draft)
+    current = ledger.current(draft, target)
     return current if current.kind == "lora" else ledger.lineage(current.id)[-1]
 
 
 def _root(ledger: VersionLedger, draft: str, origin: DraftVersion) -> DraftVersion:
     provenance = {"forked_from": origin.id, "digest": origin.digest}
-    return ledger.register_root(draft, ledger.folder(origin), provenance=provenance, copy=_link_files)
+    target = ledger.target_of(origin.draft)
+    return ledger.register_root(draft, ledger.folder(origin), provenance, _link_files, target=target)
 
 
 def _adapter(ledger: VersionLedger, root: DraftVersion, origin: DraftVersion) -> DraftVersion:

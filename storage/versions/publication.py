@@ -24,20 +24,22 @@ from storage.sql.tables import DraftRow, RunRow, VersionRow
 from storage.versions import weights
 from storage.versions.forgotten_tables import BORN
 from storage.versions.forgotten_tables import KIND as TABLE
+from storage.versions.targets import line_to_open
 from storage.versions.weight_place import WeightPlace
 
 OSD_FACTS = ("id", "draft", "number", "parent", "digest", "kind", "run_id", "created_at")
 """Columns that osd.json repeats, so that a folder explains itself without the database."""
 
 
-def open_draft(db: Database, draft: str, digest: str) -> DraftVersion | None:
-    """Create the draft unless it exists and return its root, if it has one. Raises StoreError for a root with other
-    files."""
+def open_draft(db: Database, draft: str, digest: str, target: str | None) -> tuple[str, DraftVersion | None]:
+    """Create the draft, or its line for the target, unless it exists; return the line and its root, if it has one.
+    Raises StoreError for a root with other files."""
     with db.session() as session:
-        new = insert_for(db.dialect)(DraftRow).values(name=draft, created_at=records.now())
+        new = insert_for(db.dialect)(DraftRow).values(name=draft, created_at=records.now(), target=target)
         session.execute(new.on_conflict_do_nothing())
-        root = root_of(session, draft)
-        return None if root is None else require_same_root(root, digest)
+        line = line_to_open(session, draft, target)
+        root = root_of(session, line)
+        return line, None if root is None else require_same_root(root, digest)
 
 
 def enter(

@@ -6,7 +6,7 @@ run's lease, writes the READY marker, and makes the version current, all under o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,11 @@ from storage.sql.leases import known_drafts
 from storage.sql.ledger import get_row, lineage_of, require_name, to_record
 from storage.sql.tables import DraftRow, VersionRow
 from storage.versions import options, promotion, publication, weights
+from storage.versions.targets import UNNAMED, line_of, lines
 from storage.versions.weight_place import WeightPlace
 
 Versions = list[DraftVersion]
+Names = list[str]
 Copy = Callable[[Path, list[Path], Path], None]
 Removed = list[Swept]
 
@@ -47,13 +49,25 @@ class VersionLedger:
         with self._db.session(read_only=True) as session:
             return to_record(get_row(session, version_id))
 
-    def current(self, draft: str) -> DraftVersion:
-        """Return the version that servers should draft with. Raises UnknownDraft for a draft without weights."""
+    def current(self, draft: str, target: str | None = None) -> DraftVersion:
+        """Return the version that servers should draft with, of a draft's line for ``target``; without one, of the line
+        of that name. Raises UnknownDraft for one without weights."""
         with self._db.session(read_only=True) as session:
-            row = session.get(DraftRow, draft)
+            row = line_of(session, draft, target)
             if row is None or row.current_version is None:
                 raise UnknownDraft(draft=draft, known=known_drafts(session))
             return to_record(get_row(session, row.current_version))
+
+    def lines(self, drafts: Iterable[str]) -> Names:
+        """Return the lines of these drafts that have weights and are about a target, by name."""
+        with self._db.session(read_only=True) as session:
+            return lines(session, drafts)
+
+    def target_of(self, line: str) -> str | None:
+        """Return the target that a line is about; None where it is not known."""
+        with self._db.session(read_only=True) as session:
+            row = session.get(DraftRow, line)
+            return None if row is None or row.target == UNNAMED else row.target
 
     def list(self, draft: str | None = None) -> Versions:
         """Return every version, a draft's in the order of their numbers."""
@@ -144,8 +158,10 @@ class VersionLedger:
         copy: Copy = weights.copy_files,
         *,
         born: int | None = None,
+        target: str | None = None,
     ) -> DraftVersion:
-        """Enter number 0 of a draft: a copy of a model folder, READY, and current if the draft has no other.
+        """Enter number 0 of a draft's line for ``target``: a copy of a model folder, READY, and current if the line has
+        no other.
 
         The same files again return the same version. ``provenance`` says where they came from, ``born`` is as in
         :meth:`stage`. Raises ModelNotLoaded for a folder without safetensors, StoreError when the draft started from
@@ -154,7 +170,8 @@ class VersionLedger:
         require_name(draft)
         source = Path(folder)
         files = weights.servable_files(source)
-        if root := publication.open_draft(self._db, draft, weights.digest_of(source, files)):
+        draft, root = publication.open_draft(self._db, draft, weights.digest_of(source, files), target)
+        if root:
             return root
         with TemporaryPath(self.weights_folder / draft, new_id(), folder=True) as aside:
             with writing(aside.path):

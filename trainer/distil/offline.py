@@ -48,7 +48,8 @@ class Selection:
             return self._of_file(self.samples)
         with open_store(settings) as store:
             limit = self.requests or 1 << 31
-            newest = store.samples.recent(limit=limit, routes=self.routes, before=self.until)
+            target = store.targets.newest()
+            newest = store.samples.recent(limit=limit, routes=self.routes, before=self.until, target=target)
             return read_since(store, newest, self.since or 0.0)[::-1]
 
     def _of_file(self, path: Path) -> list[RequestSamples]:

@@ -57,7 +57,8 @@ def _split(store: Store, proposal: RouteProposal, name: str | None, who: str | N
         reason = f"The requests that proposal {proposal.id} rests on are no longer kept; look for routes again."
         raise BadInput(reason=reason)
     topics[route] = topics.pop(facts["name"])
-    root = store.versions.register_root(route, candidates(store) / str(proposal.id))
+    folder = candidates(store) / str(proposal.id)
+    root = store.versions.register_root(route, folder, target=store.targets.newest())
     pairs = [(topic, text) for topic, texts in topics.items() for text in texts]
     prepare(store, store.examples.preview(pairs))  # here, and not beside serving
     store.routes.add(Route(route, route, {"topic": [route]}), who)
@@ -81,7 +82,7 @@ def _prompts(store: Store, draft: str, request_ids: Sequence[str]) -> list[str]:
     """Return the prompts of stored requests as text, without purged ones. Raises BadInput without a tokenizer."""
     from osd.models.tokenizer import load_tokenizer  # takes seconds, and only a split reads prompts
 
-    tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft)))
+    tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft, store.targets.newest())))
     if tokenizer is None:
         raise BadInput(reason=f"The draft {draft} has no tokenizer, so prompts cannot be read as text.")
     samples = store.samples.read(request_ids)

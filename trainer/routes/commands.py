@@ -52,7 +52,7 @@ def nearest(config: Config = None, route: Route = None, requests: Requests = 64)
     """Rank the drafts by acceptance on the newest requests (of the routes named), best first."""
     settings = load_settings(config)
     with _store(settings) as store:
-        ids = store.samples.recent(limit=requests, routes=route or None)
+        ids = store.samples.recent(limit=requests, routes=route or None, target=store.targets.newest())
         if not ids:
             raise BadInput(reason=f"There are no samples{f' of {route[0]}' if route else ''} to compare drafts on.")
         from osd.models.pair import choose_device  # takes seconds, which a refusal need not

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -74,7 +75,7 @@ def discover(store: Store, settings: Settings, search: Search) -> list[RouteProp
 def _splits(
     store: Store, settings: Settings, search: Search, draft: str, routes: Sequence[str], device: torch.device
 ) -> list[RouteProposal]:
-    tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft)))
+    tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft, store.targets.newest())))
     if tokenizer is None:
         return []  # a route is selected by the text of its prompts
     traffic = look(store, draft, routes, search.requests, search.seed, device)
@@ -143,14 +144,15 @@ def _judges(store: Store, route: str, gate: GateSettings) -> list[RequestSamples
 
     The route's own draft was trained on those, which biases against a merge.
     """
-    held = store.samples.recent(limit=gate.requests, routes=[route], holdout=True)
+    recent = partial(store.samples.recent, routes=[route], target=store.targets.newest())
+    held = recent(limit=gate.requests, holdout=True)
     lacking = max(0, gate.min_requests - len(held))
-    others = store.samples.recent(limit=lacking, routes=[route], holdout=False) if lacking else []
+    others = recent(limit=lacking, holdout=False) if lacking else []
     return store.samples.read(held + others)
 
 
 def _drift(store: Store, search: Search, route: Route) -> list[RouteProposal]:
-    ids = store.samples.recent(limit=search.requests, routes=[route.name])
+    ids = store.samples.recent(limit=search.requests, routes=[route.name], target=store.targets.newest())
     drift = find_drift([s.tokens.tolist() for s in store.samples.read(ids[::-1])], search.seed)
     if drift is None or not drift.moved:
         return []

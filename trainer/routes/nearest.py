@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from storage.errors import BadInput, UnknownDraft
-from storage.records import DraftVersion, RequestSamples
+from storage.records import DraftVersion, RequestSamples, draft_of
 from storage.store import Store
 from trainer.distil.checkpoints import load_current
 from trainer.distil.gate import comparable, score
@@ -45,18 +45,18 @@ def rank_drafts(
         scores = score(load_current(store, version, device), judges, between)
         positions = int(scores.positions.sum())
         reached = float(scores.of(measure).sum()) / positions
-        fits.append(Fit(version.draft, version.id, round(reached, 6), len(judges), positions))
+        fits.append(Fit(draft_of(version.draft), version.id, round(reached, 6), len(judges), positions))
     return sorted(fits, key=lambda fit: (-fit.acceptance, fit.draft))
 
 
 def _currents(store: Store, drafts: Sequence[str] | None) -> list[DraftVersion]:
     """Return each draft's current version, skipping drafts without weights unless they were named."""
     if drafts is not None:
-        return [store.versions.current(draft) for draft in drafts]
+        return [store.versions.current(draft, store.targets.newest()) for draft in drafts]
     found = []
     for draft in sorted({draft for route in store.routes.list() for draft in route.drafts}):
         try:
-            found.append(store.versions.current(draft))
+            found.append(store.versions.current(draft, store.targets.newest()))
         except UnknownDraft:
             continue
     return found

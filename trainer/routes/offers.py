@@ -72,9 +72,10 @@ def look(store: Store, draft: str, routes: Sequence[str], limit: int, seed: int,
 
     Raises UnknownDraft, WeightsDamaged, SegmentDamaged.
     """
-    version = store.versions.current(draft)
+    target = store.targets.newest()
+    version = store.versions.current(draft, target)
     current = load_current(store, version, device)
-    ids = store.samples.recent(limit=limit, routes=routes)
+    ids = store.samples.recent(limit=limit, routes=routes, target=target)
     samples = usable(store.samples.read(ids[::-1]), vocab_size(current), positions_of(current))
     clusters = find_clusters([s.tokens.tolist() for s in samples], seed=seed)
     return Traffic(version, current, samples, clusters)

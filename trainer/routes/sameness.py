@@ -47,7 +47,8 @@ def compare_routes(
     judges = {route: comparable(some) for route, some in samples.items()}
     if any(len(kept) < gate.min_requests for _, kept in judges.values()):
         return None
-    models = {draft: load_current(store, store.versions.current(draft), device) for draft in drafts.values()}
+    target = store.targets.newest()
+    models = {draft: load_current(store, store.versions.current(draft, target), device) for draft in drafts.values()}
     scores = {
         draft: {route: score(model, kept, between) for route, (_, kept) in judges.items()}
         for draft, model in models.items()

@@ -163,10 +163,10 @@ class TrainingSchedule:
         return run
 
     def drafts(self) -> list[str]:
-        """Return the drafts that routes lead to, by name."""
+        """Return the lines of the drafts that routes lead to, by name."""
         if self.only is not None:
-            return [self.only]
-        return sorted({route.draft for route in self.store.routes.list()})
+            return self.store.versions.lines([self.only]) or [self.only]
+        return self.store.versions.lines({route.draft for route in self.store.routes.list()})
 
     def _is_resting(self, draft: str, *, retries: bool = False) -> bool:
         """Return whether a draft rests after failures: twice as long each time, so that a fault does not keep a core

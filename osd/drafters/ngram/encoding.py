@@ -61,7 +61,7 @@ def replay_batches(encoder: Encoder, store: Store, skip: int) -> Iterator[Batch]
 
     Raises BadCorpus for tokens that the tokenizer does not have.
     """
-    ids = store.samples.recent(limit=1 << 62)[::-1]
+    ids = store.samples.recent(limit=1 << 62, target=store.targets.newest())[::-1]
     size = max(encoder.vocabulary.values()) + 1
     for first in range(skip, len(ids), SOME):
         texts = [samples.tokens for samples in store.samples.read(ids[first : first + SOME])]

@@ -68,23 +68,26 @@ def save_table(folder: Path, table: Table, tokenizer: str) -> None:
         aside.rename(folder)
 
 
-def keep_table(versions: VersionLedger, draft: str, table: Table, tokenizer: str) -> DraftVersion:
-    """Enter a table as the current version of a draft; the first becomes its number 0.
+def keep_table(
+    versions: VersionLedger, draft: str, table: Table, tokenizer: str, target: str | None = None
+) -> DraftVersion:
+    """Enter a table as the current version of a draft's line for a target; the first becomes its number 0.
 
     No gate evaluates it: a table that counted more of the same traffic is the same draft, later. Raises ForgottenSince
     where something was forgotten after it had begun, StoreError, BadInput for a name that cannot be a folder's.
     """
     facts = {"kind": KIND, "learned": table.learned}
     try:
-        parent = versions.current(draft).id
+        parent = versions.current(draft, target)
     except UnknownDraft:
         require_name(draft)
         with TemporaryPath(versions.weights_folder / draft, new_id(), folder=True) as made:  # a sweep finds it
             write_table(made.path, table, tokenizer)
-            return versions.register_root(draft, made.path, facts, born=table.born)
+            return versions.register_root(draft, made.path, facts, born=table.born, target=target)
     staged = versions.stage(
-        draft, parent, KIND, lambda folder: write_table(folder, table, tokenizer), provenance=facts, born=table.born
-    )
+        parent.draft, parent.id, KIND, lambda folder: write_table(folder, table, tokenizer), provenance=facts,
+        born=table.born,
+    )  # fmt: skip
     return versions.promote(staged.id)
 
 

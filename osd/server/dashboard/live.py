@@ -31,7 +31,7 @@ class Live:
         until = now() - self._lag
         found = lately(self._store.db, max(until - SECONDS, min(self._started, until - 1)), until)
         if time.monotonic() - self._asked >= PLAIN_SECONDS:
-            self._plain, self._asked = plain_round(self._store.db), time.monotonic()
+            self._plain, self._asked = plain_round(self._store.db, self._store.targets.newest()), time.monotonic()
         speedup = None
         if self._plain and found.decode_ms:
             speedup = found.emitted * self._plain.ms / found.decode_ms

@@ -119,7 +119,7 @@ def test_a_file_that_cannot_be_imported_leaves_nothing(osd, filled, tmp_path, ki
     osd("replay", "purge", "--all", "--yes")
     if kind == "newer":
         found = pq.read_table(path)
-        pq.write_table(found.replace_schema_metadata({FORMAT_KEY: "2"}), path)
+        pq.write_table(found.replace_schema_metadata({FORMAT_KEY: "3"}), path)
     elif kind == "damaged":
         path.write_bytes(path.read_bytes()[:-40])
     elif kind == "missing":
@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_imported_leaves_nothing(osd, filled, tmp_path, ki
         pq.write_table(pq.read_table(path).select(["tokens"]), path)
     done = osd("replay", "import", path)
     assert (done.exit_code, done.stdout) == (2, "")
-    words = {"newer": "of format 2, and this osd reads up to 1", "missing": "no such file"}
+    words = {"newer": "of format 3, and this osd reads up to 2", "missing": "no such file"}
     assert words.get(kind, "no whole file of `osd replay export`") in done.stderr
     assert "Nothing was kept" in done.stderr
     assert kept(filled) == 0

@@ -143,6 +143,15 @@ def test_b0_is_not_above_what_rounds_take_drafts_included(store: Store) -> None:
     assert found is not None and (found.how, found.ms) == ("measured", 10.0)
 
 
+def test_b0_of_a_target_leaves_out_what_was_served_under_others(store: Store, tmp_path: Path) -> None:
+    for value, (target, ms) in enumerate((("a" * 64, 2600.0), ("b" * 64, 5200.0))):
+        write_weights(tmp_path / target, value)
+        version = store.versions.register_root("default", tmp_path / target, target=target).id
+        store.outcomes.add([outcome(draft_version=version, rounds=200, drafted=0, accepted=0, verify_ms=ms)], "w")
+    found = [plain_round(store.db, target * 64) for target in "ab"]
+    assert [one and one.ms for one in found] == [13.0, 26.0]
+
+
 def test_b0_is_fitted_where_every_round_drafts(store: Store) -> None:
     """verify_ms = 7 a round + 0.5 a drafted token, exactly."""
     lines = [outcome(rounds=n, drafted=n * g, verify_ms=7.0 * n + 0.5 * n * g) for n, g in ((10, 2), (20, 4), (5, 8))]

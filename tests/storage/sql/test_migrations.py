@@ -153,6 +153,7 @@ def test_what_the_first_schema_held_is_there_after_the_upgrade(old: Engine) -> N
         assert _json(connection, "SELECT candidates FROM routes") == [[], []]
         assert _json(connection, "SELECT matches FROM routes WHERE name = 'sql'") == [{"topic": ["sql"]}]
         assert _json(connection, "SELECT options FROM drafts") == [{}, {}]
+        assert connection.execute(text("SELECT target FROM drafts")).scalars().all() == ["unnamed", "unnamed"]
 
 
 def test_going_back_to_the_first_schema_keeps_what_it_knows(old: Engine) -> None:

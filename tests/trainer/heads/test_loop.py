@@ -179,7 +179,7 @@ def test_a_damaged_head_is_refused_and_quarantined(store: Store, settings: Setti
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
-    swap = HeadSwap(store, "default", pair.draft, settings, "test")
+    swap = HeadSwap(store, "default", pair, settings, "test")
     swap.close()
     assert not swap.ready and store.versions.get(version.id).state is VersionState.QUARANTINED
     serve(24)

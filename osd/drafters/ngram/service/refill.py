@@ -43,8 +43,8 @@ class RefillState:
 class Refill:
     """Tables that have not learned from the recorded requests yet. One thread uses it."""
 
-    def __init__(self, samples: SampleStore, vocabulary: int) -> None:
-        self._samples, self._vocabulary = samples, vocabulary
+    def __init__(self, samples: SampleStore, vocabulary: int, target: str | None = None) -> None:
+        self._samples, self._vocabulary, self._target = samples, vocabulary, target
         self._todo: dict[Table, RefillState] = {}
 
     def begin(self, table: Table, route: str) -> None:
@@ -64,7 +64,7 @@ class Refill:
         StoreError."""
         for table, left in list(self._todo.items()):
             if left.ids is None:
-                left.ids = self._samples.recent(routes=[left.route], limit=MOST)
+                left.ids = self._samples.recent(routes=[left.route], limit=MOST, target=self._target)
             while left.ids and table.evicted <= left.full:
                 if stop():
                     return

@@ -41,7 +41,9 @@ class TableStore:
         self.name, self.corpus, self.versions = ngram.table, ngram.corpus, store.versions
         self.settings, self.vocabulary = TableSettings(ngram.order, ngram.memory_mb << 20), pair.vocab_size
         self.digest = digest_of(pair.tokenizer, pair.vocab_size)
-        self.trail, self.refill = ForgottenLog(store.forgetter), Refill(store.samples, pair.vocab_size)
+        self.target = pair.target.digest
+        self.trail = ForgottenLog(store.forgetter)
+        self.refill = Refill(store.samples, pair.vocab_size, self.target)
         self._kept: dict[str, int] = {}
         """Tokens that the newest version has learned, by draft."""
         if self.corpus is not None:
@@ -96,7 +98,7 @@ class TableStore:
         if learned <= least * self._kept.get(draft, 0) or table.born < self.trail.line or table in self.refill:
             return False
         try:
-            keep_table(self.versions, draft, table, self.digest)
+            keep_table(self.versions, draft, table, self.digest, self.target)
         except ForgottenSince as error:  # forgotten since the last look
             log.info("%s", error, extra={"action": "table_not_kept"})
             return False
@@ -105,7 +107,7 @@ class TableStore:
 
     def _current(self, draft: str) -> DraftVersion | None:
         try:
-            version = self.versions.current(draft)
+            version = self.versions.current(draft, self.target)
         except UnknownDraft:
             return None
         return version if version.kind == KIND else None

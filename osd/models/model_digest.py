@@ -1,0 +1,78 @@
+"""The digest of a model's files: the same for the same weights, tokenizer and generation settings.
+
+Hashing gigabytes takes seconds, so the digest of a large file is remembered in the cache directory, for as long as the
+file has the same size and time of change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from platformdirs import user_cache_path
+
+from osd.models.tokenizer import FILES as TOKENIZER
+from storage.errors import OsdError
+from storage.files.files import TemporaryPath
+
+FILES = (
+    "*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json",
+    "special_tokens_map.json", "added_tokens.json", "chat_template*", *TOKENIZER,
+)  # fmt: skip
+"""What makes a model's texts."""
+LARGE = 16 << 20
+"""Bytes from which a file's digest is remembered."""
+MEMORY = "digests.json"
+
+
+def model_digest(name: str) -> str | None:
+    """Return the digest of a folder or hub name, hexadecimal; None for a model that came from no files."""
+    folder = Path(name)
+    if not folder.is_dir():
+        try:
+            folder = Path(snapshot_download(name, local_files_only=True))
+        except (HFValidationError, LocalEntryNotFoundError):
+            return None
+    whole = hashlib.sha256()
+    for path in sorted({path for pattern in FILES for path in folder.glob(pattern) if path.is_file()}):
+        whole.update(f"{path.name}\0{file_digest(path.resolve())}\n".encode())
+    return whole.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return a file's SHA-256, from memory where it is large and has not changed."""
+    found = path.stat()
+    if found.st_size < LARGE:
+        return _hash(path)
+    memory = user_cache_path("osd") / MEMORY
+    mark, known = [found.st_size, found.st_mtime_ns], _known(memory)
+    if str(path) in known and known[str(path)][:2] == mark:
+        return str(known[str(path)][2])
+    digest = _hash(path)
+    _remember(memory, _known(memory) | {str(path): [*mark, digest]})
+    return digest
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _known(memory: Path) -> dict[str, list[object]]:
+    try:
+        found = json.loads(memory.read_text("utf-8"))
+        return {name: entry for name, entry in found.items() if len(entry) == 3}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _remember(memory: Path, known: dict[str, list[object]]) -> None:
+    with suppress(OSError, OsdError):  # without it, the next start takes longer
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryPath(memory.parent, memory.name) as aside:
+            aside.path.write_text(json.dumps(known), "utf-8")
+            aside.rename(memory)
