@@ -30,6 +30,12 @@ KEPT = 64
 """Compiled grammars that are kept when nobody uses them, the most recently used ones."""
 MOST_ITEMS = 10_000
 """Most ways to go on from a place: four a property of an object in which all may be left out."""
+LONGEST, LONGEST_OTHER = {"json_schema": 1 << 18}, 1 << 16
+"""Most characters of a grammar, by its kind. Rules of which each needs the next take a stack that grows with them, and
+terminals of that kind a time that grows faster."""
+STACK = 1 << 28
+"""Bytes of the compiling thread's stack (address space until they are used): 20 kB for each of the rules that may need
+one another."""
 TRIED = 8
 """Tokens of a text that are tried when a grammar is compiled."""
 SPACES = r"( |\n{1,2}[ \t]{0,20})"
@@ -67,21 +73,26 @@ class GrammarCompiler:
     def prepare(self, grammar: Grammar) -> Future[CompiledGrammar]:
         """Compile in the background. The future raises as :meth:`compile` does."""
         if (found := self._find(grammar)) is None:
-            return self._executor.submit(self.compile, grammar)
+            return self._executor.submit(self._make, grammar)
         done: Future[CompiledGrammar] = Future()
         done.set_result(found)
         return done
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Return the compiled grammar. Raises BadRequest, naming the grammar's field, where it cannot be compiled."""
-        if (found := self._find(grammar)) is None:
-            try:
-                matcher = self._compile(grammar.kind, grammar.text)
-            except ValueError as error:
-                reason = " ".join(str(error).split()).rstrip(".")
-                raise BadRequest(field=grammar.field, reason=f"it cannot be used as a grammar ({reason})") from None
-            found = self._keep(grammar, CompiledGrammar(matcher, self._eos_ids, self._vocabulary))
-        return found
+        return self.prepare(grammar).result()
+
+    def _make(self, grammar: Grammar) -> CompiledGrammar:
+        if (found := self._find(grammar)) is not None:
+            return found
+        try:
+            matcher = self._compile(grammar.kind, grammar.text)
+        except BaseException as error:  # a panic of the library's is no Exception, and ends only this request
+            if not isinstance(error, (ValueError, RecursionError)):
+                log.exception("llguidance failed", extra={"action": "grammar_failed"})
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise BadRequest(field=grammar.field, reason=f"it cannot be used as a grammar ({reason})") from None
+        return self._keep(grammar, CompiledGrammar(matcher, self._eos_ids, self._vocabulary))
 
     def _find(self, grammar: Grammar) -> CompiledGrammar | None:
         with self._lock:
@@ -99,6 +110,8 @@ class GrammarCompiler:
 
     def _compile(self, kind: str, text: str) -> Any:
         """Return llguidance's matcher. Raises ValueError."""
+        if len(text) > (most := LONGEST.get(kind, LONGEST_OTHER)):
+            raise ValueError(f"it has {len(text)} characters, and may have {most}")
         tokenizer = self._ll_tokenizer
         from llguidance import LLMatcher, LLParserLimits
 
@@ -110,7 +123,10 @@ class GrammarCompiler:
 
     @cached_property
     def _executor(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, thread_name_prefix="osd-grammar")
+        executor, usual = ThreadPoolExecutor(1, thread_name_prefix="osd-grammar"), threading.stack_size(STACK)
+        executor.submit(int).result()  # its thread begins
+        threading.stack_size(usual)
+        return executor
 
     @cached_property
     def _ll_tokenizer(self) -> Any:

@@ -107,7 +107,7 @@ def json_grammar(schema: Schema | str, field: str) -> Grammar:
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
-        except ValueError:
+        except (ValueError, RecursionError):
             schema = []  # type: ignore[assignment]
         if not isinstance(schema, dict):
             raise ApiError(reason=f"{field}: it is no JSON schema; give a JSON object", param=field)
