@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -159,6 +159,14 @@ def load_model(name: str | Path, device: torch.device, dtype: str = "auto") -> M
     if reason := cut_short(module.config):
         log.warning("%s: %s", name, reason, extra={"action": "cut_short"})
     return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
+
+
+def serving_dtype(serve: ServeSettings, folder: Path) -> torch.dtype:
+    """Return the type of number that a server with these settings computes the model in a folder in."""
+    dtype = _dtype(serve.dtype, choose_device(serve.device))
+    if dtype == "auto":
+        dtype = AutoConfig.from_pretrained(str(folder)).dtype or torch.float32
+    return cast(torch.dtype, dtype)
 
 
 def _dtype(dtype: str, device: torch.device) -> Any:

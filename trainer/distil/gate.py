@@ -13,6 +13,8 @@ Only the target's top k and the mass outside are known. The two bounds of Σ min
 overlaps, or min(p_out, q_out) does. Both models are scored at the lower bound. A candidate that gathers its
 mass outside the target's likeliest tokens gains nothing by it; ``unknown`` in the evidence is the width.
 
+Drafts are scored in the arithmetic that serves (:func:`as_served`), which on a GPU has fewer bits than training.
+
 When only rejected positions were stored, they were selected by the current draft's mistakes, and any other draft
 looks better there. Then the measure is how often the draft's first choice is the emitted token,
 over the whole output, which needs no distribution and is not selected.
@@ -20,6 +22,7 @@ over the whole output, which needs no distribution and is not selected.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -93,6 +96,12 @@ class GateDecision:
     worse: bool
     """Worse by more than a standard error: training does not continue from it. Neither means too close to call."""
     evidence: dict[str, Any]
+
+
+def as_served(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return the model as servers compute it, in ``dtype``: what training moved by less than that can hold is lost
+    there, and must not pass for a gain."""
+    return model if dtype is torch.float32 else copy.deepcopy(model).to(dtype)
 
 
 @torch.inference_mode()

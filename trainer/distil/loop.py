@@ -27,7 +27,7 @@ from typing import Any, cast
 from transformers import PreTrainedModel
 
 from osd.hotswap.loader import require_servable
-from osd.models.pair import choose_device
+from osd.models.pair import choose_device, serving_dtype
 from storage.errors import (
     CannotDecrypt,
     LeaseLost,
@@ -43,7 +43,7 @@ from storage.store import Store
 from trainer.distil.checkpoints import load_current, load_trainable, positions_of, vocab_size
 from trainer.distil.data import call_judges, gather
 from trainer.distil.distil import DistilProgress, NotFinite, distil
-from trainer.distil.gate import hear, judge
+from trainer.distil.gate import as_served, hear, judge
 from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import Memory, adamw, moments_of
 from trainer.distil.publish import reject_abandoned, rejected_on_error, settle, stage, where_to_start
@@ -146,9 +146,11 @@ def _train(
         lease.keep()
         watcher(progress)
 
-    current = load_current(store, parent, device)
+    root = store.versions.folder(store.versions.lineage(parent.id)[-1])
+    served = partial(as_served, dtype=serving_dtype(settings.serve, root))
+    current = served(load_current(store, parent, device))
     # a request judges before it is trained on: what serves against the line of training so far
-    first = hear(current, candidate, material.claimed, lease.keep) if start.id != parent.id else None
+    first = hear(current, served(candidate), material.claimed, lease.keep) if start.id != parent.id else None
     optimizer = adamw(candidate, learn, memory.recall(run.draft, start.id))
     slices = MicroBatches(settings.worker.slice_ms / 1000, lease.keep) if settings.worker.spare else None
     facts |= asdict(distil(candidate, material.all, learn, between, optimizer=optimizer, slices=slices))
@@ -159,7 +161,7 @@ def _train(
     with rejected_on_error(store, version):
         tested = len(material.claimed) if first else 0
         judges = call_judges(store, run.draft, material, settings.gate, *reads, tested)
-        verdict = judge([first, hear(current, candidate, judges.all, lease.keep)], settings.gate)
+        verdict = judge([first, hear(current, served(candidate), judges.all, lease.keep)], settings.gate)
         verdict.evidence.update(judges.counts, tested_first=tested)
         lease.renew()
         memory.keep(run.draft, version.id, moments_of(optimizer))

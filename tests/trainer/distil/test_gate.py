@@ -15,7 +15,17 @@ from storage.records import RequestSamples, TokenKind
 from storage.settings import GateSettings, LearnSettings
 from tests.trainer.models import VOCAB, answers, random_prompts, samples_of, tiny_llama
 from trainer.distil.distil import distil
-from trainer.distil.gate import GateDecision, comparable, compare, hear, judge, only_mistakes, score, whole_output
+from trainer.distil.gate import (
+    GateDecision,
+    as_served,
+    comparable,
+    compare,
+    hear,
+    judge,
+    only_mistakes,
+    score,
+    whole_output,
+)
 
 
 def full(model: torch.nn.Module, target: torch.nn.Module, tokens: list[int], positions: list[int]) -> float:
@@ -68,6 +78,26 @@ def test_a_draft_that_is_no_better_passes_as_seldom_as_the_confidence_says() -> 
 
 def judged(current: nn.Module, candidate: nn.Module, judges: list[RequestSamples], gate: GateSettings) -> GateDecision:
     return judge([hear(current, candidate, judges)], gate)
+
+
+def test_a_gain_that_serving_rounds_away_is_none() -> None:
+    """What training moved by less than half a step of bfloat16 is no candidate where bfloat16 serves."""
+    target, draft = tiny_llama(1), tiny_llama(2)
+    with torch.no_grad():
+        for weight in draft.parameters():
+            weight.copy_(weight.bfloat16())  # moved from here by too little, they round back
+    samples = answers(target, random_prompts(30))
+    trained = copy.deepcopy(draft)
+    distil(trained, samples, LearnSettings(epochs=20, learning_rate=5e-3, batch_tokens=128))
+    with torch.no_grad():
+        for old, new in zip(draft.parameters(), trained.parameters(), strict=True):
+            new.copy_(old + (new - old).clamp(-(2**-10) * old.abs(), 2**-10 * old.abs()))
+    gate = GateSettings(min_gain=0.0)
+    assert judged(draft, trained, samples, gate).better
+    rounded = [as_served(each, torch.bfloat16) for each in (draft, trained)]
+    decision = judged(rounded[0], rounded[1], samples, gate)
+    assert not decision.better and decision.evidence["difference"] == 0
+    assert as_served(trained, torch.float32) is trained and next(trained.parameters()).dtype == torch.float32
 
 
 def test_a_trained_draft_passes_and_a_damaged_one_does_not() -> None:

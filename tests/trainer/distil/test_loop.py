@@ -87,6 +87,26 @@ def test_the_published_folder_is_the_model_that_was_judged(
     assert all(moved) and all(p.dtype == torch.float32 for p in after.parameters())
 
 
+def test_the_gate_judges_in_the_arithmetic_that_serves(
+    drafted: Store, settings: Settings, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hear, seen = trainer.distil.loop.hear, set()
+
+    def watched(current: torch.nn.Module, other: torch.nn.Module, *rest: Any) -> Any:
+        seen.update(weight.dtype for model in (current, other) for weight in model.parameters())
+        return hear(current, other, *rest)
+
+    monkeypatch.setattr("trainer.distil.loop.hear", watched)
+    for dtype in ("bfloat16", "float32", "auto"):
+        traffic(12)
+        run = done(run_once(drafted, changed(settings, "serve", dtype=dtype, device="cpu"), "default", "me"))
+        assert run.state in (RunState.PUBLISHED, RunState.REJECTED)
+        assert seen == {torch.bfloat16 if dtype == "bfloat16" else torch.float32}
+        seen.clear()
+    kept = load_current(drafted, drafted.versions.current("default"), CPU)
+    assert {weight.dtype for weight in kept.parameters()} == {torch.float32}
+
+
 def test_the_next_run_goes_on_from_there_and_replays_what_came_before(
     drafted: Store, settings: Settings, traffic: Traffic
 ) -> None:
