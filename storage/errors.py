@@ -25,6 +25,7 @@
     │   └── UnknownProposal
     ├── PairError                the two models cannot serve together
     │   ├── ModelNotLoaded
+    │   ├── GenerationConfigRefused
     │   ├── VocabularyMismatch
     │   ├── CannotServeRagged
     │   ├── CannotServeTrees
@@ -182,6 +183,11 @@ class PairError(OsdError):
 
 class ModelNotLoaded(PairError):
     """{path}: {reason} Give a Hugging Face folder (config.json, model.safetensors, tokenizer.json) or a hub name."""
+
+
+class GenerationConfigRefused(PairError):
+    """{path}: its generation_config.json asks for {name} = {value!r}, which osd has not. Take it out, or set
+    serve.generation_config = vllm, with which nothing of that file but the end tokens is read."""
 
 
 class VocabularyMismatch(PairError):

@@ -212,6 +212,9 @@ def pair(here: CommandContext) -> Iterator[CheckResult]:
     try:
         names = choose_pair(here.settings.serve, drafter=here.settings.drafters.kind)
         found = names.load(here.settings.serve)
+        from osd.models.generation_config import generation_config
+
+        generation_config(found, here.settings.serve.generation_config)
     except OsdError as error:
         yield CheckResult("pair", BROKEN, str(error), "set serve.target and serve.draft")
         return

@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from osd.engine.row_processors import row_processors
+from osd.engine.row_processors import RowProcessors
 from osd.engine.validation import check_request
+from osd.models.generation_config import PLAIN, GenerationConfig
 from osd.models.pair import Pair
 from osd.sequence import Completion, SequenceState
 from osd.verification.grammar import GrammarCompiler
@@ -28,23 +29,33 @@ Choose = Callable[[Request, Decision, float | None], Decision]
 class AdmissionQueue:
     """Checks and routes requests, and queues them for a row."""
 
-    def __init__(self, pair: Pair, router: Router, limit: int, want: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        router: Router,
+        limit: int,
+        want: Callable[[str], None],
+        generation: GenerationConfig = PLAIN,
+    ) -> None:
         """Start with an empty queue. ``limit``: tokens of a row; ``want`` is called with the draft of each request."""
+        self.generation = generation
         self.pair, self.router, self.limit = pair, router, limit
         self.waiting: deque[SequenceState] = deque()
         self.grammars = GrammarCompiler(pair.tokenizer, pair.vocab_size, pair.eos_ids)
+        self.processors = RowProcessors(pair, generation, self.grammars)
         self._want = want
         self._reads_perplexity = getattr(router, "reads_perplexity", False)
         self._choose: Choose | None = getattr(router, "choose", None)
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises BadRequest or UnknownRoute."""
+        request = self.generation.complete(request)
         check_request(request, self.pair, self.limit)
         seen = self._with_text(request)
         decision = self.router.route(seen)
         self._want(decision.draft)
         row = SequenceState(request, seen, decision, self.limit)
-        row.processors = row_processors(row, self.pair, self.grammars)
+        row.processors = self.processors.of(row)
         self.waiting.append(row)
 
     def asks_surprise(self, row: SequenceState) -> bool:

@@ -31,6 +31,7 @@ from osd.gamma.factory import make_planner
 from osd.hotswap.drafts import HeadSwap, Swap
 from osd.logits import RaggedLogits
 from osd.models.device_timer import Clock
+from osd.models.generation_config import generation_config
 from osd.models.pair import Pair, row_length, row_limit
 from osd.recording.recorder import Recorder
 from osd.sequence import Completion, RequestOutput, SequenceState
@@ -66,14 +67,17 @@ class Engine:
         """Wire the parts. ``heads`` and ``proposer`` take the place of those that the settings name.
 
         Raises BadSetting for a rule or a drafter that there is not, or whose settings are wrong, HeadNotLoaded,
-        HeadMismatch and CannotServeTrees.
+        HeadMismatch, GenerationConfigRefused and CannotServeTrees.
         """
         self.pair, self.settings = pair, settings
         self.limit = row_limit(pair, settings.serve)
         self.recorder, self.swap, self.heads = recorder, swap, heads
         self.draft_manager = DraftManager(pair, settings, swap, heads)
         self.drafter = self.draft_manager.pool
-        self.admission = AdmissionQueue(pair, router or FixedRouter(), self.limit, self.draft_manager.want)
+        self.generation = generation_config(pair, settings.serve.generation_config)
+        self.admission = AdmissionQueue(
+            pair, router or FixedRouter(), self.limit, self.draft_manager.want, self.generation
+        )
         self.planner = make_planner(settings.gamma, self.costs)
         self.pass_costs = PassCosts(self.drafter)
         """What passes cost, for routers."""

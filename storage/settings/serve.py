@@ -18,6 +18,9 @@ class ServeSettings(Section):
     """auto, cpu, cuda or cuda:N."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto is float32 on the CPU and the checkpoint's own on a GPU."""
+    generation_config: Literal["auto", "vllm"] = "auto"
+    """What is read of the target's generation_config.json. auto: what requests that do not say get (temperature, top-k,
+    top-p, min-p, repetition penalty), and what changes every text. vllm: its end tokens alone."""
     max_batch: int = Field(default=8, ge=1)
     """Rows that decode together."""
     max_length: int = Field(default=2048, ge=8)

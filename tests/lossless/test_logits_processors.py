@@ -31,6 +31,7 @@ from tests.support.settings import settings_of
 pytestmark = pytest.mark.usefixtures("compiled")
 
 KINDS = ["causal", "blended", "trigram", "lookup", "mixed", "trees", "mixed trees"]
+SHORT = ("causal", "trigram", "mixed trees")
 COUNT, EOS = 30, 1
 OPTIONS: list[dict[str, Any]] = [
     {"repetition_penalty": 1.4},
@@ -89,7 +90,7 @@ def texts(large: Pair) -> tuple[list[Request], list[list[int]]]:
     return requests, expected
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.long] * (k not in SHORT)) for k in KINDS])
 def test_greedy_texts_are_those_of_generate_in_ragged_batches(
     large: Pair, texts: tuple[list[Request], list[list[int]]], kind: str
 ) -> None:
@@ -136,14 +137,14 @@ def sample(engine: Engine, sampling: Sampling) -> Counter[tuple[int, ...]]:
 BIAS = {2: 1.5, 6: -2.0}
 PENALISED = Sampling(1.0, repetition_penalty=1.6, presence_penalty=1.2, frequency_penalty=0.8, logit_bias=BIAS)
 CASES = [
-    ("causal", Sampling(1.0, repetition_penalty=1.8), 8),
-    ("causal", Sampling(0.8, presence_penalty=2.0, frequency_penalty=-1.0), 8),
-    ("causal", Sampling(1.0, min_p=0.15), 8),
     ("causal", replace(PENALISED, top_k=5, min_p=0.1), 5),
-    ("lookup", PENALISED, 8),
-    ("mixed", PENALISED, 8),
-    ("trees", PENALISED, 8),
     ("mixed trees", replace(PENALISED, top_p=0.9), 8),
+    pytest.param("causal", Sampling(1.0, repetition_penalty=1.8), 8, marks=pytest.mark.long),
+    pytest.param("causal", Sampling(0.8, presence_penalty=2.0, frequency_penalty=-1.0), 8, marks=pytest.mark.long),
+    pytest.param("causal", Sampling(1.0, min_p=0.15), 8, marks=pytest.mark.long),
+    pytest.param("lookup", PENALISED, 8, marks=pytest.mark.long),
+    pytest.param("mixed", PENALISED, 8, marks=pytest.mark.long),
+    pytest.param("trees", PENALISED, 8, marks=pytest.mark.long),
 ]
 
 

@@ -8,16 +8,13 @@ from pydantic_core import PydanticCustomError
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     # OpenAI's
-    "audio": (), "best_of": (1,), "echo": (False,), "frequency_penalty": (0,), "function_call": ("none", "auto"),
-    "functions": ([],), "logit_bias": ({},), "modalities": (["text"],), "moderation": (), "presence_penalty": (0,),
-    "reasoning_effort": ("none",), "store": (False,), "suffix": ("",),
+    "audio": (), "best_of": (1,), "echo": (False,), "function_call": ("none", "auto"), "functions": ([],),
+    "modalities": (["text"],), "moderation": (), "reasoning_effort": ("none",), "store": (False,), "suffix": ("",),
     "tool_choice": ("none", "auto"), "tools": ([],), "verbosity": ("medium",), "web_search_options": (),
     # vLLM's sampling
-    "allowed_token_ids": (), "bad_words": ([],), "include_stop_str_in_output": (False,), "length_penalty": (1,),
-    "logits_processors": ([],), "min_p": (0,), "min_tokens": (0,), "repetition_detection": (),
-    "repetition_penalty": (1,), "skip_special_tokens": (True,), "spaces_between_special_tokens": (True,),
-    "stop_token_ids": ([],), "thinking_token_budget": (-1,), "use_beam_search": (False,),
-    "watermarking": (False,),
+    "include_stop_str_in_output": (False,), "length_penalty": (1,), "logits_processors": ([],),
+    "repetition_detection": (), "skip_special_tokens": (True,), "spaces_between_special_tokens": (True,),
+    "thinking_token_budget": (-1,), "use_beam_search": (False,), "watermarking": (False,),
     # vLLM's others
     "add_generation_prompt": (True,), "add_special_tokens": (True,), "cache_salt": (), "chat_template": (),
     "chat_template_kwargs": ({},), "continue_final_message": (False,), "documents": ([],),

@@ -14,9 +14,7 @@ from osd.server.http.errors import ApiError, ContextOverflow, UnknownModel
 from osd.server.http.structured import grammar_of
 from osd.server.http.wire import ChatBody, CompletionBody, Detail, OsdFields, SamplingBody
 from osd.server.process.service import Service
-from storage.records import Grammar, Request, Sampling
-
-SEEDS = 1 << 64
+from storage.records import Grammar, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +144,8 @@ def _room(service: Service, prompt: _Prompt, most: int | None) -> int:
         )
         reason = f"{holds}, and the request asks for {asked}. Shorten one of them."
         raise ContextOverflow(reason=reason, param=prompt.field)
-    return limit - length if most is None else most
+    room = limit - length if most is None else most
+    return min(room, service.facts.max_new_tokens or room)
 
 
 def _request(
@@ -166,8 +165,10 @@ def _request(
     request = Request(
         prompt.tokens,
         max_new_tokens=most,
-        sampling=_sampling(body, number),
+        sampling=body.sampling(number, service.facts.temperature),
         stop=_stop(service, body),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        min_tokens=body.min_tokens or 0,
         ignore_eos=bool(body.ignore_eos),
         route=fields.route,
         tenant=tenant,
@@ -182,19 +183,11 @@ def _request(
     return request
 
 
-def _sampling(body: SamplingBody, number: int) -> Sampling:
-    """Return the sampling of choice ``number``; each choice of a seeded call has a seed of its own."""
-    top_p = None if body.top_p in (None, 1) else body.top_p
-    top_k = None if body.top_k in (None, 0, -1) else body.top_k
-    seed = None if body.seed is None else (body.seed + number) % SEEDS
-    return Sampling(1.0 if body.temperature is None else body.temperature, top_k, top_p, seed=seed)
-
-
 def _stop(service: Service, body: SamplingBody) -> tuple[str, ...]:
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if len(stops) > (most := service.settings.server.max_stop):
         raise ApiError(reason=f"stop: {most} strings at most, not {len(stops)}", param="stop")
-    return tuple(dict.fromkeys(stops))
+    return tuple(dict.fromkeys((*stops, *service.facts.stops)))
 
 
 def _seconds(ours: int | None, theirs: int | None) -> float | None:

@@ -11,11 +11,10 @@ from pydantic_core import PydanticCustomError
 
 from osd.server.http.messages import Message, NamedTool, Tool
 from osd.server.http.neutral import check_extra, refused
+from osd.server.http.sampling_fields import SamplingFields, Tokens
 from osd.server.http.structured import StructuredFields
 
 Count = Annotated[int, Field(ge=0, le=1 << 31)]
-Tokens = list[Annotated[int, Field(ge=0, le=1 << 31)]]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Detail: TypeAlias = Literal["off", "summary", "detailed"]
 
 
@@ -81,23 +80,15 @@ class StreamOptions(BaseModel):
     """osd counts at the end only."""
 
 
-class SamplingBody(RequestBody, StructuredFields):
+class SamplingBody(RequestBody, SamplingFields, StructuredFields):
     """The fields that completions and chats share."""
 
     model: str | None = None
     """The name at /v1/models; may be left out."""
     n: int | None = Field(default=1, ge=1)
     """Number of answers to each prompt."""
-    temperature: Finite | None = Field(default=1.0, ge=0, le=2)
-    top_p: Finite | None = Field(default=1.0, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=-1)
-    """Keep the k likeliest tokens; 0 and -1 keep all."""
-    seed: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 63)
-    stop: str | list[str] | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    ignore_eos: bool | None = False
-    """Continue past the end token."""
     prompt_logprobs: Count | None = None
     """Return the log-probabilities of the prompt's tokens, and of so many of the likeliest at each."""
     osd: OsdFields = OsdFields()

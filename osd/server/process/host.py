@@ -41,14 +41,14 @@ class Host:
     """False while it drains."""
 
     def __post_init__(self) -> None:
-        pair, server = self.engine.pair, self.settings.server
+        pair, server, own = self.engine.pair, self.settings.server, self.engine.generation
         self.tokenizer = pair.tokenizer
         if self.tokenizer is None:
             raise PairError(reason="The target's folder has no tokenizer, and a server is asked in text. Add one.")
         self.facts = Facts(
             server.model or PurePath(pair.target.name).name, self.engine.limit, pair.vocab_size,
             tuple(sorted(pair.eos_ids)), self.engine.settings.gamma.max,
-            read_template(server.chat_template, self.tokenizer),
+            read_template(server.chat_template, self.tokenizer), own.temperature, own.max_new_tokens, own.stops,
         )  # fmt: skip
 
     @property

@@ -38,10 +38,14 @@ def unpack_messages(heard: bytearray) -> Iterator[list[Any]]:
 def engine_job(packed: list[Any]) -> EngineJob:
     """Make the job where it is decoded of [request, pause, top]."""
     said, pause, top = packed
-    tokens, stop, sampling = tuple(said["prompt_tokens"]), tuple(said["stop"]), Sampling(**said["sampling"])
+    bias = {int(token): value for token, value in said["sampling"]["logit_bias"].items()}
+    sampling = Sampling(**{**_with_tuples(said["sampling"]), "logit_bias": bias})
     grammar = Grammar(**said["grammar"]) if said["grammar"] else None
-    made = {"prompt_tokens": tokens, "stop": stop, "sampling": sampling, "grammar": grammar}
-    return EngineJob(Request(**{**said, **made}), pause, top)
+    return EngineJob(Request(**{**_with_tuples(said), "sampling": sampling, "grammar": grammar}), pause, top)
+
+
+def _with_tuples(said: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
 
 
 def job_output(packed: list[Any]) -> JobOutput:

@@ -29,6 +29,12 @@ class Facts(NamedTuple):
     gamma_max: int
     chat_template: str | None
     """The chat template that replaces the tokenizer's own; None keeps that."""
+    temperature: float
+    """Of requests that do not say."""
+    max_new_tokens: int | None
+    """New tokens of a request at most; None: as many as there is room for."""
+    stops: tuple[str, ...]
+    """Strings that end every text."""
 
 
 @dataclass(slots=True)
