@@ -110,6 +110,10 @@ class Request:
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
     """Generation ends when the text contains one of these; the text returned ends before it."""
+    include_stop_str_in_output: bool = False
+    """Whether the text returned ends with what ended it: the stop string, or the token where that has a text."""
+    skip_special_tokens: bool = True
+    """Whether special tokens are left out of the text."""
     stop_token_ids: tuple[int, ...] = ()
     """Generation ends with one of these tokens too, also where it continues past end tokens."""
     min_tokens: int = 0

@@ -12,8 +12,10 @@ class TextStream:
     """Turns the tokens that answer a request into text that can be shown at once."""
 
     def __init__(self, detokenizer: Detokenizer, request: Request, eos_ids: frozenset[int]) -> None:
-        self._decoder = detokenizer.decoder(request.prompt_tokens)
-        self._stops = request.stop
+        self._decoder = detokenizer.decoder(request.prompt_tokens, skip_special_tokens=request.skip_special_tokens)
+        self._stops, self._include_stop = request.stop, request.include_stop_str_in_output
+        self._special = {token: stop for stop in request.stop if (token := detokenizer.special.get(stop)) is not None}
+        """Special tokens that are stop strings, which decoding may leave out."""
         self._end_tokens = end_tokens(request, eos_ids, detokenizer)
         self._going_on = request.min_tokens
         """Tokens still to come at which it does not end."""
@@ -35,7 +37,7 @@ class TextStream:
         end = next((place for place, token in enumerate(tokens) if token in self._end_tokens), None)
         self._add(self._decoder.push(tokens[:end]))
         if end is not None and not self.ended:
-            self._end()
+            self._end(tokens[end] if self._include_stop else None)
         waiting = self.text[self.shown :]
         held = 0 if self.ended else max((overlap(waiting, stop) for stop in self._stops), default=0)
         return self._show(len(self.text) - held)
@@ -53,17 +55,24 @@ class TextStream:
         self.text += self._decoder.push(first)
         return tokens[len(first) :]
 
-    def _end(self) -> None:
-        self._add(self._decoder.flush())
+    def _end(self, token: int | None = None) -> None:
+        """End the text, with the token that ends it where that is part of it."""
+        text = "" if token is None or token in self._special else self._decoder.push([token])
+        self._add(text + self._decoder.flush())
+        if token is not None and not self.ended:
+            self.text += self._special.get(token, "")
         self.ended = True
 
     def _add(self, text: str) -> None:
         """Append text, up to the first stop string."""
         before = len(self.text)
         self.text += text
-        found = [place for stop in self._stops if (place := self.text.find(stop, max(0, before - len(stop) + 1))) >= 0]
+        found = [
+            (place, place + len(stop) if self._include_stop else place)
+            for stop in self._stops if (place := self.text.find(stop, max(0, before - len(stop) + 1))) >= 0
+        ]  # fmt: skip
         if found:
-            self.text, self.ended, self.stopped = self.text[: min(found)], True, True
+            self.text, self.ended, self.stopped = self.text[: min(found)[1]], True, True
 
     def _show(self, end: int) -> str:
         new, self.shown = self.text[self.shown : end], end

@@ -12,9 +12,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "modalities": (["text"],), "moderation": (), "reasoning_effort": ("none",), "store": (False,), "suffix": ("",),
     "tool_choice": ("none", "auto"), "tools": ([],), "verbosity": ("medium",), "web_search_options": (),
     # vLLM's sampling
-    "include_stop_str_in_output": (False,), "length_penalty": (1,), "logits_processors": ([],),
-    "repetition_detection": (), "skip_special_tokens": (True,), "spaces_between_special_tokens": (True,),
-    "thinking_token_budget": (-1,), "use_beam_search": (False,), "watermarking": (False,),
+    "length_penalty": (1,), "logits_processors": ([],), "repetition_detection": (),
+    "spaces_between_special_tokens": (True,), "thinking_token_budget": (-1,), "use_beam_search": (False,),
+    "watermarking": (False,),
     # vLLM's others
     "add_generation_prompt": (True,), "add_special_tokens": (True,), "cache_salt": (), "chat_template": (),
     "chat_template_kwargs": ({},), "continue_final_message": (False,), "documents": ([],),

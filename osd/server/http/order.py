@@ -167,6 +167,8 @@ def _request(
         max_new_tokens=most,
         sampling=body.sampling(number, service.facts.temperature),
         stop=_stop(service, body),
+        include_stop_str_in_output=bool(body.include_stop_str_in_output),
+        skip_special_tokens=body.skip_special_tokens is not False,
         stop_token_ids=tuple(body.stop_token_ids or ()),
         min_tokens=body.min_tokens or 0,
         ignore_eos=bool(body.ignore_eos),

@@ -40,6 +40,10 @@ class SamplingFields(BaseModel):
     allowed_token_ids: Tokens | None = None
     """The only tokens that come."""
     stop: str | list[str] | None = None
+    include_stop_str_in_output: bool | None = False
+    """Whether the answer ends with the stop string."""
+    skip_special_tokens: bool | None = True
+    """Whether special tokens are left out of the text."""
     stop_token_ids: Tokens | None = None
     """End with one of these tokens too."""
     min_tokens: int | None = Field(default=0, ge=0)

@@ -69,8 +69,9 @@ def cases(own: list[int], tokenizer: Any) -> dict[str, tuple[Options, Options]]:
 
 
 DRAWN = ("temperature", "top_k", "top_p", "min_p")
-FIELDS = [name for name in SamplingFields.model_fields if name not in ("seed", "stop", "ignore_eos")]
-"""All but those whose tests stand in test_openai_settings.py."""
+OTHERS = ("seed", "stop", "ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
+FIELDS = [name for name in SamplingFields.model_fields if name not in OTHERS]
+"""All but those whose tests stand in test_openai_settings.py or below."""
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -86,6 +87,24 @@ def test_a_field_does_what_generate_does(
     without = {**asked, field: None} if field not in DRAWN else {**asked, field: None, "temperature": 1.3, "top_k": 0}
     other = server.post("/v1/completions", without).json()["choices"][0]["text"]
     assert text != other and (field in DRAWN or other == plain or field == "min_tokens")
+
+
+def test_what_ends_an_answer_and_special_tokens(server: Server, pair: Pair, generated: Any) -> None:
+    def said(**body: Any) -> tuple[str, str]:
+        (choice,) = server.post("/v1/completions", {"prompt": PROMPT, "temperature": 0, **body}).json()["choices"]
+        return choice["text"], choice["finish_reason"]
+
+    plain, _ = generated()
+    stop = plain[9:12]
+    asked = {"stop": stop, "max_tokens": COUNT}
+    assert said(**asked)[0] == plain[: plain.index(stop)]
+    assert said(**asked, include_stop_str_in_output=True) == (plain[: plain.index(stop) + 3], "stop")
+    special = pair.tokenizer.convert_tokens_to_ids("<|assistant|>")
+    only = {"allowed_token_ids": [special], "max_tokens": 3}
+    assert said(**only) == ("", "length")
+    assert said(**only, skip_special_tokens=False) == ("<|assistant|>" * 3, "length")
+    assert said(**only, stop=["<|assistant|>"]) == ("", "stop")
+    assert said(**only, stop=["<|assistant|>"], include_stop_str_in_output=True) == ("<|assistant|>", "stop")
 
 
 @pytest.mark.long
