@@ -61,6 +61,11 @@ class Sampling:
     """Keep the k likeliest tokens; 0 and −1 keep all. None: the model's own, see ``repetition_penalty``."""
     top_p: float | None = None
     """Keep the smallest set of likeliest tokens whose mass reaches p, in (0, 1]; 1 keeps all. None: the model's own."""
+    seed: int | None = None
+    """Makes this request's text repeatable, whatever shares its batch, as long as the drafts have the same lengths.
+
+    That holds under ``fixed`` gamma, not under controllers that look at the clock. None draws a fresh seed.
+    """
     min_p: float | None = None
     """Keep tokens at least so likely as this part of the likeliest one, in [0, 1]; 0 keeps all. None: the model's
     own."""
@@ -77,11 +82,6 @@ class Sampling:
     """Words that must not come: the last token of each is forbidden where the text has those before it."""
     allowed_token_ids: tuple[int, ...] | None = None
     """The only tokens that may come; None allows all."""
-    seed: int | None = None
-    """Makes this request's text repeatable, whatever shares its batch, as long as the drafts have the same lengths.
-
-    That holds under ``fixed`` gamma, not under controllers that look at the clock. None draws a fresh seed.
-    """
 
     @property
     def greedy(self) -> bool:
