@@ -55,8 +55,8 @@ def plain() -> Pair:
 
 
 def saying(pair: Pair, **said: Any) -> Pair:
-    """The pair, its target with these keys in generation_config.json; where keys mind end tokens, they take the place of
-    a frequent one."""
+    """The pair, its target with these keys in generation_config.json; where keys mind end tokens, they take the place
+    of a frequent one."""
     module = copy.deepcopy(pair.target.module)
     if set(said) & set(OF_ENDS):
         weight = module.get_output_embeddings().weight
