@@ -20,7 +20,6 @@ from osd.models.prefix_cache import PrefixCache
 from osd.models.vocabulary import NEVER
 from osd.sequence import SequenceState
 from osd.verification import compiled_sampling
-from osd.verification.logits_processors import process_draft
 from osd.verification.warping import Warp, draw
 
 
@@ -92,8 +91,7 @@ class CausalDrafter:
     ) -> PassSignals:  # fmt: skip
         """One pass, and the tokens that it brings."""
         logits, embedding = self._next(rows, lengths, chain), self.decoder.cache.embedding
-        if chain.processed:
-            logits = process_draft(rows, [length > chain.size for length in lengths], chain.table(), logits)
+        logits = chain.process(rows, lengths, logits)
         read_off = compiled_sampling.read_off(logits, embedding, self.head.arrays if self.head else None)
         if warp is None and read_off:
             chosen, q = read_off.choices, None

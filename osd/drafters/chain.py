@@ -10,6 +10,7 @@ from torch import Tensor
 from osd.draft import Draft
 from osd.gamma.goodput.repeats import BatchRepeats
 from osd.sequence import SequenceState
+from osd.verification.logits_processors import process_draft
 
 
 class Chain:
@@ -19,8 +20,7 @@ class Chain:
         self._rows, self._vocabulary, self._device, self._sampled = len(rows), vocabulary, device, sampled
         self.repeats = BatchRepeats(rows)
         """The rows' repeated n-grams."""
-        self.processed = any(row.processors for row in rows)
-        """Whether logits processors change what any of the rows drafts."""
+        self._processed = any(row.processors for row in rows)
         self.tokens: list[Tensor] = []
         """The drafted tokens, (B,) for each step."""
         self._q: list[Tensor] = []
@@ -33,6 +33,12 @@ class Chain:
     def size(self) -> int:
         """Number of tokens so far."""
         return len(self.tokens)
+
+    def process(self, rows: Sequence[SequenceState], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return a pass's logits (B, 1, V) as the processors of rows that are going on change them."""
+        if not self._processed:
+            return logits
+        return process_draft(rows, [length > self.size for length in lengths], self.table(), logits)
 
     def read(self) -> None:
         """Note a pass of the draft model over all tokens so far."""

@@ -15,12 +15,14 @@ from dataclasses import replace
 
 from osd.engine.row_processors import RowProcessors
 from osd.engine.validation import check_request
-from osd.models.generation_config import PLAIN, GenerationConfig
+from osd.models.generation_config import generation_config
 from osd.models.pair import Pair
 from osd.sequence import Completion, SequenceState
 from osd.verification.grammar import GrammarCompiler
 from router.base import Decision, Router
+from router.fixed import FixedRouter
 from storage.records import Request
+from storage.settings import ServeSettings
 
 Choose = Callable[[Request, Decision, float | None], Decision]
 """Takes the request, the decision so far, and exp(mean −ln p) of the prompt's tokens (None for a prompt of one)."""
@@ -30,19 +32,15 @@ class AdmissionQueue:
     """Checks and routes requests, and queues them for a row."""
 
     def __init__(
-        self,
-        pair: Pair,
-        router: Router,
-        limit: int,
-        want: Callable[[str], None],
-        generation: GenerationConfig = PLAIN,
+        self, pair: Pair, router: Router | None, limit: int, want: Callable[[str], None], serve: ServeSettings
     ) -> None:
-        """Start with an empty queue. ``limit``: tokens of a row; ``want`` is called with the draft of each request."""
-        self.generation = generation
-        self.pair, self.router, self.limit = pair, router, limit
+        """Start with an empty queue. ``router``: None routes all to one; ``limit``: tokens of a row; ``want`` is
+        called with the draft of each request. Raises GenerationConfigRefused."""
+        self.pair, self.router, self.limit = pair, router or FixedRouter(), limit
+        self.generation = generation_config(pair, serve.generation_config)
         self.waiting: deque[SequenceState] = deque()
         self.grammars = GrammarCompiler(pair.tokenizer, pair.vocab_size, pair.eos_ids)
-        self.processors = RowProcessors(pair, generation, self.grammars)
+        self.processors = RowProcessors(pair, self.generation, self.grammars)
         self._want = want
         self._reads_perplexity = getattr(router, "reads_perplexity", False)
         self._choose: Choose | None = getattr(router, "choose", None)

@@ -31,7 +31,6 @@ from osd.gamma.factory import make_planner
 from osd.hotswap.drafts import HeadSwap, Swap
 from osd.logits import RaggedLogits
 from osd.models.device_timer import Clock
-from osd.models.generation_config import generation_config
 from osd.models.pair import Pair, row_length, row_limit
 from osd.recording.recorder import Recorder
 from osd.sequence import Completion, RequestOutput, SequenceState
@@ -39,7 +38,6 @@ from osd.verification.result import VerifyResult, uniforms
 from osd.verification.verify import verify
 from osd.verification.warping import Warp
 from router.base import Router
-from router.fixed import FixedRouter
 from storage.errors import BadRequest
 from storage.records import Request, Round
 from storage.settings import Settings
@@ -74,10 +72,7 @@ class Engine:
         self.recorder, self.swap, self.heads = recorder, swap, heads
         self.draft_manager = DraftManager(pair, settings, swap, heads)
         self.drafter = self.draft_manager.pool
-        self.generation = generation_config(pair, settings.serve.generation_config)
-        self.admission = AdmissionQueue(
-            pair, router or FixedRouter(), self.limit, self.draft_manager.want, self.generation
-        )
+        self.admission = AdmissionQueue(pair, router, self.limit, self.draft_manager.want, settings.serve)
         self.planner = make_planner(settings.gamma, self.costs)
         self.pass_costs = PassCosts(self.drafter)
         """What passes cost, for routers."""

@@ -168,7 +168,7 @@ def test_a_draft_that_is_processed_too_is_accepted_more_often(small: Pair, monke
         return sum(r.accepted for c in engine.run(asked) for r in c.rounds)
 
     both = accepted()
-    monkeypatch.setattr("osd.drafters.causal.process_draft", lambda rows, going, drafted, logits: logits)
+    monkeypatch.setattr("osd.drafters.chain.process_draft", lambda rows, going, drafted, logits: logits)
     assert both > 1.1 * accepted()
 
 

@@ -41,7 +41,7 @@ class Host:
     """False while it drains."""
 
     def __post_init__(self) -> None:
-        pair, server, own = self.engine.pair, self.settings.server, self.engine.generation
+        pair, server, own = self.engine.pair, self.settings.server, self.engine.admission.generation
         self.tokenizer = pair.tokenizer
         if self.tokenizer is None:
             raise PairError(reason="The target's folder has no tokenizer, and a server is asked in text. Add one.")
