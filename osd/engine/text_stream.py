@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from osd.engine.detokenizer import Detokenizer
+from osd.engine.detokenizer import Detokenizer, TokenDecoder
 from storage.records import Request
 
 
 class TextStream:
     """Turns the tokens that answer a request into text that can be shown at once."""
 
-    def __init__(self, detokenizer: Detokenizer, request: Request, eos_ids: frozenset[int]) -> None:
-        self._decoder = detokenizer.decoder(request.prompt_tokens, skip_special_tokens=request.skip_special_tokens)
+    def __init__(
+        self, detokenizer: Detokenizer, request: Request, eos_ids: frozenset[int], hidden: frozenset[int] | None = None
+    ) -> None:
+        """``hidden``: tokens that the text does not show."""
+        decoder = detokenizer.decoder(request.prompt_tokens, skip_special_tokens=request.skip_special_tokens)
+        self._decoder = HidingDecoder(decoder, hidden) if hidden else decoder
         self._stops, self._include_stop = request.stop, request.include_stop_str_in_output
         self._special = {token: stop for stop in request.stop if (token := detokenizer.special.get(stop)) is not None}
         """Special tokens that are stop strings, which decoding may leave out."""
@@ -77,6 +81,21 @@ class TextStream:
     def _show(self, end: int) -> str:
         new, self.shown = self.text[self.shown : end], end
         return new
+
+
+class HidingDecoder:
+    """A decoder that leaves some tokens out."""
+
+    def __init__(self, decoder: TokenDecoder, hidden: frozenset[int]) -> None:
+        self._decoder, self._hidden = decoder, hidden
+
+    def push(self, tokens: Sequence[int]) -> str:
+        """Return the characters that the others complete."""
+        return self._decoder.push([token for token in tokens if token not in self._hidden])
+
+    def flush(self) -> str:
+        """Return what is left at the text's end."""
+        return self._decoder.flush()
 
 
 def end_tokens(request: Request, eos_ids: frozenset[int], detokenizer: Detokenizer) -> frozenset[int]:

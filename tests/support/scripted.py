@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from osd.demo import TARGET
-
 
 def scripted(script: Mapping[int, Sequence[int]], vocabulary: int, end: int) -> Any:
     """A GPT-2 whose text from position p on is ``script[p]``; elsewhere it says ``end``.
@@ -35,9 +33,8 @@ def scripted(script: Mapping[int, Sequence[int]], vocabulary: int, end: int) -> 
     return model
 
 
-def written(folder: Path, model: Any) -> str:
-    """Save it beside the tokenizer that ships with osd; the folder's name."""
+def written(folder: Path, model: Any, tokenizer: Any) -> str:
+    """Save both; the folder's name."""
     model.save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).write_bytes((Path(TARGET) / name).read_bytes())
+    tokenizer.save_pretrained(folder)
     return str(folder)

@@ -50,7 +50,8 @@ class Answer:
         self.id = self.shape.prefix + new_id()
         order, calls = self.order, self.order.calls
         self.choices = [
-            Choice(TextStream(detokenizer, request, eos_ids), calls() if calls else None) for request in order.requests
+            Choice(TextStream(detokenizer, request, eos_ids, calls.hidden if calls else None), calls)
+            for request in order.requests
         ]
         shows = order.echo or order.prompt_logprobs is not None
         self.echoes = [

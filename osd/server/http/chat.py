@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from osd.chat_template import Chat, ChatTemplate
 from osd.server.http.errors import ApiError
 from osd.server.http.messages import Message, NamedTool
-from osd.server.http.tool_calls import FORMS, ToolCallStream
+from osd.server.http.tool_calls import FORMS, CallReader, hidden_tokens
 from osd.server.http.tool_grammar import tool_grammar
 from osd.server.http.wire import ChatBody, ChatFields
 from osd.server.process.service import Service
@@ -18,8 +18,6 @@ from storage.errors import BadRequest, BadSetting
 from storage.records import Grammar
 
 log = logging.getLogger(__name__)
-
-MakeStream: TypeAlias = Callable[[], ToolCallStream]
 
 
 def read_template(path: Path | None, tokenizer: Any) -> str | None:
@@ -79,7 +77,7 @@ def _effort(template: ChatTemplate, body: ChatFields) -> dict[str, object]:
     return {}
 
 
-def calls_of(service: Service, body: ChatBody) -> MakeStream | None:
+def calls_of(service: Service, body: ChatBody) -> CallReader | None:
     """Return what reads calls out of each answer; None where there are no tools, or calls are left in the text. Raises
     ApiError."""
     tools, choice = body.tools or (), body.tool_choice or "auto"
@@ -92,7 +90,9 @@ def calls_of(service: Service, body: ChatBody) -> MakeStream | None:
             reason = "arguments are held to the schema where tool_choice is required or names a function; leave it out"
             raise _refused(reason, f"tools.{i}.function.strict")
     form, names = FORMS[_form(service)], tuple(tool.function.name for tool in tools)
-    return lambda: ToolCallStream(form, names, parallel=body.parallel_tool_calls is not False)
+    shows = body.skip_special_tokens is False
+    hidden = None if shows else hidden_tokens(form, service.detokenizer.special)
+    return CallReader(form, names, body.parallel_tool_calls is not False, hidden)
 
 
 def forced_calls(service: Service, body: ChatBody) -> Grammar | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from osd.engine.text_stream import TextStream
 from osd.logprobs import Scores
-from osd.server.http.tool_calls import CallDelta, ToolCallStream
+from osd.server.http.tool_calls import CallDelta, CallReader
 from osd.server.process.jobs import Done, JobOutput
 
 
@@ -41,8 +41,8 @@ class Choice:
     """Fed with outputs, it hands out deltas. Texts and scores of all deltas together are those of the whole answer:
     a score for each of its tokens, those of its end too."""
 
-    def __init__(self, stream: TextStream, calls: ToolCallStream | None = None) -> None:
-        self._stream, self._calls = stream, calls
+    def __init__(self, stream: TextStream, calls: CallReader | None = None) -> None:
+        self._stream, self._calls = stream, calls.stream() if calls else None
         self._held: list[ScoredToken] = []
         self.done: Done | None = None
         self.version: str | None = None

@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from osd.engine.validation import check_request
-from osd.server.http.chat import MakeStream, calls_of, chat_text, forced_calls, last_user_text
+from osd.server.http.chat import calls_of, chat_text, forced_calls, last_user_text
 from osd.server.http.errors import ApiError, ContextOverflow, UnknownModel
 from osd.server.http.structured import grammar_of
+from osd.server.http.tool_calls import CallReader
 from osd.server.http.wire import ChatBody, CompletionBody, Detail, OsdFields, SamplingBody
 from osd.server.process.service import Service
 from storage.records import Grammar, Request
@@ -35,7 +36,7 @@ class Order:
     detail: Detail
     stream: bool
     usage_chunk: bool
-    calls: MakeStream | None = None
+    calls: CallReader | None = None
     """Reads calls of tools out of each answer."""
 
 
@@ -56,8 +57,11 @@ def chat_order(service: Service, body: ChatBody, headers: Mapping[str, str], ten
     top = (body.top_logprobs or 0) if body.logprobs else None
     most = body.max_completion_tokens or body.max_tokens
     grammar = grammar_of(body, forced_calls(service, body))
-    order = _order(service, body, headers, tenant, [prompt], most, top, grammar)
-    return replace(order, calls=calls_of(service, body))
+    order, calls = _order(service, body, headers, tenant, [prompt], most, top, grammar), calls_of(service, body)
+    if calls and calls.hidden is not None:
+        requests = [replace(request, skip_special_tokens=False) for request in order.requests]
+        order = replace(order, requests=requests)
+    return replace(order, calls=calls)
 
 
 def completion_order(service: Service, body: CompletionBody, headers: Mapping[str, str], tenant: str) -> Order:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import regex
 
@@ -175,6 +175,28 @@ class ToolCallStream:
         else:
             self._text, self._step = self._text[found.end() :], self._outside
         return True
+
+
+class CallReader(NamedTuple):
+    """How calls are read out of the answers to one request."""
+
+    form: Form
+    names: tuple[str, ...]
+    parallel: bool
+    hidden: frozenset[int] | None
+    """Where a special token announces calls, so that texts are decoded with special tokens: the others, which they do
+    not show nevertheless. Else None."""
+
+    def stream(self) -> ToolCallStream:
+        """Begin one answer."""
+        return ToolCallStream(self.form, self.names, parallel=self.parallel)
+
+
+def hidden_tokens(form: Form, special: Mapping[str, int]) -> frozenset[int] | None:
+    """Return the special tokens (text -> id) that stay hidden where one of the form's markers is such a token, else
+    None."""
+    markers = {special[marker] for marker in form.markers if marker in special}
+    return frozenset(special.values()) - markers if markers else None
 
 
 @lru_cache(64)

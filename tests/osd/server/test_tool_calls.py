@@ -8,12 +8,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import AddedToken, AutoTokenizer
 
 from osd.chat_template import Chat, tool_call
-from osd.server.http.tool_calls import FORMS, CallDelta, ToolCallStream, detect, join_calls
+from osd.demo import TARGET
+from osd.engine.detokenizer import Detokenizer
+from osd.engine.text_stream import TextStream
+from osd.server.http.choice import Choice
+from osd.server.http.tool_calls import FORMS, CallDelta, CallReader, ToolCallStream, detect, hidden_tokens, join_calls
+from osd.server.process.jobs import Done, JobOutput
+from storage.records import Request
 from tests.support import chat_templates as templates
 from tests.support.chat_templates import template
 
+END = 1
+"""The end token of the tokenizer that ships with osd."""
 NAMES = ("weather", "get_time", "f")
 Call = tuple[str, Any]
 JSON = st.recursive(
@@ -169,3 +178,39 @@ def test_ids_are_those_that_the_template_takes(name: str) -> None:
     assert "weather" in template(templates.FORMS[name]).render(
         Chat([{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}])
     )
+
+
+def special_tokenizer() -> Any:
+    """A tokenizer to which all markers are special tokens, as [TOOL_CALLS] is to Mistral's."""
+    made = AutoTokenizer.from_pretrained(TARGET)
+    special = [*(marker for form in FORMS.values() for marker in form.markers), "<|other|>"]
+    made.add_special_tokens({"additional_special_tokens": [AddedToken(text, special=True) for text in special]})
+    return made
+
+
+TOKENIZER = special_tokenizer()
+SPECIAL = Detokenizer(TOKENIZER)
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@given(calls=st.lists(CALL, min_size=1, max_size=2), sizes=st.lists(st.integers(1, 9), min_size=1))
+def test_markers_may_be_special_tokens(write: Any, calls: list[Call], sizes: list[int]) -> None:
+    """They are seen, and other special tokens are not; the end token ends the text."""
+    form = FORMS[WRITERS[write]]
+    hidden = hidden_tokens(form, SPECIAL.special)
+    before = "" if write is llama else "So"
+    tokens = [*TOKENIZER.encode(f"{before}{write(calls)}<|other|>", add_special_tokens=False), END]
+    assert hidden and set(tokens) & hidden and TOKENIZER.convert_tokens_to_ids(form.markers[0]) not in hidden
+    stream = TextStream(SPECIAL, Request((5,), skip_special_tokens=False), frozenset([END]), hidden)
+    choice, deltas = Choice(stream, CallReader(form, NAMES, True, hidden)), []
+    while tokens:
+        size = sizes[len(deltas) % len(sizes)]
+        new, tokens = tuple(tokens[:size]), tokens[size:]
+        deltas.append(choice.take(JobOutput(new, done=None if tokens else Done(0, "stop", "default", ()))))
+    assert "".join(delta.text for delta in deltas) == before and deltas[-1].finish_reason == "tool_calls"
+    joined = join_calls(call for delta in deltas for call in delta.calls)
+    assert [(call.name, json.loads(call.arguments)) for call in joined] == calls
+
+
+def test_nothing_is_hidden_where_markers_are_text() -> None:
+    assert all(hidden_tokens(form, {"<|end|>": 1}) is None for form in FORMS.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from osd.chat_template import Chat
+from osd.chat_template import Chat, ChatTemplate
 from tests.osd.server.conftest import PATIENCE, Server, serving
+from tests.osd.server.test_tool_calls import special_tokenizer
 from tests.support import chat_templates as templates
 from tests.support import scripted
 
@@ -60,7 +62,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         return list(tokenizer.encode(text, add_special_tokens=False))
 
     script = {len(tokens(prompt(name))): [*tokens(said), 1] for name, said in SAID.items()}
-    target = scripted.written(folder / "target", scripted.scripted(script, len(tokenizer), end=1))
+    target = scripted.written(folder / "target", scripted.scripted(script, len(tokenizer), end=1), tokenizer)
     template = templates.written(folder, templates.HERMES)
     with serving(
         folder / "server", "--target", target, "--drafter", "lookup", OSD_SERVER__CHAT_TEMPLATE=template
@@ -201,6 +203,29 @@ def test_what_cannot_be_forced_is_refused(client: openai.OpenAI) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             ask(client, "one", stream=False, **options)
         assert caught.value.param == param
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_marker_may_be_a_special_token(tmp_path: Path, stream: bool) -> None:
+    """As Mistral's is, which no text shows."""
+    tokenizer = special_tokenizer()
+    said = tokenizer.encode('[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Paris"}}]<|other|>')
+    chat = Chat(question("one"), tools=TOOLS)
+    before = tokenizer.encode(ChatTemplate(tokenizer, templates.MISTRAL).render(chat), add_special_tokens=False)
+    script = {len(before): [*said[said[0] == tokenizer.bos_token_id :], 1]}
+    target = scripted.written(tmp_path / "target", scripted.scripted(script, len(tokenizer), end=1), tokenizer)
+    template = templates.written(tmp_path, templates.MISTRAL)
+    options = ("--target", target, "--drafter", "lookup")
+    with (
+        serving(tmp_path / "server", *options, OSD_SERVER__CHAT_TEMPLATE=template) as served,
+        served.client() as client,
+    ):
+        forced = {"tool_choice": "required", "tools": STRICT[:1], "parallel_tool_calls": False, "max_tokens": 300}
+        for asked in ({}, forced):
+            content, calls, reason = ask(client, "one", stream=stream, **asked)
+            assert (content, reason) == (None, "tool_calls")
+            assert json.loads(calls[0].function.arguments)["city"] in CITIES and len(calls[0].id) == 9
 
 
 WORD = st.text("abcdefgh", min_size=4, max_size=8)
