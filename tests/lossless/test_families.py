@@ -20,6 +20,8 @@ from tests.support.families import CAPPED, CHAINS_ONLY, FAMILIES, LENGTH, REFUSE
 from tests.support.models import model_of, noisy, prompts
 from tests.support.settings import settings_of
 
+pytestmark = pytest.mark.usefixtures("compiled")
+
 SAMPLE = ("mistral", "gemma3_text", "gpt_neo", "gpt_oss", "phi3, longrope", "bert")
 COUNT = 12
 

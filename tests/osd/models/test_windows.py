@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from osd.models import proof, twin
 from osd.models.attention_metadata import AttentionMetadata, AttentionMetadataBuilder
+from osd.models.compiled_inputs import PassInput
 from osd.models.hf_forward import HuggingFaceForward, RowForward
 from osd.models.llama_forward import llama_forward
 from osd.models.pair import Model
 from osd.models.proof import choose_forward, reason_against
 from osd.models.tree_check import check_model
 from storage.errors import CannotServeRagged, CannotServeTrees
-from tests.support.models import LLAMA, prepared
+from tests.support.models import LLAMA, model_of, prepared
 
 WINDOWED: dict[str, Any] = {
     "mistral": tf.MistralConfig(**LLAMA, sliding_window=8),
@@ -137,3 +138,14 @@ def test_a_twin_keeps_the_order_of_the_switches_and_every_kind_of_layer() -> Non
 @pytest.fixture
 def own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("compiled")
+@torch.inference_mode()
+def test_the_compiled_pass_is_taken_up_to_the_smallest_window_and_not_beyond() -> None:
+    decoder = model_of(prepared(WINDOWED["qwen2"])).decoder(2, 96)
+    decoder.prefill(0, [1] * 20)
+    compiled = decoder.forward.compiled
+    assert compiled is not None
+    assert compiled.takes(PassInput(0, [3, 5], [5, 3]), decoder.cache)
+    assert not compiled.takes(PassInput(0, [3, 6], [5, 3]), decoder.cache)
