@@ -126,7 +126,7 @@ class HeadSwap(Follower[HeadPass]):
         self._given = folder is not None
         if folder is not None:
             require_fit(load_head(folder), folder, self.model, self.root.digest)
-            store.versions.register_root(self.name, folder)
+            store.versions.register_root(self.name, folder, target=pair.target.digest)
         self.begin()
 
     def names(self) -> Sequence[str]:

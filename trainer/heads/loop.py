@@ -114,7 +114,7 @@ def _begin(store: Store, settings: Settings, draft: str) -> bool:
     with TemporaryDirectory(prefix="osd-head-") as folder:
         save_head(head, Path(folder))
         try:
-            store.versions.register_root(head_of(draft), Path(folder))
+            store.versions.register_root(head_of(draft), Path(folder), target=store.versions.target_of(draft))
         except StoreError:
             if not _exists(store, draft):  # else another worker was faster
                 raise
