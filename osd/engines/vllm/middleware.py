@@ -1,0 +1,236 @@
+"""ASGI middleware that harvests answers: vLLM is asked for more, the client gets exactly what it asked for.
+
+Inside vLLM it is ``--middleware osd_vllm.Harvest``; in front of it, `osd attach --proxy` wraps it around a forwarder.
+Whatever fails in here costs the harvest of one answer and never the answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .exchange import PATHS, Exchange, Json
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+class Sink(Protocol):
+    """Takes records, without ever waiting."""
+
+    k: int
+    """How many of the likeliest tokens are asked for; 0 leaves that to whoever scores the text later."""
+    shows_metrics: bool
+    """Whether clients see the acceptance that vLLM adds to answers."""
+    tenant_header: str
+    """The header that names the tenant, in lower case; empty for none."""
+
+    def version(self) -> str | None:
+        """Return the draft version that serves now; None while it is not known."""
+        ...
+
+    def put(self, record: Json) -> None:
+        """Take a record."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """Count an answer that could not be read."""
+        ...
+
+    def skipped(self) -> None:
+        """Count an answer of which not all was seen."""
+        ...
+
+
+class HarvestMiddleware:
+    """Harvests the answers of an application that speaks as vLLM does."""
+
+    def __init__(self, app: App, sink: Sink) -> None:
+        self.app, self.sink = app, sink
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in PATHS or _declined(scope):
+            await self.app(scope, receive, send)
+            return
+        body, gone = await _whole_body(receive)
+        exchange = self._begin(scope["path"], body) if not gone else None
+        if exchange is None:
+            await self.app(scope, _replay(body, receive, gone), send)
+            return
+        asked = exchange.ask(self.sink.k)
+        answer = _Answer(exchange, send, self.sink, self._facts(scope))
+        await self.app(_with_length(scope, asked), _replay(asked, receive, gone=False), answer.send)
+
+    def _begin(self, path: str, body: bytes) -> Exchange | None:
+        try:
+            return Exchange.begin(path, body, self.sink.k, shows_metrics=self.sink.shows_metrics)
+        except Exception as error:
+            self.sink.failed(error)
+            return None
+
+    def _facts(self, scope: MutableMapping[str, Any]) -> Json:
+        """Return what of a request's headers goes into its record: never a key, only its digest."""
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        return {
+            "id": uuid.uuid4().hex,
+            "key": hashlib.sha256(key.encode()).hexdigest() if scheme.lower() == "bearer" and key else None,
+            "tenant": headers.get(self.sink.tenant_header) if self.sink.tenant_header else None,
+            "route": headers.get("x-osd-route"),
+            "language": headers.get("x-osd-language"),
+            "version": self.sink.version(),
+            "began": time.time(),
+        }
+
+
+@dataclass(slots=True)
+class _Answer:
+    """An answer on its way to the client."""
+
+    exchange: Exchange
+    forward: Send
+    sink: Sink
+    facts: Json
+    start: Message | None = None
+    passes: bool = False
+    """Whether it is an error, which passes as it is."""
+    streams: bool = False
+    kept: bytes = b""
+
+    async def send(self, message: Message) -> None:
+        """Pass on what vLLM sends, less what is ours."""
+        if message["type"] == "http.response.start":
+            await self._begin(message)
+        elif message["type"] != "http.response.body" or self.passes:
+            await self.forward(message)
+        elif self.streams:
+            await self._chunk(message)
+        else:
+            await self._part(message)
+
+    async def _begin(self, message: Message) -> None:
+        self.passes = message["status"] != 200
+        kind = dict(message["headers"]).get(b"content-type", b"")
+        self.streams = kind.startswith(b"text/event-stream")
+        if self.streams or self.passes:
+            await self.forward(message)
+        else:
+            self.start = message
+
+    async def _chunk(self, message: Message) -> None:
+        self.kept += message.get("body", b"")
+        events = self.kept.split(b"\n\n")
+        self.kept = events.pop()
+        out = b"".join(self._event(event) for event in events)
+        more = message.get("more_body", False)
+        if not more:
+            out += self.kept
+            self._keep()
+        if out or not more:
+            await self.forward({"type": "http.response.body", "body": out, "more_body": more})
+
+    def _event(self, event: bytes) -> bytes:
+        try:
+            if event == b"data: [DONE]":
+                return b"".join(map(_event, self.exchange.rest())) + event + b"\n\n"
+            if not event.startswith(b"data: {"):
+                return event + b"\n\n"
+            return b"".join(map(_event, self.exchange.chunks(json.loads(event[6:]))))
+        except Exception as error:
+            self.sink.failed(error)
+            return event + b"\n\n"
+
+    async def _part(self, message: Message) -> None:
+        self.kept += message.get("body", b"")
+        if message.get("more_body", False):
+            return
+        try:
+            out = _encode(self.exchange.whole(json.loads(self.kept)))
+        except Exception as error:
+            self.sink.failed(error)
+            out = self.kept
+        start = self.start
+        assert start is not None
+        await self.forward({**start, "headers": _sized(start["headers"], len(out))})
+        await self.forward({"type": "http.response.body", "body": out, "more_body": False})
+        self._keep()
+
+    def _keep(self) -> None:
+        """Hand the record to the sink, once the client has its answer."""
+        try:
+            if not self.exchange.complete:
+                self.sink.skipped()
+                return
+            self.sink.put(self.facts | {"ended": time.time(), "version_after": self.sink.version()} | _said(self.exchange))
+        except Exception as error:
+            self.sink.failed(error)
+
+
+def _said(exchange: Exchange) -> Json:
+    asked, speculation = exchange.asked, exchange.speculation or {}
+    choices = [exchange.choices[index] for index in sorted(exchange.choices)]
+    return {
+        "chat": exchange.chat,
+        "temperature": asked.get("temperature"),
+        "prompt": exchange.prompt,
+        "choices": [
+            {"tokens": one.tokens, "top_ids": one.top_ids, "top_logprobs": one.top_logprobs, "finish_reason": one.finish_reason}
+            for one in choices
+        ],
+        "accepted": speculation.get("per_step_accepted"),
+        "drafted": speculation.get("per_step_drafted"),
+        "model": asked.get("model"),
+    }
+
+
+def _declined(scope: MutableMapping[str, Any]) -> bool:
+    """Return whether the client wants nothing of its request kept: ``X-OSD-Learn: false``."""
+    return any(name.lower() == b"x-osd-learn" and value.strip().lower() in (b"false", b"0") for name, value in scope["headers"])
+
+
+async def _whole_body(receive: Receive) -> tuple[bytes, bool]:
+    """Return the body, and whether the client has gone before its end."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return body, True
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return body, False
+
+
+def _replay(body: bytes, receive: Receive, gone: bool) -> Receive:
+    """Return a receive function that gives a body once, then what comes."""
+    waiting: list[Message] = [{"type": "http.disconnect"}] if gone else []
+    waiting.append({"type": "http.request", "body": body, "more_body": False})
+
+    async def replayed() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replayed
+
+
+def _with_length(scope: MutableMapping[str, Any], body: bytes) -> MutableMapping[str, Any]:
+    return {**scope, "headers": _sized(scope["headers"], len(body))}
+
+
+def _sized(headers: Iterable[tuple[bytes, bytes]], size: int) -> list[tuple[bytes, bytes]]:
+    others = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+    return [*others, (b"content-length", str(size).encode())]
+
+
+def _encode(answer: Json) -> bytes:
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _event(chunk: Json) -> bytes:
+    return b"data: " + _encode(chunk) + b"\n\n"

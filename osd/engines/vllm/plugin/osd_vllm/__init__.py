@@ -1,0 +1,1 @@
+"""osd's part in vLLM's process: middleware that harvests, routes that publish, a worker extension that loads."""

@@ -1,0 +1,81 @@
+"""What the plugin is told, by environment variables of vLLM's own process."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+HERE = ("127.0.0.1", "localhost", "::1")
+
+
+class BadOption(ValueError):
+    """An environment variable is wrong. vLLM does not start with it, before it has read any weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The plugin's options."""
+
+    token: str
+    """OSD_VLLM_TOKEN: what `osd attach` and this plugin know each other by; required."""
+    collector: str | None
+    """OSD_VLLM_COLLECTOR: URL of `osd attach`; None harvests nothing."""
+    folders: tuple[Path, ...]
+    """OSD_VLLM_FOLDERS: folders below which drafts may be loaded from, divided by colons."""
+    top_k: int
+    """OSD_VLLM_TOP_K: likeliest tokens asked for at each position; 0 leaves scoring to `osd attach`."""
+    queue: int
+    """OSD_VLLM_QUEUE: answers that wait to be sent at most; beyond it they are dropped and counted."""
+    spool: Path | None
+    """OSD_VLLM_SPOOL: folder for answers while the collector is away; None drops them."""
+    spool_mb: int
+    """OSD_VLLM_SPOOL_MB: its size at most."""
+    tenant_header: str
+    """OSD_VLLM_TENANT_HEADER: header that names the tenant; empty for none."""
+    shows_metrics: bool
+    """OSD_VLLM_SHOW_METRICS: 1 leaves ``metrics.speculative_decoding`` in answers."""
+    gamma: Path | None
+    """OSD_VLLM_GAMMA: file from which the scheduler class reads its draft lengths; None leaves them to vLLM."""
+
+    @classmethod
+    def read(cls) -> Options:
+        """Read the environment. Raises BadOption naming the variable."""
+        token = os.environ.get("OSD_VLLM_TOKEN", "")
+        if len(token) < 16:
+            raise BadOption("OSD_VLLM_TOKEN: give at least 16 characters, the same as `osd attach` has.")
+        collector = os.environ.get("OSD_VLLM_COLLECTOR") or None
+        if collector:
+            _require_private(collector)
+        spool, gamma = os.environ.get("OSD_VLLM_SPOOL"), os.environ.get("OSD_VLLM_GAMMA")
+        return cls(
+            token, collector, _folders(os.environ.get("OSD_VLLM_FOLDERS", "")), _number("OSD_VLLM_TOP_K", 20),
+            _number("OSD_VLLM_QUEUE", 1024), Path(spool) if spool else None, _number("OSD_VLLM_SPOOL_MB", 256),
+            os.environ.get("OSD_VLLM_TENANT_HEADER", "").lower(), os.environ.get("OSD_VLLM_SHOW_METRICS") == "1",
+            Path(gamma) if gamma else None,
+        )  # fmt: skip
+
+
+def _require_private(url: str) -> None:
+    """Raise BadOption for a URL that would send prompts over a network in the clear."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadOption(f"OSD_VLLM_COLLECTOR: {url!r} is no URL; give one as https://HOST:PORT.")
+    if parts.scheme == "http" and parts.hostname not in HERE:
+        raise BadOption("OSD_VLLM_COLLECTOR: prompts would cross the network in the clear; give an https:// URL.")
+
+
+def _folders(given: str) -> tuple[Path, ...]:
+    folders = tuple(Path(one).resolve() for one in given.split(os.pathsep) if one)
+    for folder in folders:
+        if not folder.is_dir():
+            raise BadOption(f"OSD_VLLM_FOLDERS: there is no folder {folder}.")
+    return folders
+
+
+def _number(name: str, default: int) -> int:
+    given = os.environ.get(name, str(default))
+    if not given.isdecimal():
+        raise BadOption(f"{name}: {given!r} is no number; give 0 or more.")
+    return int(given)

@@ -1,0 +1,173 @@
+"""osd's routes in vLLM's API server: what drafts here, publishing, draft lengths. Under /v1, which ``--api-key`` guards,
+and with a token of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import os
+from argparse import Namespace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.datastructures import State
+
+from .harvest import options, sender
+from .identity import file_digests
+
+Facts = dict[str, Any]
+log = logging.getLogger("osd.vllm")
+
+
+def _require_token(x_osd_token: Annotated[str, Header()] = "") -> None:
+    if not hmac.compare_digest(x_osd_token.encode(), options().token.encode()):
+        raise HTTPException(401, "X-OSD-Token is not the token in OSD_VLLM_TOKEN of this vLLM")
+
+
+routes = APIRouter(prefix="/v1/osd", dependencies=[Depends(_require_token)])
+
+
+class PublishBody(BaseModel):
+    """A version to load."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    folder: str
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    version: str = Field(min_length=1, max_length=200)
+
+
+class GammaBody(BaseModel):
+    """Draft lengths: (first, last, length) by running requests, as num_speculative_tokens_per_batch_size."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schedule: list[tuple[int, int, int]] = Field(min_length=1)
+
+
+class OsdRoutes:
+    """vLLM's endpoint plugin."""
+
+    name = "osd"
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Add the routes."""
+        options()  # what is wrong with them is said before any weights are read
+        app.include_router(routes)
+
+    async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
+        """Note the engine, and ask for no more log-probabilities than it gives."""
+        state.osd_engine, state.osd_args, state.osd_turn = engine_client, args, asyncio.Lock()
+        state.osd_target = asyncio.create_task(asyncio.to_thread(file_digests, args.model, args.revision))
+        most = args.max_logprobs
+        if 0 <= most < sender().k:
+            log.warning("osd asks for %d log-probabilities, as --max-logprobs says, not %d", most, sender().k)
+            sender().k = most
+        state.osd_watch = asyncio.create_task(_watch(engine_client))
+
+
+async def _watch(engine: Any) -> None:
+    """Keep what the sender knows of the version fresh: another API server of this vLLM may have published."""
+    while True:
+        try:
+            await _served(engine)
+        except Exception as error:
+            sender().serving = None
+            log.warning("the workers do not say what drafts: %s", error)
+        await asyncio.sleep(2.0)
+
+
+async def _served(engine: Any) -> list[Facts]:
+    workers: list[Facts] = await engine.collective_rpc("osd_draft_info")
+    known = {worker["version"] or worker["sha256"] for worker in workers}
+    sender().serving = known.pop() if len(known) == 1 else None
+    return workers
+
+
+@routes.get("/info")
+async def info(http: Request) -> Facts:
+    """Say what this vLLM is, which target it serves, and what drafts."""
+    state = http.app.state
+    args, config = state.osd_args, state.osd_engine.vllm_config
+    speculative = config.speculative_config
+    return {
+        "plugin": version("osd-llm-vllm"), "vllm": _vllm_version(), "process": os.getpid(),
+        "target": {"name": args.model, "revision": args.revision, "files": await state.osd_target},
+        "speculation": None if speculative is None else {
+            "method": speculative.method, "draft": getattr(speculative, "model", None),
+            "num_speculative_tokens": speculative.num_speculative_tokens,
+            "draft_sample_method": getattr(speculative, "draft_sample_method", "greedy"),
+        },
+        "logprobs_mode": config.model_config.logprobs_mode, "max_logprobs": args.max_logprobs, "top_k": sender().k,
+        "spec_decode_metrics": config.observability_config.per_request_spec_decode_metrics,
+        "max_num_seqs": config.scheduler_config.max_num_seqs,
+        "live_gamma": "OsdS" in str(args.scheduler_cls) or "OsdA" in str(args.scheduler_cls),
+        "workers": await _served(state.osd_engine), "harvest": dict(sender().counts),
+    }  # fmt: skip
+
+
+@routes.get("/version")
+async def served(http: Request) -> list[Facts]:
+    """Say which version each rank drafts with: version, digest, process."""
+    workers = await _served(http.app.state.osd_engine)
+    return [{name: worker[name] for name in ("rank", "process", "version", "sha256", "folder")} for worker in workers]
+
+
+@routes.post("/publish")
+async def publish(http: Request, body: PublishBody) -> Facts:
+    """Load a folder as the draft on every rank, or on none."""
+    folder = _allowed(body.folder)
+    state = http.app.state
+    async with state.osd_turn:
+        engine = state.osd_engine
+        try:
+            await engine.collective_rpc("osd_draft_check", args=(str(folder), body.sha256))
+        except Exception as error:
+            await engine.collective_rpc("osd_draft_release")
+            raise HTTPException(422, _sentence(error)) from None
+        try:
+            loaded = await engine.collective_rpc("osd_draft_load", args=(body.sha256, body.version))
+        except Exception as error:
+            raise HTTPException(422, _sentence(error)) from None
+        await engine.update_weight_version(body.version)
+        await _served(engine)
+    return {"workers": loaded}
+
+
+@routes.put("/gamma")
+async def gamma(http: Request, body: GammaBody) -> Facts:
+    """Set draft lengths, where vLLM runs with osd's scheduler class."""
+    path = options().gamma
+    if path is None or "osd_vllm" not in str(http.app.state.osd_args.scheduler_cls):
+        raise HTTPException(409, "start vLLM with OSD_VLLM_GAMMA and --scheduler-cls osd_vllm.scheduler.OsdScheduler")
+    half = path.with_suffix(".half")
+    half.write_text(json.dumps(body.schedule))
+    half.replace(path)
+    return {"schedule": body.schedule}
+
+
+def _allowed(given: str) -> Path:
+    """Return a folder that may be loaded from. Raises 403 for one outside OSD_VLLM_FOLDERS, 422 for none."""
+    folder = Path(given).resolve()
+    if not any(folder.is_relative_to(allowed) for allowed in options().folders):
+        raise HTTPException(403, "the folder is below none of OSD_VLLM_FOLDERS of this vLLM")
+    if not folder.is_dir():
+        raise HTTPException(422, f"this vLLM sees no folder {given}")
+    return folder
+
+
+def _sentence(error: Exception) -> str:
+    """Return the last line of an error that crossed processes: what the worker said."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+def _vllm_version() -> str:
+    import vllm
+
+    return str(vllm.__version__)

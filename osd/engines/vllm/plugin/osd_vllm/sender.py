@@ -1,0 +1,187 @@
+"""Sends harvested answers to the collector from a thread of its own: nothing that serves ever waits for it.
+
+Answers wait in a bounded queue and leave in batches. While the collector is away they are spooled on disk, within a
+budget, and sent once it is back; what finds no place is dropped and counted. Each answer has an id of its own, by which
+the collector takes it once, however often it is sent.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import queue
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from .options import Options
+
+Json = dict[str, Any]
+log = logging.getLogger("osd.vllm")
+ROUTE = "/v1/osd/harvest"
+BATCH = 64
+"""Answers of a batch at most."""
+WAIT = 0.5
+"""Seconds that an answer waits for others."""
+PATIENCE = 10.0
+"""Seconds until the collector must have answered."""
+AGAIN = 2.0
+"""Seconds after a failure until the next try."""
+REFUSED = (400, 413, 415, 422)
+"""Statuses that mean that the batch itself is wrong."""
+
+
+class Sender:
+    """The plugin's sink."""
+
+    def __init__(self, options: Options) -> None:
+        self.options, self.k = options, options.top_k
+        self.shows_metrics, self.tenant_header = options.shows_metrics, options.tenant_header
+        self.counts: Counter[str] = Counter()
+        """Answers ``taken``, ``sent``, ``spooled``, ``dropped``, ``skipped`` (not all of it was seen), ``failed``."""
+        self.serving: str | None = None
+        """The draft version that serves; None until somebody has asked the workers."""
+        self._queue: queue.Queue[Json] = queue.Queue(options.queue)
+        self._spool = Spool(options.spool, options.spool_mb << 20) if options.spool else None
+        self._context = ssl.create_default_context()
+        self._next = 0.0
+        threading.Thread(target=self._run, name="osd-harvest", daemon=True).start()
+
+    def version(self) -> str | None:
+        """Return the draft version that serves now; None while it is not known."""
+        return self.serving
+
+    def put(self, record: Json) -> None:
+        """Take a record, or drop it where too many wait."""
+        try:
+            self._queue.put_nowait(record)
+            self.counts["taken"] += 1
+        except queue.Full:
+            self.counts["dropped"] += 1
+
+    def failed(self, error: Exception) -> None:
+        """Count an answer that could not be read; the first of them is logged."""
+        self.counts["failed"] += 1
+        if self.counts["failed"] == 1:
+            log.warning("an answer could not be harvested (%s: %s); further ones are counted only", type(error).__name__, error)
+
+    def skipped(self) -> None:
+        """Count an answer of which not all was seen."""
+        self.counts["skipped"] += 1
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._send_some()
+            except Exception as error:  # the thread lives as long as the server
+                self.failed(error)
+
+    def _send_some(self) -> None:
+        if batch := self._batch():
+            data = pack(batch)
+            if self._send(data):
+                self.counts["sent"] += len(batch)
+            else:
+                self._keep(data, len(batch))
+        self._send_spooled()
+
+    def _batch(self) -> list[Json]:
+        """Wait for answers and return those that came: at most BATCH, the last within WAIT of the first."""
+        try:
+            batch = [self._queue.get(timeout=WAIT)]
+        except queue.Empty:
+            return []
+        until = time.monotonic() + WAIT
+        while len(batch) < BATCH and (left := until - time.monotonic()) > 0:
+            try:
+                batch.append(self._queue.get(timeout=left))
+            except queue.Empty:
+                break
+        return batch
+
+    def _keep(self, data: bytes, count: int) -> None:
+        kept = self._spool is not None and self._spool.keep(data, count)
+        self.counts["spooled" if kept else "dropped"] += count
+
+    def _send_spooled(self) -> None:
+        while self._spool and time.monotonic() >= self._next and (oldest := self._spool.oldest()):
+            path, count = oldest
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:  # another API server of this vLLM has sent it
+                continue
+            if not self._send(data):
+                return
+            path.unlink(missing_ok=True)
+            self.counts["sent"] += count
+
+    def _send(self, data: bytes) -> bool:
+        """Send a batch; return whether the collector has it. After a failure it is not tried again for a while."""
+        if self.options.collector is None or time.monotonic() < self._next:
+            return False
+        request = urllib.request.Request(
+            self.options.collector.rstrip("/") + ROUTE, data, method="POST",
+            headers={"Authorization": f"Bearer {self.options.token}", "Content-Type": "application/json",
+                     "Content-Encoding": "gzip"},
+        )  # fmt: skip
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE, context=self._context):
+                return True
+        except urllib.error.HTTPError as error:
+            if error.code in REFUSED:  # it would be refused for ever, and hold up what comes after it
+                self.counts["refused"] += 1
+                log.warning("the collector refuses a batch of answers (%d); it is dropped", error.code)
+                return True
+            return self._later(error)
+        except OSError as error:
+            return self._later(error)
+
+    def _later(self, error: OSError) -> bool:
+        self._next = time.monotonic() + AGAIN
+        self.counts["failures"] += 1
+        if self.counts["failures"] == 1:
+            log.warning("the collector does not take answers (%s); they are kept as far as there is room", error)
+        return False
+
+
+class Spool:
+    """Batches on disk, oldest first, within a budget. Their files can be read by this user alone."""
+
+    def __init__(self, folder: Path, budget: int) -> None:
+        self.folder, self.budget = folder, budget
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for half in folder.glob("*.half"):
+            half.unlink()
+
+    def keep(self, data: bytes, count: int) -> bool:
+        """Keep a batch of ``count`` answers; return False where there is no room for it."""
+        used = sum(path.stat().st_size for path in self.folder.glob("*.json.gz"))
+        if used + len(data) > self.budget:
+            return False
+        path = self.folder / f"{time.time_ns():020d}-{os.getpid()}-{count}.json.gz"
+        half = path.with_suffix(".half")
+        try:
+            with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(data)
+            half.rename(path)
+        except OSError as error:
+            log.warning("answers cannot be spooled: %s", error)
+            return False
+        return True
+
+    def oldest(self) -> tuple[Path, int] | None:
+        """Return the oldest batch and how many answers it holds."""
+        path = min(self.folder.glob("*.json.gz"), default=None)
+        return (path, int(path.name.split(".")[0].rsplit("-", 1)[1])) if path else None
+
+
+def pack(batch: list[Json]) -> bytes:
+    """Encode a batch."""
+    return gzip.compress(json.dumps({"answers": batch}, separators=(",", ":")).encode(), compresslevel=1)

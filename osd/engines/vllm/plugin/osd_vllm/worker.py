@@ -1,0 +1,82 @@
+"""``--worker-extension-cls osd_vllm.worker.OsdWorker``: loads drafts in every worker, between two steps.
+
+Loading is two calls, so that either all ranks take a version or none does: ``osd_draft_check`` reads and checks a
+folder on every rank, ``osd_draft_load`` loads what was checked.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .weights import Refused, check, digest, put, read, shapes, shared_parameters
+
+Facts = dict[str, Any]
+PROCESS = uuid.uuid4().hex
+"""This process's identity: a worker that was started again has another, and the draft of its command line."""
+
+
+class OsdWorker:
+    """Methods that vLLM adds to its workers."""
+
+    def osd_draft_info(self) -> Facts:
+        """Return what drafts here: rank, process, drafter, parameters shared with the target, version and digest."""
+        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        model, config = self._osd_draft()
+        served = getattr(self, "_osd_serves", None)
+        if served is None and model is not None:
+            served = self._osd_serves = {"version": None, "sha256": digest(Path(config.model)), "folder": config.model}
+        return {
+            "rank": self.rank, "process": PROCESS,  # type: ignore[attr-defined]
+            "drafter": type(getattr(runner, "drafter", getattr(runner, "speculator", None))).__name__,
+            "runner": type(runner).__module__,
+            "shared": shared_parameters(model, runner.get_model()) if model is not None else [],
+            "config": config.hf_config.to_dict() if model is not None else None,
+            **(served or {"version": None, "sha256": None, "folder": None}),
+        }  # fmt: skip
+
+    def osd_draft_check(self, folder: str, sha256: str) -> bool:
+        """Read and check a folder, and hold it until ``osd_draft_load``. Raises Refused; nothing was changed then."""
+        model, config = self._osd_draft()
+        if model is None:
+            raise Refused("vLLM runs without a draft model here")
+        shared = shared_parameters(model, self.model_runner.get_model())  # type: ignore[attr-defined]
+        known = shapes(Path(config.model))
+        self._osd_checked = (folder, sha256, check(Path(folder), sha256, config.hf_config, known, shared))
+        return True
+
+    def osd_draft_load(self, sha256: str, version: str) -> Facts:
+        """Load what was checked; where vLLM fails in the middle of it, put back what was there. Raises Refused."""
+        folder, checked, tensors = getattr(self, "_osd_checked", ("", "", {}))
+        if checked != sha256:
+            raise Refused("another folder was checked meanwhile; publish again")
+        self._osd_checked = ("", "", {})
+        before = self.osd_draft_info()
+        try:
+            count = self._osd_put(tensors)
+        except Exception as error:
+            self._osd_put(read(Path(before["folder"])))
+            raise Refused(f"vLLM did not load {folder}, and has its former draft back ({error})") from error
+        self._osd_serves = {"version": version, "sha256": sha256, "folder": folder}
+        return {"rank": self.rank, "process": PROCESS, "tensors": count, **self._osd_serves}  # type: ignore[attr-defined]
+
+    def osd_draft_release(self) -> bool:
+        """Drop what was checked: another rank has refused it."""
+        self._osd_checked = ("", "", {})
+        return True
+
+    def _osd_draft(self) -> tuple[Any, Any]:
+        """Return the draft's module and vLLM's configuration of it; None twice where there is none on this rank."""
+        model = self.model_runner.get_draft_model()  # type: ignore[attr-defined]
+        speculative = self.vllm_config.speculative_config  # type: ignore[attr-defined]
+        return (None, None) if model is None else (model, speculative.draft_model_config)
+
+    def _osd_put(self, tensors: dict[str, torch.Tensor]) -> int | None:
+        from vllm.config import set_current_vllm_config
+
+        model, config = self._osd_draft()
+        with set_current_vllm_config(self.vllm_config):  # type: ignore[attr-defined]
+            return put(model, config, tensors)
