@@ -22,6 +22,7 @@
     │   ├── UnknownTopic
     │   ├── UnknownKey
     │   ├── UnknownWorker
+    │   ├── UnknownEngine
     │   └── UnknownProposal
     ├── PairError                the two models cannot serve together
     │   ├── ModelNotLoaded
@@ -173,6 +174,10 @@ class UnknownKey(NotFound):
 
 class UnknownWorker(NotFound):
     """There is no serving process {worker!r}; known: {known}."""
+
+
+class UnknownEngine(NotFound):
+    """There is no engine {engine!r}; attached are: {known}. `osd engines add` attaches one."""
 
 
 class PairError(OsdError):

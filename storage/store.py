@@ -27,6 +27,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
+from storage.access.engines import EngineRegistry
 from storage.access.keys import KeyLedger
 from storage.access.tenants import TenantLedger
 from storage.access.workers import WorkerRegistry
@@ -75,6 +76,7 @@ class Store:
         self.versions = VersionLedger(db, weights)
         self.targets = TargetLedger(db)
         self.workers = WorkerRegistry(db)
+        self.engines = EngineRegistry(db)
         self.canaries = CanaryLedger(db)
         self.announcer = Announcer(db)
         self.runs = RunLedger(db, privacy)

@@ -16,12 +16,14 @@ from typer.core import TyperGroup
 
 from osd.bench.harness.report import INTERRUPTED
 from osd.cli import (  # noqa: F401  (some add their commands to replay.app and router.app)
+    attach,
     bench,
     corpus,
     db,
     demo,
     doctor,
     drafts,
+    engines,
     generate,
     keys,
     metrics,
@@ -93,6 +95,8 @@ def root(
 app.command("serve", rich_help_panel=SERVE)(serve.serve)
 app.command("generate", rich_help_panel=SERVE)(generate.generate)
 app.command("worker", rich_help_panel=SERVE)(worker.worker)
+app.command("attach", rich_help_panel=SERVE)(attach.attach)
+app.add_typer(engines.app, name="engines", rich_help_panel=SERVE)
 app.add_typer(workers.app, name="workers", rich_help_panel=LOOK)
 app.add_typer(stats.app, name="stats", rich_help_panel=LOOK)
 app.command("metrics", rich_help_panel=LOOK)(metrics.metrics)

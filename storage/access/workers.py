@@ -43,6 +43,7 @@ class Worker:
     """Host and process id; also its name in counters."""
     host: str
     pid: int
+    """Its process id; 0 for an engine that is not ours (:mod:`storage.access.engines`)."""
     url: str
     """URL of its API; processes behind one port have it in common."""
     started_at: float
@@ -66,6 +67,10 @@ class Worker:
     def alive(self) -> bool:
         """Whether it has not gone."""
         return self.state is WorkerState.SERVING and not self.drains
+
+    def takes(self, draft: str) -> bool:
+        """Return whether it may draft with a draft: an engine that is not ours has one, and serves no other."""
+        return self.pid != 0 or draft in self.drafts
 
 
 class WorkerRegistry:

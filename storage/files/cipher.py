@@ -10,7 +10,6 @@ comes from an environment variable or a file (``storage.encryption``), never fro
 from __future__ import annotations
 
 import base64
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from storage.distribution import install_extra
 from storage.errors import BadSetting
+from storage.files.secrets import read_secret
 
 KEY = "storage.encryption"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -106,21 +106,7 @@ def open_cipher(named: str | None) -> Cipher | None:
 
     Raises BadSetting, which never repeats what may be a key.
     """
-    return None if named is None else Cipher(parse_ring(_read(named)))
-
-
-def _read(named: str) -> str:
-    kind, _, where = named.partition(":")
-    if kind == "env" and where:
-        if not os.environ.get(where):
-            raise _bad(f"the environment variable {where} is not set; it should hold the key ring")
-        return os.environ[where]
-    if kind != "file" or not where:
-        raise _bad("give env:VARIABLE or file:PATH of a key ring; the keys themselves do not belong here")
-    try:
-        return Path(where).expanduser().read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise _bad(f"the key ring {where} cannot be read ({getattr(error, 'strerror', None) or 'no text'})") from None
+    return None if named is None else Cipher(parse_ring(read_secret(named, KEY, "a key ring")))
 
 
 def parse_ring(text: str) -> dict[str, bytes]:

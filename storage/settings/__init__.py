@@ -6,6 +6,7 @@ A file a section, a sentence under each setting.
     interval_requests = 8
 """
 
+from storage.settings.attach import AttachSettings
 from storage.settings.drafters import DrafterSettings
 from storage.settings.fleet import FleetSettings
 from storage.settings.gamma import GammaSettings
@@ -26,7 +27,7 @@ from storage.settings.trace import TraceSettings
 from storage.settings.worker import WorkerSettings
 
 __all__ = [
-    "CONFIG_NAME", "EVERYTHING", "DrafterSettings", "FleetSettings", "GammaSettings", "GateSettings", "LearnSettings",
+    "AttachSettings", "CONFIG_NAME", "EVERYTHING", "DrafterSettings", "FleetSettings", "GammaSettings", "GateSettings", "LearnSettings",
     "Limits", "NgramSettings", "OpenSection", "PrivacySettings", "Registry", "RetentionSettings", "RouterSettings",
     "Section", "ServeSettings", "ServerSettings", "Settings", "StorageSettings", "TraceSettings", "WorkerSettings",
     "load_settings",

@@ -20,6 +20,8 @@ from storage.settings.explain import explain, unknown
 from storage.settings.settings import Settings
 
 CONFIG_NAME = "osd.toml"
+PLUGIN = "OSD_VLLM_"
+"""The variables of vLLM's plugin, which has no settings: it may run in the same environment."""
 
 
 class _Variables(BaseSettings, Settings):
@@ -62,7 +64,7 @@ def _read_environment() -> dict[str, Any]:
     """Return what ``OSD_…`` variables set, by section. Raises BadSetting for an unknown section, which pydantic
     ignores, as for a misspelt key."""
     for name in os.environ:
-        if name.startswith("OSD_") and name != "OSD_CONFIG":
+        if name.startswith("OSD_") and name != "OSD_CONFIG" and not name.startswith(PLUGIN):
             section = name.removeprefix("OSD_").lower().split("__")[0]
             if section not in Settings.model_fields:
                 raise unknown("environment", name, section, list(Settings.model_fields))

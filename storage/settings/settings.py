@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from storage.settings.attach import AttachSettings
 from storage.settings.drafters import DrafterSettings
 from storage.settings.explain import explain
 from storage.settings.fleet import FleetSettings
@@ -43,6 +44,7 @@ class Settings(Section):
     retention: RetentionSettings = RetentionSettings()
     privacy: PrivacySettings = PrivacySettings()
     trace: TraceSettings = TraceSettings()
+    attach: AttachSettings = AttachSettings()
 
     def changed(self, **sections: Mapping[str, Any]) -> Settings:
         """Return these settings with other values: section → {key: value}, a table's values likewise. Raises

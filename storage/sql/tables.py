@@ -122,6 +122,19 @@ class WorkerRow(Base):
     trouble: Mapped[str | None]
 
 
+class EngineRow(Base):
+    """A serving engine that is not ours; see :mod:`storage.access.engines`."""
+
+    __tablename__ = "engines"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    url: Mapped[str] = mapped_column(unique=True)
+    draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"))
+    added_at: Mapped[float]
+    facts: Mapped[Facts]
+    holder: Mapped[str | None]
+    lease_until: Mapped[float]
+
+
 class CanaryRow(Base):
     """A version that one worker serves before all others do, and the outcome; see :mod:`storage.versions.canaries`."""
 

@@ -172,7 +172,7 @@ class _View:
         self.open = session.scalar(
             select(CanaryRow).where(CanaryRow.draft == draft, CanaryRow.state == CanaryState.WATCHING.value)
         )
-        self.alive = [each.id for each in listed(session) if each.alive]
+        self.alive = [each.id for each in listed(session) if each.alive and each.takes(draft)]
         self.alone = len({*self.alive, worker}) < 2
 
     @property

@@ -33,7 +33,7 @@ class Sink(Protocol):
     """The header that names the tenant, in lower case; empty for none."""
 
     def version(self) -> str | None:
-        """Return the draft version that serves now; None while it is not known."""
+        """Return the digest of the draft that serves now; None while it is not known."""
         ...
 
     def put(self, record: Json) -> None:

@@ -20,6 +20,8 @@ class Options:
 
     token: str
     """OSD_VLLM_TOKEN: what `osd attach` and this plugin know each other by; required."""
+    engine: str | None
+    """OSD_VLLM_ENGINE: this vLLM's name; None takes its host's name and port. It stays the same when it is restarted."""
     collector: str | None
     """OSD_VLLM_COLLECTOR: URL of `osd attach`; None harvests nothing."""
     folders: tuple[Path, ...]
@@ -50,7 +52,7 @@ class Options:
             _require_private(collector)
         spool, gamma = os.environ.get("OSD_VLLM_SPOOL"), os.environ.get("OSD_VLLM_GAMMA")
         return cls(
-            token, collector, _folders(os.environ.get("OSD_VLLM_FOLDERS", "")), _number("OSD_VLLM_TOP_K", 20),
+            token, os.environ.get("OSD_VLLM_ENGINE") or None, collector, _folders(os.environ.get("OSD_VLLM_FOLDERS", "")), _number("OSD_VLLM_TOP_K", 20),
             _number("OSD_VLLM_QUEUE", 1024), Path(spool) if spool else None, _number("OSD_VLLM_SPOOL_MB", 256),
             os.environ.get("OSD_VLLM_TENANT_HEADER", "").lower(), os.environ.get("OSD_VLLM_SHOW_METRICS") == "1",
             Path(gamma) if gamma else None,

@@ -8,6 +8,7 @@ import hmac
 import json
 import logging
 import os
+import socket
 from argparse import Namespace
 from importlib.metadata import version
 from pathlib import Path
@@ -64,6 +65,7 @@ class OsdRoutes:
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         """Note the engine, and ask for no more log-probabilities than it gives."""
         state.osd_engine, state.osd_args, state.osd_turn = engine_client, args, asyncio.Lock()
+        sender().engine = options().engine or f"{socket.gethostname()}:{args.port}"
         state.osd_target = asyncio.create_task(asyncio.to_thread(file_digests, args.model, args.revision))
         most = args.max_logprobs
         if 0 <= most < sender().k:
@@ -85,7 +87,7 @@ async def _watch(engine: Any) -> None:
 
 async def _served(engine: Any) -> list[Facts]:
     workers: list[Facts] = await engine.collective_rpc("osd_draft_info")
-    known = {worker["version"] or worker["sha256"] for worker in workers}
+    known = {worker["sha256"] for worker in workers}
     sender().serving = known.pop() if len(known) == 1 else None
     return workers
 
@@ -97,7 +99,7 @@ async def info(http: Request) -> Facts:
     args, config = state.osd_args, state.osd_engine.vllm_config
     speculative = config.speculative_config
     return {
-        "plugin": version("osd-llm-vllm"), "vllm": _vllm_version(), "process": os.getpid(),
+        "engine": sender().engine, "plugin": version("osd-llm-vllm"), "vllm": _vllm_version(), "process": os.getpid(),
         "target": {"name": args.model, "revision": args.revision, "files": await state.osd_target},
         "speculation": None if speculative is None else {
             "method": speculative.method, "draft": getattr(speculative, "model", None),

@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -46,16 +47,19 @@ class Sender:
         self.shows_metrics, self.tenant_header = options.shows_metrics, options.tenant_header
         self.counts: Counter[str] = Counter()
         """Answers ``taken``, ``sent``, ``spooled``, ``dropped``, ``skipped`` (not all of it was seen), ``failed``."""
+        self.engine = options.engine or "vllm"
+        """This vLLM's name."""
         self.serving: str | None = None
-        """The draft version that serves; None until somebody has asked the workers."""
+        """Digest of the draft that serves; None until somebody has asked the workers, and where ranks differ."""
         self._queue: queue.Queue[Json] = queue.Queue(options.queue)
         self._spool = Spool(options.spool, options.spool_mb << 20) if options.spool else None
         self._context = ssl.create_default_context()
         self._next = 0.0
+        self._done: list[str] = []
         threading.Thread(target=self._run, name="osd-harvest", daemon=True).start()
 
     def version(self) -> str | None:
-        """Return the draft version that serves now; None while it is not known."""
+        """Return the digest of the draft that serves now; None while it is not known."""
         return self.serving
 
     def put(self, record: Json) -> None:
@@ -85,7 +89,7 @@ class Sender:
 
     def _send_some(self) -> None:
         if batch := self._batch():
-            data = pack(batch)
+            data, self._done = pack(self.engine, batch, self._done), []
             if self._send(data):
                 self.counts["sent"] += len(batch)
             else:
@@ -132,7 +136,8 @@ class Sender:
                      "Content-Encoding": "gzip"},
         )  # fmt: skip
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE, context=self._context):
+            with urllib.request.urlopen(request, timeout=PATIENCE, context=self._context) as answer:
+                self._done.append(json.loads(answer.read())["batch"])
                 return True
         except urllib.error.HTTPError as error:
             if error.code in REFUSED:  # it would be refused for ever, and hold up what comes after it
@@ -140,10 +145,10 @@ class Sender:
                 log.warning("the collector refuses a batch of answers (%d); it is dropped", error.code)
                 return True
             return self._later(error)
-        except OSError as error:
+        except (OSError, ValueError, KeyError) as error:
             return self._later(error)
 
-    def _later(self, error: OSError) -> bool:
+    def _later(self, error: Exception) -> bool:
         self._next = time.monotonic() + AGAIN
         self.counts["failures"] += 1
         if self.counts["failures"] == 1:
@@ -182,6 +187,7 @@ class Spool:
         return (path, int(path.name.split(".")[0].rsplit("-", 1)[1])) if path else None
 
 
-def pack(batch: list[Json]) -> bytes:
-    """Encode a batch."""
-    return gzip.compress(json.dumps({"answers": batch}, separators=(",", ":")).encode(), compresslevel=1)
+def pack(engine: str, answers: list[Json], done: list[str]) -> bytes:
+    """Encode a batch, under a new id. ``done``: ids of batches that will not be sent again."""
+    batch = {"batch": uuid.uuid4().hex, "done": done, "engine": engine, "answers": answers}
+    return gzip.compress(json.dumps(batch, separators=(",", ":")).encode(), compresslevel=1)

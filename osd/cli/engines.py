@@ -1,0 +1,161 @@
+"""`osd engines`: the vLLM servers that osd is attached to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osd.cli.context import surroundings
+from osd.cli.options import JsonOption
+from osd.cli.out import Column, note, print_facts, print_json, print_rows, when
+from storage.records import DEFAULT_DRAFT
+from storage.settings import Settings
+
+if TYPE_CHECKING:
+    from osd.engines.base import EngineFacts
+    from osd.engines.vllm.engine import VllmEngine
+    from storage.store import Store
+
+app = typer.Typer(no_args_is_help=True, help="Attach vLLM servers, so that their drafts learn from what they serve.")
+
+UrlArgument = Annotated[str, typer.Argument(help="Where it listens, as http://HOST:PORT.", metavar="URL")]
+NameArgument = Annotated[
+    str, typer.Argument(help="Its name, as `osd engines list` shows it, or its URL.", metavar="ENGINE")
+]
+COLUMNS = (
+    Column("name", "engine", whole=True),
+    Column("url", "at"),
+    Column("draft", "draft"),
+    Column("target", "target"),
+    Column("version", "serves", whole=True),
+    Column("state", "state"),
+    Column("added_at", "added", when, whole=True),
+)
+
+
+@app.command()
+def add(
+    ctx: typer.Context,
+    url: UrlArgument,
+    draft: Annotated[
+        str, typer.Option(help="What its draft is called here; a new name begins with what it serves.", metavar="NAME")
+    ] = DEFAULT_DRAFT,
+) -> None:
+    """Attach a running vLLM: its answers are learned from, and its draft is kept good.
+
+    It needs osd's plugin (`pip install osd-llm-vllm` beside vLLM; docs/vllm.md has the line to start it with). It is
+    probed first. `osd attach` then takes its answers and publishes to it, `osd worker` trains.
+    """
+    here = surroundings(ctx)
+    facts = connect(here.settings, url).probe()
+    with here.store() as store:
+        register_draft(store, draft, facts)
+        engine = store.engines.add(facts.name, url.rstrip("/"), draft, asdict(facts))
+    note(f"{engine.name} is attached as a server of the draft {draft}. `osd attach` attends to it.")
+
+
+@app.command("list")
+def list_engines(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """List the attached engines, what each drafts with, and whether a process attends to it."""
+    with surroundings(ctx).store() as store:
+        rows = engine_rows(store)
+    print_rows(rows, COLUMNS, as_json=as_json, empty="No engine is attached; `osd engines add URL` attaches one.")
+
+
+@app.command()
+def show(ctx: typer.Context, engine: NameArgument, as_json: JsonOption = False) -> None:
+    """Show what the last probe found of an engine."""
+    with surroundings(ctx).store() as store:
+        found = store.engines.get(engine)
+    facts = {"name": found.name, "url": found.url, "draft": found.draft, **found.facts}
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts({name: value for name, value in facts.items() if name not in ("files", "ranks")})
+
+
+@app.command()
+def remove(ctx: typer.Context, engine: NameArgument) -> None:
+    """Let go of an engine. It goes on serving with the draft that it has; what was learned stays."""
+    with surroundings(ctx).store() as store:
+        found = store.engines.remove(engine)
+    note(f"{found.name} is no longer attached; it serves on with what it has.")
+
+
+@app.command()
+def probe(
+    ctx: typer.Context,
+    url: UrlArgument,
+    selftest: Annotated[
+        bool,
+        typer.Option("--selftest", help="Publish the weights that it has, and see that nothing changes."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at what a vLLM is and can do, without attaching it.
+
+    With --selftest the draft that it serves is published to it once more: token ids must stay, and acceptance too.
+    """
+    from osd.engines.selftest import selftest as try_out
+
+    here = surroundings(ctx)
+    engine = connect(here.settings, url)
+    facts: dict[str, Any] = asdict(engine.probe())
+    if selftest:
+        facts["selftest"] = asdict(try_out(engine))
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts({name: value for name, value in facts.items() if name not in ("files", "ranks")})
+
+
+def connect(settings: Settings, url: str) -> VllmEngine:
+    """Return the client of a vLLM. Raises BadInput, BadSetting for a token that is not to be had."""
+    from osd.engines.vllm.engine import VllmEngine
+    from storage.files.secrets import read_secret
+
+    token = read_secret(settings.attach.token, "attach.token", "the token that vLLM was started with").strip()
+    named = settings.attach.api_key
+    key = read_secret(named, "attach.api_key", "vLLM's API key").strip() if named else None
+    return VllmEngine(url, token, key)
+
+
+def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
+    """Enter the draft of the engine's command line as number 0, where the store has no draft of that name yet, and a
+    route of its name, where it serves none: what is learned for a draft is what its routes bring.
+
+    Raises BadInput where its folder cannot be seen from here.
+    """
+    from storage.errors import BadInput, UnknownDraft
+    from storage.records import Route
+
+    try:
+        store.versions.current(draft)
+    except UnknownDraft:
+        folder = Path(facts.draft)
+        if not folder.is_dir():
+            reason = f"{facts.draft}, the draft that {facts.name} serves, is no folder that this machine sees"
+            raise BadInput(reason=f"{reason}; add it by running this where it is, or from a shared folder.") from None
+        store.versions.register_root(draft, folder)
+    if not any(draft in route.drafts for route in store.routes.list()):
+        store.routes.add(Route(draft, draft))
+
+
+def engine_rows(store: Store) -> list[Mapping[str, Any]]:
+    """Return a row for each engine."""
+    from storage import records
+
+    rows = []
+    for engine in store.engines.list():
+        served = store.versions.served_by(engine.name).get(engine.draft)
+        attended = engine.holder is not None and engine.lease_until > records.now()
+        state = f"attended to by {engine.holder}" if attended else "nobody attends to it; run osd attach"
+        rows.append({
+            "name": engine.name, "url": engine.url, "draft": engine.draft, "target": engine.facts.get("target"),
+            "version": served, "state": state, "added_at": engine.added_at,
+        })  # fmt: skip
+    return rows

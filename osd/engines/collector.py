@@ -1,0 +1,88 @@
+"""The HTTP service to which engines hand over their answers."""
+
+from __future__ import annotations
+
+import gzip
+import hmac
+import logging
+import zlib
+from io import BytesIO
+
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import ValidationError
+
+from osd.engines.answers import HarvestBatch
+from osd.engines.intake import Intake, UnknownSender
+from storage.errors import OsdError
+
+log = logging.getLogger(__name__)
+
+
+class TooLarge(Exception):
+    """A batch is larger than it may be."""
+
+
+def make_collector(intake: Intake, token: str, most: int) -> FastAPI:
+    """Make the service. ``most``: bytes of an unpacked batch at most."""
+    app = FastAPI(title="osd attach", docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.post("/v1/osd/harvest")
+    async def harvest(http: Request) -> Response:
+        """Take a batch. Once it answers 200, the batch is in the store."""
+        given = http.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), token.encode()):
+            return _say(401, "the token is not the one of attach.token")
+        try:
+            batch = HarvestBatch.model_validate_json(unpack(await _body(http, most), most))
+        except TooLarge:
+            return _say(413, f"a batch may have {most >> 20} MiB, unpacked (attach.max_batch_mb)")
+        except (ValidationError, OSError, EOFError, zlib.error) as error:
+            return _say(422, f"it is no batch of answers ({str(error).splitlines()[0]})")
+        try:
+            await run_in_threadpool(intake.take, batch)
+        except UnknownSender as error:
+            return _say(503, str(error))
+        except OsdError as error:
+            log.error("a batch was not taken: %s", error, extra={"action": "harvest_failed"})
+            return _say(503, str(error))
+        return JSONResponse({"batch": batch.batch})
+
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/metrics")
+    def metrics() -> Response:
+        return PlainTextResponse("".join(_metric(name, value) for name, value in sorted(intake.counts.items())))
+
+    return app
+
+
+async def _body(http: Request, most: int) -> bytes:
+    """Read the body, and stop where it is too large."""
+    body = b""
+    async for piece in http.stream():
+        body += piece
+        if len(body) > most:
+            raise TooLarge
+    return body
+
+
+def unpack(body: bytes, most: int) -> bytes:
+    """Unpack gzip up to ``most`` bytes. Raises TooLarge, and what gzip raises for what is none."""
+    with gzip.GzipFile(fileobj=BytesIO(body)) as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise TooLarge
+    return found
+
+
+
+def _say(status: int, reason: str) -> Response:
+    return JSONResponse({"detail": reason}, status)
+
+
+def _metric(name: str, value: int) -> str:
+    return f"# TYPE osd_harvest_{name} counter\nosd_harvest_{name}_total {value}\n"

@@ -1,0 +1,82 @@
+"""Takes harvested answers into the store: each batch once, however often it is sent, and only what may be kept."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from osd.engines.answers import HarvestBatch, HarvestedAnswer
+from osd.engines.draft_pass import DraftPass
+from osd.engines.harvest import HarvestedFrom, outcome_of, samples_of
+from osd.engines.replica import Replica
+from osd.recording.redaction import Redactor, load_hook
+from storage.errors import StoreError
+from storage.records import DEFAULT_ROUTE, DEFAULT_TENANT, RequestSamples
+from storage.settings import Settings
+from storage.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class UnknownSender(StoreError):
+    """{engine} is not attached to by this process; `osd engines list` shows who attends to it."""
+
+
+class Intake:
+    """Turns batches into samples and outcomes. Batches wait for each other."""
+
+    def __init__(self, store: Store, settings: Settings, replicas: Mapping[str, Replica], tokenizer: Any = None) -> None:
+        """``replicas`` are looked up by engine name at each batch; ``tokenizer`` gives the redaction hook text."""
+        self._store, self._replicas, self._k = store, replicas, settings.storage.top_k
+        self._redactor = Redactor(load_hook(settings.privacy.redact), tokenizer)
+        self._recover = DraftPass(store, settings.attach.device)
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+        """``answers`` taken, ``positions`` kept, ``refused`` tokens recovered, answers of an ``unknown`` version."""
+
+    def take(self, batch: HarvestBatch) -> None:
+        """Take a batch; a second time changes nothing. Raises UnknownSender, StoreError."""
+        replica = self._replicas.get(batch.engine)
+        if replica is None:
+            raise UnknownSender(engine=batch.engine)
+        with self._lock:
+            self._take(batch, replica)
+
+    def _take(self, batch: HarvestBatch, replica: Replica) -> None:
+        tenants, routes = self._tenants(), self._routes(replica.draft)
+        known = [(answer, origin) for answer in batch.answers if (origin := self._origin(answer, replica, tenants, routes))]
+        samples = [one for answer, origin in known for one in self._samples(answer, origin)]
+        if kept := self._redactor(samples):
+            self._store.samples.add(kept)
+        self._store.outcomes.add([outcome_of(*one) for one in known], batch.engine, batch.batch, batch.done)
+        replica.finished += len(known)
+        self.counts["answers"] += len(known)
+        self.counts["unknown"] += len(batch.answers) - len(known)
+        self.counts["positions"] += sum(len(one) for one in kept)
+
+    def _samples(self, answer: HarvestedAnswer, origin: HarvestedFrom) -> list[RequestSamples]:
+        made = [samples_of(answer, number, origin, self._k, self._recover) for number in range(len(answer.choices))]
+        return [one for one in made if one is not None]
+
+    def _origin(
+        self, answer: HarvestedAnswer, replica: Replica, tenants: Mapping[str, str], routes: list[str]
+    ) -> HarvestedFrom | None:
+        """Return where an answer came from; None where no version of the draft is what drafted."""
+        after = replica.version_of(answer.version_after)
+        if after is None:
+            return None
+        route = answer.route if answer.route in routes else (routes or [DEFAULT_ROUTE])[0]
+        tenant = tenants.get(answer.key or "") or answer.tenant or DEFAULT_TENANT
+        whole = answer.version == answer.version_after
+        return HarvestedFrom(route, tenant, after.id, whole, replica.facts.greedy_drafts)
+
+    def _tenants(self) -> dict[str, str]:
+        return {key.hash: key.tenant for key in self._store.keys.list()}
+
+    def _routes(self, draft: str) -> list[str]:
+        """Return the routes that the draft serves, the default one first."""
+        names = [route.name for route in self._store.routes.list() if draft in route.drafts]
+        return sorted(names, key=lambda name: name != DEFAULT_ROUTE)

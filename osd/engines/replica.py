@@ -1,0 +1,136 @@
+"""One engine as a server of the store: it is listed, follows its draft's versions, tries canaries, and is brought back to
+the current version when it was started again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+from osd.engines.base import EngineError, EngineFacts, EngineRefused, RankVersion, ServingEngine
+from osd.engines.folders import servable_folder
+from osd.engines.vllm.engine import weights_digest
+from osd.hotswap.canary import Trial
+from osd.hotswap.follower import Follower
+from storage import records
+from storage.access.workers import Worker, WorkerState
+from storage.errors import DraftUnsound
+from storage.records import DraftVersion, VersionState
+from storage.settings import Settings
+from storage.store import Store
+
+log = logging.getLogger(__name__)
+
+UNSERVED = (VersionState.CANDIDATE, VersionState.REJECTED)
+"""States of versions that no engine can have."""
+
+
+class Replica(Follower[DraftVersion]):
+    """An engine and the draft that it serves."""
+
+    def __init__(self, store: Store, settings: Settings, engine: ServingEngine, url: str, draft: str, facts: EngineFacts) -> None:
+        """Start to follow. ``facts`` are what a probe found just now."""
+        super().__init__(store, settings, facts.name)
+        self.engine, self.url, self.draft, self.facts = engine, url, draft, facts
+        self.started = records.now()
+        self.away: str | None = None
+        """Why the engine was not reached at the last look; None where it was."""
+        self._trial = Trial(store, settings.fleet, facts.name)
+        self._gone_seconds = settings.fleet.gone_seconds
+        self._ranks = {rank.process for rank in facts.ranks}
+        self._digests: dict[str, str] = {}
+        self.finished = 0
+        """Answers that were harvested of it."""
+        if found := self.version_of(facts.serves):
+            self.serving[draft] = found
+        self._beat()
+        self.begin()
+
+    def names(self) -> Sequence[str]:
+        """Return its draft."""
+        return [self.draft]
+
+    def load(self, version: DraftVersion) -> DraftVersion:
+        """Publish a version to the engine, and read back that every rank has it. Raises DraftUnsound where the engine
+        refuses it, EngineUnreachable."""
+        folder = servable_folder(self.store, version)
+        digest = self._digest(version)
+        try:
+            ranks = self.engine.publish(folder, digest, version.id)
+        except EngineRefused as error:
+            raise DraftUnsound(version=version.id, reason=str(error)) from None
+        self._require_everywhere(version, digest, ranks)
+        log.info("%s drafts with %s", self.worker, version.id, extra={"action": "published", "version": version.id})
+        return version
+
+    def version_of(self, digest: str | None) -> DraftVersion | None:
+        """Return the draft's version with this digest of weights: of several, the one that serves; None for none."""
+        serving = self.serving.get(self.draft)
+        if digest is None or (serving and self._digest(serving) == digest):
+            return serving if digest else None
+        newest_first = [one for one in reversed(self.store.versions.list(self.draft)) if one.state not in UNSERVED]
+        return next((version for version in newest_first if self._digest(version) == digest), None)
+
+    def _require_everywhere(self, version: DraftVersion, digest: str, ranks: Sequence[RankVersion]) -> None:
+        wrong = [rank.rank for rank in ranks if rank.sha256 != digest]
+        if wrong or not ranks:
+            raise DraftUnsound(version=version.id, reason=f"ranks {wrong} of {self.worker} do not have it")
+
+    def _digest(self, version: DraftVersion) -> str:
+        if version.id not in self._digests:
+            self._digests[version.id] = weights_digest(servable_folder(self.store, version))
+        return self._digests[version.id]
+
+    def _wanted(self, name: str) -> DraftVersion | None:
+        return self._trial.version(name) if self._trial.on else self._current(name)
+
+    def _tell(self, name: str, wanted: DraftVersion) -> None:
+        if not (self._trial.tries(wanted) and self._told.get(name) == wanted.id):
+            super()._tell(name, wanted)
+
+    def _refuse(self, name: str, version: DraftVersion, reason: str) -> None:
+        super()._refuse(name, version, reason)
+        self._trial.failed(version, reason)
+
+    def _look(self) -> None:
+        try:
+            self._notice_restart(self.engine.served())
+            self.away = None
+            super()._look()
+        except EngineError as error:
+            if self.away is None:
+                log.warning("%s", error, extra={"action": "engine_away"})
+            self.away = str(error)
+            return
+        if self.take():
+            self._tell(self.draft, self.serving[self.draft])
+        self._trial.look()
+        self._beat()
+
+    def _notice_restart(self, ranks: Sequence[RankVersion]) -> None:
+        """Forget what serves where the engine has something else by now: it was started again, or somebody else has
+        published to it."""
+        self._ranks = {rank.process for rank in ranks}
+        serving = self.serving.get(self.draft)
+        if serving and any(rank.sha256 != self._digest(serving) for rank in ranks):
+            log.warning("%s does not draft with %s any more", self.worker, serving.id, extra={"action": "engine_restarted"})
+            del self.serving[self.draft]
+            self._refused.discard(serving.id)
+
+    def _beat(self) -> None:
+        """List the engine among the store's servers; one that cannot be reached goes off the list by itself."""
+        parts, serving = urlsplit(self.url), self.serving.get(self.draft)
+        drafts: Mapping[str, Mapping[str, str]] = (
+            {self.draft: {"version": serving.id, "digest": serving.digest}} if serving else {self.draft: {}}
+        )
+        self.store.workers.beat(Worker(
+            id=self.worker, host=parts.hostname or "", pid=0, url=self.url, started_at=self.started,
+            heartbeat_at=records.now(), gone_at=records.now() + self._gone_seconds, state=WorkerState.SERVING,
+            drafts=drafts, trouble=self.troubles.get(self.draft),
+        ))  # fmt: skip
+
+    def end(self) -> None:
+        """Stop following, and take the engine off the list; it goes on serving what it has."""
+        self.close()
+        self.store.canaries.let_go(self.worker)
+        self.store.workers.end(self.worker)

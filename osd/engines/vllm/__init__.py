@@ -1,0 +1,1 @@
+"""vLLM: the client of its plugin's routes, and what runs inside its process (exchange, middleware, plugin)."""
