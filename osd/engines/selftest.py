@@ -53,7 +53,7 @@ def _decode(engine: VllmEngine) -> tuple[list[list[int]], int, int]:
     """Return the ids of each answer, and accepted and drafted tokens in all, by the engine's own counters."""
     start = engine.counters()
     answers = [
-        engine.complete([1 + (i * STEP + j * 7) % 200 for j in range(LENGTH)], OUTPUT)["choices"][0]["token_ids"]
+        engine.complete([3 + (i * STEP + j * 7) % 61 for j in range(LENGTH)], OUTPUT)["choices"][0]["token_ids"]
         for i in range(PROMPTS)
     ]
     end = engine.counters()

@@ -93,7 +93,7 @@ class Exchange:
         chunk = self._trim(chunk)
         if chunk.get("metrics", chunk) is None:  # a chunk lacks the field where a whole answer has null
             del chunk["metrics"]
-        if _empty(chunk):
+        if _empty(chunk) and not (self.asked.get("return_token_ids") or self.asked.get("logprobs")):
             return []
         if self.usage and any(choice.get("finish_reason") for choice in chunk.get("choices") or ()):
             self._held = chunk

@@ -80,7 +80,7 @@ def test_a_client_gets_what_it_would_have_had(fake: FakeEngine, chat: bool) -> N
     harvested = middleware.HarvestMiddleware(plain, sink)
     path = "/v1/chat/completions" if chat else "/v1/completions"
 
-    @settings(max_examples=120)
+    @settings(max_examples=25)
     @given(body=BODIES)
     def holds(body: dict[str, Any]) -> None:
         wants = body.pop("wants", None)

@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 from argparse import Namespace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import State
 
+from . import __version__
 from .harvest import options, sender
 from .identity import file_digests
 
@@ -99,7 +99,7 @@ async def info(http: Request) -> Facts:
     args, config = state.osd_args, state.osd_engine.vllm_config
     speculative = config.speculative_config
     return {
-        "engine": sender().engine, "plugin": version("osd-llm-vllm"), "vllm": _vllm_version(), "process": os.getpid(),
+        "engine": sender().engine, "plugin": __version__, "vllm": _vllm_version(), "process": os.getpid(),
         "target": {"name": args.model, "revision": args.revision, "files": await state.osd_target},
         "speculation": None if speculative is None else {
             "method": speculative.method, "draft": getattr(speculative, "model", None),

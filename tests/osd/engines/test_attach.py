@@ -1,0 +1,282 @@
+"""The whole way over real HTTP: a fake vLLM with the real plugin, its replica, and what arrives in the store."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import uvicorn
+from safetensors.torch import load_file, save_file
+
+from osd.engines.attach import Attachment
+from osd.engines.base import EngineRefused, EngineUnreachable, EngineUnsuited
+from osd.engines.collector import make_collector
+from osd.engines.intake import Intake
+from osd.engines.selftest import selftest
+from osd.engines.vllm.engine import VllmEngine, weights_digest
+from storage.records import Route, TokenKind
+from storage.settings import Settings
+from storage.store import Store
+from tests.support.fake_vllm import TOKEN, FakeEngine, make_app
+from tests.support.settings import settings_of
+
+
+class Running:
+    """An ASGI application behind a port."""
+
+    def __init__(self, app: Any, port: int = 0) -> None:
+        self.server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.thread.start()
+        until(lambda: self.server.started)
+        self.port: int = self.server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join()
+
+
+def until(true: Callable[[], Any]) -> None:
+    """Wait for something that must come."""
+    for _ in range(1200):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not come")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return settings_of(
+        storage__directory=str(tmp_path / "data"), storage__holdout=0.0, attach__poll_seconds=0.05,
+        serve__swap_poll_seconds=0.05,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def collected(store: Store, settings: Settings) -> Iterator[tuple[Attachment, Running]]:
+    """A running collector, and what it attends to."""
+    attachment = Attachment(store, settings, lambda url: VllmEngine(url, TOKEN))
+    collector = Running(make_collector(Intake(store, settings, attachment.replicas), TOKEN, 1 << 20))
+    yield attachment, collector
+    attachment.close()
+    collector.stop()
+
+
+@pytest.fixture
+def engine(fake: FakeEngine, collected: tuple[Attachment, Running], monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+    """A running vLLM that hands over to the collector."""
+    monkeypatch.setenv("OSD_VLLM_COLLECTOR", collected[1].url)
+    monkeypatch.setattr(importlib.import_module("osd_vllm.sender"), "WAIT", 0.05)
+    running = Running(make_app(fake))
+    yield running
+    running.stop()
+
+
+def attach(store: Store, engine: Running, folders: dict[str, Path]) -> str:
+    """Enter the draft, its route and the engine; return number 0."""
+    root = store.versions.register_root("sql", folders["draft"])
+    store.routes.add(Route("sql", "sql"))
+    facts = VllmEngine(engine.url, TOKEN).probe()
+    store.engines.add(facts.name, engine.url, "sql", {})
+    return root.id
+
+
+def ask(engine: Running, prompt: list[int], **body: Any) -> list[int]:
+    asked = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "return_token_ids": True, **body}
+    request = urllib.request.Request(
+        engine.url + "/v1/completions", json.dumps(asked).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        ids: list[int] = json.loads(answer.read())["choices"][0]["token_ids"]
+        return ids
+
+
+def better(store: Store, folders: dict[str, Path], parent: str) -> str:
+    """A newer version, current at once."""
+    made = store.versions.stage("sql", parent, "full", lambda folder: _copy(folders["better"], folder))
+    store.versions.promote(made.id)
+    return made.id
+
+
+def _copy(source: Path, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for path in source.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+
+
+def test_what_is_answered_arrives_once_with_what_was_refused(
+    store: Store, fake: FakeEngine, engine: Running, collected: tuple[Attachment, Running], folders: dict[str, Path]
+) -> None:
+    root = attach(store, engine, folders)
+    collected[0].begin()
+    until(lambda: "gpu-1" in collected[0].replicas)
+    prompts = [[7 + n, 30, 41] for n in range(6)]
+    answers = [ask(engine, prompt) for prompt in prompts]
+    until(lambda: sum(one.requests for one in store.samples.stats()) == 6)
+    found = {tuple(one.tokens[: one.prompt_len].tolist()): one for one in store.samples.read(ids_of(store))}
+    for prompt, answer in zip(prompts, answers, strict=True):
+        samples = found[tuple(prompt)]
+        assert samples.tokens[3:].tolist() == answer and samples.draft_version == root and samples.route == "sql"
+        assert samples.drafted[samples.kinds == TokenKind.REJECTED].tolist() == fake.refused[tuple(prompt)]
+    until(lambda: store.outcomes.acceptance() and store.outcomes.acceptance()[0].requests == 6)
+    assert store.outcomes.acceptance(by=["worker"])[0].by == {"worker": "gpu-1"}
+
+
+def ids_of(store: Store) -> list[str]:
+    return [one.request_id for one in store.outcomes.recent()]
+
+
+def test_a_newer_version_is_published_and_named_in_the_ledger(
+    store: Store, fake: FakeEngine, engine: Running, collected: tuple[Attachment, Running], folders: dict[str, Path]
+) -> None:
+    root = attach(store, engine, folders)
+    collected[0].begin()
+    until(lambda: store.versions.serving("sql") == {"gpu-1": root})
+    before = ask(engine, [9, 9, 9])
+    newer = better(store, folders, root)
+    until(lambda: store.versions.serving("sql") == {"gpu-1": newer})
+    assert VllmEngine(engine.url, TOKEN).served()[0].sha256 == weights_digest(folders["better"])
+    assert fake.weight_version == newer and ask(engine, [9, 9, 9]) == before
+    assert [worker.id for worker in store.workers.list()] == ["gpu-1"]
+
+
+def test_an_engine_that_was_started_again_gets_the_current_version_anew(
+    store: Store, fake: FakeEngine, engine: Running, collected: tuple[Attachment, Running], folders: dict[str, Path]
+) -> None:
+    newer = better(store, folders, attach(store, engine, folders))
+    collected[0].begin()
+    until(lambda: fake.weight_version == newer)
+    fake.weight_version = ""
+    fake.restart(folders["draft"])
+    until(lambda: fake.weight_version == newer)
+    assert VllmEngine(engine.url, TOKEN).served()[0].version == newer
+
+
+def test_what_an_engine_refuses_leaves_it_as_it_was(
+    store: Store, engine: Running, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    client = VllmEngine(engine.url, TOKEN)
+    before = client.served()
+    weights = load_file(folders["better"] / "model.safetensors")
+    name = next(iter(weights))
+    broken: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
+        "missing": lambda tensors: tensors.pop(name),
+        "not finite": lambda tensors: tensors[name].view(-1)[0].fill_(float("nan")),
+        "another shape": lambda tensors: tensors.update({name: tensors[name][:1].clone()}),
+        "an unknown one": lambda tensors: tensors.update(more=torch.zeros(2)),
+    }
+    for what, change in broken.items():
+        folder = tmp_path / what
+        _copy(folders["better"], folder)
+        tensors = {key: value.clone() for key, value in weights.items()}
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        with pytest.raises(EngineRefused, match=r".") as refused:
+            client.publish(folder, weights_digest(folder), "v")
+        assert name in str(refused.value) or "more" in str(refused.value)
+    with pytest.raises(EngineRefused, match="digest"):
+        client.publish(folders["better"], "0" * 64, "v")
+    with pytest.raises(EngineRefused, match="OSD_VLLM_FOLDERS"):
+        client.publish(Path("/etc"), "0" * 64, "v")
+    assert client.served() == before
+
+
+def test_a_wrong_token_is_told_from_an_engine_without_the_plugin(engine: Running) -> None:
+    with pytest.raises(EngineUnsuited, match="OSD_VLLM_TOKEN"):
+        VllmEngine(engine.url, "another token").probe()
+    from fastapi import FastAPI
+
+    bare = Running(FastAPI())
+    with pytest.raises(EngineUnsuited, match="osd-llm-vllm"):
+        VllmEngine(bare.url, TOKEN).probe()
+    bare.stop()
+    with pytest.raises(EngineUnreachable, match="does not answer"):
+        VllmEngine(bare.url, TOKEN).probe()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda config: setattr(config, "speculative_config", None), "--speculative-config"),
+        (lambda config: setattr(config.speculative_config, "method", "ngram"), "ngram"),
+        (lambda config: setattr(config.model_config, "logprobs_mode", "processed_logprobs"), "raw_logprobs"),
+    ],
+)
+def test_an_unsuited_engine_is_refused_with_what_to_do(
+    fake: FakeEngine, engine: Running, change: Callable[[Any], None], says: str
+) -> None:
+    change(fake.vllm_config)
+    with pytest.raises(EngineUnsuited, match=says):
+        VllmEngine(engine.url, TOKEN).probe()
+
+
+def post(url: str, data: bytes, token: str = TOKEN) -> int:
+    request = urllib.request.Request(url + "/v1/osd/harvest", data, {"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_the_collector_takes_batches_once_and_refuses_what_is_none(
+    store: Store, engine: Running, collected: tuple[Attachment, Running], folders: dict[str, Path]
+) -> None:
+    import gzip
+
+    attach(store, engine, folders)
+    collected[0].begin()
+    until(lambda: "gpu-1" in collected[0].replicas)
+    url, digest = collected[1].url, weights_digest(folders["draft"])
+    choice = {"tokens": [5, 6], "top_ids": [[5], [6]], "top_logprobs": [[-0.1], [-0.1]], "finish_reason": "stop"}
+    answer = {
+        "id": os.urandom(16).hex(), "prompt": [3, 4], "choices": [choice], "accepted": [0], "drafted": [3],
+        "version": digest, "version_after": digest, "temperature": 0, "began": 1.0, "ended": 2.0,
+    }  # fmt: skip
+    batch = {"batch": "b" * 32, "engine": "gpu-1", "answers": [answer]}
+    packed = gzip.compress(json.dumps(batch).encode())
+    assert [post(url, packed) for _ in range(3)] == [200, 200, 200]
+    assert store.outcomes.acceptance()[0].requests == 1 and store.samples.stats()[0].requests == 1
+    assert post(url, packed, "wrong token") == 401
+    assert post(url, b"no gzip") == 422
+    assert post(url, gzip.compress(json.dumps({**batch, "answers": [{**answer, "accepted": [4]}]}).encode())) == 422
+    assert post(url, gzip.compress(b"0" * (2 << 20))) == 413
+    assert post(url, gzip.compress(json.dumps({**batch, "engine": "somebody"}).encode())) == 503
+    assert post(url, gzip.compress(json.dumps({**batch, "batch": "c" * 32, "answers": [{**answer, "version_after": "f" * 64}]}).encode())) == 200
+    assert store.outcomes.acceptance()[0].requests == 1
+
+
+def test_one_process_attends_to_an_engine_at_a_time(
+    store: Store, settings: Settings, engine: Running, collected: tuple[Attachment, Running], folders: dict[str, Path]
+) -> None:
+    attach(store, engine, folders)
+    first = collected[0]
+    first.look()
+    second = Attachment(store, settings, lambda url: VllmEngine(url, TOKEN))
+    second.holder = "another process"
+    second.look()
+    assert "gpu-1" in first.replicas and not second.replicas
+    first.close()
+    second.look()
+    assert "gpu-1" in second.replicas
+    store.engines.remove("gpu-1")
+    second.look()
+    assert not second.replicas and not store.workers.list()
+    second.close()
+
+
+def test_a_selftest_changes_nothing(engine: Running, fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("osd.engines.vllm.engine.VllmEngine.counters", lambda self: {})
+    found = selftest(VllmEngine(engine.url, TOKEN))
+    assert found.same_ids and found.tokens > 0

@@ -1,0 +1,164 @@
+"""The plugin's sender: nothing waits for it, nothing is sent twice with effect, what finds no place is counted."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from tests.support.fake_vllm import TOKEN, plugin
+
+
+class Collector:
+    """A collector that can be away, and keeps what it is sent."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.batches: list[dict[str, Any]] = []
+        self.status = 200
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                data = self.rfile.read(int(self.headers["content-length"]))
+                assert self.headers["authorization"] == f"Bearer {TOKEN}"
+                batch = json.loads(gzip.decompress(data))
+                if outer.status == 200:
+                    outer.batches.append(batch)
+                self.send_response(outer.status)
+                self.end_headers()
+                self.wfile.write(json.dumps({"batch": batch["batch"]}).encode())
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.port = self.server.server_address[1]
+        Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def answers(self) -> list[int]:
+        return [answer["n"] for batch in self.batches for answer in batch["answers"]]
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    made = Collector()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Makes a sender; quicker than in earnest."""
+    monkeypatch.setenv("OSD_VLLM_TOKEN", TOKEN)
+    monkeypatch.syspath_prepend(str(tmp_path / "package"))
+    plugin(tmp_path / "package")
+    module = importlib.import_module("osd_vllm.sender")
+    monkeypatch.setattr(module, "WAIT", 0.05)
+    monkeypatch.setattr(module, "AGAIN", 0.1)
+
+    def made(port: int, **environment: str) -> Any:
+        monkeypatch.setenv("OSD_VLLM_COLLECTOR", f"http://127.0.0.1:{port}")
+        for name, value in environment.items():
+            monkeypatch.setenv(f"OSD_VLLM_{name}", value)
+        return module.Sender(importlib.import_module("osd_vllm.options").Options.read())
+
+    return made
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something that must come."""
+    for _ in range(1200):
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not come")
+
+
+def test_every_answer_arrives_once_and_in_order(make: Callable[..., Any], collector: Collector) -> None:
+    sender = make(collector.port)
+    for n in range(300):
+        sender.put({"n": n})
+    until(lambda: sender.counts["sent"] == 300)
+    assert collector.answers() == list(range(300))
+    assert len({batch["batch"] for batch in collector.batches}) == len(collector.batches)
+
+
+def test_batches_that_arrived_are_named_as_done(make: Callable[..., Any], collector: Collector) -> None:
+    sender = make(collector.port)
+    for n in range(2):
+        sender.put({"n": n})
+        until(lambda n=n: sender.counts["sent"] == n + 1)
+    assert collector.batches[1]["done"] == [collector.batches[0]["batch"]]
+
+
+def test_what_came_while_the_collector_was_away_arrives_when_it_is_back(
+    make: Callable[..., Any], collector: Collector, tmp_path: Path
+) -> None:
+    collector.status = 503
+    sender = make(collector.port, SPOOL=str(tmp_path / "spool"))
+    for n in range(100):
+        sender.put({"n": n})
+    until(lambda: sender.counts["spooled"] == 100)
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "spool").iterdir())
+    collector.status = 200
+    until(lambda: sender.counts["sent"] == 100)
+    assert sorted(collector.answers()) == list(range(100)) and not list((tmp_path / "spool").iterdir())
+
+
+def test_beyond_its_budget_the_spool_drops_and_counts(make: Callable[..., Any], collector: Collector, tmp_path: Path) -> None:
+    collector.status = 503
+    sender = make(collector.port, SPOOL=str(tmp_path / "spool"), SPOOL_MB="0")
+    for n in range(10):
+        sender.put({"n": n})
+    until(lambda: sender.counts["dropped"] == 10)
+    assert not list((tmp_path / "spool").iterdir())
+
+
+def test_a_full_queue_drops_and_never_waits(make: Callable[..., Any], collector: Collector) -> None:
+    collector.status = 503
+    sender = make(collector.port, QUEUE="5")
+    for n in range(1000):
+        sender.put({"n": n})
+    until(lambda: sender.counts["taken"] + sender.counts["dropped"] >= 1000)
+    assert sender.counts["dropped"] >= 1000 - sender.counts["taken"] > 0
+
+
+def test_a_batch_that_is_wrong_does_not_hold_up_the_next(make: Callable[..., Any], collector: Collector, tmp_path: Path) -> None:
+    collector.status = 422
+    sender = make(collector.port, SPOOL=str(tmp_path / "spool"))
+    sender.put({"n": 1})
+    until(lambda: sender.counts["refused"] == 1)
+    collector.status = 200
+    sender.put({"n": 2})
+    until(lambda: collector.answers() == [2])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("TOKEN", "short", "at least 16 characters"),
+        ("COLLECTOR", "http://10.0.0.1:8002", "in the clear"),
+        ("COLLECTOR", "nowhere", "no URL"),
+        ("FOLDERS", "/no/such/folder", "no folder"),
+        ("TOP_K", "many", "no number"),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str
+) -> None:
+    options = importlib.import_module("osd_vllm.options")
+    monkeypatch.setenv(f"OSD_VLLM_{name}", value)
+    with pytest.raises(options.BadOption, match=f"OSD_VLLM_{name}.*{says}"):
+        options.Options.read()
