@@ -53,5 +53,7 @@ def require_private(settings: AttachSettings) -> None:
     from osd.server.process.listen import is_local
 
     if not is_local(settings.host) and settings.certificate is None:
-        reason = f"{settings.host} can be reached from other machines, and answers hold prompts; give attach.certificate too"
+        reason = (
+            f"{settings.host} can be reached from other machines, and answers hold prompts; give attach.certificate too"
+        )
         raise BadSetting(source="attach", key="attach.host", reason=reason)

@@ -149,7 +149,7 @@ def engine_rows(store: Store) -> list[Mapping[str, Any]]:
     """Return a row for each engine."""
     from storage import records
 
-    rows = []
+    rows: list[Mapping[str, Any]] = []
     for engine in store.engines.list():
         served = store.versions.served_by(engine.name).get(engine.draft)
         attended = engine.holder is not None and engine.lease_until > records.now()

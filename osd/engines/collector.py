@@ -79,7 +79,6 @@ def unpack(body: bytes, most: int) -> bytes:
     return found
 
 
-
 def _say(status: int, reason: str) -> Response:
     return JSONResponse({"detail": reason}, status)
 

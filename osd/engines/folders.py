@@ -1,4 +1,4 @@
-"""Folders of versions as engines load them: full weights. An adapter is merged into the weights that it was made for."""
+"""Folders of versions as engines load them: full weights, adapters merged into those that they were made for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ MERGED = "merged"
 
 
 def servable_folder(store: Store, version: DraftVersion) -> Path:
-    """Return a local folder with a version's full weights. Raises WeightsDamaged, StoreWriteFailed, PlaceUnreachable."""
+    """Return a local folder with a version's full weights.
+
+    Raises WeightsDamaged, StoreWriteFailed, PlaceUnreachable.
+    """
     folder = store.versions.folder(version)
     if version.kind != "lora":
         return folder

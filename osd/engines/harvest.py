@@ -87,12 +87,13 @@ def samples_of(
     tokens = np.array([*answer.prompt, *choice.tokens], np.int32)
     kinds, drafted = _drafted(answer, choice, origin, tokens, recover)
     ids, logprobs = tops(choice, k)
-    exact = (answer.temperature or 0.0) == 0.0
-    known = np.where(kinds == TokenKind.UNDRAFTED, np.nan, kinds == TokenKind.ACCEPTED) if exact else np.full(count, np.nan)
+    greedy = answer.temperature == 0
+    known = np.where((kinds == TokenKind.UNDRAFTED) | (not greedy), np.nan, kinds == TokenKind.ACCEPTED)
     return RequestSamples(
         request_id=request_id(answer, number), route=origin.route, tenant=origin.tenant, draft_version=origin.version,
-        created_at=answer.ended, prompt_len=begin, tokens=tokens, positions=np.arange(begin, begin + count, dtype=np.int32),
-        kinds=kinds, drafted=drafted, topk_ids=ids, topk_logprobs=logprobs.astype(np.float16),
+        created_at=answer.ended, prompt_len=begin, tokens=tokens,
+        positions=np.arange(begin, begin + count, dtype=np.int32), kinds=kinds,
+        drafted=drafted, topk_ids=ids, topk_logprobs=logprobs.astype(np.float16),
         outside=np.clip(1 - np.exp(logprobs).sum(1), 0, None).astype(np.float32), acceptance=known.astype(np.float16),
     )  # fmt: skip
 
@@ -113,8 +114,9 @@ def _drafted(
     if not refused:
         return kinds, drafted
     can = origin.whole and origin.greedy_drafts
+    nothing: list[int | None] = [None] * len(refused)
     named = recover(origin.version, tokens.tolist(), [begin + place for place in refused]) if can else None
-    for place, token in zip(refused, named or [None] * len(refused), strict=True):
+    for place, token in zip(refused, named or nothing, strict=True):
         if token is None or token == choice.tokens[place]:  # what was emitted cannot have been refused
             kinds[place] = TokenKind.UNDRAFTED
         else:

@@ -28,7 +28,9 @@ class UnknownSender(StoreError):
 class Intake:
     """Turns batches into samples and outcomes. Batches wait for each other."""
 
-    def __init__(self, store: Store, settings: Settings, replicas: Mapping[str, Replica], tokenizer: Any = None) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, replicas: Mapping[str, Replica], tokenizer: Any = None
+    ) -> None:
         """``replicas`` are looked up by engine name at each batch; ``tokenizer`` gives the redaction hook text."""
         self._store, self._replicas, self._k = store, replicas, settings.storage.top_k
         self._redactor = Redactor(load_hook(settings.privacy.redact), tokenizer)
@@ -47,7 +49,9 @@ class Intake:
 
     def _take(self, batch: HarvestBatch, replica: Replica) -> None:
         tenants, routes = self._tenants(), self._routes(replica.draft)
-        known = [(answer, origin) for answer in batch.answers if (origin := self._origin(answer, replica, tenants, routes))]
+        known = [
+            (answer, origin) for answer in batch.answers if (origin := self._origin(answer, replica, tenants, routes))
+        ]
         samples = [one for answer, origin in known for one in self._samples(answer, origin)]
         if kept := self._redactor(samples):
             self._store.samples.add(kept)

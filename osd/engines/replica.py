@@ -1,5 +1,5 @@
-"""One engine as a server of the store: it is listed, follows its draft's versions, tries canaries, and is brought back to
-the current version when it was started again."""
+"""One engine as a server of the store: it is listed, follows its draft's versions, tries canaries, and gets the
+current version anew when it was started again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ UNSERVED = (VersionState.CANDIDATE, VersionState.REJECTED)
 class Replica(Follower[DraftVersion]):
     """An engine and the draft that it serves."""
 
-    def __init__(self, store: Store, settings: Settings, engine: ServingEngine, url: str, draft: str, facts: EngineFacts) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, engine: ServingEngine, url: str, draft: str, facts: EngineFacts
+    ) -> None:
         """Start to follow. ``facts`` are what a probe found just now."""
         super().__init__(store, settings, facts.name)
         self.engine, self.url, self.draft, self.facts = engine, url, draft, facts
@@ -113,7 +115,9 @@ class Replica(Follower[DraftVersion]):
         self._ranks = {rank.process for rank in ranks}
         serving = self.serving.get(self.draft)
         if serving and any(rank.sha256 != self._digest(serving) for rank in ranks):
-            log.warning("%s does not draft with %s any more", self.worker, serving.id, extra={"action": "engine_restarted"})
+            log.warning(
+                "%s does not draft with %s any more", self.worker, serving.id, extra={"action": "engine_restarted"}
+            )
             del self.serving[self.draft]
             self._refused.discard(serving.id)
 

@@ -44,7 +44,7 @@ def selftest(engine: VllmEngine) -> Selftest:
     if not found.same_ids:
         raise EngineUnsuited(engine=engine.name, reason="publishing the weights that it had changed its answers")
     if found.accepted_after < 0.9 * found.accepted_before:
-        reason = f"publishing the weights that it had lowered what is accepted ({found.accepted_before} to {found.accepted_after})"
+        reason = f"publishing what it had lowered what is accepted: {found.accepted_before} to {found.accepted_after}"
         raise EngineUnsuited(engine=engine.name, reason=reason)
     return found
 

@@ -1,7 +1,7 @@
 """The serving engines that osd is attached to: where each is reached, which draft it serves, and who attends to it.
 
-One process at a time attends to an engine: it holds the row's lease and renews it; another takes it over once it has run
-out. Answers are taken by whoever they are sent to.
+One process at a time attends to an engine: it holds the row's lease and renews it; once that has run out, another
+takes it over.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from storage.settings.trace import TraceSettings
 from storage.settings.worker import WorkerSettings
 
 __all__ = [
-    "AttachSettings", "CONFIG_NAME", "EVERYTHING", "DrafterSettings", "FleetSettings", "GammaSettings", "GateSettings", "LearnSettings",
-    "Limits", "NgramSettings", "OpenSection", "PrivacySettings", "Registry", "RetentionSettings", "RouterSettings",
-    "Section", "ServeSettings", "ServerSettings", "Settings", "StorageSettings", "TraceSettings", "WorkerSettings",
-    "load_settings",
+    "CONFIG_NAME", "EVERYTHING", "AttachSettings", "DrafterSettings", "FleetSettings", "GammaSettings",
+    "GateSettings", "LearnSettings", "Limits", "NgramSettings", "OpenSection", "PrivacySettings", "Registry",
+    "RetentionSettings", "RouterSettings", "Section", "ServeSettings", "ServerSettings", "Settings",
+    "StorageSettings", "TraceSettings", "WorkerSettings", "load_settings",
 ]  # fmt: skip

@@ -85,7 +85,9 @@ class FakeEngine:
         """Note a version."""
         self.weight_version = version
 
-    def decode(self, prompt: list[int], most: int) -> tuple[list[int], list[list[tuple[int, float]]], list[int], list[int]]:
+    def decode(
+        self, prompt: list[int], most: int
+    ) -> tuple[list[int], list[list[tuple[int, float]]], list[int], list[int]]:
         """Return the greedy tokens, all log-probabilities at each, and what each step accepted and drafted."""
         tokens, tops = list(prompt), []
         for _ in range(most):
@@ -96,7 +98,9 @@ class FakeEngine:
         accepted, drafted, refused, place = [], [], [], len(prompt) + 1
         while place < len(tokens):
             kept = 0
-            while kept < self.gamma and place + kept < len(tokens) and guesses[place + kept - 1] == tokens[place + kept]:
+            while (
+                kept < self.gamma and place + kept < len(tokens) and guesses[place + kept - 1] == tokens[place + kept]
+            ):
                 kept += 1
             if kept < self.gamma and place + kept < len(tokens):
                 refused.append(guesses[place + kept - 1])
@@ -148,7 +152,9 @@ def _answer(engine: FakeEngine, body: dict[str, Any], *, chat: bool) -> Response
         return StreamingResponse(_stream(prompt, parts, body, chat), media_type="text/event-stream")
     choices = []
     for index, (tokens, tops, *_) in enumerate(parts):
-        said: dict[str, Any] = {"message": {"role": "assistant", "content": _text(tokens)}} if chat else {"text": _text(tokens)}
+        said: dict[str, Any] = (
+            {"message": {"role": "assistant", "content": _text(tokens)}} if chat else {"text": _text(tokens)}
+        )
         own = {"prompt_token_ids": prompt if body.get("return_token_ids") else None} if not chat else {}
         choices.append({
             "index": index, **said, "logprobs": _logprobs(tokens, tops, body, chat), "finish_reason": "length",
@@ -167,7 +173,12 @@ async def _stream(prompt: list[int], parts: list[Any], body: dict[str, Any], cha
     ids = body.get("return_token_ids")
     if chat:
         for index in range(len(parts)):
-            first = {"index": index, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+            first = {
+                "index": index,
+                "delta": {"role": "assistant", "content": ""},
+                "logprobs": None,
+                "finish_reason": None,
+            }
             yield _event({**frame, "choices": [first], "prompt_token_ids": prompt if ids else None})
     for index, (tokens, tops, *_) in enumerate(parts):
         for place in range(0, len(tokens), 2):
@@ -187,7 +198,10 @@ async def _stream(prompt: list[int], parts: list[Any], body: dict[str, Any], cha
             await asyncio.sleep(0)
     if asks_usage:
         spec = _metrics(parts)
-        yield _event({**frame, "choices": [], "usage": _usage(prompt, parts), "system_fingerprint": "fp"} | ({"metrics": spec} if spec else {}))
+        yield _event(
+            {**frame, "choices": [], "usage": _usage(prompt, parts), "system_fingerprint": "fp"}
+            | ({"metrics": spec} if spec else {})
+        )
     yield b"data: [DONE]\n\n"
 
 
@@ -208,7 +222,13 @@ def _metrics(parts: list[Any]) -> dict[str, Any] | None:
     if len(parts) > 1:
         return None
     _, _, accepted, drafted = parts[0]
-    return {"speculative_decoding": {"num_spec_steps": len(accepted), "per_step_accepted": accepted, "per_step_drafted": drafted}}
+    return {
+        "speculative_decoding": {
+            "num_spec_steps": len(accepted),
+            "per_step_accepted": accepted,
+            "per_step_drafted": drafted,
+        }
+    }
 
 
 def _logprobs(tokens: list[int], tops: list[Any], body: dict[str, Any], chat: bool) -> Any:
@@ -222,7 +242,8 @@ def _logprobs(tokens: list[int], tops: list[Any], body: dict[str, Any], chat: bo
              "top_logprobs": [{"token": name(i), "logprob": value} for i, value in top[:k]]}
             for token, top in zip(tokens, tops, strict=True)
         ]}  # fmt: skip
+    pairs = list(zip(tokens, tops, strict=True))
     return {
-        "tokens": [name(token) for token in tokens], "token_logprobs": [dict(t)[x] for x, t in zip(tokens, tops, strict=True)],
-        "top_logprobs": [{name(x): dict(top)[x], **{name(i): v for i, v in top[:k]}} for x, top in zip(tokens, tops, strict=True)],
+        "tokens": [name(token) for token in tokens], "token_logprobs": [dict(top)[token] for token, top in pairs],
+        "top_logprobs": [{name(token): dict(top)[token], **{name(i): v for i, v in top[:k]}} for token, top in pairs],
     }  # fmt: skip

@@ -43,7 +43,9 @@ class VllmEngine:
         """Return what it is. Raises EngineUnreachable, and EngineUnsuited with what to do about it."""
         found = self._ask("GET", "/v1/osd/info")
         if found["speculation"] is None:
-            raise EngineUnsuited(engine=self.name, reason="it runs without speculation; start it with --speculative-config")
+            raise EngineUnsuited(
+                engine=self.name, reason="it runs without speculation; start it with --speculative-config"
+            )
         if found["speculation"]["method"] != SINGLE:
             reason = f"it drafts by {found['speculation']['method']!r}, and osd trains drafts of the method {SINGLE!r}"
             raise EngineUnsuited(engine=self.name, reason=reason)
@@ -134,9 +136,10 @@ def _rank(worker: Mapping[str, Any]) -> RankVersion:
 def _facts(found: Mapping[str, Any]) -> EngineFacts:
     speculation, target = found["speculation"], found["target"]
     return EngineFacts(
-        found["engine"], "vllm", found["vllm"], target["name"], target["files"], speculation["method"], speculation["draft"],
-        speculation["num_speculative_tokens"], speculation["draft_sample_method"] == "greedy", found["top_k"],
-        found["max_num_seqs"], found["live_gamma"], tuple(map(_rank, found["workers"])), found["harvest"],
+        found["engine"], "vllm", found["vllm"], target["name"], target["files"], speculation["method"],
+        speculation["draft"], speculation["num_speculative_tokens"], speculation["draft_sample_method"] == "greedy",
+        found["top_k"], found["max_num_seqs"], found["live_gamma"], tuple(map(_rank, found["workers"])),
+        found["harvest"],
     )  # fmt: skip
 
 

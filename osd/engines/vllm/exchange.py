@@ -161,17 +161,18 @@ def _without(part: Json, names: list[str]) -> Json:
 
 def _empty(chunk: Json) -> bool:
     """Return whether a chunk of a chat is there for our fields alone: vLLM sends it for them without any delta."""
-    choices = chunk.get("choices")
+    choices: list[Json] = chunk.get("choices") or []
     return bool(choices) and all(part.get("delta") == {} and not part.get("finish_reason") for part in choices)
 
 
 def _chat_tops(logprobs: Json) -> list[tuple[list[int], list[float]]]:
-    found = [[(_id(one["token"]), one["logprob"]) for one in each["top_logprobs"]] for each in logprobs["content"] or ()]
-    return [([token for token, _ in one], [value for _, value in one]) for one in found]
+    content: list[Json] = logprobs.get("content") or []
+    tops = [each["top_logprobs"] for each in content]
+    return [([_id(one["token"]) for one in top], [one["logprob"] for one in top]) for top in tops]
 
 
 def _completion_tops(logprobs: Json) -> list[tuple[list[int], list[float]]]:
-    tops = logprobs.get("top_logprobs") or ()
+    tops: list[Json | None] = logprobs.get("top_logprobs") or []
     return [([_id(name) for name in top or {}], list((top or {}).values())) for top in tops]
 
 

@@ -169,7 +169,9 @@ class _Answer:
             if not self.exchange.complete:
                 self.sink.skipped()
                 return
-            self.sink.put(self.facts | {"ended": time.time(), "version_after": self.sink.version()} | _said(self.exchange))
+            self.sink.put(
+                self.facts | {"ended": time.time(), "version_after": self.sink.version()} | _said(self.exchange)
+            )
         except Exception as error:
             self.sink.failed(error)
 
@@ -182,7 +184,12 @@ def _said(exchange: Exchange) -> Json:
         "temperature": asked.get("temperature"),
         "prompt": exchange.prompt,
         "choices": [
-            {"tokens": one.tokens, "top_ids": one.top_ids, "top_logprobs": one.top_logprobs, "finish_reason": one.finish_reason}
+            {
+                "tokens": one.tokens,
+                "top_ids": one.top_ids,
+                "top_logprobs": one.top_logprobs,
+                "finish_reason": one.finish_reason,
+            }
             for one in choices
         ],
         "accepted": speculation.get("per_step_accepted"),
@@ -193,7 +200,9 @@ def _said(exchange: Exchange) -> Json:
 
 def _declined(scope: MutableMapping[str, Any]) -> bool:
     """Return whether the client wants nothing of its request kept: ``X-OSD-Learn: false``."""
-    return any(name.lower() == b"x-osd-learn" and value.strip().lower() in (b"false", b"0") for name, value in scope["headers"])
+    return any(
+        name.lower() == b"x-osd-learn" and value.strip().lower() in (b"false", b"0") for name, value in scope["headers"]
+    )
 
 
 async def _whole_body(receive: Receive) -> tuple[bytes, bool]:

@@ -74,7 +74,9 @@ def collected(store: Store, settings: Settings) -> Iterator[tuple[Attachment, Ru
 
 
 @pytest.fixture
-def engine(fake: FakeEngine, collected: tuple[Attachment, Running], monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+def engine(
+    fake: FakeEngine, collected: tuple[Attachment, Running], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Running]:
     """A running vLLM that hands over to the collector."""
     monkeypatch.setenv("OSD_VLLM_COLLECTOR", collected[1].url)
     monkeypatch.setattr(importlib.import_module("osd_vllm.sender"), "WAIT", 0.05)
@@ -253,7 +255,15 @@ def test_the_collector_takes_batches_once_and_refuses_what_is_none(
     assert post(url, gzip.compress(json.dumps({**batch, "answers": [{**answer, "accepted": [4]}]}).encode())) == 422
     assert post(url, gzip.compress(b"0" * (2 << 20))) == 413
     assert post(url, gzip.compress(json.dumps({**batch, "engine": "somebody"}).encode())) == 503
-    assert post(url, gzip.compress(json.dumps({**batch, "batch": "c" * 32, "answers": [{**answer, "version_after": "f" * 64}]}).encode())) == 200
+    assert (
+        post(
+            url,
+            gzip.compress(
+                json.dumps({**batch, "batch": "c" * 32, "answers": [{**answer, "version_after": "f" * 64}]}).encode()
+            ),
+        )
+        == 200
+    )
     assert store.outcomes.acceptance()[0].requests == 1
 
 

@@ -87,7 +87,9 @@ def test_recovered_tokens_are_those_that_were_refused(fake: FakeEngine, seed: in
     assert np.allclose(mass, 1, atol=5e-3)
 
 
-@pytest.mark.parametrize("origin", [HarvestedFrom("r", "t", "v", False, True), HarvestedFrom("r", "t", "v", True, False)])
+@pytest.mark.parametrize(
+    "origin", [HarvestedFrom("r", "t", "v", False, True), HarvestedFrom("r", "t", "v", True, False)]
+)
 def test_what_cannot_be_known_is_not_claimed(fake: FakeEngine, origin: HarvestedFrom) -> None:
     samples = samples_of(answer_of(fake, [5, 20, 33], 24), 0, origin, 6, recover_with(fake))
     assert samples is not None and not (samples.kinds == TokenKind.REJECTED).any() and len(samples) == 24

@@ -112,7 +112,9 @@ def check(record: dict[str, Any], fake: FakeEngine, body: dict[str, Any], *, ask
             assert [set(ids) for ids in choice["top_ids"]] == [{i for i, _ in top[:5]} for top in tops]
 
 
-@pytest.mark.parametrize("body", [b"no json", b"[1]", b'{"prompt": ["a", "b"]}', b'{"prompt": [1], "echo": true}', b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"no json", b"[1]", b'{"prompt": ["a", "b"]}', b'{"prompt": [1], "echo": true}', b"\xff"]
+)
 def test_what_is_not_harvested_passes_untouched(fake: FakeEngine, body: bytes) -> None:
     seen: list[bytes] = []
     app = FastAPI()
@@ -140,7 +142,12 @@ def test_a_client_that_wants_nothing_kept_is_not_harvested(fake: FakeEngine) -> 
 def test_a_record_names_the_tenant_and_never_a_key(fake: FakeEngine) -> None:
     middleware, sink = importlib.import_module("osd_vllm.middleware"), KeptRecords()
     app = middleware.HarvestMiddleware(make_app(fake, harvests=False), sink)
-    served(app, "/v1/completions", {"prompt": [5, 6], "max_tokens": 3}, {"Authorization": "Bearer osd-secret", "X-Tenant": "acme"})
+    served(
+        app,
+        "/v1/completions",
+        {"prompt": [5, 6], "max_tokens": 3},
+        {"Authorization": "Bearer osd-secret", "X-Tenant": "acme"},
+    )
     assert sink.records[0]["tenant"] == "acme" and "osd-secret" not in json.dumps(sink.records)
     assert len(sink.records[0]["key"]) == 64
 

@@ -117,7 +117,9 @@ def test_what_came_while_the_collector_was_away_arrives_when_it_is_back(
     assert sorted(collector.answers()) == list(range(100)) and not list((tmp_path / "spool").iterdir())
 
 
-def test_beyond_its_budget_the_spool_drops_and_counts(make: Callable[..., Any], collector: Collector, tmp_path: Path) -> None:
+def test_beyond_its_budget_the_spool_drops_and_counts(
+    make: Callable[..., Any], collector: Collector, tmp_path: Path
+) -> None:
     collector.status = 503
     sender = make(collector.port, SPOOL=str(tmp_path / "spool"), SPOOL_MB="0")
     for n in range(10):
@@ -135,7 +137,9 @@ def test_a_full_queue_drops_and_never_waits(make: Callable[..., Any], collector:
     assert sender.counts["dropped"] >= 1000 - sender.counts["taken"] > 0
 
 
-def test_a_batch_that_is_wrong_does_not_hold_up_the_next(make: Callable[..., Any], collector: Collector, tmp_path: Path) -> None:
+def test_a_batch_that_is_wrong_does_not_hold_up_the_next(
+    make: Callable[..., Any], collector: Collector, tmp_path: Path
+) -> None:
     collector.status = 422
     sender = make(collector.port, SPOOL=str(tmp_path / "spool"))
     sender.put({"n": 1})

@@ -5,7 +5,15 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-PATTERNS = ("*.safetensors", "config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json")
+PATTERNS = (
+    "*.safetensors",
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "vocab*",
+    "merges.txt",
+    "special_tokens_map.json",
+)
 
 
 def file_digests(name: str, revision: str | None) -> dict[str, str]:

@@ -21,7 +21,7 @@ class Options:
     token: str
     """OSD_VLLM_TOKEN: what `osd attach` and this plugin know each other by; required."""
     engine: str | None
-    """OSD_VLLM_ENGINE: this vLLM's name; None takes its host's name and port. It stays the same when it is restarted."""
+    """OSD_VLLM_ENGINE: this vLLM's name, which must survive a restart; None takes its host's name and port."""
     collector: str | None
     """OSD_VLLM_COLLECTOR: URL of `osd attach`; None harvests nothing."""
     folders: tuple[Path, ...]
@@ -51,9 +51,11 @@ class Options:
         if collector:
             _require_private(collector)
         spool, gamma = os.environ.get("OSD_VLLM_SPOOL"), os.environ.get("OSD_VLLM_GAMMA")
+        folders = _folders(os.environ.get("OSD_VLLM_FOLDERS", ""))
+        top_k, waiting = _number("OSD_VLLM_TOP_K", 20), _number("OSD_VLLM_QUEUE", 1024)
         return cls(
-            token, os.environ.get("OSD_VLLM_ENGINE") or None, collector, _folders(os.environ.get("OSD_VLLM_FOLDERS", "")), _number("OSD_VLLM_TOP_K", 20),
-            _number("OSD_VLLM_QUEUE", 1024), Path(spool) if spool else None, _number("OSD_VLLM_SPOOL_MB", 256),
+            token, os.environ.get("OSD_VLLM_ENGINE") or None, collector, folders, top_k, waiting,
+            Path(spool) if spool else None, _number("OSD_VLLM_SPOOL_MB", 256),
             os.environ.get("OSD_VLLM_TENANT_HEADER", "").lower(), os.environ.get("OSD_VLLM_SHOW_METRICS") == "1",
             Path(gamma) if gamma else None,
         )  # fmt: skip

@@ -1,5 +1,7 @@
-"""osd's routes in vLLM's API server: what drafts here, publishing, draft lengths. Under /v1, which ``--api-key`` guards,
-and with a token of their own."""
+"""osd's routes in vLLM's API server: what drafts here, publishing, draft lengths.
+
+They are under /v1, which ``--api-key`` guards, and want a token of their own beside.
+"""
 
 from __future__ import annotations
 

@@ -74,7 +74,9 @@ class Sender:
         """Count an answer that could not be read; the first of them is logged."""
         self.counts["failed"] += 1
         if self.counts["failed"] == 1:
-            log.warning("an answer could not be harvested (%s: %s); further ones are counted only", type(error).__name__, error)
+            log.warning(
+                "an answer could not be harvested (%s: %s); further ones are counted only", type(error).__name__, error
+            )
 
     def skipped(self) -> None:
         """Count an answer of which not all was seen."""

@@ -45,7 +45,7 @@ def shapes(folder: Path) -> Shapes:
     known: Shapes = {}
     for path in _files(folder):
         with safe_open(path, "pt") as file:
-            known |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+            known |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
     return known
 
 
@@ -54,7 +54,7 @@ def read(folder: Path) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     for path in _files(folder):
         with safe_open(path, "pt") as file:
-            tensors |= {name: file.get_tensor(name) for name in file.keys()}
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
     return tensors
 
 
@@ -94,11 +94,13 @@ def _check_shapes(given: Shapes, known: Shapes) -> None:
     if given == known:
         return
     name = sorted(name for name in given.keys() | known.keys() if given.get(name) != known.get(name))[0]
-    raise Refused(f"{name} is {given.get(name, 'missing')}, and the draft that vLLM has loaded has {known.get(name, 'none')}")
+    raise Refused(
+        f"{name} is {given.get(name, 'missing')}, and the draft that vLLM has loaded has {known.get(name, 'none')}"
+    )
 
 
 def _check_shared(tensors: Mapping[str, torch.Tensor], shared: Iterable[str]) -> None:
-    """Raise Refused where a tensor's name ends as a shared parameter's does, whatever the module before it is called."""
+    """Raise Refused where a tensor's name ends as a shared parameter's does, whatever module is named before."""
     for theirs in shared:
         tail = ".".join(theirs.split(".")[-2:])
         if name := next((name for name in tensors if name.endswith(tail)), None):
