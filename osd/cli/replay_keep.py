@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from osd.cli.context import surroundings
-from osd.cli.options import JsonOption, YesOption, confirm
+from osd.cli.imports import import_conversations
+from osd.cli.options import JsonOption, TargetOption, YesOption, confirm
 from osd.cli.out import NOTHING, Column, count, counted, note, print_json, print_rows, print_table, size, when
 from osd.cli.replay import app
 from storage.errors import ModelNotLoaded
 from storage.forget import Forgotten
+from storage.records import DEFAULT_ROUTE
 from storage.replay.imports import import_file
 from storage.replay.verify import verify_samples
 from storage.sql import admin_log
@@ -129,22 +131,35 @@ def verify(ctx: typer.Context, as_json: JsonOption = False) -> None:
 @app.command("import")
 def import_(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A file of `osd replay export`.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="A file of `osd replay export`, or JSON lines.", metavar="FILE")],
+    target: TargetOption = None,
+    route: Annotated[str, typer.Option(help="The route that JSON lines belong to.", metavar="NAME")] = DEFAULT_ROUTE,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep the requests of an exported file, under their own ids, routes and tenants.
+    """Keep the requests of an exported file, under their own ids, routes and tenants, or conversations of JSON lines.
 
-    Requests that are kept already stay as they are. A file that is damaged anywhere is refused whole.
+    Requests that are kept already stay as they are. An exported file that is damaged anywhere is refused whole.
+
+    A line of a `.jsonl` or `.jsonl.gz` file has a `prompt` and a `response`, or `messages` whose last one is the
+    assistant's, or the `request` and `response` of OpenAI's API. The target reads each answer once, and what it would
+    have said at every position is learned from: a draft can so begin with what you have.
+
+    Example: `osd replay import answers.jsonl --target ./model --route default`
     """
-    with surroundings(ctx).store() as store:
-        done = import_file(store.samples, file)
-        with store.db.session() as session:
-            admin_log.note(session, None, "import", file.name, asdict(done))
+    here = surroundings(ctx)
+    if file.suffix == ".jsonl" or file.name.endswith(".jsonl.gz"):
+        done, left = import_conversations(here, file, target, route)
+    else:
+        with here.store() as store:
+            done, left = import_file(store.samples, file), 0
+            with store.db.session() as session:
+                admin_log.note(session, None, "import", file.name, asdict(done))
     if as_json:
         print_json(asdict(done))
-    else:
-        known = f"; {count(done.known)} were left as they are" if done.known else ""
-        note(f"Kept {count(done.requests)} requests, {count(done.positions)} positions{known}.")
+        return
+    known = f"; {count(done.known)} were left as they are" if done.known else ""
+    unusable = f"; {counted(left, 'line')} could not be used" if left else ""
+    note(f"Kept {count(done.requests)} requests, {count(done.positions)} positions{known}{unusable}.")
 
 
 @app.command()

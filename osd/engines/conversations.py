@@ -112,7 +112,13 @@ def tokens_of(tokenizer: Any, told: Conversation) -> tuple[tuple[int, ...], tupl
 
 
 def samples_of_conversation(
-    told: Conversation, prompt: Sequence[int], response: Sequence[int], scored: TopKLogprobs, *, route: str, version: str
+    told: Conversation,
+    prompt: Sequence[int],
+    response: Sequence[int],
+    scored: TopKLogprobs,
+    *,
+    route: str,
+    version: str,
 ) -> RequestSamples:
     """Make samples of a conversation: every position of the response, none of which anybody drafted.
 

@@ -84,7 +84,8 @@ class Vllm:
             ]  # fmt: skip
         environment = {
             **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_CI_ENV": "1", "VLLM_NO_USAGE_STATS": "1",
-            "OMP_NUM_THREADS": "1", "VLLM_PLUGINS": "osd", "OSD_VLLM_TOKEN": TOKEN, "OSD_VLLM_ENGINE": "vllm-under-test",
+            "OMP_NUM_THREADS": "1", "VLLM_PLUGINS": "osd", "OSD_VLLM_TOKEN": TOKEN,
+            "OSD_VLLM_ENGINE": "vllm-under-test",
             "OSD_VLLM_COLLECTOR": f"http://127.0.0.1:{collector}", "OSD_VLLM_FOLDERS": str(folder),
             "OSD_VLLM_SPOOL": str(folder / "spool"),
         }  # fmt: skip

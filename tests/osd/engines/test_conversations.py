@@ -33,7 +33,14 @@ def test_every_form_gives_prompt_and_response(tmp_path: Path) -> None:
     ]  # fmt: skip
     found = list(read_conversations(written(tmp_path / "a.jsonl", lines)))
     assert all(isinstance(one, Conversation) and one.response == "so." for one in found)
-    assert [bool(one.messages) for one in found if isinstance(one, Conversation)] == [False, False, True, True, True, False]
+    assert [bool(one.messages) for one in found if isinstance(one, Conversation)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
