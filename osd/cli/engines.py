@@ -11,7 +11,7 @@ import typer
 
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
-from osd.cli.out import Column, note, print_facts, print_json, print_rows, when
+from osd.cli.out import Column, note, print_facts, print_json, print_rows, say, when
 from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings
 
@@ -111,6 +111,52 @@ def probe(
         print_json(facts)
     else:
         print_facts({name: value for name, value in facts.items() if name not in ("files", "ranks")})
+
+
+@app.command()
+def tune(
+    ctx: typer.Context,
+    url: UrlArgument,
+    apply: Annotated[bool, typer.Option("--apply", help="Leave it with the draft lengths that were found.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Try which draft lengths make a vLLM fastest at each batch size, and print the flag to start it with.
+
+    Prompts are those that the store keeps of it. It takes a minute or two of its time and needs draft lengths that can
+    be changed while it runs (docs/vllm.md); afterwards it has those of its start, or with --apply the ones found.
+    """
+    from osd.engines.tune import batch_sizes, draft_lengths, measure_by, require_live, schedule_of
+    from osd.engines.tune import tune as tried
+    from storage.errors import BadInput
+
+    here = surroundings(ctx)
+    engine = connect(here.settings, url)
+    facts = engine.probe()
+    require_live(engine.name, facts)
+    with here.store() as store:
+        ids = [one.request_id for one in store.outcomes.recent(limit=200)]
+        prompts = [one.tokens[: one.prompt_len].tolist() for one in store.samples.read(ids)]
+    if not prompts:
+        raise BadInput(
+            reason="The store keeps no prompts yet to try it with; serve some requests with `osd attach` first."
+        )
+    told = lambda done, turns: note(f"{done} of {turns} turns") if done % 10 == 0 else None  # noqa: E731
+    lengths = draft_lengths(facts.gamma)
+    try:
+        found = list(tried(batch_sizes(facts.max_num_seqs), lengths, measure_by(engine, prompts), told))
+    finally:
+        engine.set_gamma([(1, facts.max_num_seqs, facts.gamma)])
+    schedule = schedule_of(found)
+    if apply:
+        engine.set_gamma(schedule)
+    if as_json:
+        print_json({"schedule": schedule, "batches": [asdict(one) for one in found]})
+        return
+    columns = [Column("batch", "requests", right=True)]
+    columns += [Column(str(length), f"{length} drafted", "{:.0f}".format, right=True) for length in lengths]
+    rows = [{"batch": one.batch, "best": one.best, **{str(n): rate for n, rate in one.rates.items()}} for one in found]
+    print_rows(rows, (*columns, Column("best", "best", right=True)), as_json=False)
+    say(f"num_speculative_tokens_per_batch_size: {[list(part) for part in schedule]}")
 
 
 def connect(settings: Settings, url: str) -> VllmEngine:
