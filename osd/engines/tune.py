@@ -1,6 +1,6 @@
 """Works out how many tokens an engine should draft at each batch size, by trying: its own tokens a second decide.
 
-At some batch sizes, so many clients complete texts at the same time with one draft length after the other, in turns that
+At some batch sizes, so many clients complete texts at once with one draft length after the other, in turns that
 are shifted from round to round. The shortest length counts that is no worse than the best by more than their errors. It
 takes a minute or two of the engine's time; requests that others send meanwhile blur it.
 """
