@@ -53,6 +53,8 @@ def add(
     here = surroundings(ctx)
     facts = connect(here.settings, url).probe()
     with here.store() as store:
+        for said in store.targets.arrive(facts.digest, facts.target):
+            note(f"osd: {said}")
         register_draft(store, draft, facts)
         engine = store.engines.add(facts.name, url.rstrip("/"), draft, asdict(facts))
     note(f"{engine.name} is attached as a server of the draft {draft}. `osd attach` attends to it.")
@@ -75,7 +77,7 @@ def show(ctx: typer.Context, engine: NameArgument, as_json: JsonOption = False) 
     if as_json:
         print_json(facts)
     else:
-        print_facts({name: value for name, value in facts.items() if name not in ("files", "ranks")})
+        print_facts({name: value for name, value in facts.items() if name not in ("digest", "ranks")})
 
 
 @app.command()
@@ -110,7 +112,7 @@ def probe(
     if as_json:
         print_json(facts)
     else:
-        print_facts({name: value for name, value in facts.items() if name not in ("files", "ranks")})
+        print_facts({name: value for name, value in facts.items() if name not in ("digest", "ranks")})
 
 
 @app.command()
@@ -180,13 +182,13 @@ def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:
     from storage.records import Route
 
     try:
-        store.versions.current(draft)
+        store.versions.current(draft, facts.digest)
     except UnknownDraft:
         folder = Path(facts.draft)
         if not folder.is_dir():
             reason = f"{facts.draft}, the draft that {facts.name} serves, is no folder that this machine sees"
             raise BadInput(reason=f"{reason}; add it by running this where it is, or from a shared folder.") from None
-        store.versions.register_root(draft, folder)
+        store.versions.register_root(draft, folder, target=facts.digest)
     if not any(draft in route.drafts for route in store.routes.list()):
         store.routes.add(Route(draft, draft))
 
@@ -197,7 +199,7 @@ def engine_rows(store: Store) -> list[Mapping[str, Any]]:
 
     rows: list[Mapping[str, Any]] = []
     for engine in store.engines.list():
-        served = store.versions.served_by(engine.name).get(engine.draft)
+        served = ", ".join(store.versions.served_by(engine.name).values()) or None
         attended = engine.holder is not None and engine.lease_until > records.now()
         state = f"attended to by {engine.holder}" if attended else "nobody attends to it; run osd attach"
         rows.append({

@@ -41,8 +41,8 @@ def import_conversations(here: CommandContext, file: Path, target: str | None, r
     if named is None:
         raise BadInput(reason="Conversations are read by a target; name it with --target, or serve.target in osd.toml.")
     with here.store() as store:
-        version = store.versions.current(store.routes.get(route).draft).id
         model = load_model(named, choose_device(serve.device), serve.dtype)
+        version = store.versions.current(store.routes.get(route).draft, model.digest).id
         tokenizer = load_tokenizer(named)
         scorer = Scorer(model, here.settings.storage.top_k, serve.max_length)
         done, left = keep(store, score_conversations(file, tokenizer, scorer, route=route, version=version))

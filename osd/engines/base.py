@@ -53,8 +53,8 @@ class EngineFacts:
     version: str
     target: str
     """The target's folder or hub name, as the engine knows it."""
-    files: Mapping[str, str]
-    """SHA-256 of each of the target's files, by name."""
+    digest: str
+    """The target's digest, as :mod:`osd.models.model_digest` has it."""
     method: str
     """How it drafts: draft_model, eagle, …"""
     draft: str

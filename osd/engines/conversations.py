@@ -119,6 +119,7 @@ def samples_of_conversation(
     *,
     route: str,
     version: str,
+    target: str | None,
 ) -> RequestSamples:
     """Make samples of a conversation: every position of the response, none of which anybody drafted.
 
@@ -131,7 +132,7 @@ def samples_of_conversation(
         positions=np.arange(len(prompt), len(tokens), dtype=np.int32),
         kinds=np.full(count, TokenKind.UNDRAFTED, np.uint8), drafted=tokens[len(prompt) :], topk_ids=scored.ids,
         topk_logprobs=scored.logprobs.astype(np.float16), outside=scored.outside,
-        acceptance=np.full(count, np.nan, np.float16),
+        acceptance=np.full(count, np.nan, np.float16), target=target,
     )  # fmt: skip
 
 
@@ -152,4 +153,6 @@ def score_conversations(
             yield broken(path, told.line, f"has {len(prompt) + len(response)} tokens, and {scorer.length} can be read")
             continue
         scored = scorer([*prompt, *response], len(prompt))
-        yield samples_of_conversation(told, prompt, response, scored, route=route, version=version)
+        yield samples_of_conversation(
+            told, prompt, response, scored, route=route, version=version, target=scorer.target
+        )

@@ -43,6 +43,8 @@ class HarvestedFrom:
     whole: bool
     """Whether that version served all of it."""
     greedy_drafts: bool
+    target: str
+    """The target's digest."""
 
 
 class Steps(NamedTuple):
@@ -95,6 +97,7 @@ def samples_of(
         positions=np.arange(begin, begin + count, dtype=np.int32), kinds=kinds,
         drafted=drafted, topk_ids=ids, topk_logprobs=logprobs.astype(np.float16),
         outside=np.clip(1 - np.exp(logprobs).sum(1), 0, None).astype(np.float32), acceptance=known.astype(np.float16),
+        target=origin.target,
     )  # fmt: skip
 
 

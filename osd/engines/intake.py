@@ -75,7 +75,7 @@ class Intake:
         route = answer.route if answer.route in routes else (routes or [DEFAULT_ROUTE])[0]
         tenant = tenants.get(answer.key or "") or answer.tenant or DEFAULT_TENANT
         whole = answer.version == answer.version_after
-        return HarvestedFrom(route, tenant, after.id, whole, replica.facts.greedy_drafts)
+        return HarvestedFrom(route, tenant, after.id, whole, replica.facts.greedy_drafts, replica.facts.digest)
 
     def _tenants(self) -> dict[str, str]:
         return {key.hash: key.tenant for key in self._store.keys.list()}

@@ -4,7 +4,7 @@ current version anew when it was started again."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from osd.engines.base import EngineError, EngineFacts, EngineRefused, RankVersion, ServingEngine
@@ -34,6 +34,8 @@ class Replica(Follower[DraftVersion]):
         """Start to follow. ``facts`` are what a probe found just now."""
         super().__init__(store, settings, facts.name)
         self.engine, self.url, self.draft, self.facts = engine, url, draft, facts
+        self.line = store.versions.current(draft, facts.digest).draft
+        """The draft's line of versions for the engine's target."""
         self.started = records.now()
         self.away: str | None = None
         """Why the engine was not reached at the last look; None where it was."""
@@ -44,13 +46,13 @@ class Replica(Follower[DraftVersion]):
         self.finished = 0
         """Answers that were harvested of it."""
         if found := self.version_of(facts.serves):
-            self.serving[draft] = found
+            self.serving[self.line] = found
         self._beat()
         self.begin()
 
     def names(self) -> Sequence[str]:
-        """Return its draft."""
-        return [self.draft]
+        """Return its draft's line."""
+        return [self.line]
 
     def load(self, version: DraftVersion) -> DraftVersion:
         """Publish a version to the engine, and read back that every rank has it. Raises DraftUnsound where the engine
@@ -67,10 +69,10 @@ class Replica(Follower[DraftVersion]):
 
     def version_of(self, digest: str | None) -> DraftVersion | None:
         """Return the draft's version with this digest of weights: of several, the one that serves; None for none."""
-        serving = self.serving.get(self.draft)
+        serving = self.serving.get(self.line)
         if digest is None or (serving and self._digest(serving) == digest):
             return serving if digest else None
-        newest_first = [one for one in reversed(self.store.versions.list(self.draft)) if one.state not in UNSERVED]
+        newest_first = [one for one in reversed(self.store.versions.list(self.line)) if one.state not in UNSERVED]
         return next((version for version in newest_first if self._digest(version) == digest), None)
 
     def _require_everywhere(self, version: DraftVersion, digest: str, ranks: Sequence[RankVersion]) -> None:
@@ -105,7 +107,7 @@ class Replica(Follower[DraftVersion]):
             self.away = str(error)
             return
         if self.take():
-            self._tell(self.draft, self.serving[self.draft])
+            self._tell(self.line, self.serving[self.line])
         self._trial.look()
         self._beat()
 
@@ -113,24 +115,22 @@ class Replica(Follower[DraftVersion]):
         """Forget what serves where the engine has something else by now: it was started again, or somebody else has
         published to it."""
         self._ranks = {rank.process for rank in ranks}
-        serving = self.serving.get(self.draft)
+        serving = self.serving.get(self.line)
         if serving and any(rank.sha256 != self._digest(serving) for rank in ranks):
             log.warning(
                 "%s does not draft with %s any more", self.worker, serving.id, extra={"action": "engine_restarted"}
             )
-            del self.serving[self.draft]
+            del self.serving[self.line]
             self._refused.discard(serving.id)
 
     def _beat(self) -> None:
         """List the engine among the store's servers; one that cannot be reached goes off the list by itself."""
-        parts, serving = urlsplit(self.url), self.serving.get(self.draft)
-        drafts: Mapping[str, Mapping[str, str]] = (
-            {self.draft: {"version": serving.id, "digest": serving.digest}} if serving else {self.draft: {}}
-        )
+        parts, serving = urlsplit(self.url), self.serving.get(self.line)
+        known = {"version": serving.id, "digest": serving.digest} if serving else {}
         self.store.workers.beat(Worker(
             id=self.worker, host=parts.hostname or "", pid=0, url=self.url, started_at=self.started,
             heartbeat_at=records.now(), gone_at=records.now() + self._gone_seconds, state=WorkerState.SERVING,
-            drafts=drafts, trouble=self.troubles.get(self.draft),
+            drafts={self.line: known}, trouble=self.troubles.get(self.line),
         ))  # fmt: skip
 
     def end(self) -> None:

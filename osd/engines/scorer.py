@@ -19,7 +19,7 @@ class Scorer:
 
     def __init__(self, target: Model, k: int, length: int) -> None:
         """``k``: likeliest tokens that are kept; ``length``: tokens of a text at most."""
-        self.length = min(length, target.limit)
+        self.length, self.target = min(length, target.limit), target.digest
         self._k, self._decoder = k, target.decoder(1, self.length)
 
     @torch.inference_mode()

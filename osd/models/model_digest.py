@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
@@ -37,9 +39,16 @@ def model_digest(name: str) -> str | None:
             folder = Path(snapshot_download(name, local_files_only=True))
         except (HFValidationError, LocalEntryNotFoundError):
             return None
+    paths = {path for pattern in FILES for path in folder.glob(pattern) if path.is_file()}
+    return digest_of({path.name: file_digest(path.resolve()) for path in paths})
+
+
+def digest_of(files: Mapping[str, str]) -> str:
+    """Return the digest of a model by the SHA-256 of each of its files, by name; files that make no text are left
+    out."""
     whole = hashlib.sha256()
-    for path in sorted({path for pattern in FILES for path in folder.glob(pattern) if path.is_file()}):
-        whole.update(f"{path.name}\0{file_digest(path.resolve())}\n".encode())
+    for name in sorted(name for name in files if any(fnmatchcase(name, pattern) for pattern in FILES)):
+        whole.update(f"{name}\0{files[name]}\n".encode())
     return whole.hexdigest()
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from osd.engines.base import EngineFacts, EngineRefused, EngineUnreachable, EngineUnsuited, RankVersion, Schedule
+from osd.models.model_digest import digest_of
 from storage.errors import BadInput
 
 PATIENCE = 30.0
@@ -136,7 +137,7 @@ def _rank(worker: Mapping[str, Any]) -> RankVersion:
 def _facts(found: Mapping[str, Any]) -> EngineFacts:
     speculation, target = found["speculation"], found["target"]
     return EngineFacts(
-        found["engine"], "vllm", found["vllm"], target["name"], target["files"], speculation["method"],
+        found["engine"], "vllm", found["vllm"], target["name"], digest_of(target["files"]), speculation["method"],
         speculation["draft"], speculation["num_speculative_tokens"], speculation["draft_sample_method"] == "greedy",
         found["top_k"], found["max_num_seqs"], found["live_gamma"], tuple(map(_rank, found["workers"])),
         found["harvest"],

@@ -23,6 +23,7 @@ from osd.engines.collector import make_collector
 from osd.engines.intake import Intake
 from osd.engines.selftest import selftest
 from osd.engines.vllm.engine import VllmEngine, weights_digest
+from osd.models.model_digest import model_digest
 from storage.records import Route, TokenKind
 from storage.settings import Settings
 from storage.store import Store
@@ -87,9 +88,10 @@ def engine(
 
 def attach(store: Store, engine: Running, folders: dict[str, Path]) -> str:
     """Enter the draft, its route and the engine; return number 0."""
-    root = store.versions.register_root("sql", folders["draft"])
-    store.routes.add(Route("sql", "sql"))
     facts = VllmEngine(engine.url, TOKEN).probe()
+    assert facts.digest == model_digest(str(folders["target"]))
+    root = store.versions.register_root("sql", folders["draft"], target=facts.digest)
+    store.routes.add(Route("sql", "sql"))
     store.engines.add(facts.name, engine.url, "sql", {})
     return root.id
 

@@ -15,7 +15,7 @@ from storage.records import TokenKind
 from tests.support.fake_vllm import FakeEngine
 
 STEPS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)).map(lambda pair: (min(pair), max(pair))), max_size=8)
-ORIGIN = HarvestedFrom("sql", "acme", "sql-000001-aa", True, True)
+ORIGIN = HarvestedFrom("sql", "acme", "sql-000001-aa", True, True, "t" * 64)
 
 
 def plain_kinds(steps: list[tuple[int, int]], count: int) -> list[TokenKind]:
@@ -88,7 +88,7 @@ def test_recovered_tokens_are_those_that_were_refused(fake: FakeEngine, seed: in
 
 
 @pytest.mark.parametrize(
-    "origin", [HarvestedFrom("r", "t", "v", False, True), HarvestedFrom("r", "t", "v", True, False)]
+    "origin", [HarvestedFrom("r", "t", "v", False, True, "x"), HarvestedFrom("r", "t", "v", True, False, "x")]
 )
 def test_what_cannot_be_known_is_not_claimed(fake: FakeEngine, origin: HarvestedFrom) -> None:
     samples = samples_of(answer_of(fake, [5, 20, 33], 24), 0, origin, 6, recover_with(fake))

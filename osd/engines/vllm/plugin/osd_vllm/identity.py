@@ -6,14 +6,9 @@ import hashlib
 from pathlib import Path
 
 PATTERNS = (
-    "*.safetensors",
-    "config.json",
-    "generation_config.json",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "special_tokens_map.json",
-)
+    "*.safetensors", "*.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.spm", "*.tiktoken", "chat_template*",
+)  # fmt: skip
+"""Files that may have a part in a model's texts; osd chooses among them."""
 
 
 def file_digests(name: str, revision: str | None) -> dict[str, str]:
@@ -27,7 +22,7 @@ def file_digests(name: str, revision: str | None) -> dict[str, str]:
             folder = Path(snapshot_download(name, revision=revision, local_files_only=True))
         except (OSError, ValueError):
             return {}
-    paths = {path for pattern in PATTERNS for path in folder.glob(pattern)}
+    paths = {path for pattern in PATTERNS for path in folder.glob(pattern) if path.is_file()}
     return {path.name: _sha256(path) for path in sorted(paths)}
 
 
