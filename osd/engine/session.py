@@ -16,7 +16,8 @@ from osd.drafters.no_draft import require_drafter
 from osd.engine.engine import Engine
 from osd.engine.load_report import Beacon, load_folder
 from osd.gamma import needs_head
-from osd.hotswap.drafts import HeadSwap, Swap
+from osd.hotswap.drafts import Swap
+from osd.hotswap.heads import HeadSwap
 from osd.models.pair import Model, Pair
 from osd.models.target_only import has_draft
 from osd.recording.recorder import Recorder

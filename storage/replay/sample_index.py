@@ -83,6 +83,30 @@ def of_draft(draft: str) -> ColumnElement[bool]:
     return SampleRow.route.in_(select(RouteRow.name).where(RouteRow.draft == draft_of(draft)))
 
 
+def meeting(
+    *,
+    routes: Sequence[str] | None = None,
+    tenant: str | None = None,
+    target: str | None = None,
+    holdout: bool | None = None,
+    claimed: bool | None = None,
+    since: float | None = None,
+    before: float | None = None,
+) -> list[ColumnElement[bool]]:
+    """Return the SQL conditions that are given; None asks for nothing."""
+    taken = SampleRow.claimed_by.is_not(None) if claimed else SampleRow.claimed_by.is_(None)
+    given: list[tuple[Any, ColumnElement[bool]]] = [
+        (routes, SampleRow.route.in_(routes or ())),
+        (tenant, SampleRow.tenant == tenant),
+        (target, SampleRow.target == target),
+        (holdout, SampleRow.holdout.is_(bool(holdout))),
+        (claimed, taken),
+        (since, SampleRow.created_at >= since),
+        (before, SampleRow.created_at < before),
+    ]
+    return [condition for value, condition in given if value is not None]
+
+
 IS_WAITING = (SampleRow.holdout.is_(False), SampleRow.claimed_by.is_(None), SampleRow.set_aside.is_(None))
 """SQL conditions: neither held out, claimed, nor set aside."""
 

@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, insert, select
+from sqlalchemy import bindparam, insert, select
 
 from storage.access.tenants import TenantLedger, usable_for
 from storage.errors import BadInput, SegmentDamaged, StoreError
@@ -192,17 +192,7 @@ class SampleStore:
         ``holdout`` and ``claimed`` select one side unless None (claimed: a training run has taken it);
         ``before`` selects what was created earlier.
         """
-        wanted: list[ColumnElement[bool]] = []
-        if routes is not None:
-            wanted.append(SampleRow.route.in_(routes))
-        if holdout is not None:
-            wanted.append(SampleRow.holdout.is_(holdout))
-        if claimed is not None:
-            wanted.append(SampleRow.claimed_by.is_not(None) if claimed else SampleRow.claimed_by.is_(None))
-        if before is not None:
-            wanted.append(SampleRow.created_at < before)
-        if target is not None:
-            wanted.append(SampleRow.target == target)
+        wanted = sample_index.meeting(routes=routes, holdout=holdout, claimed=claimed, before=before, target=target)
         newest = SampleRow.created_at.desc(), SampleRow.request_id
         with self._db.session(read_only=True) as session:
             if draft is not None:
@@ -253,15 +243,7 @@ class SampleStore:
 
         It is encrypted where segments are. Raises BadInput when the file exists and ``overwrite`` is not given.
         """
-        wanted: list[ColumnElement[bool]] = []
-        if routes is not None:
-            wanted.append(SampleRow.route.in_(routes))
-        if tenant is not None:
-            wanted.append(SampleRow.tenant == tenant)
-        if since is not None:
-            wanted.append(SampleRow.created_at >= since)
-        if until is not None:
-            wanted.append(SampleRow.created_at < until)
+        wanted = sample_index.meeting(routes=routes, tenant=tenant, since=since, before=until)
         query = select(SampleRow.request_id).where(*wanted).order_by(SampleRow.created_at, SampleRow.request_id)
         with self._db.session(read_only=True) as session:
             ids = list(session.scalars(query))

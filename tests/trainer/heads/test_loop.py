@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from osd.engine.session import serving
-from osd.hotswap.drafts import HeadSwap
+from osd.hotswap.heads import HeadSwap
 from osd.models.acceptance_head import AcceptanceHead, load_head, save_head
 from osd.models.pair import Pair, load_pair
 from storage.errors import HeadMismatch, LeaseHeld, TrainingFailed, WeightsDamaged
