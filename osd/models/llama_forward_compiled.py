@@ -40,7 +40,6 @@ MOST_ALONE = 5 << 19
 takes to begin four products and to make them on two threads."""
 TOLERANCE = 2e-3
 """Share of the largest logit by which the first pass may differ from the fused one."""
-NO_WINDOW = 1 << 62
 WORTH_COMPILING = 128
 """Passes of a model after which the compiler is asked for: loading it takes a second of a core."""
 
@@ -79,8 +78,8 @@ class CompiledPass:
         self._rotary, self._embedding, self._head = rotary, array_of(fused.embedding), fused.head
         self._layers = [_CompiledLayer(ours, layer) for ours, layer in zip(fused.layers, layers, strict=True)]
         self._final, self._eps = array_of(fused.norm), np.float32(fused.eps)
-        self._window = min((ours.window or NO_WINDOW for ours in fused.layers), default=NO_WINDOW)
-        """Positions up to which every layer sees all."""
+        self._window: int | None = min((ours.window for ours in fused.layers if ours.window), default=None)
+        """Positions up to which every layer sees all; None where they always do."""
         self._asked = 0
         self.waited = False
         """Whether passes that it would have taken went the other way, before it was compiled."""
@@ -99,7 +98,7 @@ class CompiledPass:
         if PARTS.ready is None:
             self.waited = True
             return False
-        if max(map(sum, zip(fed.starts, fed.counts, strict=True))) > self._window:
+        if self._window and max(map(sum, zip(fed.starts, fed.counts, strict=True))) > self._window:
             return False
         read = sum(n * (start + n) for start, n in zip(fed.starts, fed.counts, strict=True)) * self._layers[0].seen
         return read * torch.get_num_threads() <= MOST_READ
