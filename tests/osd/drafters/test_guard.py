@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from storage.records import Request, Sampling
+from tests.lossless.test_distribution import LEVEL, PROMPT, exact, p_value
 from tests.lossless.test_lossless import serve
 from tests.support.models import VOCABULARY, alone, prompts, random_pair
 from tests.support.proposers import Guessing
@@ -148,6 +151,28 @@ def test_a_chain_keeps_what_was_drawn_before_a_pass_raised(pair: Pair, monkeypat
     asked = Request((3, 5, 8), max_new_tokens=12, sampling=Sampling(1.0, seed=1), ignore_eos=True)
     list(engine.run([asked]))
     assert lengths[:3] == [2, 0, 0], "two tokens in the round in which the draft was asked, none while it rested"
+
+
+def test_samples_follow_the_target_where_passes_raise_by_what_was_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Odds of a false alarm: LEVEL for a fresh seed."""
+    tiny, sampling = random_pair("llama", noise=0.35, vocabulary=9), Sampling(1.0)
+    monkeypatch.setattr(DraftFailures, "may_ask", lambda failures, name: True)
+    engine = engine_of(tiny, gamma__initial=3, serve__max_batch=1)
+    decoder = engine.drafter.decoder
+    logits = decoder.logits
+
+    def superstitious(tokens: torch.Tensor, starts: Sequence[int], **named: Any) -> torch.Tensor:
+        if tokens.shape[1] == 1 and bool((tokens % 2).any()):
+            raise Broken
+        return logits(tokens, starts, **named)
+
+    monkeypatch.setattr(decoder, "logits", superstitious)
+    asked = (
+        Request(PROMPT, 3, sampling=replace(sampling, seed=seed), id=str(seed), ignore_eos=True) for seed in range(1500)
+    )
+    found = Counter(done.tokens[:2] for done in engine.run(asked))
+    assert engine.stats.draft_failures["default"] > 100
+    assert p_value(found, exact(tiny, sampling)) > LEVEL
 
 
 class Wild:
