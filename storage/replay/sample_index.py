@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -94,17 +94,16 @@ def meeting(
     before: float | None = None,
 ) -> list[ColumnElement[bool]]:
     """Return the SQL conditions that are given; None asks for nothing."""
-    taken = SampleRow.claimed_by.is_not(None) if claimed else SampleRow.claimed_by.is_(None)
-    given: list[tuple[Any, ColumnElement[bool]]] = [
-        (routes, SampleRow.route.in_(routes or ())),
-        (tenant, SampleRow.tenant == tenant),
-        (target, SampleRow.target == target),
-        (holdout, SampleRow.holdout.is_(bool(holdout))),
-        (claimed, taken),
-        (since, SampleRow.created_at >= since),
-        (before, SampleRow.created_at < before),
+    conditions: list[tuple[Any, Callable[[], ColumnElement[bool]]]] = [
+        (routes, lambda: SampleRow.route.in_(routes or ())),
+        (tenant, lambda: SampleRow.tenant == tenant),
+        (target, lambda: SampleRow.target == target),
+        (holdout, lambda: SampleRow.holdout.is_(bool(holdout))),
+        (claimed, lambda: SampleRow.claimed_by.is_not(None) if claimed else SampleRow.claimed_by.is_(None)),
+        (since, lambda: SampleRow.created_at >= since),
+        (before, lambda: SampleRow.created_at < before),
     ]
-    return [condition for value, condition in given if value is not None]
+    return [condition() for value, condition in conditions if value is not None]
 
 
 IS_WAITING = (SampleRow.holdout.is_(False), SampleRow.claimed_by.is_(None), SampleRow.set_aside.is_(None))
