@@ -20,7 +20,7 @@ from osd.models.forward import Builder
 from osd.models.lora.adapter import Adapter, LowRank, Sizes, read_adapter, sizes_of
 from osd.models.lora.merging import merged
 from osd.models.pair import Model, Pair, load_model
-from osd.models.sanity_check import TOKENS, require_finite, require_runs, require_same
+from osd.models.sanity_check import require_finite, require_runs
 from osd.models.tokenizer import load_tokenizer
 from osd.models.vocabulary import SharedIds, check_vocabularies
 from osd.models.weights import LOAD_ERRORS, first_line, read_weights
@@ -119,20 +119,6 @@ class Loader:
             shared = check_vocabularies(self.pair.target, model, self.pair.tokenizer, load_tokenizer(folder))
             self._families[root.digest] = replace(Family.of(model), shared=shared, module=None)
         return self._families[root.digest]
-
-
-def require_servable(store: Store, version: DraftVersion, judged: PreTrainedModel) -> None:
-    """Load a version as servers do, an adapter both ways, and compare a pass of each with the model that was judged.
-
-    Raises as :meth:`Loader.load`.
-    """
-    root, like = store.versions.lineage(version.id)[-1], next(judged.parameters())
-    model = load_model(store.versions.folder(root), like.device, "float32")
-    loader = Loader(store, Pair(model, model, None, frozenset()), root.digest, TOKENS)
-    for shares in (False, True) if version.kind == "lora" else (False,):
-        loaded = loader.load(version, (), shares=shares)
-        assert loaded.decoder
-        require_same(loaded.decoder, loaded.adapter, judged, version.id)
 
 
 def load_version(store: Store, version: DraftVersion, family: Family) -> PreTrainedModel:

@@ -211,23 +211,9 @@ class SampleStore:
         with self._db.session(read_only=True) as session:
             return sample_index.stats(session)
 
-    def purge(
-        self,
-        *,
-        request_id: str | None = None,
-        tenant: str | None = None,
-        route: str | None = None,
-        before: float | None = None,
-        segment: str | None = None,
-        target: str | None = None,
-        everything: bool = False,
-    ) -> Purged:
-        """Delete samples that meet every condition given, for good. See :class:`storage.replay.purge.Purger`."""
-        purger = Purger(self._db, self.place)
-        return purger.purge(
-            request_id=request_id, tenant=tenant, route=route, before=before, segment=segment, target=target,
-            everything=everything,
-        )  # fmt: skip
+    def purge(self, **conditions: Any) -> Purged:
+        """Delete samples that meet every condition given, for good. See :meth:`storage.replay.purge.Purger.purge`."""
+        return Purger(self._db, self.place).purge(**conditions)
 
     def export(
         self,

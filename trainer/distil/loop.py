@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from transformers import PreTrainedModel
 
-from osd.hotswap.loader import require_servable
+from osd.hotswap.servable import require_servable
 from osd.models.pair import choose_device, serving_dtype
 from storage.errors import (
     CannotDecrypt,
