@@ -153,7 +153,7 @@ def head(
     head_learning_rate hold here too.
     """
     from osd.models.pair import load_pair
-    from storage.records import Sampling
+    from storage.sampling import Sampling
     from trainer.heads.offline import Recipe, prompts_of, train_offline
 
     settings = load_settings(config, learn={"head_epochs": epochs})
@@ -184,7 +184,7 @@ def head_bench(
     draft step.
     """
     from osd.models.pair import load_pair
-    from storage.records import Sampling
+    from storage.sampling import Sampling
     from trainer.heads.bench import HeadBenchPlan, bench_heads
     from trainer.heads.offline import Recipe, prompts_of, spread
 

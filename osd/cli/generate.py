@@ -16,7 +16,8 @@ from osd.cli.out import note
 from osd.prompts import Prompt, read_prompts
 from osd.server.start import PairNames, choose_pair
 from storage.errors import BadPromptFile
-from storage.records import DEFAULT_TENANT, Sampling
+from storage.records import DEFAULT_TENANT
+from storage.sampling import Sampling
 
 if TYPE_CHECKING:
     from osd.engine.engine import Engine

@@ -12,7 +12,8 @@ from osd.engine.detokenizer import Detokenizer
 from osd.engine.text_stream import TextStream
 from osd.prompts import Prompt, encode
 from storage.errors import BadPromptFile, BadRequest, OsdError, UnknownRoute
-from storage.records import Request, Sampling, ratio
+from storage.records import Request, ratio
+from storage.sampling import Sampling
 
 if TYPE_CHECKING:
     from osd.engine.engine import Engine

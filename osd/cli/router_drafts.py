@@ -11,7 +11,8 @@ from pathlib import Path
 from osd.cli.context import CommandContext
 from osd.cli.worker import trainer_command
 from storage.errors import BadInput, DuplicateRoute, NotPlain, RouteWithoutDraft
-from storage.records import DEFAULT_DRAFT, DraftVersion, Route, draft_of
+from storage.names import draft_of
+from storage.records import DEFAULT_DRAFT, DraftVersion, Route
 from storage.routes.matches import checked
 from storage.routes.route_rows import require_name
 from storage.settings import Settings

@@ -26,7 +26,7 @@ BROKEN = "\ufffd"
 """How an incomplete character is decoded."""
 
 
-class Named(NamedTuple):
+class NamedTokens(NamedTuple):
     """A chain: an :class:`osd.draft.TreeProposal`."""
 
     tokens: Sequence[int]
@@ -71,11 +71,11 @@ class UniversalProposer:
     def recall(self, row: SequenceState, start: int) -> None:
         """Do nothing."""
 
-    def propose(self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]) -> list[Named]:
+    def propose(self, rows: Sequence[SequenceState], depths: Sequence[int], nodes: Sequence[int]) -> list[NamedTokens]:
         """Propose a chain for each row; see :class:`osd.drafters.tree.Proposer`."""
         most = [min(depth, count) for depth, count in zip(depths, nodes, strict=True)]
         chains = [self._propose(row, count)[:count] for row, count in zip(rows, most, strict=True)]
-        return [Named(chain, range(-1, len(chain) - 1)) for chain in chains]
+        return [NamedTokens(chain, range(-1, len(chain) - 1)) for chain in chains]
 
     def _propose(self, row: SequenceState, count: int) -> list[int]:
         state = self._rows[row.request.id]

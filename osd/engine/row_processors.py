@@ -16,7 +16,7 @@ from osd.verification.grammar import GrammarCompiler, GrammarProcessor
 from osd.verification.logits_processors import LogitsProcessor
 from osd.verification.penalties import NoRepeatNgram, OutputPenalties, RepetitionPenalty
 from osd.verification.token_masks import AllowedTokens, EndTokenGrowth, ForcedTokens, SequenceBias, SuppressTokens
-from storage.records import Sampling
+from storage.sampling import Sampling
 
 
 class RowProcessors:

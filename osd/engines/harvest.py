@@ -47,7 +47,7 @@ class HarvestedFrom:
     """The target's digest."""
 
 
-class Steps(NamedTuple):
+class SpeculationSteps(NamedTuple):
     """How the n tokens of an answer came about."""
 
     kinds: npt.NDArray[np.uint8]
@@ -58,7 +58,7 @@ class Steps(NamedTuple):
     """Whether the steps account for every token."""
 
 
-def steps_of(count: int, accepted: Sequence[int], drafted: Sequence[int]) -> Steps:
+def steps_of(count: int, accepted: Sequence[int], drafted: Sequence[int]) -> SpeculationSteps:
     """Lay steps over ``count`` tokens: the first is the prefill's, each step brings what it accepted and one more.
 
     The last step may have been cut by the end of the answer. Steps without a draft are not counted by vLLM, so where
@@ -74,8 +74,8 @@ def steps_of(count: int, accepted: Sequence[int], drafted: Sequence[int]) -> Ste
             refused.append(place)
         place += 1
     if place < count:
-        return Steps(np.full(count, TokenKind.UNDRAFTED, np.uint8), [], False)
-    return Steps(kinds, refused, True)
+        return SpeculationSteps(np.full(count, TokenKind.UNDRAFTED, np.uint8), [], False)
+    return SpeculationSteps(kinds, refused, True)
 
 
 def samples_of(

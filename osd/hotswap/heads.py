@@ -8,7 +8,8 @@ from osd.hotswap.follower import Follower
 from osd.models.acceptance_head import HeadPass, load_head, require_fit
 from osd.models.pair import Pair
 from storage.errors import HeadNotLoaded, WeightsDamaged
-from storage.records import DraftVersion, head_of
+from storage.names import head_of
+from storage.records import DraftVersion
 from storage.settings import Settings
 from storage.store import Store
 

@@ -21,11 +21,13 @@ from osd.models.lora.adapter import Adapter, LowRank, Sizes, read_adapter, sizes
 from osd.models.lora.merging import merged
 from osd.models.pair import Model, Pair, load_model
 from osd.models.sanity_check import require_finite, require_runs
+from osd.models.shared_ids import SharedIds
 from osd.models.tokenizer import load_tokenizer
-from osd.models.vocabulary import SharedIds, check_vocabularies
+from osd.models.vocabulary import check_vocabularies
 from osd.models.weights import LOAD_ERRORS, first_line, read_weights
 from storage.errors import ModelNotLoaded, NotPlain, WeightsDamaged
-from storage.records import DraftVersion, draft_of
+from storage.names import draft_of
+from storage.records import DraftVersion
 from storage.store import Store
 
 

@@ -18,8 +18,8 @@ from osd.models.forward import Builder, CompiledForward, ForwardPass
 from osd.models.kv_cache import RaggedCache
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import AdapterBatch
+from osd.models.shared_ids import SharedIds
 from osd.models.tree_mask import Layout
-from osd.models.vocabulary import SharedIds
 
 CHUNK = 512
 """Prompt tokens of one prefill pass: bounds the mask's memory on long prompts."""
@@ -44,7 +44,7 @@ class Decoder:
         self.adapters: Callable[[int, int], AdapterBatch | None] | None = None
         """What the adapters of the rows ``first`` … ``first + count − 1`` add; None where no row has one."""
         self.shared: SharedIds | None = None
-        """Of a draft whose vocabulary is another in some places: what it is fed for the target's ids."""
+        """What a draft whose vocabulary is another in some places is fed for the target's ids."""
         self.quicker = False
         """Whether its passes over few tokens have become quicker since somebody looked, who sets it back."""
         self.forward = forward

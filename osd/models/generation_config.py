@@ -63,7 +63,7 @@ class GenerationConfig:
 
 
 PLAIN = GenerationConfig()
-"""Of a model that has no ways of its own."""
+"""What a model has that has no ways of its own."""
 NOTHING = (
     "penalty_alpha", "encoder_no_repeat_ngram_size", "top_h", "dola_layers", "constraints", "force_words_ids",
     "token_healing", "watermarking_config", "max_time",

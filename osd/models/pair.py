@@ -21,8 +21,9 @@ from osd.models.forward import Builder
 from osd.models.limits import cut_short, position_limit
 from osd.models.model_digest import model_digest
 from osd.models.proof import choose_forward
+from osd.models.shared_ids import SharedIds
 from osd.models.tokenizer import load_tokenizer
-from osd.models.vocabulary import SharedIds, check_vocabularies
+from osd.models.vocabulary import check_vocabularies
 from osd.models.weights import first_line, read_weights
 from storage.errors import ModelNotLoaded
 from storage.settings import ServeSettings, Settings
@@ -43,7 +44,7 @@ class Model:
     build: Builder
     """Makes the forward pass that was checked for this architecture; see osd.models.proof.choose_forward."""
     shared: SharedIds | None = None
-    """Of a draft: the target's ids as it takes them, where its vocabulary is another in some places."""
+    """The target's ids as a draft takes them whose vocabulary is another in some places."""
 
     @cached_property
     def vocab_size(self) -> int:

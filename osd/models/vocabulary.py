@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from osd.models.shared_ids import SharedIds
 from storage.errors import VocabularyMismatch
-
-if TYPE_CHECKING:
-    from osd.models.pair import Model
 
 MOSTLY = 0.9
 """Least share of the target's tokens that a draft has to know."""
-NEVER = -1e30
-"""Logit of what is not drafted. Finite, so that a row of which nothing else is allowed still has a distribution."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SharedIds:
-    """The ids of a target, V of them, as a draft takes them whose vocabulary is another in some places."""
+class HasVocabulary(Protocol):
+    """A model, as far as its vocabulary is concerned: :class:`osd.models.pair.Model`."""
 
-    stand_ins: Tensor
-    """(V,) int64: the id that the draft is fed for each; another where it does not know the token, or has no row."""
-    barred: Tensor
-    """(n,) int64: ids that only one of the two knows. They are never drafted."""
+    @property
+    def name(self) -> str:
+        """Return the folder or hub name it came from."""
+        ...
 
-    def bar(self, logits: Tensor) -> Tensor:
-        """Give the barred ids no probability, in logits (…, V) of the draft."""
-        if not len(self.barred):
-            return logits
-        return logits.index_fill(-1, self.barred, max(NEVER, torch.finfo(logits.dtype).min))
+    @property
+    def module(self) -> Any:
+        """Return the module."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the width of its logits."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Return the device its weights are on."""
+        ...
 
 
 def check_vocabularies(
-    target: Model, draft: Model, ours: PreTrainedTokenizerBase | None, theirs: PreTrainedTokenizerBase | None
+    target: HasVocabulary,
+    draft: HasVocabulary,
+    ours: PreTrainedTokenizerBase | None,
+    theirs: PreTrainedTokenizerBase | None,
 ) -> SharedIds | None:
     """Check that what both models know has one id, by their tokenizers. Returns what only one knows; None where that is
     nothing, and the draft has a row for every id. Raises VocabularyMismatch."""
@@ -66,7 +71,7 @@ def _difference(mine: dict[str, int], other: dict[str, int]) -> str | None:
     return None
 
 
-def _shared(one_sided: set[int], target: Model, draft: Model) -> SharedIds | None:
+def _shared(one_sided: set[int], target: HasVocabulary, draft: HasVocabulary) -> SharedIds | None:
     width, rows = target.vocab_size, table_rows(draft.module)
     barred = sorted(each for each in one_sided if each < width)
     unread = [*barred, *range(rows, width)]

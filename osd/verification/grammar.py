@@ -22,7 +22,7 @@ from torch import Tensor
 
 from osd.verification.logits_processors import StatefulProcessor
 from storage.errors import BadRequest
-from storage.records import Grammar
+from storage.sampling import Grammar
 
 log = logging.getLogger(__name__)
 

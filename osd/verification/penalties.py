@@ -13,7 +13,7 @@ from torch import Tensor
 from osd.verification.logits_processors import StatefulProcessor
 
 
-class TokenCounts(StatefulProcessor):
+class OccurrenceCounts(StatefulProcessor):
     """Base of what depends on how often each token has come."""
 
     def __init__(self, start: int) -> None:
@@ -33,7 +33,7 @@ class TokenCounts(StatefulProcessor):
                 del self.counts[token]
 
 
-class RepetitionPenalty(TokenCounts):
+class RepetitionPenalty(OccurrenceCounts):
     """Divides the positive logits of tokens of prompt and output by ``penalty``, and multiplies the negative ones."""
 
     def __init__(self, penalty: float) -> None:
@@ -47,7 +47,7 @@ class RepetitionPenalty(TokenCounts):
         logits[seen] = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)
 
 
-class OutputPenalties(TokenCounts):
+class OutputPenalties(OccurrenceCounts):
     """Subtracts ``frequency`` for each time that the output has had a token, and ``presence`` where it has."""
 
     def __init__(self, prompt_len: int, frequency: float, presence: float) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from storage.records import Sampling
+from storage.sampling import Sampling
 
 
 class Warp:

@@ -9,7 +9,8 @@ from sqlalchemy import ColumnElement, and_, or_, select, true
 from sqlalchemy.orm import Session
 
 from storage.errors import BadInput
-from storage.records import EVERYBODY, draft_of
+from storage.names import draft_of
+from storage.records import EVERYBODY
 from storage.settings import PrivacySettings
 from storage.sql import admin_log
 from storage.sql.database import Database

@@ -17,9 +17,9 @@ from storage.insights.rejections import RejectionRow, by_position, by_route, by_
 from storage.insights.runs import RunAnswer, RunTotals, runs, totals
 from storage.insights.sizes import ModelSize, model_size
 from storage.insights.tokens import TOP, TokenRow, tokens
+from storage.names import head_of
 from storage.outcomes.outcome_window import EVERYTHING, Window
 from storage.outcomes.outcomes import AcceptanceRow
-from storage.records import head_of
 from storage.sql.spans import DAY
 from storage.store import Store
 

@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, ColumnElement, case, cast, distinct, func, se
 from sqlalchemy.orm import Session
 
 from storage import records
-from storage.records import draft_of
+from storage.names import draft_of
 from storage.sql.tables import RouteRow, SampleRow
 
 CHUNK = 5_000

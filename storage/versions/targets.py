@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.errors import NotFound
-from storage.records import LINE, draft_of, line_name
+from storage.names import LINE, draft_of, line_name
 from storage.sql.database import Database, changed_rows
 from storage.sql.drivers import insert_for
 from storage.sql.tables import DraftRow, SampleRow, TargetRow, VersionRow
@@ -58,9 +58,7 @@ class TargetLedger:
             new = insert_for(self._db.dialect)(TargetRow).values(
                 digest=digest, name=name, first_seen=now, served_at=now
             )
-            session.execute(
-                new.on_conflict_do_update(index_elements=["digest"], set_={"served_at": now, "name": name})
-            )
+            session.execute(new.on_conflict_do_update(index_elements=["digest"], set_={"served_at": now, "name": name}))
             session.execute(update(DraftRow).where(DraftRow.target.is_(None)).values(target=digest))
             if session.scalar(select(exists().where(DraftRow.target == UNNAMED))):
                 said.append(

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from osd.demo import DRAFT, TARGET
 from osd.models.model_digest import model_digest
-from storage.records import RunState, TrainingRun, line_name
+from storage.names import line_name
+from storage.records import RunState, TrainingRun
 from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.trainer.processes import PATIENCE, ROOT, environment, wait_for, worker, write_config

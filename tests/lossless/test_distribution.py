@@ -24,7 +24,8 @@ from osd.gamma.planner import GammaPlanner
 from osd.gamma.rules.fixed import FixedController
 from osd.models.pair import Pair
 from osd.verification.warping import Warp
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.support.models import random_pair
 from tests.support.settings import settings_of
 

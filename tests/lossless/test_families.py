@@ -14,7 +14,8 @@ import torch
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.verification.warping import draw
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.lossless.test_lossless import serve
 from tests.support.families import CAPPED, CHAINS_ONLY, FAMILIES, LENGTH, REFUSED, outcome_of
 from tests.support.models import model_of, noisy, prompts

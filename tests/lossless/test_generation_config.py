@@ -12,7 +12,8 @@ from transformers import GenerationConfig
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from storage.errors import GenerationConfigRefused
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.lossless.test_logits_processors import EOS, engine_of, generated
 from tests.lossless.test_lossless import serve
 from tests.support.models import model_of, prompts, random_pair

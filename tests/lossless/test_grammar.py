@@ -23,7 +23,8 @@ from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.verification.warping import Warp
 from storage.errors import BadRequest
-from storage.records import Grammar, Request, Sampling
+from storage.records import Request
+from storage.sampling import Grammar, Sampling
 from tests.lossless.test_distribution import LEVEL, SAMPLES, p_value
 from tests.lossless.test_logits_processors import KINDS, engine_of
 from tests.lossless.test_lossless import serve

@@ -21,7 +21,8 @@ from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.verification.penalties import OutputPenalties, RepetitionPenalty
 from osd.verification.warping import Warp
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, p_value
 from tests.lossless.test_lossless import serve
 from tests.support.models import prompts, random_pair

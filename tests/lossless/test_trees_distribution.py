@@ -24,7 +24,8 @@ from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.models.tree_mask import tables
 from osd.sequence import SequenceState
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
 from tests.support.models import prompts, random_pair
 from tests.support.proposers import Guessing

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from osd.models.pair import Pair
 from osd.verification.grammar import CompiledGrammar, GrammarCompiler
-from storage.records import Grammar
+from storage.sampling import Grammar
 from tests.support.models import random_pair
 
 BOS, END = "<s>", "</s>"

@@ -27,7 +27,8 @@ from osd.models.llama_forward_compiled import PARTS
 from osd.models.pair import Pair
 from osd.verification import compiled_sampling
 from storage.errors import BadInput
-from storage.records import DEFAULT_DRAFT, Request, RunState, head_of
+from storage.names import head_of
+from storage.records import DEFAULT_DRAFT, Request, RunState
 from storage.settings import Settings
 from storage.store import Store, open_store
 from trainer.distil.optimizer import Memory

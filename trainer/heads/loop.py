@@ -23,7 +23,8 @@ from torch import nn
 from osd.models.acceptance_head import AcceptanceHead, HeadConfig, load_head, save_head
 from osd.models.pair import choose_device
 from storage.errors import HeadNotLoaded, StoreError, UnknownDraft, WeightsDamaged
-from storage.records import DraftVersion, RequestSamples, RunState, TrainingRun, head_of
+from storage.names import head_of
+from storage.records import DraftVersion, RequestSamples, RunState, TrainingRun
 from storage.runs import TAKEN_UNTIL
 from storage.settings import LearnSettings, Settings
 from storage.store import Store

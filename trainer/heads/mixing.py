@@ -19,7 +19,7 @@ from torch import Tensor
 
 from osd.models.pair import Model, Pair
 from osd.verification.warping import Warp, draw
-from storage.records import Sampling
+from storage.sampling import Sampling
 from trainer.heads.examples import Drafted
 
 

@@ -17,7 +17,8 @@ from osd.models.pair import Pair
 from osd.prompts import encode, read_prompts
 from storage.errors import BadInput, BadPromptFile, TrainingFailed
 from storage.files.files import TemporaryPath, writing
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from storage.settings import Settings
 from trainer.distil.distil import NotFinite
 from trainer.heads.examples import Drafted, embed

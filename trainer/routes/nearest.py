@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from storage.errors import BadInput, UnknownDraft
-from storage.records import DraftVersion, RequestSamples, draft_of
+from storage.names import draft_of
+from storage.records import DraftVersion, RequestSamples
 from storage.store import Store
 from trainer.distil.checkpoints import load_current
 from trainer.distil.gate import comparable, score

@@ -21,7 +21,8 @@ from osd.models.pair import choose_device
 from osd.recording.tracing import make_tracing
 from storage import records
 from storage.errors import LeaseHeld, OsdError, UnknownDraft
-from storage.records import RunState, TrainingRun, head_of
+from storage.names import head_of
+from storage.records import RunState, TrainingRun
 from storage.settings import Settings
 from storage.sql.suspects import RETRY
 from storage.store import Store

@@ -30,7 +30,8 @@ from osd.gamma.planner import GammaPlanner
 from osd.models.pair import Model, Pair
 from osd.sequence import Completion
 from storage.errors import BadSetting
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from storage.settings import Settings
 
 WARM_TOKENS = 24

@@ -30,7 +30,8 @@ from osd.models.decoder import Decoder
 from osd.models.pair import Pair
 from osd.verification.warping import Warp, draw
 from storage.errors import BadBenchFile
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from storage.settings import Settings
 
 

@@ -19,9 +19,9 @@ class LevelTurn:
 
     clients: int
     turn: int
-    """Of those with as many clients."""
+    """Its number among those with as many clients."""
     number: int
-    """Of all."""
+    """Its number among all."""
     sitting: int
     """All begins anew with the next one."""
 

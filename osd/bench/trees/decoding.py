@@ -19,7 +19,8 @@ from osd.drafters.ngram.maker import MakerSettings, NgramDrafter
 from osd.drafters.tree import Proposer
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from storage.settings import Settings
 
 THEIR_TOKENS = 10

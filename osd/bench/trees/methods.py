@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from storage.records import Sampling
+from storage.sampling import Sampling
 
 SEARCHES = (10, 50, 150, 300)
 USUAL = 150

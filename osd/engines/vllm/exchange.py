@@ -18,7 +18,7 @@ MARK = "token_id:"
 
 
 @dataclass(slots=True)
-class Choice:
+class HarvestedChoice:
     """One answer as it grows."""
 
     tokens: list[int] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Exchange:
     shows_metrics: bool
     """Whether clients see the acceptance that vLLM adds."""
     prompt: list[int] = field(default_factory=list)
-    choices: dict[int, Choice] = field(default_factory=dict)
+    choices: dict[int, HarvestedChoice] = field(default_factory=dict)
     speculation: Json | None = None
     """vLLM's ``metrics.speculative_decoding``."""
     output: int | None = None
@@ -116,7 +116,7 @@ class Exchange:
         self.output = (answer.get("usage") or {}).get("completion_tokens", self.output)
         for part in answer.get("choices") or ():
             self.prompt = part.get("prompt_token_ids") or self.prompt
-            choice = self.choices.setdefault(part["index"], Choice())
+            choice = self.choices.setdefault(part["index"], HarvestedChoice())
             choice.tokens += part.get("token_ids") or []
             choice.finish_reason = part.get("finish_reason") or choice.finish_reason
             if self.scored and (logprobs := part.get("logprobs")):

@@ -15,7 +15,7 @@ from osd.server.http.tool_grammar import tool_grammar
 from osd.server.http.wire import ChatBody, ChatFields
 from osd.server.process.service import Service
 from storage.errors import BadRequest, BadSetting
-from storage.records import Grammar
+from storage.sampling import Grammar
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from osd.server.http.structured import grammar_of
 from osd.server.http.tool_calls import CallReader
 from osd.server.http.wire import ChatBody, CompletionBody, Detail, OsdFields, SamplingBody
 from osd.server.process.service import Service
-from storage.records import Grammar, Request
+from storage.records import Request
+from storage.sampling import Grammar
 
 
 @dataclass(frozen=True, slots=True)

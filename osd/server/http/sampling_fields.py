@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from storage.records import Sampling
+from storage.sampling import Sampling
 
 SEEDS = 1 << 64
 Tokens = list[Annotated[int, Field(ge=0, le=1 << 31)]]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from osd.server.http.errors import ApiError
-from storage.records import Grammar
+from storage.sampling import Grammar
 
 Schema = dict[str, Any]
 ANY_OBJECT: Schema = {"type": "object"}

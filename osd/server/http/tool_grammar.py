@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from osd.verification.grammar import json_rule
-from storage.records import Grammar
+from storage.sampling import Grammar
 
 WORD = re.compile(r"\bBEGIN\b|\bEND\b")
 

@@ -13,7 +13,8 @@ from osd.logprobs import Scores
 from osd.server.http import errors
 from osd.server.http.errors import ApiError
 from osd.server.process.jobs import Done, EngineJob, JobOutput
-from storage.records import Grammar, Request, Sampling
+from storage.records import Request
+from storage.sampling import Grammar, Sampling
 
 LENGTH = struct.Struct("!I")
 ERRORS: dict[str, type[ApiError]] = {

@@ -30,7 +30,7 @@ class Facts(NamedTuple):
     chat_template: str | None
     """The chat template that replaces the tokenizer's own; None keeps that."""
     temperature: float
-    """Of requests that do not say."""
+    """The temperature of requests that do not say."""
     max_new_tokens: int | None
     """New tokens of a request at most; None: as many as there is room for."""
     stops: tuple[str, ...]

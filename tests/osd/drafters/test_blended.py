@@ -23,7 +23,8 @@ from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass
 from osd.models.pair import Pair
 from osd.sequence import RequestOutput, SequenceState
 from osd.verification.result import VerifyResult
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, exact, p_value
 from tests.lossless.test_lossless import serve
 from tests.support.models import CONFIGS, alone, prompts, random_pair

@@ -20,7 +20,8 @@ from osd.drafters.mixed import MixedDrafter
 from osd.drafters.tree import TreeDrafter
 from osd.engine.engine import Engine
 from osd.models.pair import Pair
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, exact, p_value
 from tests.lossless.test_lossless import serve
 from tests.support.models import VOCABULARY, alone, prompts, random_pair

@@ -17,7 +17,8 @@ from osd.models.target_only import NullModel, load_alone
 from osd.prompts import encode
 from osd.server.start import SHIPPED, choose_pair
 from storage.errors import BadSetting
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import open_store
 from tests.support.models import alone, prompts, random_pair

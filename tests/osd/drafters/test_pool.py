@@ -19,7 +19,8 @@ from osd.gamma.factory import CONTROLLERS, make_planner
 from osd.models.pair import Pair
 from osd.sequence import Completion
 from router.base import Decision
-from storage.records import Outcome, Request, Route, Sampling
+from storage.records import Outcome, Request, Route
+from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
 from tests.support.adapters import LINEAR, adapt, let_in, lora, read, save
 from tests.support.models import alone, model_of, noisy, prompts, random_pair

@@ -20,7 +20,8 @@ from osd.models.pair import Pair, TextDraft, load_pair
 from osd.models.target_only import NullModel, load_with_text_draft
 from osd.server.start import choose_pair
 from storage.errors import BadSetting, ModelNotLoaded, VocabularyMismatch
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from storage.settings import ServeSettings
 from tests.lossless.test_lossless import serve
 from tests.support.models import alone, model_of, random_module

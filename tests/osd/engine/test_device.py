@@ -10,7 +10,8 @@ import torch
 from osd.engine.engine import Engine
 from osd.models.pair import Model, Pair, choose_device
 from osd.recording.recorder import Recorder
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store
 from tests.lossless.test_distribution import LEVEL, exact, p_value, sample

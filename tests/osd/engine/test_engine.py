@@ -12,7 +12,8 @@ import osd
 from osd.engine.engine import UNVERSIONED, Engine
 from osd.models.pair import Pair, load_pair
 from storage.errors import BadRequest, UnknownRoute
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.support.models import VOCABULARY, alone, prompts, random_pair
 from tests.support.settings import changed, settings_of
 

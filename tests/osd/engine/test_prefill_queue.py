@@ -13,7 +13,8 @@ from osd.engine.engine import Engine
 from osd.engine.prefill_queue import share
 from osd.models.decoder import Decoder
 from osd.models.prefill import PrefillChunk, read_pieces
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from storage.settings import Settings
 from tests.support.models import CONFIGS, VOCABULARY, alone, model_of, noisy, prompts, random_pair
 from tests.support.settings import settings_of

@@ -9,7 +9,8 @@ import pytest
 
 from osd.engine.session import serving
 from osd.models.pair import Pair, load_pair
-from storage.records import Request, Route, line_name
+from storage.names import line_name
+from storage.records import Request, Route
 from storage.settings import Settings, load_settings
 from storage.store import Store
 from storage.versions.forks import fork

@@ -9,7 +9,8 @@ import pytest
 
 from osd.engine.validation import check_request
 from storage.errors import BadRequest
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.support.chat_templates import tokenizer
 
 

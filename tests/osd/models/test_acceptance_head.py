@@ -18,7 +18,8 @@ from osd.models.acceptance_head import AcceptanceHead, HeadConfig, HeadPass, dig
 from osd.models.hf_forward import HuggingFaceForward
 from osd.models.pair import Pair, load_pair
 from storage.errors import HeadMismatch, HeadNotLoaded
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, SAMPLES, exact, p_value
 from tests.support.models import CONFIGS, alone, prompts, random_module, random_pair
 from tests.support.settings import settings_of

@@ -44,9 +44,7 @@ def test_a_model_of_no_files_has_none() -> None:
     assert model_digest("made in memory") is None and model_digest("random") is None
 
 
-def test_a_large_file_is_hashed_again_only_when_it_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_file_is_hashed_again_only_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[Path] = []
     plain = module._hash
     monkeypatch.setattr(module, "LARGE", 4)

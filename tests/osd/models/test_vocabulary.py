@@ -20,7 +20,8 @@ from osd.engine.engine import Engine
 from osd.models.pair import Model, Pair
 from osd.models.vocabulary import check_vocabularies, table_rows
 from storage.errors import VocabularyMismatch
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.lossless.test_distribution import LEVEL, PROMPT, exact, p_value
 from tests.lossless.test_lossless import serve
 from tests.support.models import alone, model_of, noisy, random_module

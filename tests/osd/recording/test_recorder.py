@@ -13,7 +13,8 @@ from osd.models.pair import Pair
 from osd.recording.recorder import Recorder
 from osd.recording.topk import Reducer
 from osd.verification.warping import Warp
-from storage.records import Request, Sampling, TokenKind
+from storage.records import Request, TokenKind
+from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store
 from tests.support.models import VOCABULARY, prompts

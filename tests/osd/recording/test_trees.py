@@ -12,7 +12,8 @@ from osd.engine.engine import Engine
 from osd.models.pair import Pair
 from osd.recording.recorder import Recorder
 from osd.verification.warping import Warp
-from storage.records import Request, Sampling, TokenKind
+from storage.records import Request, TokenKind
+from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store
 from tests.support.models import VOCABULARY, alone, prompts

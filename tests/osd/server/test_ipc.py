@@ -27,7 +27,8 @@ from osd.server.process.ipc import Endpoint
 from osd.server.process.ipc_codec import ERRORS, api_error, engine_job, job_output, pack_message, unpack_messages
 from osd.server.process.jobs import Done, Job, JobOutput
 from storage.errors import UnknownRoute, UnknownVersion
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.osd.server.conftest import PATIENCE, Server, serving, until
 from tests.support.decoding import PROMPT, answer, decoding, ended, make_job
 from tests.support.models import alone, random_pair

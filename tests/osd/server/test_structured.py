@@ -28,7 +28,8 @@ from osd.server.process.engine_thread import EngineThread
 from osd.server.process.jobs import Job, JobOutput
 from osd.verification.grammar import GrammarCompiler, GrammarProcessor
 from storage.errors import BadRequest
-from storage.records import Grammar, Request
+from storage.records import Request
+from storage.sampling import Grammar
 from tests.osd.server.conftest import Server
 from tests.support.decoding import PROMPT, decoding, ended
 from tests.support.grammars import END, FAMILIES, alone_with, grammar_pair, schema, tokenizer_of

@@ -15,7 +15,8 @@ from osd.models.acceptance_head import HeadPass
 from osd.verification import compiled_sampling
 from osd.verification.rejection_sampling import accept_sampled, acceptance_chance, expected_acceptance
 from osd.verification.warping import Warp, draw
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 from tests.osd.models.test_acceptance_head import WIDTH, random_head
 from tests.support.models import random_pair
 from tests.support.settings import settings_of

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from osd.verification import grammar as grammar_module
 from osd.verification.grammar import GrammarCompiler, GrammarProcessor
 from storage.errors import BadRequest
-from storage.records import Grammar
+from storage.sampling import Grammar
 from tests.support.grammars import FAMILIES, TRAINING, compiler_of, followers, grammar_pair, schema, tokenizer_of
 
 PERSON = {

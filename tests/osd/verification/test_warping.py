@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from osd.verification.warping import Warp, draw
-from storage.records import LEAST_TEMPERATURE, Sampling
+from storage.sampling import LEAST_TEMPERATURE, Sampling
 
 
 def reference(scores: torch.Tensor, s: Sampling) -> torch.Tensor:

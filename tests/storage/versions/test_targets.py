@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import text, update
 
 from storage.errors import NotFound, StoreError, UnknownDraft
-from storage.records import RunState, draft_of, line_name
+from storage.names import draft_of, line_name
+from storage.records import RunState
 from storage.sql.tables import DraftRow, SampleRow
 from storage.store import Store
 from storage.versions.forks import fork

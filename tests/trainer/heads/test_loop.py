@@ -16,7 +16,8 @@ from osd.hotswap.heads import HeadSwap
 from osd.models.acceptance_head import AcceptanceHead, load_head, save_head
 from osd.models.pair import Pair, load_pair
 from storage.errors import HeadMismatch, LeaseHeld, TrainingFailed, WeightsDamaged
-from storage.records import DraftVersion, Request, RunState, Sampling, TrainingRun, VersionState
+from storage.records import DraftVersion, Request, RunState, TrainingRun, VersionState
+from storage.sampling import Sampling
 from storage.settings import Settings
 from storage.store import Store
 from tests.support.models import noisy

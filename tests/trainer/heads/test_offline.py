@@ -14,7 +14,7 @@ from osd.demo.prompts import prompts as shipped
 from osd.models.acceptance_head import digest_of_model, load_head
 from osd.server.start import SHIPPED
 from storage.errors import BadInput
-from storage.records import Sampling
+from storage.sampling import Sampling
 from tests.support.models import prompts, random_pair
 from trainer.__main__ import app
 from trainer.heads.mixing import Proposals, mix, propose

@@ -13,7 +13,8 @@ from osd.gamma.goodput.repeats import REACH, BatchRepeats, RepeatedNgrams, signa
 from osd.sequence import SequenceState
 from osd.verification.compiled_sampling import ReadOff
 from router.base import Decision
-from storage.records import Request, Sampling
+from storage.records import Request
+from storage.sampling import Sampling
 
 
 def said_plainly(text: list[int], before: int, last: int, token: int) -> bool:

@@ -35,7 +35,7 @@ def lookup(schedule: list[tuple[int, int, int]], rows: int, most: int) -> list[i
 
 
 def _with_live_gamma(base: Any) -> Any:
-    class Live(base):  # type: ignore[misc]
+    class LiveGamma(base):  # type: ignore[misc]
         """vLLM's own scheduler, which looks for other draft lengths now and then."""
 
         _osd_next, _osd_known = 0.0, b""
@@ -61,8 +61,8 @@ def _with_live_gamma(base: Any) -> Any:
                 log.warning("draft lengths in %s cannot be read: %s", path, error)
                 self._osd_known = said
 
-    Live.__name__ = Live.__qualname__ = f"Osd{base.__name__}"
-    return Live
+    LiveGamma.__name__ = LiveGamma.__qualname__ = f"Osd{base.__name__}"
+    return LiveGamma
 
 
 OsdScheduler = _with_live_gamma(Scheduler)
