@@ -22,7 +22,7 @@ class EngineUnreachable(EngineError):
 
 
 class EngineUnsuited(EngineError):
-    """{engine} cannot be attached: {reason}"""
+    """{engine} is not set up for this: {reason}"""
 
 
 class EngineRefused(EngineError):
@@ -97,8 +97,8 @@ class ServingEngine(Protocol):
         ...
 
     def publish(self, folder: Path, sha256: str, version: str) -> Sequence[RankVersion]:
-        """Load a folder as the draft on every rank, or on none; return what each has then. Raises
-        EngineRefused, EngineUnreachable."""
+        """Load a folder as the draft on every rank, or on none; return what each has then. Raises EngineRefused for a
+        draft that is no good, EngineUnsuited where it does not see the folder, EngineUnreachable."""
         ...
 
     def set_gamma(self, schedule: Schedule) -> None:

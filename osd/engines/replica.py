@@ -7,7 +7,14 @@ import logging
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from osd.engines.base import EngineError, EngineFacts, EngineRefused, RankVersion, ServingEngine
+from osd.engines.base import (
+    EngineError,
+    EngineFacts,
+    EngineRefused,
+    EngineUnreachable,
+    RankVersion,
+    ServingEngine,
+)
 from osd.engines.folders import servable_folder
 from osd.engines.vllm.engine import weights_digest
 from osd.hotswap.canary import Trial
@@ -39,6 +46,7 @@ class Replica(Follower[DraftVersion]):
         self.started = records.now()
         self.away: str | None = None
         """Why the engine was not reached at the last look; None where it was."""
+        self._every = settings.attach.poll_seconds
         self._trial = Trial(store, settings.fleet, facts.name)
         self._gone_seconds = settings.fleet.gone_seconds
         self._ranks = {rank.process for rank in facts.ranks}
@@ -104,7 +112,9 @@ class Replica(Follower[DraftVersion]):
         except EngineError as error:
             if self.away is None:
                 log.warning("%s", error, extra={"action": "engine_away"})
-            self.away = str(error)
+            self.away = self.troubles[self.line] = str(error)
+            if not isinstance(error, EngineUnreachable):
+                self._beat()
             return
         if self.take():
             self._tell(self.line, self.serving[self.line])

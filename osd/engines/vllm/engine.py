@@ -117,7 +117,11 @@ class VllmEngine:
         if error.code == 401:
             reason = _detail(said) if "X-OSD-Token" in said else "it wants its API key (attach.api_key)"
             return EngineUnsuited(engine=self.name, reason=reason)
-        return EngineRefused(engine=self.name, reason=_detail(said))
+        if error.code in (403, 409):
+            return EngineUnsuited(engine=self.name, reason=_detail(said))
+        if error.code == 422:
+            return EngineRefused(engine=self.name, reason=_detail(said))
+        return EngineUnreachable(engine=self.name, reason=f"it says {error.code}: {_detail(said)}")
 
 
 def _detail(said: str) -> str:

@@ -135,9 +135,11 @@ class EngineThread:
 
     def _take_compiled(self) -> None:
         """Put the jobs in line whose grammar is compiled by now; refuse those whose grammar cannot be."""
-        due = [(jobs, future) for jobs, future in self._compiling if future.done() or not jobs]
-        self._compiling = [(jobs, future) for jobs, future in self._compiling if not future.done() and jobs]
-        for jobs, future in due:
+        waiting, self._compiling = self._compiling, []
+        for jobs, future in waiting:
+            if jobs and not future.done():  # asked once: it may be done by the next look
+                self._compiling.append((jobs, future))
+                continue
             try:
                 for job in jobs:
                     job.compiled = future.result()

@@ -32,7 +32,7 @@ def said(done) -> str:
         (["hello", "--temperature", "nan"], "nan is not a temperature"),
         (["hello", "--temperature", "inf"], "inf is not a temperature"),
         (["hello", "--max-tokens", "0"], "0 asks for nothing"),
-        (["hello", "--top-k", "0"], "0 keeps no token"),
+        (["hello", "--top-k", "-2"], "-2 keeps no token"),
         (["hello", "--top-p", "1.5"], "1.5 is outside"),
         (["hello", "--stop", ""], "empty stop string"),
         (["hello", "--seed", "-5"], "-5 is negative"),

@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from osd.engines.intake import Intake
 from osd.engines.selftest import selftest
 from osd.engines.vllm.engine import VllmEngine, weights_digest
 from osd.models.model_digest import model_digest
-from storage.records import Route, TokenKind
+from storage.records import Route, TokenKind, VersionState
 from storage.settings import Settings
 from storage.store import Store
 from tests.support.fake_vllm import TOKEN, FakeEngine, make_app
@@ -189,10 +190,12 @@ def test_what_an_engine_refuses_leaves_it_as_it_was(
         with pytest.raises(EngineRefused, match=r".") as refused:
             client.publish(folder, weights_digest(folder), "v")
         assert name in str(refused.value) or "more" in str(refused.value)
-    with pytest.raises(EngineRefused, match="digest"):
+    with pytest.raises(EngineUnsuited, match="digest"):
         client.publish(folders["better"], "0" * 64, "v")
-    with pytest.raises(EngineRefused, match="OSD_VLLM_FOLDERS"):
+    with pytest.raises(EngineUnsuited, match="OSD_VLLM_FOLDERS"):
         client.publish(Path("/etc"), "0" * 64, "v")
+    with pytest.raises(EngineUnsuited, match="sees no folder"):
+        client.publish(tmp_path / "nowhere", "0" * 64, "v")
     assert client.served() == before
 
 
@@ -292,3 +295,34 @@ def test_a_selftest_changes_nothing(engine: Running, fake: FakeEngine, monkeypat
     monkeypatch.setattr("osd.engines.vllm.engine.VllmEngine.counters", lambda self: {})
     found = selftest(VllmEngine(engine.url, TOKEN))
     assert found.same_ids and found.tokens > 0
+
+
+def test_a_version_is_quarantined_for_its_own_faults_alone(
+    store: Store,
+    engine: Running,
+    collected: tuple[Attachment, Running],
+    folders: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = attach(store, engine, folders)
+    collected[0].begin()
+    until(lambda: store.versions.serving("sql") == {"gpu-1": root})
+    options = importlib.import_module("osd_vllm.harvest").options()
+    monkeypatch.setattr(importlib.import_module("osd_vllm.routes"), "options", lambda: replace(options, folders=()))
+    newer = better(store, folders, root)
+    until(lambda: "OSD_VLLM_FOLDERS" in (store.workers.list()[0].trouble or ""))
+    assert store.versions.get(newer).state is VersionState.READY
+    monkeypatch.undo()
+    until(lambda: store.versions.serving("sql") == {"gpu-1": newer})
+    unsound = store.versions.stage("sql", newer, "full", lambda folder: _damaged(folders["better"], folder))
+    store.versions.promote(unsound.id)
+    until(lambda: store.versions.get(unsound.id).state is VersionState.QUARANTINED)
+    until(lambda: store.versions.current("sql").id == newer)
+    assert VllmEngine(engine.url, TOKEN).served()[0].version == newer
+
+
+def _damaged(source: Path, folder: Path) -> None:
+    _copy(source, folder)
+    tensors = {name: tensor.clone() for name, tensor in load_file(source / "model.safetensors").items()}
+    next(iter(tensors.values())).view(-1)[0] = float("inf")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})

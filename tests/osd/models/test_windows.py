@@ -126,10 +126,10 @@ def test_a_twin_keeps_the_order_of_the_switches_and_every_kind_of_layer() -> Non
     small = twin.shrunken(
         tf.Gemma3Config(text_config={"sliding_window": 1024, "num_hidden_layers": 34})
     ).get_text_config()
-    assert small.sliding_window == 8 < small.max_position_embeddings < 100
+    assert small.sliding_window == twin.FIRST < small.max_position_embeddings < 100
     assert small.layer_types == ["sliding_attention", "full_attention"]
     many: Any = twin.shrunken(tf.Llama4TextConfig(attention_chunk_size=8192, floor_scale=4096))
-    assert (many.floor_scale, many.attention_chunk_size) == (8, 16)
+    assert (many.floor_scale, many.attention_chunk_size) == (twin.FIRST, twin.FIRST + twin.STEP)
     assert {"chunked_attention", "full_attention"} == set(many.layer_types)
     whole: Any = twin.shrunken(tf.MistralConfig(sliding_window=1 << 30))
     assert whole.sliding_window == 1 << 30, "beyond all positions, it is never reached"

@@ -130,11 +130,10 @@ async def publish(http: Request, body: PublishBody) -> Facts:
     state = http.app.state
     async with state.osd_turn:
         engine = state.osd_engine
-        try:
-            await engine.collective_rpc("osd_draft_check", args=(str(folder), body.sha256))
-        except Exception as error:
+        checked = await engine.collective_rpc("osd_draft_check", args=(str(folder), body.sha256))
+        if refused := next((rank for rank in checked if rank["refused"]), None):
             await engine.collective_rpc("osd_draft_release")
-            raise HTTPException(422, _sentence(error)) from None
+            raise HTTPException(409 if refused["unseen"] else 422, refused["refused"])
         try:
             loaded = await engine.collective_rpc("osd_draft_load", args=(body.sha256, body.version))
         except Exception as error:
@@ -157,12 +156,12 @@ async def gamma(http: Request, body: GammaBody) -> Facts:
 
 
 def _allowed(given: str) -> Path:
-    """Return a folder that may be loaded from. Raises 403 for one outside OSD_VLLM_FOLDERS, 422 for none."""
+    """Return a folder that may be loaded from. Raises 403 for one outside OSD_VLLM_FOLDERS, 409 for none."""
     folder = Path(given).resolve()
     if not any(folder.is_relative_to(allowed) for allowed in options().folders):
         raise HTTPException(403, "the folder is below none of OSD_VLLM_FOLDERS of this vLLM")
     if not folder.is_dir():
-        raise HTTPException(422, f"this vLLM sees no folder {given}")
+        raise HTTPException(409, f"this vLLM sees no folder {given}")
     return folder
 
 

@@ -25,6 +25,10 @@ class Refused(ValueError):
     """A folder cannot be loaded; nothing was changed."""
 
 
+class NotSeen(Refused):
+    """This machine does not see what was to be published: that is no fault of the draft's."""
+
+
 def digest(folder: Path) -> str:
     """Return the SHA-256 of a folder's weights: of each .safetensors file's name and contents, in order of names."""
     found = hashlib.sha256()
@@ -66,9 +70,9 @@ def check(folder: Path, sha256: str, config: Any, known: Shapes, shared: Iterabl
     parameters that are the target's. Raises Refused.
     """
     if not _files(folder):
-        raise Refused(f"{folder} holds no .safetensors file that this machine sees")
+        raise NotSeen(f"{folder} holds no .safetensors file that this machine sees")
     if (found := digest(folder)) != sha256:
-        raise Refused(f"{folder} has the digest {found[:12]}…, and {sha256[:12]}… was to be published")
+        raise NotSeen(f"{folder} has the digest {found[:12]}…, and {sha256[:12]}… was to be published")
     _check_config(folder, config)
     tensors = read(folder)
     _check_shapes({name: tuple(tensor.shape) for name, tensor in tensors.items()}, known)

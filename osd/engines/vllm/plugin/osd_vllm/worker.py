@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .weights import Refused, check, digest, put, read, shapes, shared_parameters
+from .weights import NotSeen, Refused, check, digest, put, read, shapes, shared_parameters
 
 Facts = dict[str, Any]
 PROCESS = uuid.uuid4().hex
@@ -38,15 +38,20 @@ class OsdWorker:
             **(served or {"version": None, "sha256": None, "folder": None}),
         }  # fmt: skip
 
-    def osd_draft_check(self, folder: str, sha256: str) -> bool:
-        """Read and check a folder, and hold it until ``osd_draft_load``. Raises Refused; nothing was changed then."""
+    def osd_draft_check(self, folder: str, sha256: str) -> Facts:
+        """Read and check a folder, and hold it until ``osd_draft_load``. Returns ``refused`` with the reason, and
+        ``unseen`` where that is no fault of the draft's; both empty where it may be loaded. Nothing is changed."""
         model, config = self._osd_draft()
         if model is None:
-            raise Refused("vLLM runs without a draft model here")
+            return {"refused": "vLLM runs without a draft model here", "unseen": True}
         shared = shared_parameters(model, self.model_runner.get_model())  # type: ignore[attr-defined]
         known = shapes(Path(config.model))
-        self._osd_checked = (folder, sha256, check(Path(folder), sha256, config.hf_config, known, shared))
-        return True
+        try:
+            tensors = check(Path(folder), sha256, config.hf_config, known, shared)
+        except Refused as error:
+            return {"refused": str(error), "unseen": isinstance(error, NotSeen)}
+        self._osd_checked = (folder, sha256, tensors)
+        return {"refused": "", "unseen": False}
 
     def osd_draft_load(self, sha256: str, version: str) -> Facts:
         """Load what was checked; where vLLM fails in the middle of it, put back what was there. Raises Refused."""
