@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -212,3 +213,23 @@ def test_a_tools_schema_that_cannot_be_is_refused_by_its_field() -> None:
     with pytest.raises(BadRequest, match=r"^tools: .*not"):
         compiler.compile(tool_grammar([("a", {"not": {}})], "hermes", tokenizer, field="tools"))
     assert compiler.compile(replace(tool_grammar([("a", None)], "hermes", tokenizer), field="x"))
+
+
+def test_a_grammar_that_is_compiled_between_two_looks_is_not_lost() -> None:
+    class Late:
+        """A compilation that is over by the second time that somebody asks."""
+
+        asked = 0
+
+        def done(self) -> bool:
+            self.asked += 1
+            return self.asked > 1
+
+        def result(self) -> str:
+            return "compiled"
+
+    thread, job, queued = EngineThread.__new__(EngineThread), SimpleNamespace(compiled=None), []
+    thread._compiling, thread._queue = [([job], Late())], queued.append
+    thread._take_compiled()
+    thread._take_compiled()
+    assert queued == [[job]] and job.compiled == "compiled" and not thread._compiling
