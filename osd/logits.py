@@ -1,6 +1,6 @@
-"""The target's logits of one pass over rows that may each have fed another number of tokens.
+"""The target's logits of one pass over rows that may each have fed another number of tokens, and log-probabilities.
 
-They stay one line after another, as the pass makes them: a batch whose drafts have different lengths would else write
+Logits stay one line after another, as the pass makes them: a batch whose drafts have different lengths would else write
 a table of which half is padding, and look through it, which took a twentieth of its round (docs/bench-log.md).
 """
 
@@ -62,3 +62,32 @@ def spread(lines: Tensor, places: Tensor, rows: int, count: int) -> Tensor:
     """(N, …) at their places among (rows, count, …), 0 elsewhere."""
     whole = lines.new_zeros(rows * count, *lines.shape[1:])
     return whole.index_copy_(0, places, lines).view(rows, count, *lines.shape[1:])
+
+
+class Scores(NamedTuple):
+    """The log-probabilities of m tokens: those that a round emitted, or all of a prompt but its first."""
+
+    chosen: list[float]
+    """(m,) log-probability of each token."""
+    top_ids: list[list[int]]
+    """(m, k) likeliest token ids, likeliest first."""
+    top: list[list[float]]
+    """(m, k) log-probabilities of those."""
+    ranks: list[int]
+    """(m,) how many tokens are as likely as each or likelier, itself included."""
+
+    def then(self, later: Scores) -> Scores:
+        """Concatenate with the scores of later tokens."""
+        return Scores(
+            self.chosen + later.chosen, self.top_ids + later.top_ids, self.top + later.top, self.ranks + later.ranks
+        )
+
+
+def score(logits: Tensor, tokens: Sequence[int], top: int) -> Scores:
+    """Compute scores from the target's logits (m, V) at the m tokens' positions; ``top`` is k."""
+    logprobs = logits.float().log_softmax(-1)
+    which = torch.tensor(tokens, device=logprobs.device).unsqueeze(1)
+    values, ids = logprobs.topk(min(top, logprobs.shape[-1]), dim=-1)
+    chosen = logprobs.gather(1, which)
+    ranks = (logprobs >= chosen).sum(1)
+    return Scores(chosen.squeeze(1).tolist(), ids.tolist(), values.tolist(), ranks.tolist())

@@ -9,13 +9,15 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 
 from osd.chat_template import Chat, ChatTemplate
 from storage.errors import BadPromptFile, BadRequest
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,20 @@ def read_prompts(path: Path) -> Iterator[Prompt | BadPromptFile]:
 
     Raises BadPromptFile when the file cannot be read at all.
     """
+    return read_lines(path, read_line)
+
+
+def read_lines(path: Path, read: Callable[[Path, int, bytes], T]) -> Iterator[T]:
+    """Yield what ``read`` makes of each line of a file that is not empty, given the line's number from 1.
+
+    Raises BadPromptFile when the file cannot be read.
+    """
     number = 0
     try:
         with open_bytes(path) as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
-                    yield read_line(path, number, line)
+                    yield read(path, number, line)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadPromptFile(path=path, reason=f"cannot be read after line {number} ({reason})") from None

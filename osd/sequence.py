@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from osd.logprobs import Scores
+from osd.logits import Scores
 from router.base import Decision
 from storage.records import Outcome, Request, Round, now
 

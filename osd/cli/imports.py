@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from osd.cli.context import CommandContext
 from osd.cli.out import count, counted, note
 from storage.errors import BadInput, BadPromptFile
-from storage.replay.imports import ImportResult
+from storage.replay.imports import ImportResult, keep_counted
 from storage.sql import admin_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from storage.records import RequestSamples
-    from storage.store import Store
 
 BATCH = 64
 """Conversations that are kept at once."""
@@ -45,35 +44,30 @@ def import_conversations(here: CommandContext, file: Path, target: str | None, r
         version = store.versions.current(store.routes.get(route).draft, model.digest).id
         tokenizer = load_tokenizer(named)
         scorer = Scorer(model, here.settings.storage.top_k, serve.max_length)
-        done, left = keep(store, score_conversations(file, tokenizer, scorer, route=route, version=version))
+        batches = UsableBatches(score_conversations(file, tokenizer, scorer, route=route, version=version))
+        done = keep_counted(store.samples, batches)
         with store.db.session() as session:
             admin_log.note(session, None, "import", file.name, asdict(done))
-    return done, left
+    return done, batches.left
 
 
-def keep(store: Store, scored: Iterable[RequestSamples | BadPromptFile]) -> tuple[ImportResult, int]:
-    """Keep samples as they come; return the counts, and that of lines that were no use."""
-    requests = positions = known = left = 0
-    batch: list[RequestSamples] = []
+class UsableBatches:
+    """Batches of the samples that can be used; lines that cannot are counted, and the first of them named."""
 
-    def flush() -> None:
-        nonlocal requests, positions, known
-        fresh = [one for one in batch if one.request_id not in store.samples.kept([one.request_id])]
-        if fresh:
-            store.samples.add(fresh)
-        requests, known = requests + len(fresh), known + len(batch) - len(fresh)
-        positions += sum(map(len, fresh))
-        batch.clear()
-        note(f"{count(requests)} kept, {counted(left, 'line')} left out")
+    def __init__(self, scored: Iterator[RequestSamples | BadPromptFile]) -> None:
+        self._scored, self.left, self._read = scored, 0, 0
 
-    for one in scored:
-        if isinstance(one, BadPromptFile):
-            left += 1
-            if left <= SHOWN:
+    def __iter__(self) -> Iterator[list[RequestSamples]]:
+        while batch := list(islice(self._usable(), BATCH)):
+            self._read += len(batch)
+            note(f"{count(self._read)} read, {counted(self.left, 'line')} left out")
+            yield batch
+
+    def _usable(self) -> Iterator[RequestSamples]:
+        for one in self._scored:
+            if not isinstance(one, BadPromptFile):
+                yield one
+                continue
+            self.left += 1
+            if self.left <= SHOWN:
                 note(f"osd: {one}")
-        else:
-            batch.append(one)
-        if len(batch) == BATCH:
-            flush()
-    flush()
-    return ImportResult(requests, positions, known), left

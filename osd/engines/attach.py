@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 
-from osd.engines.base import EngineError, EngineFacts, ServingEngine
+from osd.engines.base import ServingEngine
 from osd.engines.replica import Replica
 from storage.access.engines import AttachedEngine
 from storage.errors import OsdError
@@ -70,11 +70,11 @@ class Attachment:
         try:
             client = self._connect(engine.url)
             facts = client.probe()
-            self.store.engines.note(engine.name, probed(facts))
+            self.store.engines.note(engine.name, asdict(facts))
             self.replicas[engine.name] = Replica(self.store, self.settings, client, engine.url, engine.draft, facts)
             self.troubles.pop(engine.name, None)
             log.info("%s is attended to", engine.name, extra={"action": "engine_attached"})
-        except (EngineError, OsdError) as error:
+        except OsdError as error:
             if self.troubles.get(engine.name) != str(error):
                 log.warning("%s", error, extra={"action": "engine_not_attached"})
             self.troubles[engine.name] = str(error)
@@ -85,8 +85,3 @@ class Attachment:
                 self.look()
             except OsdError as error:
                 log.warning("no look at the engines: %s", error, extra={"action": "engines_look_failed"})
-
-
-def probed(facts: EngineFacts) -> dict[str, object]:
-    """Return what is kept of a probe."""
-    return asdict(facts)

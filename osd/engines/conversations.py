@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ import numpy as np
 
 from osd.chat_template import Chat, ChatTemplate
 from osd.engines.scorer import Scorer
-from osd.prompts import broken, encode, open_bytes
+from osd.prompts import broken, encode, read_lines
 from osd.recording.topk import TopKLogprobs
 from storage.errors import BadPromptFile, BadRequest
 from storage.records import DEFAULT_TENANT, RequestSamples, TokenKind, now
@@ -49,15 +48,7 @@ def read_conversations(path: Path) -> Iterator[Conversation | BadPromptFile]:
 
     Raises BadPromptFile when the file cannot be read at all.
     """
-    number = 0
-    try:
-        with open_bytes(path) as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield _read(path, number, line)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BadPromptFile(path=path, reason=f"cannot be read after line {number} ({reason})") from None
+    return read_lines(path, _read)
 
 
 def _read(path: Path, number: int, line: bytes) -> Conversation | BadPromptFile:

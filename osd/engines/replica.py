@@ -16,9 +16,8 @@ from osd.engines.base import (
     ServingEngine,
 )
 from osd.engines.folders import servable_folder
-from osd.engines.vllm.engine import weights_digest
-from osd.hotswap.canary import Trial
-from osd.hotswap.follower import Follower
+from osd.engines.vllm.digest import weights_digest
+from osd.hotswap.canary_follower import CanaryFollower
 from storage import records
 from storage.access.workers import Worker, WorkerState
 from storage.errors import DraftUnsound
@@ -32,7 +31,7 @@ UNSERVED = (VersionState.CANDIDATE, VersionState.REJECTED)
 """States of versions that no engine can have."""
 
 
-class Replica(Follower[DraftVersion]):
+class Replica(CanaryFollower[DraftVersion]):
     """An engine and the draft that it serves."""
 
     def __init__(
@@ -47,7 +46,6 @@ class Replica(Follower[DraftVersion]):
         self.away: str | None = None
         """Why the engine was not reached at the last look; None where it was."""
         self._every = settings.attach.poll_seconds
-        self._trial = Trial(store, settings.fleet, facts.name)
         self._gone_seconds = settings.fleet.gone_seconds
         self._ranks = {rank.process for rank in facts.ranks}
         self._digests: dict[str, str] = {}
@@ -92,17 +90,6 @@ class Replica(Follower[DraftVersion]):
         if version.id not in self._digests:
             self._digests[version.id] = weights_digest(servable_folder(self.store, version))
         return self._digests[version.id]
-
-    def _wanted(self, name: str) -> DraftVersion | None:
-        return self._trial.version(name) if self._trial.on else self._current(name)
-
-    def _tell(self, name: str, wanted: DraftVersion) -> None:
-        if not (self._trial.tries(wanted) and self._told.get(name) == wanted.id):
-            super()._tell(name, wanted)
-
-    def _refuse(self, name: str, version: DraftVersion, reason: str) -> None:
-        super()._refuse(name, version, reason)
-        self._trial.failed(version, reason)
 
     def _look(self) -> None:
         try:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from osd.engines.base import EngineUnsuited
-from osd.engines.vllm.engine import VllmEngine, weights_digest
+from osd.engines.vllm.digest import weights_digest
+from osd.engines.vllm.engine import VllmEngine
 
 PROMPTS = 6
 LENGTH, OUTPUT = 24, 32

@@ -11,8 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from osd.drafters.residency import LoadedVersion
-from osd.hotswap.canary import Trial
-from osd.hotswap.follower import Follower
+from osd.hotswap.canary_follower import CanaryFollower
 from osd.hotswap.loader import Loader
 from osd.models.pair import Pair, row_length
 from storage.errors import UnknownDraft
@@ -24,7 +23,7 @@ from storage.versions.forks import fork
 log = logging.getLogger(__name__)
 
 
-class Swap(Follower[LoadedVersion]):
+class Swap(CanaryFollower[LoadedVersion]):
     """Follows the drafts' weights. The engine's thread calls all but the thread's own methods."""
 
     def __init__(self, store: Store, draft: str, pair: Pair, settings: Settings, worker: str) -> None:
@@ -38,7 +37,6 @@ class Swap(Follower[LoadedVersion]):
         self.gone: set[str] = set()
         """Drafts that no route names any more."""
         self._loader = Loader(store, pair, self.root.digest, row_length(pair, settings))
-        self._trial = Trial(store, settings.fleet, worker)
         self._asked: dict[str, None] = {}
         self._routed: frozenset[str] = frozenset()
         if self.target is not None:
@@ -82,23 +80,11 @@ class Swap(Follower[LoadedVersion]):
             if self._current(name) is None:
                 fork(self.store.versions, name, self.root.id)
 
-    def _wanted(self, name: str) -> DraftVersion | None:
-        wanted = self._current(name)
-        return self._trial.version(wanted.draft) if wanted and self._trial.on else wanted
-
     def _current(self, name: str) -> DraftVersion | None:
         try:
             return self.store.versions.current(name, self.target)
         except UnknownDraft:
             return None
-
-    def _tell(self, name: str, wanted: DraftVersion) -> None:
-        if not (self._trial.tries(wanted) and self._told.get(name) == wanted.id):  # it stays READY, and is noted once
-            super()._tell(name, wanted)
-
-    def _refuse(self, name: str, version: DraftVersion, reason: str) -> None:
-        super()._refuse(name, version, reason)
-        self._trial.failed(version, reason)
 
     def _look(self) -> None:
         routed = frozenset(name for route in self.store.routes.list() for name in route.drafts)

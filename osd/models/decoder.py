@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-from osd.logits import RaggedLogits
-from osd.logprobs import Scores, score
+from osd.logits import RaggedLogits, Scores, score
 from osd.models import llama_forward
 from osd.models.compiled_inputs import PassInput
 from osd.models.forward import Builder, CompiledForward, ForwardPass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +32,13 @@ def import_file(samples: SampleStore, path: Path) -> ImportResult:
     cipher = samples.place.cipher
     for _ in read_export(path, cipher):
         pass
+    return keep_counted(samples, read_export(path, cipher))
+
+
+def keep_counted(samples: SampleStore, batches: Iterable[list[RequestSamples]]) -> ImportResult:
+    """Store batches and count what was not there before."""
     requests = positions = known = 0
-    for batch in read_export(path, cipher):
+    for batch in batches:
         before = set(samples.kept([each.request_id for each in batch]))
         samples.add(batch)
         fresh = samples.kept([each.request_id for each in batch]) - before

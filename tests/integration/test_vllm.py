@@ -25,7 +25,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from osd.engines.base import EngineRefused
 from osd.engines.selftest import selftest
-from osd.engines.vllm.engine import VllmEngine, weights_digest
+from osd.engines.vllm.digest import weights_digest
+from osd.engines.vllm.engine import VllmEngine
 from storage.records import TokenKind
 from storage.settings import load_settings
 from storage.store import Store, open_store

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2] / "osd" / "engines" / "vllm"
 def plugin(folder: Path) -> None:
     """Lay out the plugin's package as its wheel does, and let it be imported as ``osd_vllm``."""
     shutil.copytree(ROOT / "plugin" / "osd_vllm", folder / "osd_vllm", dirs_exist_ok=True)
-    for shared in ("exchange.py", "middleware.py"):
+    for shared in ("digest.py", "exchange.py", "middleware.py"):
         shutil.copy(ROOT / shared, folder / "osd_vllm")
     for name in [name for name in sys.modules if name.split(".")[0] == "osd_vllm"]:
         del sys.modules[name]

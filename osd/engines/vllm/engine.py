@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import urllib.error
 import urllib.request
@@ -146,15 +145,3 @@ def _facts(found: Mapping[str, Any]) -> EngineFacts:
         found["top_k"], found["max_num_seqs"], found["live_gamma"], tuple(map(_rank, found["workers"])),
         found["harvest"],
     )  # fmt: skip
-
-
-def weights_digest(folder: Path) -> str:
-    """Return the SHA-256 of a folder's weights as the plugin computes it: of each .safetensors file's name and
-    contents, in order of names."""
-    found = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        found.update(path.name.encode() + b"\0")
-        with open(path, "rb") as file:
-            while piece := file.read(1 << 20):
-                found.update(piece)
-    return found.hexdigest()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from osd.engine.text_stream import TextStream
-from osd.logprobs import Scores
+from osd.logits import Scores
 from osd.server.http.tool_calls import CallDelta, CallReader
 from osd.server.process.jobs import Done, JobOutput
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from osd.engine.detokenizer import Detokenizer
-from osd.logprobs import Scores
+from osd.logits import Scores
 from osd.server.http.choice import Delta, ScoredToken
 from osd.server.http.token_text import TokenText, floor
 from storage.records import Request

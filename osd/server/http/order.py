@@ -193,7 +193,7 @@ def _request(
 def _stop(service: Service, body: SamplingBody) -> tuple[str, ...]:
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     if len(stops) > (most := service.settings.server.max_stop):
-        raise ApiError(reason=f"stop: {most} strings at most, not {len(stops)}", param="stop")
+        raise ApiError(reason=f"stop: {most} strings at most (server.max_stop), not {len(stops)}", param="stop")
     return tuple(dict.fromkeys((*stops, *service.facts.stops)))
 
 

@@ -20,8 +20,7 @@ import torch
 
 from osd.engine.engine import Engine
 from osd.kernels.host import wake_promptly
-from osd.logits import RaggedLogits
-from osd.logprobs import Scores, score
+from osd.logits import RaggedLogits, Scores, score
 from osd.sequence import RequestOutput, SequenceState
 from osd.server.http.errors import ApiError, Busy, Draining, ServerStopped, as_api_error
 from osd.server.process.fair_queue import FairQueue

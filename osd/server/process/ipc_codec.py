@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from osd.logprobs import Scores
+from osd.logits import Scores
 from osd.server.http import errors
 from osd.server.http.errors import ApiError
 from osd.server.process.jobs import Done, EngineJob, JobOutput

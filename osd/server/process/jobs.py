@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from osd.logprobs import Scores
+from osd.logits import Scores
 from osd.sequence import Completion, SequenceState
 from osd.server.http.errors import ApiError
 from osd.verification.grammar import CompiledGrammar

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from osd.engine.engine import Engine
-from osd.logprobs import Scores
+from osd.logits import Scores
 from osd.models import decoder
 from osd.sequence import Completion
 from storage.records import Request

@@ -14,7 +14,7 @@ from osd.engine.detokenizer import HALF, Detokenizer
 from osd.engine.engine import Engine
 from osd.engine.stop import StopChecker
 from osd.engine.text_stream import TextStream
-from osd.logprobs import Scores
+from osd.logits import Scores
 from osd.sequence import SequenceState
 from osd.server.http.choice import Choice, Delta
 from osd.server.http.token_text import TokenText

@@ -23,7 +23,8 @@ from osd.engines.base import EngineRefused, EngineUnreachable, EngineUnsuited
 from osd.engines.collector import make_collector
 from osd.engines.intake import Intake
 from osd.engines.selftest import selftest
-from osd.engines.vllm.engine import VllmEngine, weights_digest
+from osd.engines.vllm.digest import weights_digest
+from osd.engines.vllm.engine import VllmEngine
 from osd.models.model_digest import model_digest
 from storage.records import Route, TokenKind, VersionState
 from storage.settings import Settings

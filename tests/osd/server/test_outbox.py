@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from osd.logprobs import Scores
+from osd.logits import Scores
 from osd.sequence import SequenceState
 from osd.server.http.errors import ServerStopped
 from osd.server.process.jobs import Done, EngineJob, JobOutput

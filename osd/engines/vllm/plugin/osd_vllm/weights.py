@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import nn
+
+from .digest import weights_digest
 
 Shapes = dict[str, tuple[int, ...]]
 SAME = (
@@ -27,17 +28,6 @@ class Refused(ValueError):
 
 class NotSeen(Refused):
     """This machine does not see what was to be published: that is no fault of the draft's."""
-
-
-def digest(folder: Path) -> str:
-    """Return the SHA-256 of a folder's weights: of each .safetensors file's name and contents, in order of names."""
-    found = hashlib.sha256()
-    for path in _files(folder):
-        found.update(path.name.encode() + b"\0")
-        with open(path, "rb") as file:
-            while piece := file.read(1 << 20):
-                found.update(piece)
-    return found.hexdigest()
 
 
 def _files(folder: Path) -> list[Path]:
@@ -71,7 +61,7 @@ def check(folder: Path, sha256: str, config: Any, known: Shapes, shared: Iterabl
     """
     if not _files(folder):
         raise NotSeen(f"{folder} holds no .safetensors file that this machine sees")
-    if (found := digest(folder)) != sha256:
+    if (found := weights_digest(folder)) != sha256:
         raise NotSeen(f"{folder} has the digest {found[:12]}…, and {sha256[:12]}… was to be published")
     _check_config(folder, config)
     tensors = read(folder)

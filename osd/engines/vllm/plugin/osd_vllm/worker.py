@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from .weights import NotSeen, Refused, check, digest, put, read, shapes, shared_parameters
+from .digest import weights_digest
+from .weights import NotSeen, Refused, check, put, read, shapes, shared_parameters
 
 Facts = dict[str, Any]
 PROCESS = uuid.uuid4().hex
@@ -28,7 +29,8 @@ class OsdWorker:
         model, config = self._osd_draft()
         served = getattr(self, "_osd_serves", None)
         if served is None and model is not None:
-            served = self._osd_serves = {"version": None, "sha256": digest(Path(config.model)), "folder": config.model}
+            digest = weights_digest(Path(config.model))
+            served = self._osd_serves = {"version": None, "sha256": digest, "folder": config.model}
         return {
             "rank": self.rank, "process": PROCESS,  # type: ignore[attr-defined]
             "drafter": type(getattr(runner, "drafter", getattr(runner, "speculator", None))).__name__,
