@@ -18,7 +18,7 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple
@@ -170,6 +170,8 @@ class Other:
     text: Callable[[Sequence[int]], str] | None = None
     """Where it takes no tokens as a prompt."""
     speculates: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Of its environment, beside those of all."""
 
 
 def transformers_ways(pair: Pair, max_tokens: int) -> list[Other]:
@@ -234,7 +236,7 @@ def other_server(other: Other, log: Path) -> Iterator[Up]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     variables = LOCAL | {"VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", KV_GIB)}
-    with running([*other.command, str(port)], log, variables) as process:
+    with running([*other.command, str(port)], log, variables | dict(other.variables)) as process:
         url = f"http://127.0.0.1:{port}"
         wait_for(other.name, process, log, lambda: _healthy(url) or None)
         yield Up(Address(url, tuple(other.extra.items()), other.text), process)
