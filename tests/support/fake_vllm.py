@@ -28,11 +28,17 @@ TOKEN = "a token of a test, long enough"
 ROOT = Path(__file__).parents[2] / "osd" / "engines" / "vllm"
 
 
-def plugin(folder: Path) -> None:
-    """Lay out the plugin's package as its wheel does, and let it be imported as ``osd_vllm``."""
+def lay_out(folder: Path) -> Path:
+    """Put the plugin's package into a folder as its wheel does; return the folder."""
     shutil.copytree(ROOT / "plugin" / "osd_vllm", folder / "osd_vllm", dirs_exist_ok=True)
     for shared in ("digest.py", "exchange.py", "middleware.py"):
         shutil.copy(ROOT / shared, folder / "osd_vllm")
+    return folder
+
+
+def plugin(folder: Path) -> None:
+    """Lay out the plugin's package, and let it be imported as ``osd_vllm``."""
+    lay_out(folder)
     for name in [name for name in sys.modules if name.split(".")[0] == "osd_vllm"]:
         del sys.modules[name]
     sys.path.insert(0, str(folder))

@@ -13,6 +13,8 @@ from typing import Any
 Json = dict[str, Any]
 PATHS = {"/v1/completions": False, "/v1/chat/completions": True}
 """The routes that are harvested; True where the body is a chat."""
+SALTED, MOST_SALT = 16, 128
+"""Letters of a version's digest that go into a cache salt, and letters that vLLM takes in all."""
 MARK = "token_id:"
 """What vLLM puts before an id where it names tokens by their ids."""
 
@@ -70,9 +72,16 @@ class Exchange:
         usage = bool(asked.get("stream")) and alone and isinstance(options, dict) and not options.get("include_usage")
         return cls(asked, chat, scored, usage, shows_metrics)
 
-    def ask(self, k: int) -> bytes:
-        """Return the body that vLLM is sent: with token ids, the ``k`` likeliest tokens, and a stream's usage chunk."""
+    def ask(self, k: int, version: str | None) -> bytes:
+        """Return the body that vLLM is sent: with token ids, the ``k`` likeliest tokens, and a stream's usage chunk.
+
+        ``version``: digest of the draft that serves. It becomes part of the prefix cache's salt: cached blocks hold the
+        draft's keys and values too, and those of another version would draft worse, and not what that version drafts.
+        """
         body = {**self.asked, "return_token_ids": True}
+        salt = self.asked.get("cache_salt")
+        if version and (salt is None or (isinstance(salt, str) and 0 < len(salt) <= MOST_SALT - SALTED)):
+            body["cache_salt"] = version[:SALTED] + (salt or "")
         if self.scored:
             body |= {"logprobs": True, "top_logprobs": k} if self.chat else {"logprobs": k}
             body["return_tokens_as_token_ids"] = True

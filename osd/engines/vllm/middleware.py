@@ -65,8 +65,9 @@ class HarvestMiddleware:
         if exchange is None:
             await self.app(scope, _replay(body, receive, gone), send)
             return
-        asked = exchange.ask(self.sink.k)
-        answer = _Answer(exchange, send, self.sink, self._facts(scope))
+        facts = self._facts(scope)
+        asked = exchange.ask(self.sink.k, facts["version"])
+        answer = _Answer(exchange, send, self.sink, facts)
         await self.app(_with_length(scope, asked), _replay(asked, receive, gone=False), answer.send)
 
     def _begin(self, path: str, body: bytes) -> Exchange | None:

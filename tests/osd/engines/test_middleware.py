@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from osd.engines.vllm.exchange import Exchange
 from tests.support.fake_vllm import FakeEngine, make_app
 
 
@@ -161,3 +162,17 @@ def test_a_failing_sink_costs_no_answer(fake: FakeEngine) -> None:
     app = middleware.HarvestMiddleware(make_app(fake, harvests=False), sink)
     status, body = served(app, "/v1/completions", {"prompt": [5, 6], "max_tokens": 3})
     assert status == 200 and json.loads(body)["choices"][0]["text"] and len(sink.errors) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [({}, "d" * 16), ({"cache_salt": "mine"}, "d" * 16 + "mine"), ({"cache_salt": ""}, ""), ({"cache_salt": 7}, 7),
+     ({"cache_salt": "s" * 128}, "s" * 128)],
+)  # fmt: skip
+def test_each_version_has_a_prefix_cache_of_its_own_and_what_vllm_refuses_it_refuses(
+    given: dict[str, Any], asked: Any
+) -> None:
+    body = json.dumps({"prompt": [1], **given}).encode()
+    exchange = Exchange.begin("/v1/completions", body, 5, shows_metrics=False)
+    assert exchange and json.loads(exchange.ask(5, "d" * 64))["cache_salt"] == asked
+    assert json.loads(exchange.ask(5, None)).get("cache_salt") == given.get("cache_salt")
