@@ -58,7 +58,8 @@ def builder(store: Store, settings: Settings, *, look: bool = False) -> Build:
     def build(plan: RoutePlan) -> ClassifierRouter:
         return ClassifierRouter(
             plan.routes, plan.pins, plan.aliases, languages=classifiers.languages(plan, look),
-            topics=classifiers.topics(plan, look), least=settings.router.min_confidence, look=look,
+            topics=classifiers.topics(plan, look), least=settings.router.min_confidence,
+            precedence=settings.router.precedence, look=look,
         )  # fmt: skip
 
     return build

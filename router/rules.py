@@ -3,7 +3,8 @@
 A rule holds when every condition of its route's ``matches`` does. Where several rules hold, the most specific wins:
 
 1. the one with more conditions;
-2. else the one with a condition that is known rather than guessed, in the order tenant, pattern, topic, language;
+2. else the one with a condition earlier in ``router.precedence``: tenant, pattern, topic, language, as what is known
+   comes before what is guessed;
 3. else the one whose lists are shorter;
 4. else the first by name.
 
@@ -21,7 +22,8 @@ from storage.records import Route
 from storage.routes.matches import KEYS, LISTS
 from storage.routes.patterns import Pattern
 
-STRENGTH = ("tenant", "pattern", "topic", "language")
+PRECEDENCE = ("tenant", "pattern", "topic", "language")
+"""Order of conditions, unless the settings say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class LabelGuess:
 
     label: str | None
     confidence: float
+    doubt: str = ""
+    """What speaks against it, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +56,22 @@ class RuleMatch:
     """The guess that would have made the rule hold, had its confidence been higher."""
 
 
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A route with rules in the contest for one request."""
+
+    route: str
+    holds: bool
+    why: str
+    """What sent the request there, or why it went elsewhere."""
+
+
 class Rule:
     """One route's conditions, compiled. Raises BadPattern."""
 
-    def __init__(self, route: Route) -> None:
-        self.route = route
-        self.conditions = tuple(key for key in STRENGTH if route.matches.get(key))
+    def __init__(self, route: Route, precedence: Sequence[str] = PRECEDENCE) -> None:
+        self.route, self._precedence = route, precedence
+        self.conditions = tuple(key for key in precedence if route.matches.get(key))
         self._lists = {key: frozenset(route.matches[key]) for key in LISTS if route.matches.get(key)}
         if languages := self._lists.get("language"):
             self._lists["language"] = frozenset(map(primary, languages))
@@ -68,7 +82,18 @@ class Rule:
     def rank(self) -> tuple[Any, ...]:
         """The key by which rules are sorted, see the module."""
         words = sum(map(len, self._lists.values()))
-        return -len(self.conditions), *(key not in self.conditions for key in STRENGTH), words, self.route.name
+        return -len(self.conditions), *(key not in self.conditions for key in self._precedence), words, self.route.name
+
+    def loses_to(self, other: Rule) -> str:
+        """Return why another rule that holds too comes before this one, for people."""
+        if len(self.conditions) < len(other.conditions):
+            return f"{other.route.name} has more conditions"
+        for key in self._precedence:
+            if (key in other.conditions) and key not in self.conditions:
+                return f"{other.route.name} goes by {key}, which comes before {' and '.join(self.conditions)}"
+        if self.rank[-2] > other.rank[-2]:
+            return f"{other.route.name} lists fewer values"
+        return f"{other.route.name} comes first by name"
 
     def judge(self, traits: Traits, least: float) -> RuleMatch:
         """Return whether the rule holds; a guess counts from the confidence ``least`` on."""
@@ -77,6 +102,11 @@ class Rule:
         if not failed:
             return RuleMatch(True, min(verdict.sure for verdict in verdicts))
         return max(failed, key=lambda verdict: verdict.sure)
+
+    def objection(self, traits: Traits, least: float) -> str:
+        """Return the conditions that do not hold, for people; empty where all do."""
+        failed = {key: self._condition(key, traits, least) for key in self.conditions}
+        return "; ".join(self._missed(key, traits, each) for key, each in failed.items() if not each.holds)
 
     def reason(self, traits: Traits) -> str:
         """Return the conditions that sent a request here, for people."""
@@ -90,12 +120,23 @@ class Rule:
             return RuleMatch(traits.tenant in self._lists[key], 1.0)
         return _guessed(key, traits.topic if key == "topic" else traits.language, self._lists[key], least)
 
+    def _missed(self, key: str, traits: Traits, verdict: RuleMatch) -> str:
+        if verdict.unsure_of:
+            return verdict.unsure_of
+        if key == "pattern":
+            return "the pattern is not found"
+        wanted = " or ".join(sorted(self._lists[key]))
+        if key == "tenant":
+            return f"tenant is {traits.tenant}, not {wanted}"
+        guess = traits.topic if key == "topic" else traits.language
+        return f"{key} is {guess.label or 'unknown'}, not {wanted}"
+
 
 class Rules:
     """The rules of every route that matches something, the most specific first."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
-        rules = (Rule(route) for route in routes)
+    def __init__(self, routes: Sequence[Route], precedence: Sequence[str] = PRECEDENCE) -> None:
+        rules = (Rule(route, precedence) for route in routes)
         self._rules = sorted((rule for rule in rules if rule.conditions), key=lambda rule: rule.rank)
 
     def __len__(self) -> int:
@@ -116,6 +157,18 @@ class Rules:
         reason = f"unsure: {doubts[0]}" if doubts else "no route matches"
         return None, min((verdict.sure for _, verdict in verdicts), default=1.0), reason
 
+    def contest(self, traits: Traits, least: float) -> list[Contestant]:
+        """Return every rule with what it makes of a request, the winner first, then the rules in their order."""
+        winner, _, _ = self.first(traits, least)
+        found = []
+        for rule in self._rules:
+            holds = rule.judge(traits, least).holds
+            why = rule.reason(traits) if holds else rule.objection(traits, least)
+            if winner is not None and holds and rule is not winner:
+                why += f"; but {rule.loses_to(winner)}"
+            found.append(Contestant(rule.route.name, holds, why))
+        return sorted(found, key=lambda each: not each.holds)
+
 
 def _guessed(key: str, seen: LabelGuess, wanted: frozenset[str], least: float) -> RuleMatch:
     """Judge a guessed trait by label and confidence.
@@ -128,5 +181,7 @@ def _guessed(key: str, seen: LabelGuess, wanted: frozenset[str], least: float) -
         return RuleMatch(False, seen.confidence)
     if seen.confidence >= least:
         return RuleMatch(True, seen.confidence)
-    doubt = f"{key}={seen.label} at {seen.confidence:.2f}, {least:.2f} needed"
+    doubt = f"{key}={seen.label} at {seen.confidence:.2f}, {least:.2f} needed" + (
+        f" ({seen.doubt})" if seen.doubt else ""
+    )
     return RuleMatch(False, 1 - seen.confidence, doubt)

@@ -42,6 +42,9 @@ class TopicModel:
         self.vector, self.linear, self.least = TopicVector(), Linear(SIZE, labels), least
         self.calibration = UNTRAINED
         """(c, a, b) of confidence = σ(c + a s + b (s − s')) for the best score s and the second best s'."""
+        self.languages: dict[str, list[str]] = {}
+        """The languages of each topic's examples, where somebody looked. Not saved: another language model may say
+        otherwise."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -56,6 +59,10 @@ class TopicModel:
 
     predict_one = predict
     """The same under the name that streaming libraries use."""
+
+    def taught_in(self, topic: str) -> frozenset[str]:
+        """Return the languages in which a topic was taught; empty where that is not known."""
+        return frozenset(self.languages.get(topic, ()))
 
     def best(self, text: str) -> TopicGuess:
         """Return the likeliest topic however unlikely; None where no topic is learned or the text has no words."""

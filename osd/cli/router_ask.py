@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,11 @@ ESTIMATES = (
     Column("tokens_per_s", "tokens/s", count, right=True),
     Column("requests", "from requests", count, right=True),
     Column("measured", "measured", whole=True),
+)
+CONTEST = (
+    Column("route", "route", whole=True),
+    Column("holds", "matches", lambda holds: "●" if holds else ""),
+    Column("why", "why"),
 )
 SCORES = (
     Column("true", "true", whole=True),
@@ -64,8 +70,11 @@ def explain(
     if as_json:
         print_json(facts)
         return
-    rows = facts.pop("estimates")
+    rows, contest = facts.pop("estimates"), facts.pop("routes", [])
     print_facts({key: share(value) if isinstance(value, float) else value for key, value in facts.items()})
+    if contest:
+        order = ", ".join(surroundings(ctx).settings.router.precedence)
+        print_table(contest, CONTEST, title=f"\nRoutes by more conditions, then {order} (router.precedence)")
     print_table(rows, ESTIMATES, title="\nDrafts")
 
 
@@ -118,6 +127,7 @@ def look(here: CommandContext, store: Store, request: Request) -> tuple[Decision
     return decision, {
         "language": traits.language.label, "language_confidence": traits.language.confidence,
         "topic": traits.topic.label, "topic_confidence": traits.topic.confidence,
+        "routes": [asdict(each) for each in router.contest(request)],
     }  # fmt: skip
 
 

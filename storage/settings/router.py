@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from storage.settings.section import Section
+
+Condition = Literal["tenant", "pattern", "topic", "language"]
 
 
 class RouterSettings(Section):
@@ -18,6 +20,9 @@ class RouterSettings(Section):
     """How often a server looks for changes of routes, pins and taught examples."""
     min_confidence: float = Field(default=0.5, ge=0, le=1)
     """How sure a guess of language or topic must be; below it a request takes the default route."""
+    precedence: tuple[Condition, ...] = ("tenant", "pattern", "topic", "language")
+    """Where several routes with as many conditions match a request, the one that goes by what comes first here wins.
+    All four are named: what is known comes before what is guessed, unless this says otherwise."""
     language_model: Path | None = None
     """File of a language model to use instead of the one that ships with osd."""
     choose_by: Literal["prompt", "weights", "both"] = "both"
@@ -32,3 +37,10 @@ class RouterSettings(Section):
     apply_proposals: bool = False
     """Whether routes that are proposed are made at once, without an admin. Making one keeps prompts
     of the traffic as examples of its topic."""
+
+    @field_validator("precedence")
+    @classmethod
+    def _names_all(cls, value: tuple[Condition, ...]) -> tuple[Condition, ...]:
+        if sorted(value) != ["language", "pattern", "tenant", "topic"]:
+            raise ValueError("it names tenant, pattern, topic and language, each once")
+        return value

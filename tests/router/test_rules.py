@@ -31,7 +31,7 @@ def test_guesses_send_requests_to_routes() -> None:
 def test_an_unsure_guess_takes_the_default_and_says_how_sure() -> None:
     router = ClassifierRouter([Route(), Route("sql", matches={"topic": ["sql"]})], topics=TOPICS)
     decision = router.route(Request((1,), text="perhaps"))
-    assert (decision.name, decision.confidence, decision.topic) == ("default", 0.6, "sql")
+    assert (decision.name, decision.confidence, decision.topic) == ("default", 0.6, None)
     assert decision.reason == "unsure: topic=sql at 0.40, 0.50 needed"
     assert ClassifierRouter([Route(), Route("sql", matches={"topic": ["sql"]})], topics=TOPICS, least=0.4).route(
         Request((1,), text="perhaps")
@@ -140,3 +140,78 @@ def test_a_language_may_be_spelt_in_several_ways() -> None:
     for spelt in ("de", "deu"):
         assert ask([Route("german", matches={"language": [spelt]})], GERMAN) == ("german", 0.9)
         assert ask([Route("german", matches={"language": ["de"]})], None, language=spelt) == ("german", 1.0)
+
+
+def test_precedence_can_be_set() -> None:
+    routes = [Route("sql", matches={"topic": ["sql"]}), Route("german", matches={"language": ["de"]})]
+    text = f"{GERMAN} {SQL}"
+    assert ask(routes, text)[0] == "sql"
+    router = ClassifierRouter(
+        [Route(), *routes],
+        languages=LANGUAGES,
+        topics=TOPICS,
+        precedence=("tenant", "pattern", "language", "topic"),
+    )
+    assert router.route(Request((1,), text=text)).name == "german"
+
+
+def test_a_contest_names_what_matched_and_lost_and_why() -> None:
+    routes = [
+        Route("sql", matches={"topic": ["sql"]}),
+        Route("german", matches={"language": ["de"]}),
+        Route("acme", matches={"tenant": ["acme"], "topic": ["sql"]}),
+        Route("select", matches={"pattern": "SELECT [a-z]"}),
+        Route("wide", matches={"topic": ["sql", "go"]}),
+        Route("other", matches={"topic": ["sql"]}),
+    ]
+    router = ClassifierRouter([Route(), *routes], languages=LANGUAGES, topics=TOPICS)
+    contest = {each.route: (each.holds, each.why) for each in router.contest(Request((1,), text=f"{GERMAN} {SQL}"))}
+    assert next(iter(contest)) == "other"
+    assert contest == {
+        "other": (True, "topic=sql"),
+        "sql": (True, "topic=sql; but other comes first by name"),
+        "wide": (True, "topic=sql; but other lists fewer values"),
+        "german": (True, "language=de; but other goes by topic, which comes before language"),
+        "acme": (False, "tenant is default, not acme"),
+        "select": (False, "the pattern is not found"),
+    }
+    lost = router.contest(Request((1,), text="perhaps", tenant="acme"))
+    assert {each.route: each.why for each in lost}["acme"] == "topic=sql at 0.40, 0.50 needed"
+    won = router.contest(Request((1,), text=SQL, tenant="acme"))
+    assert won[0].route == "acme" and won[1].why == "topic=sql; but acme has more conditions"
+
+
+class TaughtInEnglish(Words):
+    """Topics whose examples were English."""
+
+    def taught_in(self, topic: str) -> frozenset[str]:
+        return frozenset({"en"})
+
+
+@pytest.mark.parametrize(
+    ("text", "sure", "route"),
+    [
+        ("The SELECT", 0.8, "sql"),
+        ("Hyvää SELECT", 0.8 * 0.05, "finnish"),  # surely another language: nothing speaks for the topic
+        ("maybe SELECT", 0.8 * 0.6, "default"),
+        ("\u0905 SELECT", 0.0, "default"),  # no known language
+        ("1 + 2", 0.9, "go"),  # no language at all
+    ],
+)
+def test_a_language_that_was_not_taught_never_raises_a_topic(text: str, sure: float, route: str) -> None:
+    topics = TaughtInEnglish({**TOPICS.table, "1 + 2": ("go", 0.9)})
+    languages = Words({**LANGUAGES.table, "The": ("en", 0.99)})
+    routes = [Route("sql", matches={"topic": ["sql"]}), Route("finnish", matches={"language": ["fi"]})]
+    router = ClassifierRouter(
+        [Route(), *routes, Route("go", matches={"topic": ["go"]})], languages=languages, topics=topics
+    )
+    assert router.traits(Request((1,), text=text)).topic.confidence == pytest.approx(sure)
+    assert router.route(Request((1,), text=text)).name == route
+
+
+def test_an_untaught_language_is_named_as_the_reason() -> None:
+    routes = [Route("sql", matches={"topic": ["sql"]})]
+    router = ClassifierRouter([Route(), *routes], languages=LANGUAGES, topics=TaughtInEnglish(TOPICS.table))
+    decision = router.route(Request((1,), text="Wie SELECT"))
+    assert decision.reason == "unsure: topic=sql at 0.08, 0.50 needed (it was taught in en, and this is de)"
+    assert decision.topic is None
