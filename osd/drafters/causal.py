@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -10,10 +10,12 @@ from torch import Tensor
 
 from osd.draft import Draft
 from osd.drafters.base import ShouldContinue
+from osd.drafters.captured_choice import SampledChoice
 from osd.drafters.chain import Chain
 from osd.drafters.chain_override import Begin, ChainOverride, PassSignals
 from osd.drafters.signals import PassInfo, Signals
 from osd.models.acceptance_head import HeadPass
+from osd.models.captured_pass import Drafted
 from osd.models.decoder import Decoder
 from osd.models.prefill import PrefillChunk, read_pieces
 from osd.models.prefix_cache import PrefixCache
@@ -21,6 +23,9 @@ from osd.models.shared_ids import NEVER
 from osd.sequence import SequenceState
 from osd.verification import compiled_sampling
 from osd.verification.warping import Warp, draw
+
+Feed = tuple[Tensor, Sequence[int], Sequence[int]]
+"""Tokens (B, T), the position of each row's first, and how many of them are not padding."""
 
 
 class CausalDrafter:
@@ -38,6 +43,8 @@ class CausalDrafter:
         """Who may put other tokens in."""
         self.failure: Exception | None = None
         """What was raised in the newest round."""
+        self._same_width = False
+        """Whether the draft's own logits were as wide as the target's, once there were any."""
 
     @property
     def head(self) -> HeadPass | None:
@@ -77,20 +84,47 @@ class CausalDrafter:
             if second and not second.needs_draft([length > chain.size for length in lengths]):
                 named, signals = second.put_in()
                 chain.put_in(named)
-            else:
-                if not chain.passes:
-                    lengths[:] = self._read(rows, lengths, chain.size)
-                    if chain.size >= max(lengths):
-                        break
-                signals = self._ask(rows, lengths, chain, warp, chance, second)
-            should_continue(rows, lengths, chain.size, signals.read)
+                should_continue(rows, lengths, chain.size, signals.read)
+                continue
+            if not chain.passes:
+                lengths[:] = self._read(rows, lengths, chain.size)
+                if chain.size >= max(lengths):
+                    break
+            for each in self._ask(rows, lengths, chain, warp, chance, second):
+                should_continue(rows, lengths, chain.size, each.read)
 
     def _ask(
         self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain, warp: Warp | None,
         chance: Tensor | None, second: ChainOverride | None,
+    ) -> Iterator[PassSignals]:  # fmt: skip
+        """Add a token to the chains, or where one graph drafts several and no rule looks at them, several."""
+        fed = self._feed(rows, lengths, chain)
+        if self.decoder.drafts and second is None and self._draws_alone(rows, chain):
+            choice = None if warp is None or chance is None else SampledChoice(warp, chance, chain.size)
+            if drafted := self.decoder.draft(*fed, max(lengths) - chain.size, choice):
+                yield from self._take(chain, drafted)
+                return
+        yield self._next(rows, lengths, chain, fed, warp, chance, second)
+
+    def _draws_alone(self, rows: Sequence[SequenceState], chain: Chain) -> bool:
+        """Return whether nothing but the draft's logits decides on its tokens, and no rule on their number."""
+        changed = self.head is not None or chain.processed or not self._same_width
+        return not changed and all(row.controller.signal == "none" for row in rows)
+
+    def _take(self, chain: Chain, drafted: Drafted) -> Iterator[PassSignals]:
+        """Add the tokens that a graph drafted."""
+        for i, tokens in enumerate(drafted.tokens.unbind(1)):
+            signals = Signals(drafted.logits[:, i], tokens, PassInfo(chain.repeats, chain.tokens[:]))
+            chain.read()
+            chain.add(tokens, None if drafted.q is None else drafted.q[:, i])
+            yield signals
+
+    def _next(
+        self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain, fed: Feed, warp: Warp | None,
+        chance: Tensor | None, second: ChainOverride | None,
     ) -> PassSignals:  # fmt: skip
         """One pass, and the tokens that it brings."""
-        logits, embedding = self._next(rows, lengths, chain), self.decoder.cache.embedding
+        logits, embedding = self._logits(fed), self.decoder.cache.embedding
         logits = chain.process(rows, lengths, logits)
         read_off = compiled_sampling.read_off(logits, embedding, self.head.arrays if self.head else None)
         if warp is None and read_off:
@@ -135,25 +169,27 @@ class CausalDrafter:
                 self.prefixes.keep(place, row.request.prompt_tokens, owner)
         return [min(size, length) if row.unread() else length for row, length in zip(rows, lengths, strict=True)]
 
-    def _next(self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Tensor:
-        """Logits (B, 1, V) after the last drafted token, or after the rows' own text."""
-        if chain.passes:
-            tokens, starts = chain.unread(), [row.length + chain.fed for row in rows]
-            several = tokens.shape[1] > 1
-            last = torch.full((len(rows),), tokens.shape[1] - 1, device=self.decoder.device) if several else None
-            logits = self.decoder.logits(tokens, starts, last=last)
-        else:
-            logits = self._after_text(rows, lengths, chain)
-        if missing := self.vocabulary - logits.shape[-1]:
+    def _logits(self, fed: Feed) -> Tensor:
+        """Return the logits (B, 1, V) after the last of each row's tokens."""
+        tokens, starts, counts = fed
+        last = torch.tensor([count - 1 for count in counts], device=self.decoder.device)
+        logits = self.decoder.logits(tokens, starts, last=last if tokens.shape[1] > 1 else None)
+        missing = self.vocabulary - logits.shape[-1]
+        self._same_width = not missing
+        if missing:
             logits = F.pad(logits, (0, missing), value=max(NEVER, torch.finfo(logits.dtype).min))
         return logits if self.decoder.shared is None else self.decoder.shared.bar(logits)
 
-    def _after_text(self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Tensor:
-        """Make one pass that feeds every drafting row what its cache lacks, then the chains so far.
+    def _feed(self, rows: Sequence[SequenceState], lengths: Sequence[int], chain: Chain) -> Feed:
+        """Return what the next pass feeds: the last drafted token, or before the first pass what the caches lack of the
+        drafting rows' texts, then the chains so far.
 
         All rows feed as many tokens as the widest lag: feeding a token again writes what is there already. Rows that do
         not draft are padding; what they write is not counted as seen.
         """
+        if chain.passes:
+            tokens = chain.unread()
+            return tokens, [row.length + chain.fed for row in rows], [tokens.shape[1]] * len(rows)
         drafting = [row for row, length in zip(rows, lengths, strict=True) if length > chain.size]
         lag = max(row.length - row.drafter_seen for row in drafting)
         for row in drafting:
@@ -161,9 +197,8 @@ class CausalDrafter:
         starts = [max(0, row.length - lag) for row in rows]
         chains = chain.unread().tolist() if chain.size else [[]] * len(rows)
         texts = [row.tokens[start:] + drafted for row, start, drafted in zip(rows, starts, chains, strict=True)]
-        fed = [(text + [0] * lag)[: lag + chain.size] for text in texts]
-        last = torch.tensor([len(text) - 1 for text in texts], device=self.decoder.device)
-        return self.decoder.logits(torch.tensor(fed, device=self.decoder.device), starts, last=last)
+        padded = [(text + [0] * lag)[: lag + chain.size] for text in texts]
+        return torch.tensor(padded, device=self.decoder.device), starts, [len(text) for text in texts]
 
     def _choose(
         self, logits: Tensor, warp: Warp | None, chance: Tensor | None, step: int

@@ -20,7 +20,8 @@ class Chain:
         self._rows, self._vocabulary, self._device, self._sampled = len(rows), vocabulary, device, sampled
         self.repeats = BatchRepeats(rows)
         """The rows' repeated n-grams."""
-        self._processed = any(row.processors for row in rows)
+        self.processed = any(row.processors for row in rows)
+        """Whether processors change logits."""
         self.tokens: list[Tensor] = []
         """The drafted tokens, (B,) for each step."""
         self._q: list[Tensor] = []
@@ -36,7 +37,7 @@ class Chain:
 
     def process(self, rows: Sequence[SequenceState], lengths: Sequence[int], logits: Tensor) -> Tensor:
         """Return a pass's logits (B, 1, V) as the processors of rows that are going on change them."""
-        if not self._processed:
+        if not self.processed:
             return logits
         return process_draft(rows, [length > self.size for length in lengths], self.table(), logits)
 

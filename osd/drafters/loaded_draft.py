@@ -29,6 +29,8 @@ class DraftModel:
         these weights, by which drafts and adapters share them; None where none could. ``limit``: positions it knows."""
         self.drafter = CausalDrafter(decoder, vocabulary)
         self.name, self.base, self.weight_bytes, self.limit = name, base, weight_bytes, limit
+        self.owns_weights = False
+        """Whether nobody else has the weights, so that others may be copied over them."""
         self.rows: list[SequenceState] = []
         self.newest: Draft | None = None
         """What it proposed in the current round; None when it proposed nothing."""
@@ -53,6 +55,16 @@ class DraftModel:
         """Return the part of ``whole``, the engine's cost model, that is about this draft."""
         return whole if self.name is None else whole.of(self.name)
 
+    def exchange(self, decoder: Decoder, *, owned: bool) -> None:
+        """Take another decoder's weights, which are nobody else's if ``owned``; what is cached is only stale. Where
+        graphs were captured over weights of its own, the new ones are copied over those."""
+        own, its = self.decoder.forward.compiled, decoder.forward.compiled
+        if self.owns_weights and own and own.adopt(its):
+            decoder.forward.compiled = None  # it refers to the pass that it belongs to, which would keep the weights
+        else:
+            self.decoder.forward, self.owns_weights = decoder.forward, owned
+        self.decoder.shared = decoder.shared
+
     def join(self, row: SequenceState) -> None:
         """Add a row that is new to it."""
         self.decoder.cache.grow(len(self.rows) + 1)
@@ -66,6 +78,10 @@ class DraftModel:
             self.drafter.move_row(len(self.rows), index, moved)
             self.rows[index] = moved
         self.regroup()
+
+    def prepare(self) -> bool:
+        """Let its pass make something ready, between two steps; return whether it did."""
+        return self.decoder.prepare()
 
     def regroup(self) -> None:
         """Rows, or their adapters, have changed."""

@@ -49,6 +49,10 @@ class NullDraftModel(DraftModel):
         """Let a row go; see :meth:`osd.drafters.loaded_draft.DraftModel.leave`."""
         self.rows.remove(row)
 
+    def prepare(self) -> bool:
+        """Prepare nothing."""
+        return False
+
     def regroup(self) -> None:
         """Do nothing: nothing depends on which rows there are."""
 

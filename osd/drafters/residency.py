@@ -32,6 +32,8 @@ class LoadedVersion:
     """The weights; None where those of ``base`` were in memory already."""
     weight_bytes: int = 0
     adapter: Adapter | None = None
+    owned: bool = False
+    """Whether nobody else has the decoder's weights."""
 
     @property
     def bytes(self) -> int:
@@ -105,9 +107,9 @@ class DraftResidency:
         body.regroup()
 
     def _exchange(self, loaded: LoadedDraft, arrival: LoadedVersion, decoder: Decoder) -> None:
-        """Set other weights in the same draft model; what is cached is only stale."""
+        """Set other weights in the same draft model."""
         body = loaded.body
-        body.decoder.forward, body.decoder.shared = decoder.forward, decoder.shared
+        body.exchange(decoder, owned=arrival.owned)
         body.base, body.weight_bytes, body.limit = arrival.base, arrival.weight_bytes, arrival.limit
         self._replace(loaded, arrival, body)
 
@@ -129,10 +131,12 @@ class DraftResidency:
         assert arrival.decoder is not None
         taken = {loaded.body.name for loaded in self._kept()}
         name = next(n for i in count() if (n := arrival.draft + f" {i}" * (i > 0)) not in taken)  # an old one may last
-        return DraftModel(
+        body = DraftModel(
             arrival.decoder, self.pool.vocabulary, name=name, base=arrival.base, weight_bytes=arrival.weight_bytes,
             limit=arrival.limit,
         )  # fmt: skip
+        body.owns_weights = arrival.owned
+        return body
 
     def _body_over(self, base: str | None) -> DraftModel | None:
         """Return the draft model that has these weights."""

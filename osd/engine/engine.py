@@ -164,6 +164,7 @@ class Engine:
         """Run one round over the batch and return what it brought to each request."""
         self.shadow.work(idle=not self.busy)
         self._swap()
+        self.target.prepare() or any(body.prepare() for body in self.drafter.busy)
         self._admit()
         progress, self._ended = self._ended, []
         if self.rows:

@@ -80,7 +80,9 @@ class Loader:
             return self._over(root, family, version, bases, adapter)
         module = load_version(self.store, version, family)
         decoder = self._decoder(module, family, version.id)
-        return LoadedVersion(draft_of(version.draft), version.id, family.limit, None, decoder, weight_bytes(module))
+        return LoadedVersion(
+            draft_of(version.draft), version.id, family.limit, None, decoder, weight_bytes(module), owned=True
+        )
 
     def _over(
         self, base: DraftVersion, family: Family, version: DraftVersion, bases: Collection[str], adapter: Adapter | None
@@ -95,7 +97,10 @@ class Loader:
         else:
             self.store.versions.verify(base)
             module = load_version(self.store, base, family)
-        return replace(there, decoder=self._decoder(module, family, base.id), weight_bytes=weight_bytes(module))
+        return replace(
+            there, decoder=self._decoder(module, family, base.id), weight_bytes=weight_bytes(module),
+            owned=module is not family.module,
+        )  # fmt: skip
 
     def _decoder(self, module: PreTrainedModel, family: Family, version: str) -> Decoder:
         forward = family.build(module)

@@ -8,14 +8,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from osd.models.ragged_attention import AttentionGroup, group, share_out
+from osd.models.ragged_attention import ALIGNED, AttentionGroup, group, share_out
 
 BAND = 32
 """Tokens of one row up to which a pass takes its mask from one that was made beforehand."""
-ALIGNED = 16
-"""Number of elements that GPU kernels want the strides of a mask's lines to be a multiple of. Where they are not,
-PyTorch copies the mask in every layer; where only the first line's offset is not, the kernel fails (misaligned
-address)."""
 
 
 Sees = Callable[[Tensor, Tensor], Tensor]

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from osd.logits import RaggedLogits, Scores, score
 from osd.models import llama_forward
+from osd.models.captured_pass import Chooser, Drafted
 from osd.models.compiled_inputs import PassInput
 from osd.models.forward import Builder, CompiledForward, ForwardPass
 from osd.models.kv_cache import RaggedCache
@@ -54,6 +55,11 @@ class Decoder:
         """Whether a pass costs only its real tokens, however they are spread over the rows."""
         return self.forward.packs
 
+    @property
+    def drafts(self) -> bool:
+        """Whether it may draft several tokens in one go."""
+        return self.forward.compiled is not None and self.forward.compiled.drafts and self.shared is None
+
     def logits(
         self,
         tokens: torch.Tensor,
@@ -94,6 +100,20 @@ class Decoder:
             trusted = compiled.compare(_scored(said, width, counts), _scored(logits, width, counts), counts)
             self.quicker = trusted and compiled.waited
         return logits
+
+    def draft(
+        self, tokens: torch.Tensor, starts: Sequence[int], counts: Sequence[int], most: int, chooser: Chooser | None
+    ) -> Drafted | None:
+        """Feed the first ``counts[i]`` of tokens (B, T) to the first rows from ``starts[i]`` on, and draft at most
+        ``most`` tokens after them in one go, chosen by ``chooser`` or the likeliest; None where no graph does that now.
+        To be asked where it ``drafts``."""
+        assert self.forward.compiled is not None
+        self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
+        return self.forward.compiled.draft(tokens, starts, counts, self.cache, most, chooser)
+
+    def prepare(self) -> bool:
+        """Let the compiled pass make something ready, between two steps; return whether it did."""
+        return self.forward.compiled is not None and self.forward.compiled.prepare()
 
     def _row_by_row(self, tokens: torch.Tensor, fed: PassInput, last: torch.Tensor | None) -> torch.Tensor:
         """Return the logits of a pass a row, without padding behind the positions that the model knows."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from osd.logits import RaggedLogits
+from osd.models.captured_pass import Chooser, Drafted
 from osd.models.compiled_inputs import PassInput
 from osd.models.kv_cache import RaggedCache
 
@@ -19,10 +20,16 @@ from osd.models.kv_cache import RaggedCache
 class CompiledForward(Protocol):
     """A pass over few tokens with the same weights as the pass that it belongs to, compiled."""
 
-    trusted: bool | None
-    """Whether it says what the other pass says; None until it was tried."""
+    @property
+    def trusted(self) -> bool | None:
+        """Whether it says what the other pass says; None until it was tried."""
+        ...
+
     waited: bool
     """Whether passes that it would have taken went the other way, before it was compiled."""
+
+    drafts: bool
+    """Whether it may draft several tokens in one go."""
 
     def takes(self, fed: PassInput, cache: RaggedCache) -> bool:
         """Return whether it is there for what is fed; asked before every pass."""
@@ -35,6 +42,22 @@ class CompiledForward(Protocol):
 
     def fill(self, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> None:
         """Fill the cache alone."""
+        ...
+
+    def prepare(self) -> bool:
+        """Make something ready that was asked for, between two steps; return whether it did."""
+        ...
+
+    def draft(
+        self, tokens: Tensor, starts: Sequence[int], counts: Sequence[int], cache: RaggedCache, most: int,
+        chooser: Chooser | None,
+    ) -> Drafted | None:  # fmt: skip
+        """Feed the first ``counts[i]`` of tokens (B, T) from ``starts[i]`` on, and draft at most ``most`` tokens after
+        them in one go, chosen by ``chooser``, or the likeliest without; None where it does not do that."""
+        ...
+
+    def adopt(self, other: object) -> bool:
+        """Copy another pass's weights over its own, which are nobody else's; return whether it can."""
         ...
 
     def compare(self, said: RaggedLogits, expected: RaggedLogits, counts: Sequence[int]) -> bool:
@@ -55,10 +78,8 @@ class ForwardPass(Protocol):
         """Whether it computes one row at a time, for other rows would change what it says."""
         ...
 
-    @property
-    def compiled(self) -> CompiledForward | None:
-        """The pass for few tokens; None where there is none."""
-        ...
+    compiled: CompiledForward | None
+    """The pass for few tokens; None where there is none."""
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
         """Compute the logits of tokens (B, T) over a cache that was aimed: (B, T, V), or with ``last`` (B,) those after

@@ -18,6 +18,8 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, causal_mask_function, eager_mask, sdpa_mask
 
 from osd.models.attention_metadata import AttentionMetadata
+from osd.models.captured_pass import CapturedPass
+from osd.models.forward import CompiledForward
 from osd.models.kv_cache import RaggedCache
 from osd.models.lora.bank import AdapterBatch
 
@@ -49,10 +51,14 @@ AttentionMaskInterface.register("eager", partial(_mask, eager_mask))
 class HuggingFaceForward:
     """The model's own forward pass over a ragged cache; see :class:`osd.models.forward.ForwardPass`."""
 
-    packs, alone, compiled = False, False, None
+    packs, alone = False, False
 
     def __init__(self, module: PreTrainedModel) -> None:
         self._module = module
+        weights = list(module.parameters())
+        captured = not self.alone and len({each.device for each in weights}) == 1 and weights[0].is_cuda
+        self.compiled: CompiledForward | None = CapturedPass(self, weights) if captured else None
+        """The same, captured."""
 
     def __call__(self, tokens: torch.Tensor, cache: RaggedCache, last: torch.Tensor | None) -> torch.Tensor:
         """Compute the logits; see :class:`osd.models.forward.ForwardPass`."""

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers' own base is untyped
-    """Keys and values of one layer: (heads, rows · length, head_dim) each, allocated on first use.
+    """Keys and values of one layer: (heads, rows · length + 1, head_dim) each, allocated on first use. The last slot is
+    nobody's: a pass of a fixed shape writes its padding there.
 
     A head's keys lie next to each other, for that is how attention reads them: over 800 positions of 8 rows it takes a
     third to a half of the time that it takes where heads alternate.
@@ -36,7 +37,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Allocate the cache for new keys and values of these shapes: (B, heads, T, head_dim)."""
-        slots = self.cache.rows * self.cache.length
+        slots = self.cache.spare + 1
         self.kept = [new.new_zeros(new.shape[1], slots, new.shape[3]) for new in (key_states, value_states)]
         self.keys, self.values = self.kept
         self.is_initialized = True
@@ -68,19 +69,19 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
 
     def _lines(self, kept: torch.Tensor) -> torch.Tensor:
         """View a tensor of the cache as (heads, rows, length, head_dim)."""
-        return kept.view(len(kept), -1, self.cache.length, kept.shape[2])
+        return kept[:, : self.cache.spare].view(len(kept), -1, self.cache.length, kept.shape[2])
 
     def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copy keys and values between slots (n,), reading all of them before any is overwritten."""
         for kept in self.kept:
             kept.index_copy_(1, targets, kept[:, sources])
 
-    def grow(self, rows: int) -> None:
-        """Make room for ``rows`` rows in all, keeping those that are there."""
+    def grow(self) -> None:
+        """Make room for the cache's rows, keeping those that are there."""
         if self.is_initialized:
             for i, old in enumerate(self.kept):
-                self.kept[i] = old.new_zeros(len(old), rows * self.cache.length, old.shape[2])
-                self.kept[i][:, : old.shape[1]] = old
+                self.kept[i] = old.new_zeros(len(old), self.cache.spare + 1, old.shape[2])
+                self.kept[i][:, : old.shape[1] - 1] = old[:, :-1]
             self.keys, self.values = self.kept
 
     def drop(self) -> None:
@@ -135,6 +136,8 @@ class RaggedCache(Cache):
         self.embedding: torch.Tensor | None = None
         """(B, 1 or T, D): the newest pass's final hidden states, after the final norm, as the output layer takes
         them."""
+        self.keeps_still = True
+        """Whether passes over it may be captured: it serves for long."""
         self.mix: AdapterBatch | None = None
         """Adapters that the next pass adds; None for none."""
         self.ragged = [RaggedLayer(self) for _ in range(layers)]
@@ -142,19 +145,26 @@ class RaggedCache(Cache):
         super().__init__(layers=list(self.ragged))
 
     def like(self, rows: int, length: int) -> RaggedCache:
-        """Return an empty cache of another size for the same model."""
-        return RaggedCache(len(self.ragged), rows, length, self._device, self._dtype, self.limit)
+        """Return an empty cache of another size for the same model, for a moment's use."""
+        other = RaggedCache(len(self.ragged), rows, length, self._device, self._dtype, self.limit)
+        other.keeps_still = False
+        return other
 
     def grow(self, rows: int) -> None:
         """Make room for at least ``rows`` rows: twice as many as before, or more, so that growing is rare."""
         if rows > self.rows:
             self.rows = max(rows, 2 * self.rows)
             for layer in self.ragged:
-                layer.grow(self.rows)
+                layer.grow()
+
+    @property
+    def spare(self) -> int:
+        """The slot behind all rows."""
+        return self.rows * self.length
 
     @property
     def kept(self) -> list[torch.Tensor]:
-        """Keys and values of every layer, (heads, rows · length, head_dim) each; none before the first pass."""
+        """Keys and values of every layer, (heads, rows · length + 1, head_dim) each; none before the first pass."""
         return [kept for layer in self.ragged for kept in layer.kept]
 
     def drop(self) -> None:

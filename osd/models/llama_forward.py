@@ -3,23 +3,28 @@
 At the sizes where drafts live most of a step is spent in Python and in many small operations. This
 pass computes what the Hugging Face module computes (RMSNorm, rotary positions, grouped-query attention,
 SwiGLU; query/key norms and biases where the model has them) with one product for q, k and v, one for
-gate and up, rotary tables computed once, and weights packed for the CPU where PyTorch can. It reads the
-module's own weights and is used only where its logits agree with the module's (checked at load).
+gate and up, rotary tables computed once, and weights packed for the CPU where PyTorch can. Elsewhere the fused weights
+take the place of the module's, which become views of them. It is used only where its logits agree with the module's
+(checked at load).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, count, takewhile
-from typing import Any
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from osd.models.forward import CompiledForward
 from osd.models.kv_cache import RaggedCache
+from osd.models.llama_forward_captured import captured_llama, compiler
 from osd.models.llama_forward_compiled import CompiledPass
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import AdapterBatch
@@ -43,15 +48,33 @@ PRODUCTS = {
 """A layer's matrix products, and the modules whose work each does."""
 
 
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """x ↦ x Wᵀ + b."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
 def llama_forward(module: PreTrainedModel) -> LlamaForward | None:
     """Return a fused pass over this module's weights, or None where the module's own pass must do."""
     config = module.config
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if config.model_type not in MODEL_TYPES or rope not in ROPE_TYPES or config.hidden_act != "silu":
         return None
-    if getattr(config, "mlp_bias", False) or hasattr(module, "peft_config"):
+    if getattr(config, "mlp_bias", False) or hasattr(module, "peft_config") or not _plain(module):
         return None
     return LlamaForward(module)
+
+
+def _plain(module: PreTrainedModel) -> bool:
+    """Return whether the weights are numbers of one type on one device, and no quantised ones."""
+    kinds = {(weight.device, weight.dtype) for weight in module.parameters()}
+    products = (part for name, part in module.named_modules() if name.endswith(("_proj", "lm_head")))
+    return len(kinds) == 1 and all(type(part) is nn.Linear for part in products)
 
 
 class LlamaForward:
@@ -66,13 +89,11 @@ class LlamaForward:
     def __init__(self, module: PreTrainedModel) -> None:
         model: Any = module.model
         self.embedding = model.embed_tokens.weight
-        self.layers = [_Layer(layer, index) for index, layer in enumerate(model.layers)]
+        self.layers, self.head = _fused(module)
         self.norm, self.eps = model.norm.weight, model.norm.variance_epsilon
-        self.head = _product(module.lm_head.weight, module.lm_head.bias)
         self.rotary = model.rotary_emb
         self.cos = self.sin = self.embedding.new_empty(0)
-        plain = self.embedding.device.type == "cpu" and self.embedding.dtype == torch.float32
-        self.compiled = CompiledPass(self, self._extend_rotary, model.layers) if plain else None
+        self.compiled = _compiled(self, module)
         """The same over few tokens, compiled."""
 
     def __call__(self, tokens: Tensor, cache: RaggedCache, last: Tensor | None) -> Tensor:
@@ -100,7 +121,7 @@ class LlamaForward:
         packed, positions = cache.feed.packed, cache.feed.positions
         if packed is not None:
             tokens, positions = (each.reshape(1, -1)[:, packed] for each in (tokens, positions))
-        cos, sin = (table[positions].unsqueeze(2) for table in self._extend_rotary(cache.length))
+        cos, sin = (table[positions].unsqueeze(2) for table in self.extend_rotary(cache.length))
         mix, hidden = cache.mix, F.embedding(tokens, self.embedding)
         if mix is not None:
             hidden = mix.embed("embed", tokens, hidden)
@@ -109,7 +130,7 @@ class LlamaForward:
             hidden = hidden + layer.transform(hidden, mix)
         return hidden, cos, sin
 
-    def _extend_rotary(self, length: int) -> tuple[Tensor, Tensor]:
+    def extend_rotary(self, length: int) -> tuple[Tensor, Tensor]:
         """Return rotary tables (length or more, head_dim), cosine and sine; the sine's first half is negated, so that a
         roll does the rotation."""
         if len(self.cos) >= length:
@@ -122,17 +143,16 @@ class LlamaForward:
         return self.cos, self.sin
 
 
-class _Layer:
+class FusedLayer:
     """One decoder layer's weights, fused."""
 
     def __init__(self, layer: Any, index: int) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.sites = [f"{index}.{site}" for site in PRODUCTS]
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        self.qkv = _product(_stack([p.weight for p in projections]), _stack([p.bias for p in projections]))
-        self.out = _product(attention.o_proj.weight, attention.o_proj.bias)
-        self.gate_up = _product(_stack([mlp.gate_proj.weight, mlp.up_proj.weight]), None)
-        self.down = _product(mlp.down_proj.weight, None)
+        self.qkv = _stacked([attention.q_proj, attention.k_proj, attention.v_proj])
+        self.out = _stacked([attention.o_proj])
+        self.gate_up = _stacked([mlp.gate_proj, mlp.up_proj])
+        self.down = _stacked([mlp.down_proj])
         self.inner: int = mlp.down_proj.weight.shape[1]
         self.width: int = attention.head_dim
         self.queries = attention.q_proj.weight.shape[0] // self.width
@@ -144,8 +164,9 @@ class _Layer:
         """Positions that it sees, the query's own included; None for all."""
         self.before, self.after = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
         self.eps: float = layer.input_layernorm.variance_epsilon
-        self.query_norm = getattr(attention, "q_norm", None)
-        self.key_norm = getattr(attention, "k_norm", None)
+        self.query_norm, self.key_norm = (
+            getattr(getattr(attention, name, None), "weight", None) for name in ("q_norm", "k_norm")
+        )
 
     def attend(self, hidden: Tensor, index: int, cache: RaggedCache, cos: Tensor, sin: Tensor) -> Tensor:
         """Compute attention over the pass's rows: (B, T, D) → (B, T, D), or (1, N, D) → (1, N, D) in a packed pass."""
@@ -177,7 +198,8 @@ class _Layer:
         if self.query_norm is None or self.key_norm is None:
             return heads
         query, key = heads[:, :, : self.queries], heads[:, :, self.queries :]
-        return torch.cat([self.query_norm(query), self.key_norm(key)], dim=2)
+        parts = ((query, self.query_norm), (key, self.key_norm))
+        return torch.cat([F.rms_norm(part, (self.width,), norm, self.eps) for part, norm in parts], dim=2)
 
     def transform(self, hidden: Tensor, mix: AdapterBatch | None = None) -> Tensor:
         """Compute the feed-forward half: (B, T, D) → (B, T, D)."""
@@ -206,9 +228,62 @@ def _beside(names: list[str], parts: Mapping[str, LowRank], sizes: Sizes) -> lis
     return [(begin, parts[name]) for begin, name in zip(begins, names, strict=True) if name in parts]
 
 
-def _stack(parts: list[Tensor | None]) -> Tensor | None:
-    kept = [part for part in parts if part is not None]
-    return torch.cat(kept).contiguous() if kept else None
+def _compiled(fused: LlamaForward, module: PreTrainedModel) -> CompiledForward | None:
+    """Return the pass over few tokens for these weights; None where there is none."""
+    weight, model = fused.embedding, cast(Any, module)
+    if weight.device.type == "cuda":
+        return captured_llama(fused, fused.extend_rotary, list(module.parameters()), compile_with=compiler())
+    if weight.device.type == "cpu" and weight.dtype == torch.float32:
+        return CompiledPass(fused, fused.extend_rotary, model.model.layers)
+    return None
+
+
+Fused = tuple[Sequence[FusedLayer], Product]
+"""A model's layers, and its output layer."""
+_FUSED: WeakKeyDictionary[PreTrainedModel, tuple[object, Fused]] = WeakKeyDictionary()
+"""What was made of each module, and of which weights: all that decode with it share it."""
+
+
+def _fused(module: PreTrainedModel) -> Fused:
+    """Return a module's fused weights, made once for all passes over it as long as its weights are the same."""
+    model: Any = module
+    if module not in _FUSED or _FUSED[module][0] != _state(module):
+        with torch.inference_mode(False), torch.no_grad():  # the module's weights stay what they are
+            layers = [FusedLayer(layer, index) for index, layer in enumerate(model.model.layers)]
+            made = layers, _product(model.lm_head.weight, model.lm_head.bias)
+        _FUSED[module] = _state(module), made
+    return _FUSED[module][1]
+
+
+def _state(module: PreTrainedModel) -> object:
+    """Return where the weights are, and how often they were changed in place."""
+    return [(each.data_ptr(), _changes(each)) for each in module.parameters()]
+
+
+def _changes(weight: Tensor) -> int:
+    try:
+        return weight._version
+    except RuntimeError:  # made in inference mode, where this is not counted
+        return -1
+
+
+def _stacked(parts: Sequence[Any]) -> Product:
+    """Return the product of modules that read the same input. Where it is not packed, it has their weights and biases,
+    and they have views of its own."""
+    weight, bias = (_stack([getattr(part, name) for part in parts]) for name in ("weight", "bias"))
+    product = _product(weight, bias)
+    if isinstance(product, Linear):
+        for name, whole in (("weight", weight), ("bias", bias)):
+            own = [getattr(part, name) for part in parts if getattr(part, name) is not None]
+            views = torch.split(whole, [len(each) for each in own]) if whole is not None else ()
+            for each, view in zip(own, views, strict=True):
+                each.data = view
+    return product
+
+
+def _stack(parts: Sequence[Tensor | None]) -> Tensor | None:
+    kept = [part.detach() for part in parts if part is not None]
+    return (kept[0] if len(kept) == 1 else torch.cat(kept)) if kept else None
 
 
 def _product(weight: Tensor | None, bias: Tensor | None) -> Product:
@@ -222,4 +297,4 @@ def _product(weight: Tensor | None, bias: Tensor | None) -> Product:
             return lambda x: run(x, packed, bias, "none", [], "")
         except (AttributeError, RuntimeError, NotImplementedError):
             pass
-    return lambda x: F.linear(x, weight, bias)
+    return Linear(weight.detach(), bias)

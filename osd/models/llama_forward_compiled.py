@@ -71,6 +71,8 @@ PARTS = BackgroundCompile(
 class CompiledPass:
     """The compiled pass over one fused pass's layers."""
 
+    drafts = False
+
     def __init__(self, fused: Any, rotary: Callable[[int], tuple[Tensor, Tensor]], layers: Sequence[Any]) -> None:
         """``fused``: an :class:`osd.models.llama_forward.LlamaForward` whose weights are on the CPU, in float32.
         ``rotary``: gives tables of at least so many positions, the sine's first half negated. ``layers``: the module's
@@ -138,6 +140,17 @@ class CompiledPass:
             part = layer(hidden, part, *seen, kept)
         return hidden, part, seen
 
+    def prepare(self) -> bool:
+        """Do nothing: it is compiled in the background."""
+        return False
+
+    def draft(self, *_: object) -> None:
+        """Draft nothing: a pass costs little to begin here."""
+
+    def adopt(self, other: object) -> bool:
+        """Refuse: weights are packed, and exchanged by reference."""
+        return False
+
     def compare(self, said: RaggedLogits, expected: RaggedLogits, counts: Sequence[int]) -> bool:
         """Trust it from now on, or never, by two logits of the same pass, of which the first ``counts[i]`` of a row
         mean anything. Returns which."""
@@ -156,7 +169,7 @@ class _CompiledLayer:
     def __init__(self, fused: Any, layer: Any) -> None:
         self.qkv, self.out, self.gate_up, self.down = fused.qkv, fused.out, fused.gate_up, fused.down
         self.before, self.after, self.eps = array_of(fused.before), array_of(fused.after), np.float32(fused.eps)
-        self.norms = tuple(array_of(getattr(norm, "weight", None)) for norm in (fused.query_norm, fused.key_norm))
+        self.norms = tuple(array_of(norm) for norm in (fused.query_norm, fused.key_norm))
         self.scale = np.float32(fused.scale)
         self.seen: int = fused.queries * fused.width
         """Numbers that a token's heads see."""

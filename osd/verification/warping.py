@@ -22,6 +22,7 @@ class Warp:
 
     def __init__(self, rows: Sequence[Sampling], vocabulary: int, device: torch.device) -> None:
         self._rows, self._vocabulary, self._device = rows, vocabulary, device
+        self._given: Tensor | None = None
 
     @classmethod
     def of(cls, rows: Sequence[Sampling], vocabulary: int, device: torch.device) -> Warp | None:
@@ -31,6 +32,18 @@ class Warp:
     def take(self, places: Sequence[int]) -> Warp:
         """Return the settings of the rows at these places."""
         return Warp([self._rows[i] for i in places], self._vocabulary, self._device)
+
+    @cached_property
+    def steps(self) -> tuple[bool, bool, bool, bool]:
+        """Whether any row is greedy, and whether any cuts by top-k, top-p, min-p."""
+        _, few, part, likely = self.settings.T
+        return self._any_greedy, bool((few < self._vocabulary).any()), bool((part < 1).any()), bool((likely > 0).any())
+
+    def over(self, settings: Tensor) -> Warp:
+        """Return the same steps by other ``settings``, (B, 4) float32 on the device."""
+        other = Warp(self._rows, self._vocabulary, self._device)
+        other._given = settings
+        return other
 
     @cached_property
     def settings(self) -> npt.NDArray[np.float64]:
@@ -59,19 +72,21 @@ class Warp:
     @cached_property
     def _top_k(self) -> Tensor | None:
         """(B,) float32 top-k; None when every row keeps all."""
-        return self._column(1) if (self.settings[:, 1] < self._vocabulary).any() else None
+        return self._column(1) if self.steps[1] else None
 
     @cached_property
     def _top_p(self) -> Tensor | None:
         """(B,) float32 top-p; None when every row keeps all."""
-        return self._column(2) if (self.settings[:, 2] < 1).any() else None
+        return self._column(2) if self.steps[2] else None
 
     @cached_property
     def _min_p(self) -> Tensor | None:
         """(B,) float32 min-p; None when every row keeps all."""
-        return self._column(3) if (self.settings[:, 3] > 0).any() else None
+        return self._column(3) if self.steps[3] else None
 
     def _column(self, index: int) -> Tensor:
+        if self._given is not None:
+            return self._given[:, index]
         return torch.tensor(self.settings[:, index], dtype=torch.float32, device=self._device)
 
     def __call__(self, logits: Tensor) -> Tensor:

@@ -109,13 +109,13 @@ def test_the_mask_shows_ancestors_only(some: list[SimpleNamespace], longer: int)
 def test_a_path_closes_up_all_at_once() -> None:
     """Also where a token moves to a place that another one leaves."""
     cache = RaggedCache(2, 3, 10, torch.device("cpu"), torch.float32, 10)
-    before = torch.arange(30.0).view(1, 30, 1)
+    before = torch.arange(31.0).view(1, 31, 1)
     for layer in cache.ragged:
         layer.lazy_initialization(torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, 1))
         for kept in layer.kept:
             kept.copy_(before)
     cache.close_up([4, 0, 1], [(0, *move) for move in moves([0, 2, 3, 5])] + [(2, *move) for move in moves([0, 1, 7])])
-    expected = torch.arange(30.0)
+    expected = torch.arange(31.0)
     expected[[5, 6, 7]] = torch.tensor([6.0, 7.0, 9.0])
     expected[23] = 28.0
     for layer in cache.ragged:

@@ -1,0 +1,27 @@
+"""Models as on a GPU, on the CPU: weights are not packed, and passes of fixed shapes are run instead of captured."""
+
+from __future__ import annotations
+
+import pytest
+
+from osd.models import llama_forward
+from osd.models.captured_pass import CapturedPass, run_again
+from osd.models.hf_forward import HuggingFaceForward
+from osd.models.llama_forward import Linear
+from osd.models.llama_forward_captured import captured_llama
+
+
+def as_on_a_gpu(patch: pytest.MonkeyPatch) -> None:
+    """Build passes so from here on."""
+    whole = HuggingFaceForward.__init__
+
+    def build(self: HuggingFaceForward, module: object) -> None:
+        whole(self, module)
+        self.compiled = None if self.alone else CapturedPass(self, list(module.parameters()), run_again)
+
+    patch.setattr(HuggingFaceForward, "__init__", build)
+    patch.setattr(llama_forward, "_product", lambda weight, bias: Linear(weight.detach(), bias))
+    patch.setattr(
+        llama_forward, "_compiled",
+        lambda fused, module: captured_llama(fused, fused.extend_rotary, list(module.parameters()), run_again),
+    )  # fmt: skip
