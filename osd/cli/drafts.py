@@ -27,6 +27,7 @@ COLUMNS = (
     Column("current", "current", lambda current: "●" if current else ""),
     Column("state", "state", state),
     Column("kind", "kind"),
+    Column("served_by", "serves", ", ".join),
     Column("target", "target", lambda digest: digest[:SHORT] if digest else NOTHING),
     Column("created_at", "made", when, whole=True),
     Column("parent", "from", lambda parent: "no. " + str(int(parent.split("-")[-2]))),
@@ -121,13 +122,18 @@ def export(
 
 
 def version_rows(store: Store, versions: list[DraftVersion]) -> list[dict[str, Any]]:
-    """Return rows for the table and for JSON, with the current version of each draft marked."""
-    current = {store.versions.current(draft).id for draft in {version.draft for version in versions}}
-    targets = store.targets.of_lines()
+    """Return rows for the table and for JSON: the current version of each draft is marked, and each names the servers
+    and engines that draft with it."""
+    drafts, targets = {version.draft for version in versions}, store.targets.of_lines()
+    current = {store.versions.current(draft).id for draft in drafts}
+    serving = [served for draft in drafts for served in store.versions.serving(draft).items()]
     return [
-        {**asdict(version), "current": version.id in current, "target": targets.get(version.draft)}
+        {
+            **asdict(version), "current": version.id in current, "target": targets.get(version.draft),
+            "served_by": [server for server, serves in serving if serves == version.id],
+        }
         for version in versions
-    ]
+    ]  # fmt: skip
 
 
 def describe(store: Store, version: DraftVersion) -> dict[str, Any]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Ask how well drafts guess, why, and what it brings.")
 
-GROUPS = ("route", "version", "controller", "tenant", "worker", "minute", "hour", "day")
+GROUPS = ("route", "version", "controller", "tenant", "worker", "engine", "minute", "hour", "day")
 """Groups of storage.outcomes.outcomes, repeated here so that help needs no database library; a test compares them."""
 PLACE_GROUPS = ("route", "version", "minute", "hour", "day")
 TIMES = ("minute", "hour", "day")
@@ -71,12 +71,13 @@ def acceptance(
     as_csv: CsvOption = False,
     picture: PictureOption = None,
 ) -> None:
-    """Show acceptance by route, draft version, gamma controller, tenant and time.
+    """Show acceptance by route, draft version, gamma controller, tenant, server and time.
 
     α is the chance that a drafted token is accepted given that those before it were: accepted ÷ (accepted +
-    rejections). Requests count where they finished, tokens and rounds under the version that drafted them.
+    rejections). Requests count where they finished, tokens and rounds under the version that drafted them. A worker is
+    one serving process; an engine is an attached one by its name, and `osd` for all of our own.
 
-    Examples: `osd stats acceptance --by version`,
+    Examples: `osd stats acceptance --by version`, `osd stats acceptance --by engine,version`,
     `osd stats acceptance --by route,hour --since 2d --csv`,
     `osd stats acceptance --by route,day --picture alpha.png`
     """

@@ -10,7 +10,8 @@ from io import BytesIO
 
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import ValidationError
 
 from osd.engines.answers import HarvestBatch
@@ -55,7 +56,7 @@ def make_collector(intake: Intake, token: str, most: int) -> FastAPI:
 
     @app.get("/metrics")
     def metrics() -> Response:
-        return PlainTextResponse("".join(_metric(name, value) for name, value in sorted(intake.counts.items())))
+        return Response(generate_latest(intake.counts.registry), media_type=CONTENT_TYPE_LATEST)
 
     return app
 
@@ -81,7 +82,3 @@ def unpack(body: bytes, most: int) -> bytes:
 
 def _say(status: int, reason: str) -> Response:
     return JSONResponse({"detail": reason}, status)
-
-
-def _metric(name: str, value: int) -> str:
-    return f"# TYPE osd_harvest_{name} counter\nosd_harvest_{name}_total {value}\n"

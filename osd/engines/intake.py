@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter
 
 from osd.engines.answers import HarvestBatch, HarvestedAnswer
 from osd.engines.draft_pass import DraftPass
@@ -14,7 +15,7 @@ from osd.engines.harvest import HarvestedFrom, outcome_of, samples_of
 from osd.engines.replica import Replica
 from osd.recording.redaction import Redactor, load_hook
 from storage.errors import StoreError
-from storage.records import DEFAULT_ROUTE, DEFAULT_TENANT, RequestSamples
+from storage.records import DEFAULT_ROUTE, DEFAULT_TENANT, RequestSamples, TokenKind
 from storage.settings import Settings
 from storage.store import Store
 
@@ -23,6 +24,21 @@ log = logging.getLogger(__name__)
 
 class UnknownSender(StoreError):
     """{engine} is not attached to by this process; `osd engines list` shows who attends to it."""
+
+
+class IntakeCounters:
+    """What was taken, by engine, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.batches = self._counter("batches", "Batches of answers taken.")
+        self.answers = self._counter("answers", "Answers taken.")
+        self.unknown = self._counter("unknown_answers", "Answers left: no version of the draft is what drafted them.")
+        self.positions = self._counter("positions", "Positions kept for learning.")
+        self.refused = self._counter("refused_tokens", "Refused tokens that are known.")
+
+    def _counter(self, name: str, means: str) -> Counter:
+        return Counter(f"osd_harvest_{name}", means, ["engine"], registry=self.registry)
 
 
 class Intake:
@@ -36,8 +52,7 @@ class Intake:
         self._redactor = Redactor(load_hook(settings.privacy.redact), tokenizer)
         self._recover = DraftPass(store, settings.attach.device)
         self._lock = threading.Lock()
-        self.counts: Counter[str] = Counter()
-        """``answers`` taken, ``positions`` kept, ``refused`` tokens recovered, answers of an ``unknown`` version."""
+        self.counts = IntakeCounters()
 
     def take(self, batch: HarvestBatch) -> None:
         """Take a batch; a second time changes nothing. Raises UnknownSender, StoreError."""
@@ -55,11 +70,18 @@ class Intake:
         samples = [one for answer, origin in known for one in self._samples(answer, origin)]
         if kept := self._redactor(samples):
             self._store.samples.add(kept)
-        self._store.outcomes.add([outcome_of(*one) for one in known], batch.engine, batch.batch, batch.done)
-        replica.finished += len(known)
-        self.counts["answers"] += len(known)
-        self.counts["unknown"] += len(batch.answers) - len(known)
-        self.counts["positions"] += sum(len(one) for one in kept)
+        new = self._store.outcomes.add([outcome_of(*one) for one in known], batch.engine, batch.batch, batch.done)
+        if new or not known:
+            replica.finished += len(known)
+            self._count(batch, len(known), kept)
+
+    def _count(self, batch: HarvestBatch, known: int, kept: Sequence[RequestSamples]) -> None:
+        counts, engine = self.counts, batch.engine
+        counts.batches.labels(engine).inc()
+        counts.answers.labels(engine).inc(known)
+        counts.unknown.labels(engine).inc(len(batch.answers) - known)
+        counts.positions.labels(engine).inc(sum(len(one) for one in kept))
+        counts.refused.labels(engine).inc(sum(int((one.kinds == TokenKind.REJECTED).sum()) for one in kept))
 
     def _samples(self, answer: HarvestedAnswer, origin: HarvestedFrom) -> list[RequestSamples]:
         made = [samples_of(answer, number, origin, self._k, self._recover) for number in range(len(answer.choices))]

@@ -11,7 +11,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from sqlalchemy import Insert, delete, func, insert, select
+from sqlalchemy import Insert, String, delete, func, insert, literal_column, select
 from sqlalchemy.orm import Session
 
 from storage import records
@@ -34,12 +34,16 @@ KEYS = ("route", "draft_version", "controller", "tenant")
 _key, _counts = attrgetter(*KEYS), attrgetter(*COUNTS)
 LOGGED = ("request_id", "finished_at", *KEYS, *COUNTS)
 _logged = attrgetter(*LOGGED)
+ENGINE = "CASE WHEN controller IN ('vllm', 'sglang') THEN worker ELSE 'osd' END"
+"""An attached engine by its name; our own servers together are osd. It holds no parameter: PostgreSQL would take that of
+SELECT and that of GROUP BY for two."""
 COLUMNS: dict[str, Any] = {
     "route": CounterRow.route,
     "version": CounterRow.draft_version,
     "controller": CounterRow.controller,
     "tenant": CounterRow.tenant,
     "worker": CounterRow.worker,
+    "engine": literal_column(ENGINE, String),
 } | dict.fromkeys(SPANS)
 """Columns to group acceptance by; a time is the Unix second at which its span starts."""
 
@@ -48,7 +52,7 @@ class AcceptanceRow(NamedTuple):
     """Sums over one group of outcomes, in the order of COUNTS, and the measures that follow from them."""
 
     by: Mapping[str, Any]
-    """The group's key: route, version, controller, tenant, worker, or minute, hour, day (Unix seconds)."""
+    """The group's key: route, version, controller, tenant, worker, engine, or minute, hour, day (Unix seconds)."""
     requests: int
     rounds: int
     drafted: int
@@ -102,20 +106,20 @@ class OutcomeStore:
 
     def add(
         self, outcomes: Sequence[Outcome], worker: str, batch: str | None = None, known: Sequence[str] = ()
-    ) -> None:
-        """Add outcomes to the sums and to the log, in one transaction.
+    ) -> bool:
+        """Add outcomes to the sums and to the log, in one transaction; return whether they were new.
 
         An outcome that arrives late for a renamed route gets its new name; one of a forgotten request gets no line in
         the log. ``batch`` identifies the call: a batch is added once, however often it is sent after an error.
         ``known`` are batches that the sender will never send again: their ids are deleted.
         """
         if not outcomes:
-            return
+            return False
         with self._db.session() as session:
             if known:
                 session.execute(delete(OutcomeBatchRow).where(OutcomeBatchRow.id.in_(known)))
             if batch is not None and not _is_new(session, self._db.dialect, batch):
-                return
+                return False
             take_turns(session)
             gone = forgotten(session, (Finished(each.request_id, each.tenant, each.finished_at) for each in outcomes))
             outcomes = under_present_names(session, outcomes)
@@ -125,6 +129,7 @@ class OutcomeStore:
                 session.execute(insert(table_of(OutcomeRow)), lines)
             newest = select(func.max(OutcomeRow.id)).scalar_subquery()
             session.execute(delete(OutcomeRow).where(OutcomeRow.id <= newest - self._log_rows))
+        return True
 
     def acceptance(
         self,
@@ -135,7 +140,7 @@ class OutcomeStore:
         draft: str | None = None,
         version: str | None = None,
     ) -> list[AcceptanceRow]:
-        """Return sums grouped by route, version, controller, tenant, worker, and one of minute, hour, day.
+        """Return sums grouped by route, version, controller, tenant, worker, engine, and one of minute, hour, day.
 
         ``since`` and ``until`` are Unix seconds, widened to whole minutes. Raises BadInput for another name.
         """

@@ -1,7 +1,8 @@
 """Names, labels and descriptions of all metrics; the dashboard and the alert rules are checked against them.
 
-Labels are bounded: routes beyond a limit share ``other``, drafts are few, states and positions are known. Tenants,
-requests and versions are never labels: they would leak, or grow for ever. The first four are vLLM's own, verbatim.
+Labels are bounded: routes beyond a limit share ``other``, drafts and attached engines are few, states and positions are
+known. Tenants, requests and versions are never labels: they would leak, or grow for ever. The first four are vLLM's
+own, verbatim.
 """
 
 from __future__ import annotations
@@ -64,6 +65,17 @@ PLACE_DRAFTED = Metric("osd_place_drafted", "Rounds that drafted a token at this
 PLACE_ACCEPTED = Metric("osd_place_accepted", "Rounds in which the token there was accepted.", ("position",))
 PLACE_REFUSED = Metric("osd_place_refused", "Rounds that ended there, refused.", ("position",))
 
+ATTACHED_SUMS: dict[str, Metric] = {
+    "requests": Metric("osd_attached_requests", "Answers of an attached engine.", ("engine",)),
+    "drafted": Metric("osd_attached_drafted_tokens", "Tokens that it drafted in them.", ("engine",)),
+    "accepted": Metric("osd_attached_accepted_tokens", "Of these, those accepted.", ("engine",)),
+    "rejections": Metric("osd_attached_rejections", "Its rounds that ended with a token refused.", ("engine",)),
+    "emitted": Metric("osd_attached_emitted_tokens", "Tokens that came out of it.", ("engine",)),
+}
+"""Field of :class:`storage.outcomes.outcomes.AcceptanceRow` -> the metric by attached engine."""
+ATTACHED_UP = _gauge("osd_attached_up", "1 while `osd attach` reaches an attached engine.", "engine", "draft")
+ATTACHED_VERSION = _gauge("osd_attached_version_number", "Number of the version that it serves.", "engine", "draft")
+
 RUNS = Metric("osd_training_runs", "Training runs that ended, by what came of them.", ("draft", "state"))
 RUN_SECONDS = Metric("osd_training_seconds", "Time of training runs that ended, gates included.", ("draft",))
 RUN_POSITIONS = Metric("osd_training_positions", "Positions trained on, once an epoch.", ("draft",))
@@ -104,8 +116,9 @@ SWAP_SECONDS = Metric("osd_engine_swap_pause_seconds", "Time for which decoding 
 
 VLLM: Sequence[Metric] = (DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ACCEPTED_PER_POS)
 STORE: Sequence[Metric] = (
-    *VLLM, *SUMS.values(), PLACE_DRAFTED, PLACE_ACCEPTED, PLACE_REFUSED, RUNS, RUN_SECONDS, RUN_POSITIONS, LAST_RUN,
-    VERSION, SERVERS, WAITING, KEPT_REQUESTS, KEPT_BYTES, OLDEST, DISK_FREE, DISK_SIZE, UP, TOOK,
+    *VLLM, *SUMS.values(), PLACE_DRAFTED, PLACE_ACCEPTED, PLACE_REFUSED, *ATTACHED_SUMS.values(), ATTACHED_UP,
+    ATTACHED_VERSION, RUNS, RUN_SECONDS, RUN_POSITIONS, LAST_RUN, VERSION, SERVERS, WAITING,
+    KEPT_REQUESTS, KEPT_BYTES, OLDEST, DISK_FREE, DISK_SIZE, UP, TOOK,
 )  # fmt: skip
 """The metrics of the store's collector."""
 ENGINE: Sequence[Metric] = (

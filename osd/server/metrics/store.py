@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from osd.server.metrics import families as m
 from osd.server.metrics.families import Family, FamilySet
+from storage.access.workers import WorkerState
 from storage.errors import NotFound, OsdError
 from storage.insights.service import Answers
 from storage.store import Store
@@ -52,6 +53,7 @@ class StoreCollector:
     def _fill(self, sheet: FamilySet) -> None:
         self._decoding(sheet)
         self._places(sheet)
+        self._attached(sheet)
         self._training(sheet)
         self._drafts(sheet)
         self._kept(sheet)
@@ -88,6 +90,17 @@ class StoreCollector:
             sheet.add(m.PLACE_REFUSED, place.refused, place.position)
             sheet.add(m.ACCEPTED_PER_POS, place.accepted, self.model_name, 0, place.position)
         sheet.add(m.DRAFTS, places[0].drafted if places else 0, self.model_name, 0)
+
+    def _attached(self, sheet: FamilySet) -> None:
+        """Add each attached engine: whether it is reached, what it serves, and the sums of its answers."""
+        alive = {worker.id for worker in self.store.workers.list() if worker.state is not WorkerState.GONE}
+        sums = {row.by["worker"]: row for row in self.answers.acceptance(by=["worker"])}
+        for engine in self.store.engines.list():
+            sheet.add(m.ATTACHED_UP, engine.name in alive, engine.name, engine.draft)
+            for version in self.store.versions.served_by(engine.name).values():
+                sheet.add(m.ATTACHED_VERSION, self.store.versions.get(version).number, engine.name, engine.draft)
+            for name, metric in m.ATTACHED_SUMS.items():
+                sheet.add(metric, getattr(sums.get(engine.name), name, 0), engine.name)
 
     def _training(self, sheet: FamilySet) -> None:
         for total in self.answers.run_totals():

@@ -16,6 +16,15 @@ def test_list_marks_the_current_version(osd, filled):
     assert shown.stderr == ""
 
 
+def test_list_names_who_serves_which_version(osd, filled):
+    filled.store.versions.mark_serving(filled.root, "gpu-1")
+    for engine in ("gpu-2", "gpu-3"):
+        filled.store.versions.mark_serving(filled.child, engine)
+    rows = json.loads(osd("drafts", "list", "--json").stdout)
+    assert [row["served_by"] for row in rows] == [["gpu-1"], ["gpu-2", "gpu-3"]]
+    assert "gpu-2, gpu-3" in osd("drafts", "list").stdout
+
+
 def test_list_of_an_empty_store_is_an_empty_list(osd):
     assert json.loads(osd("drafts", "list", "--json").stdout) == []
     shown = osd("drafts", "list")

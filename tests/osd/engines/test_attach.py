@@ -129,7 +129,7 @@ def test_what_is_answered_arrives_once_with_what_was_refused(
     until(lambda: "gpu-1" in collected[0].replicas)
     prompts = [[7 + n, 30, 41] for n in range(6)]
     answers = [ask(engine, prompt) for prompt in prompts]
-    until(lambda: sum(one.requests for one in store.samples.stats()) == 6)
+    until(lambda: len(ids_of(store)) == 6)  # outcomes come after samples
     found = {tuple(one.tokens[: one.prompt_len].tolist()): one for one in store.samples.read(ids_of(store))}
     for prompt, answer in zip(prompts, answers, strict=True):
         samples = found[tuple(prompt)]
@@ -271,6 +271,11 @@ def test_the_collector_takes_batches_once_and_refuses_what_is_none(
         == 200
     )
     assert store.outcomes.acceptance()[0].requests == 1
+    assert store.outcomes.acceptance(by=["engine"])[0].by == {"engine": "gpu-1"}
+    with urllib.request.urlopen(url + "/metrics") as said:
+        metrics = said.read().decode()
+    for name, value in {"batches": 2, "answers": 1, "unknown_answers": 1, "positions": 2}.items():
+        assert f'osd_harvest_{name}_total{{engine="gpu-1"}} {value:.1f}' in metrics
 
 
 def test_one_process_attends_to_an_engine_at_a_time(

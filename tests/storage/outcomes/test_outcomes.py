@@ -56,7 +56,11 @@ def test_groups(store: Store) -> None:
     assert requests("version", "route") == {("v1", "sql"): 1, ("v2", "chat"): 1, ("v2", "sql"): 1}
     assert requests("tenant", "controller") == {("t1", "analytic"): 1, ("t1", "fixed"): 1, ("t2", "fixed"): 1}
     assert requests("worker") == {("a",): 2, ("b",): 1}
-    assert requests(route="sql") == {(): 2}
+    assert requests("engine") == {("osd",): 3}
+    store.outcomes.add([outcome(route="sql", draft_version="v3", controller="vllm")], "gpu-1")
+    assert requests("engine", "version")[("gpu-1", "v3")] == 1
+    assert requests("engine") == {("gpu-1",): 1, ("osd",): 3}
+    assert requests(route="sql") == {(): 3}
     with pytest.raises(BadInput, match="known: route, version"):
         store.outcomes.acceptance(["colour"])
 

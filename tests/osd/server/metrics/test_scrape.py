@@ -22,8 +22,9 @@ from osd.server.metrics.engine import EngineCollector
 from osd.server.metrics.server import exporting
 from osd.server.metrics.store import StoreCollector
 from osd.server.start import SHIPPED
+from storage.access.workers import Worker
 from storage.errors import BadSetting
-from storage.records import Request
+from storage.records import Request, now
 from storage.settings import load_settings
 from storage.store import Store, open_store
 from tests.storage.make import outcome
@@ -56,6 +57,23 @@ def test_vllm_s_four_names_and_what_they_count(store: Store) -> None:
     assert sum(by_place) == 44
 
 
+def test_attached_engines(store: Store) -> None:
+    root = store.versions.current("default").id
+    store.engines.add("gpu-1", "http://gpu-1:8000", "default", {})
+    store.engines.add("gpu-2", "http://gpu-2:8000", "default", {})
+    store.versions.mark_serving(root, "gpu-1")
+    store.workers.beat(Worker("gpu-1", "gpu-1", 0, "http://gpu-1:8000", now(), now(), now() + 60))
+    store.outcomes.add([outcome(draft_version=root, drafted=8, accepted=5, controller="vllm")], "gpu-1")
+    found = scrape(StoreCollector(store))
+    one, two = (("engine", "gpu-1"),), (("engine", "gpu-2"),)
+    assert [found[("osd_attached_drafted_tokens_total", of)] for of in (one, two)] == [8, 0]
+    assert [found[("osd_attached_accepted_tokens_total", of)] for of in (one, two)] == [5, 0]
+    draft = ("draft", "default")
+    assert [found[("osd_attached_up", (draft, *of))] for of in (one, two)] == [1, 0]
+    assert found[("osd_attached_version_number", (draft, *one))] == 0
+    assert ("osd_attached_version_number", (draft, *two)) not in found
+
+
 def test_osd_s_own(store: Store) -> None:
     found = scrape(StoreCollector(store))
     of, draft = (("draft", "default"), ("route", "default")), (("draft", "default"),)
@@ -74,6 +92,8 @@ def test_osd_s_own(store: Store) -> None:
 
 
 def test_every_declared_metric_is_there_and_no_other(store: Store) -> None:
+    store.engines.add("gpu-1", "http://gpu-1:8000", "default", {})
+    store.versions.mark_serving(store.versions.current("default").id, "gpu-1")
     shown = {name for name, _ in scrape(StoreCollector(store))}
     assert shown == {metric.shown for metric in families.STORE}
 
