@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from router.classifying import LEAST, UNKNOWN, Languages, Topics
+from router.features import Buckets
 from router.topic import TopicModel
 from storage.errors import ModelFileDamaged, StoreWriteFailed
 from storage.files.files import make_folder, writing
@@ -20,7 +22,7 @@ from storage.routes.routes import RoutePlan
 from storage.settings import Settings
 from storage.store import Store
 
-FORMAT = 1
+FORMAT = 2
 """Version of the training, raised when the same examples would make another model."""
 HEARD = 200
 """Examples of a topic whose language is looked at; each takes a tenth of a millisecond."""
@@ -56,14 +58,14 @@ class Classifiers:
         if not (look or _asks(plan, "topic")):
             return None
         if self._taught != (taught := self._store.examples.revision()):
-            self._topics = self._learned(self._store.examples.list())
+            self._topics = self._learned(self._store.examples.list(), self._store.background.list())
             self._taught = taught
         return self._topics
 
-    def _learned(self, examples: Pairs) -> TopicModel | None:
+    def _learned(self, examples: Pairs, background: Sequence[Buckets]) -> TopicModel | None:
         if not examples:
             return None
-        model = learned_topics(model_folder(self._store), examples)
+        model = learned_topics(model_folder(self._store), examples, background)
         model.languages = spoken(examples, self._detector())
         return model
 
@@ -79,13 +81,16 @@ def model_folder(store: Store) -> Path:
     return store.directory / "router"
 
 
-def learned_topics(folder: Path, examples: Pairs) -> TopicModel:
-    """Return the model of (topic, text) pairs: loaded from ``folder`` if it is there, else learned and saved."""
-    path = folder / f"topics-{digest_of(examples)[:16]}.npz"
+def learned_topics(folder: Path, examples: Pairs, background: Sequence[Buckets] = ()) -> TopicModel:
+    """Return the model of (topic, text) pairs: loaded from ``folder`` if it is there, else learned and saved.
+
+    ``background`` are features of prompts that may belong to no topic.
+    """
+    path = folder / f"topics-{digest_of(examples, background)[:16]}.npz"
     try:
         return TopicModel.load(path)
     except ModelFileDamaged:  # missing or damaged: the examples are at hand
-        model = learn_topics(examples)
+        model = learn_topics(examples, background)
     try:
         with writing(folder):
             make_folder(folder, 0o700)
@@ -99,16 +104,16 @@ def learned_topics(folder: Path, examples: Pairs) -> TopicModel:
 def prepare(store: Store, examples: Pairs) -> None:
     """Learn and save the model of examples about to be taught, so that no server has to while it serves."""
     if examples:
-        learned_topics(model_folder(store), examples)
+        learned_topics(model_folder(store), examples, store.background.list())
     else:
         remove_models(model_folder(store))
 
 
-def learn_topics(examples: Pairs) -> TopicModel:
-    """Learn a topic model; the same examples in the same order make the same model."""
+def learn_topics(examples: Pairs, background: Sequence[Buckets] = ()) -> TopicModel:
+    """Learn a topic model; the same examples and background in the same order make the same model."""
     from router.topic_training import train_topics
 
-    return train_topics([text for _, text in examples], [topic for topic, _ in examples])
+    return train_topics([text for _, text in examples], [topic for topic, _ in examples], background)
 
 
 def spoken(examples: Pairs, languages: Languages) -> dict[str, list[str]]:
@@ -127,9 +132,12 @@ def spoken(examples: Pairs, languages: Languages) -> dict[str, list[str]]:
             for topic, counts in found.items()}  # fmt: skip
 
 
-def digest_of(examples: Pairs) -> str:
+def digest_of(examples: Pairs, background: Sequence[Buckets] = ()) -> str:
     """Compute the SHA-256 of what a model is made of, hexadecimal."""
-    return hashlib.sha256(json.dumps([FORMAT, examples]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([FORMAT, examples]).encode())
+    for features in background:
+        digest.update(features.tobytes() + b"\n")
+    return digest.hexdigest()
 
 
 def _asks(plan: RoutePlan, key: str) -> bool:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from router.features import Buckets
 from router.linear import Linear, Vector
 from router.linear_file import insist, read_arrays, write_arrays
-from router.topic_vector import SIZE, TopicVector
+from router.topic_vector import SIZE, TopicVector, features_of
 
 KIND = "osd-topics-1"
 WHAT = "a topic model"
@@ -78,13 +79,16 @@ class TopicModel:
 
         A text without words teaches nothing.
         """
-        ids, _ = self.vector.of(text)
+        self.learn_features(features_of(text), label)
+
+    def learn_features(self, ids: Buckets, label: str | None) -> None:
+        """Learn one example by its features, see :func:`router.topic_vector.features_of`."""
         if not ids.size:
             return
         if label is not None and label not in self.linear.labels:
             self.linear.add(label)
-        self.vector.count(text)
-        self.linear.learn(*self.vector.of(text), label)
+        self.vector.count(ids)
+        self.linear.learn(ids, self.vector.values(ids), label)
 
     learn_one = learn
     """The same under the name that streaming libraries use."""

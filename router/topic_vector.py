@@ -29,20 +29,25 @@ class TopicVector:
 
     def of(self, text: str) -> tuple[Buckets, NDArray[np.float32]]:
         """Return a text's features, with repeats, and their values; both empty for an empty text."""
-        words, chars = _families(text)
-        ids = np.concatenate((words, chars))
+        ids = features_of(text)
+        return ids, self.values(ids)
+
+    def values(self, ids: Buckets) -> NDArray[np.float32]:
+        """Return the values of a text's features, those of words first, shape (n,)."""
         rarity = 1 + np.log((1 + self.texts) / (1 + self.holding[ids]))
-        values = np.sqrt(rarity, dtype=np.float32)
+        values: NDArray[np.float32] = np.sqrt(rarity, dtype=np.float32)
+        words = int(np.count_nonzero(ids < 1 << WORDS.bits))
         if ids.size:
-            values[: words.size] *= WEIGHTS[0] / np.sqrt(rarity[: words.size].sum())
-            values[words.size :] *= WEIGHTS[1] / np.sqrt(rarity[words.size :].sum())
-        return ids, values
+            values[:words] *= WEIGHTS[0] / np.sqrt(rarity[:words].sum())
+            values[words:] *= WEIGHTS[1] / np.sqrt(rarity[words:].sum())
+        return values
 
-    def count(self, text: str) -> None:
-        """Count a learned text in the document frequencies."""
+    def count(self, ids: Buckets) -> None:
+        """Count a learned text's features in the document frequencies."""
         self.texts += 1
-        self.holding[np.unique(np.concatenate(_families(text)))] += np.uint32(1)
+        self.holding[np.unique(ids)] += np.uint32(1)
 
 
-def _families(text: str) -> tuple[Buckets, Buckets]:
-    return WORDS.buckets(text), CHARS.buckets(text) + (1 << WORDS.bits)
+def features_of(text: str) -> Buckets:
+    """Return a text's features with repeats, those of words before those of characters; empty for an empty text."""
+    return np.concatenate((WORDS.buckets(text), CHARS.buckets(text) + (1 << WORDS.bits)))

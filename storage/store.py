@@ -39,6 +39,7 @@ from storage.replay.keeper import RetentionKeeper
 from storage.replay.samples import SampleStore
 from storage.replay.segment_place import SegmentPlace, segment_place
 from storage.replay.sweep import Swept
+from storage.routes.background import BackgroundStore
 from storage.routes.examples import ExampleStore
 from storage.routes.proposals import ProposalLedger
 from storage.routes.routes import RouteTable
@@ -84,6 +85,7 @@ class Store:
         self.outcomes = OutcomeStore(db)
         self.routes = RouteTable(db)
         self.examples = ExampleStore(db)
+        self.background = BackgroundStore(db)
         self.proposals = ProposalLedger(db)
 
     def sweep(self) -> list[Swept]:

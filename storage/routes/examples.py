@@ -73,8 +73,9 @@ class ExampleStore:
         return len(gone)
 
     def revision(self) -> int:
-        """Return the number of the newest change of examples; 0 before there was one."""
-        newest = select(func.max(RouteChangeRow.id)).where(RouteChangeRow.action.in_(("teach", "forget")))
+        """Return the number of the newest change of what topics are learned from; 0 before there was one."""
+        learned_from = RouteChangeRow.action.in_(("teach", "forget", "background"))
+        newest = select(func.max(RouteChangeRow.id)).where(learned_from)
         with self._db.session(read_only=True) as session:
             return session.scalar(newest) or 0
 

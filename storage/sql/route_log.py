@@ -30,7 +30,7 @@ class RouteChange:
     """Unix seconds."""
     who: str
     action: str
-    """add, change, remove, rename, pin, unpin, teach or forget."""
+    """add, change, remove, rename, pin, unpin, teach, forget or background."""
     route: str | None
     """The route's name before the change; None where the change concerns no route."""
     before: Mapping[str, Any]

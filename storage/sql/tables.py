@@ -204,6 +204,17 @@ class RouteExampleRow(Base):
     hash: Mapped[str] = mapped_column(unique=True)
 
 
+class RouteBackgroundRow(Base):
+    """Hashed features of a prompt of the traffic that stands for what belongs to no taught topic."""
+
+    __tablename__ = "route_background"
+    request_id: Mapped[str] = mapped_column(
+        ForeignKey("sample_requests.request_id", ondelete="CASCADE"), primary_key=True
+    )
+    features: Mapped[bytes]
+    """uint32, little-endian, with repeats."""
+
+
 class RouteProposalRow(Base):
     """A proposed change of routes and its state."""
 

@@ -11,6 +11,7 @@ import pytest
 from router.linear import CONSTANT, Linear
 from router.topic import TopicModel, confidence, margins
 from router.topic_training import train_topics
+from router.topic_vector import features_of
 from storage.errors import ModelFileDamaged, StoreWriteFailed
 
 WORDS = {
@@ -254,3 +255,23 @@ def test_unequal_lists_and_single_topics() -> None:
     model = train_topics(texts, ["spend" if label == "money" else None for label in labels])
     assert model.labels == ("spend",) and model.predict("loan interest of the bank").label == "spend"
     assert model.predict("flight and hotel").label is None
+
+
+STRANGE = ["weather", "tomorrow", "rain", "umbrella", "forecast", "sunny", "cloud", "wind", "street", "concert", "film"]
+
+
+def strangers(count: int, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.permutation([*rng.choice(STRANGE, 3), "how", "is", "the", "please"])) for _ in range(count)]
+
+
+def test_a_background_that_holds_topics_of_its_own_teaches_what_belongs_to_none() -> None:
+    texts, labels = examples(60, seed=1)
+    background = [features_of(text) for text in (*strangers(40, seed=2), *examples(40, seed=3)[0])]
+    alone, told = train_topics(texts, labels), train_topics(texts, labels, background)
+    assert share(told, *examples(60, seed=4)) >= 0.95
+    known, unknown = examples(60, seed=4)[0], strangers(60, seed=5)
+    assert np.mean([told.predict(text).label is not None for text in known]) >= 0.9
+    assert np.mean([told.predict(text).label is not None for text in unknown]) <= 0.05
+    sure = [np.mean([model.best(text).confidence for text in unknown]) for model in (told, alone)]
+    assert sure[0] < sure[1]

@@ -6,5 +6,6 @@ sameness   whether two routes' drafts still differ
 drift      whether a route's traffic has moved
 discover   runs the search and stores proposals
 apply      turns a proposal into routes
+background keeps prompts that topics are told from
 scout      runs the search periodically in a worker
 """

@@ -14,6 +14,7 @@ from storage.errors import BadInput, DuplicateRoute, WrongState
 from storage.records import Route
 from storage.routes.proposals import ProposalKind, ProposalState, RouteProposal
 from storage.store import Store
+from trainer.routes.prompt_text import PromptReader
 from trainer.routes.settling import candidates, settle
 
 
@@ -85,6 +86,6 @@ def _prompts(store: Store, draft: str, request_ids: Sequence[str]) -> list[str]:
     tokenizer = load_tokenizer(store.versions.folder(store.versions.current(draft, store.targets.newest())))
     if tokenizer is None:
         raise BadInput(reason=f"The draft {draft} has no tokenizer, so prompts cannot be read as text.")
-    samples = store.samples.read(request_ids)
-    texts = [str(tokenizer.decode(s.tokens[: s.prompt_len].tolist(), skip_special_tokens=True)) for s in samples]
-    return [text.strip() for text in texts if text.strip()]
+    reader = PromptReader(tokenizer)
+    texts = (reader.text(s.tokens[: s.prompt_len].tolist()) for s in store.samples.read(request_ids))
+    return [text for text in texts if text]

@@ -29,6 +29,7 @@ from storage.store import Store
 from trainer.distil.loop import Watcher, run_once
 from trainer.distil.optimizer import Memory
 from trainer.heads.loop import run_head_once
+from trainer.routes.background import TopicBackground
 from trainer.routes.scout import RouteDiscovery
 from trainer.shutdown import Stop
 from trainer.worker.budget import Budget
@@ -65,7 +66,7 @@ class TrainingSchedule:
         self._watches: dict[str, Watch] = {}
         self._told: dict[str, str] = {}
         self._kept_at = 0.0
-        self._scout = RouteDiscovery(store, settings)
+        self._scout, self._background = RouteDiscovery(store, settings), TopicBackground(store)
 
     def take(self, watcher: Watcher = lambda _: None) -> list[TrainingRun]:
         """Take one turn and return its runs; an error with one draft is logged and does not stop the others."""
@@ -78,6 +79,7 @@ class TrainingSchedule:
                 runs += self._tried(self.train_head, draft, watcher)
         self._keep()
         if self.only is None:
+            self._background.look()
             self._scout.look(self.stop)
         return runs
 
