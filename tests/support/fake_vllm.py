@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2] / "osd" / "engines" / "vllm"
 def lay_out(folder: Path) -> Path:
     """Put the plugin's package into a folder as its wheel does; return the folder."""
     shutil.copytree(ROOT / "plugin" / "osd_vllm", folder / "osd_vllm", dirs_exist_ok=True)
-    for shared in ("digest.py", "exchange.py", "middleware.py"):
+    for shared in ("digest.py", "exchange.py", "middleware.py", "options.py", "sender.py"):
         shutil.copy(ROOT / shared, folder / "osd_vllm")
     return folder
 

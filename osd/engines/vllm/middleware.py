@@ -1,7 +1,7 @@
 """ASGI middleware that harvests answers: vLLM is asked for more, the client gets exactly what it asked for.
 
-Inside vLLM it is ``--middleware osd_vllm.Harvest``; in front of it, `osd attach --proxy` wraps it around a forwarder.
-Whatever fails in here costs the harvest of one answer and never the answer.
+Inside vLLM it is ``--middleware osd_vllm.harvest.Harvest``; in front of it, `osd attach --proxy` wraps it around a
+forwarder. Whatever fails in here costs the harvest of one answer and never the answer.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+REFUSED = (400, 422)
+"""Statuses by which a request is wrong."""
 
 
 class Sink(Protocol):
@@ -60,19 +62,34 @@ class HarvestMiddleware:
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in PATHS or _declined(scope):
             await self.app(scope, receive, send)
             return
-        body, gone = await _whole_body(receive)
-        exchange = self._begin(scope["path"], body) if not gone else None
-        if exchange is None:
+        body, gone = await whole_body(receive)
+        begun = self._begin(scope, body, send) if not gone else None
+        if begun is None:
             await self.app(scope, _replay(body, receive, gone), send)
             return
-        facts = self._facts(scope)
-        asked = exchange.ask(self.sink.k, facts["version"])
-        answer = _Answer(exchange, send, self.sink, facts)
+        asked, answer = begun
         await self.app(_with_length(scope, asked), _replay(asked, receive, gone=False), answer.send)
+        if answer.refused:
+            await self.app(scope, _replay(body, receive, gone=False), self._untouched(send))
 
-    def _begin(self, path: str, body: bytes) -> Exchange | None:
+    def _untouched(self, send: Send) -> Send:
+        """Return a send function that passes everything on, and counts what was refused for our sake alone."""
+
+        async def passed(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                self.sink.failed(ValueError("vLLM refuses what is asked beside, and answers without it"))
+            await send(message)
+
+        return passed
+
+    def _begin(self, scope: MutableMapping[str, Any], body: bytes, send: Send) -> tuple[bytes, _Answer] | None:
+        """Return what is asked instead, and the answer to come; None for a request that passes untouched."""
         try:
-            return Exchange.begin(path, body, self.sink.k, shows_metrics=self.sink.shows_metrics)
+            exchange = Exchange.begin(scope["path"], body, self.sink.k, shows_metrics=self.sink.shows_metrics)
+            if exchange is None:
+                return None
+            facts = self._facts(scope)
+            return exchange.ask(self.sink.k, facts["version"]), _Answer(exchange, send, self.sink, facts)
         except Exception as error:
             self.sink.failed(error)
             return None
@@ -103,6 +120,8 @@ class _Answer:
     start: Message | None = None
     passes: bool = False
     """Whether it is an error, which passes as it is."""
+    refused: bool = False
+    """Whether vLLM calls the request wrong: it is then asked again as the client asked, lest the fault be ours."""
     streams: bool = False
     kept: bytes = b""
 
@@ -110,6 +129,8 @@ class _Answer:
         """Pass on what vLLM sends, less what is ours."""
         if message["type"] == "http.response.start":
             await self._begin(message)
+        elif self.refused:
+            return
         elif message["type"] != "http.response.body" or self.passes:
             await self.forward(message)
         elif self.streams:
@@ -118,6 +139,9 @@ class _Answer:
             await self._part(message)
 
     async def _begin(self, message: Message) -> None:
+        self.refused = message["status"] in REFUSED
+        if self.refused:
+            return
         self.passes = message["status"] != 200
         kind = dict(message["headers"]).get(b"content-type", b"")
         self.streams = kind.startswith(b"text/event-stream")
@@ -206,7 +230,7 @@ def _declined(scope: MutableMapping[str, Any]) -> bool:
     )
 
 
-async def _whole_body(receive: Receive) -> tuple[bytes, bool]:
+async def whole_body(receive: Receive) -> tuple[bytes, bool]:
     """Return the body, and whether the client has gone before its end."""
     body, more = b"", True
     while more:

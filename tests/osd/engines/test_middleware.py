@@ -176,3 +176,28 @@ def test_each_version_has_a_prefix_cache_of_its_own_and_what_vllm_refuses_it_ref
     exchange = Exchange.begin("/v1/completions", body, 5, shows_metrics=False)
     assert exchange and json.loads(exchange.ask(5, "d" * 64))["cache_salt"] == asked
     assert json.loads(exchange.ask(5, None)).get("cache_salt") == given.get("cache_salt")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_refused_for_our_sake_is_asked_again_as_the_client_asked(fake: FakeEngine, stream: bool) -> None:
+    plain, seen = make_app(fake, harvests=False), []
+    app = FastAPI()
+
+    @app.middleware("http")
+    async def strict(request: Any, _: Any) -> Any:
+        from fastapi.responses import Response
+
+        seen.append(json.loads(await request.body()))
+        if seen[-1].get("logprobs", 0) > 3:
+            return Response(b"logprobs may be 3 at most", 400)
+        status, body = served(plain, "/v1/completions", seen[-1])
+        return Response(body, status, media_type="text/event-stream" if stream else "application/json")
+
+    middleware, sink = importlib.import_module("osd_vllm.middleware"), KeptRecords()
+    body = {"prompt": [5, 6], "max_tokens": 3, "stream": stream}
+    harvested = served(middleware.HarvestMiddleware(app, sink), "/v1/completions", body)
+    assert harvested == served(plain, "/v1/completions", body)
+    assert [one.get("logprobs") for one in seen] == [5, None] and len(sink.errors) == 1 and not sink.records
+    wrong = {**body, "logprobs": 9}
+    assert served(middleware.HarvestMiddleware(app, sink), "/v1/completions", wrong) == (400, b"logprobs may be 3 at most")
+    assert len(sink.errors) == 1

@@ -40,7 +40,7 @@ REFUSED = (400, 413, 415, 422)
 
 
 class Sender:
-    """The plugin's sink."""
+    """The sink of the plugin and of `osd attach --proxy`."""
 
     def __init__(self, options: Options) -> None:
         self.options, self.k = options, options.top_k

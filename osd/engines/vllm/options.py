@@ -1,4 +1,5 @@
-"""What the plugin is told, by environment variables of vLLM's own process."""
+"""What harvests is told, by environment variables: the plugin by those of vLLM's own process, `osd attach --proxy` by its
+own. Standard library only: it runs in both."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ HERE = ("127.0.0.1", "localhost", "::1")
 
 
 class BadOption(ValueError):
-    """An environment variable is wrong. vLLM does not start with it, before it has read any weights."""
+    """An environment variable is wrong. vLLM does not start with it, before it has read any weights; nor does the proxy."""
 
 
 @dataclass(frozen=True, slots=True)
