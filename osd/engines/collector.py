@@ -6,9 +6,10 @@ import gzip
 import hmac
 import logging
 import zlib
+from collections.abc import Callable
 from io import BytesIO
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -29,12 +30,11 @@ def make_collector(intake: Intake, token: str, most: int) -> FastAPI:
     """Make the service. ``most``: bytes of an unpacked batch at most."""
     app = FastAPI(title="osd attach", docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.post("/v1/osd/harvest")
+    known = Depends(_token_check(token))
+
+    @app.post("/v1/osd/harvest", dependencies=[known])
     async def harvest(http: Request) -> Response:
         """Take a batch. Once it answers 200, the batch is in the store."""
-        given = http.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), token.encode()):
-            return _say(401, "the token is not the one of attach.token")
         try:
             batch = HarvestBatch.model_validate_json(unpack(await _body(http, most), most))
         except TooLarge:
@@ -50,6 +50,11 @@ def make_collector(intake: Intake, token: str, most: int) -> FastAPI:
             return _say(503, str(error))
         return JSONResponse({"batch": batch.batch})
 
+    @app.get("/v1/osd/serving/{engine:path}", dependencies=[known])
+    def serving(engine: str) -> dict[str, str | None]:
+        """Say which draft an engine drafts with now, for `osd attach --proxy` before it; null while it is not known."""
+        return {"sha256": intake.serves(engine)}
+
     @app.get("/health")
     def health() -> dict[str, str]:
         return {"status": "ok"}
@@ -59,6 +64,15 @@ def make_collector(intake: Intake, token: str, most: int) -> FastAPI:
         return Response(generate_latest(intake.counts.registry), media_type=CONTENT_TYPE_LATEST)
 
     return app
+
+
+def _token_check(token: str) -> Callable[[Request], None]:
+    def check(http: Request) -> None:
+        given = http.headers.get("authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), token.encode()):
+            raise HTTPException(401, "the token is not the one of attach.token")
+
+    return check
 
 
 async def _body(http: Request, most: int) -> bytes:

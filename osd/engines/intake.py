@@ -62,6 +62,11 @@ class Intake:
         with self._lock:
             self._take(batch, replica)
 
+    def serves(self, engine: str) -> str | None:
+        """Return the digest of what an engine drafts with now; None while that is not known."""
+        replica = self._replicas.get(engine)
+        return None if replica is None else replica.serves
+
     def _take(self, batch: HarvestBatch, replica: Replica) -> None:
         tenants, routes = self._tenants(), self._routes(replica.draft)
         known = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from urllib.parse import urlsplit
 
 from osd.engines.base import (
@@ -49,27 +50,40 @@ class Replica(CanaryFollower[DraftVersion]):
         self._gone_seconds = settings.fleet.gone_seconds
         self._ranks = {rank.process for rank in facts.ranks}
         self._digests: dict[str, str] = {}
+        self._publishing = False
+        self._noted: str | None = None
+        """The fault that was told last; None where the last look went well."""
         self.finished = 0
         """Answers that were harvested of it."""
         if found := self.version_of(facts.serves):
             self.serving[self.line] = found
         self._beat()
         self.begin()
+        self._publishing = False
 
     def names(self) -> Sequence[str]:
         """Return its draft's line."""
         return [self.line]
+
+    @property
+    def serves(self) -> str | None:
+        """Digest of the weights that it drafts with; None while that is not known."""
+        serving = self.serving.get(self.line)
+        return None if serving is None or self.away or self._publishing else self._digest(serving)
 
     def load(self, version: DraftVersion) -> DraftVersion:
         """Publish a version to the engine, and read back that every rank has it. Raises DraftUnsound where the engine
         refuses it, EngineUnreachable."""
         folder = servable_folder(self.store, version)
         digest = self._digest(version)
+        self._publishing = True  # until what it drafts with by then is noted
         try:
             ranks = self.engine.publish(folder, digest, version.id)
         except EngineRefused as error:
             raise DraftUnsound(version=version.id, reason=str(error)) from None
         self._require_everywhere(version, digest, ranks)
+        self.facts = replace(self.facts, ranks=tuple(ranks))
+        self.store.engines.note(self.worker, asdict(self.facts))
         log.info("%s drafts with %s", self.worker, version.id, extra={"action": "published", "version": version.id})
         return version
 
@@ -97,16 +111,27 @@ class Replica(CanaryFollower[DraftVersion]):
             self.away = None
             super()._look()
         except EngineError as error:
-            if self.away is None:
-                log.warning("%s", error, extra={"action": "engine_away"})
-            self.away = self.troubles[self.line] = str(error)
-            if not isinstance(error, EngineUnreachable):
-                self._beat()
+            self._note(error)
             return
-        if self.take():
-            self._tell(self.line, self.serving[self.line])
+        finally:
+            if self.take():
+                self._tell(self.line, self.serving[self.line])
+            self._publishing = False
+        if self.troubles.get(self.line) == self._noted:
+            self.troubles.pop(self.line, None)
+        self._noted = None
         self._trial.look()
         self._beat()
+
+    def _note(self, error: EngineError) -> None:
+        """Tell of an engine's fault once; one that does not answer goes off the list of servers by itself."""
+        if self._noted != str(error):
+            log.warning("%s", error, extra={"action": "engine_away"})
+        self._noted = self.troubles[self.line] = str(error)
+        if isinstance(error, EngineUnreachable):
+            self.away = str(error)
+        else:
+            self._beat()
 
     def _notice_restart(self, ranks: Sequence[RankVersion]) -> None:
         """Forget what serves where the engine has something else by now: it was started again, or somebody else has

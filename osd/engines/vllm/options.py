@@ -1,5 +1,7 @@
-"""What harvests is told, by environment variables: the plugin by those of vLLM's own process, `osd attach --proxy` by its
-own. Standard library only: it runs in both."""
+"""What the plugin is told by environment variables of vLLM's process, and `osd attach --proxy` by those of its own.
+
+Standard library only: it runs in both.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ HERE = ("127.0.0.1", "localhost", "::1")
 
 
 class BadOption(ValueError):
-    """An environment variable is wrong. vLLM does not start with it, before it has read any weights; nor does the proxy."""
+    """An environment variable is wrong. vLLM does not start with it, before it has read any weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The plugin's options."""
+    """The options of the plugin, or of the proxy."""
 
     token: str
     """OSD_VLLM_TOKEN: what `osd attach` and this plugin know each other by; required."""
