@@ -1,44 +1,67 @@
-"""`osd attach`: attends to the attached engines."""
+"""`osd attach`: attends to the attached engines, or stands before one of them."""
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from functools import partial
+from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from osd.cli.context import surroundings
-from osd.cli.engines import connect
 from osd.cli.out import note
 from osd.server.process.listen import listen, url
 from osd.server.start import tell_log
-from storage.errors import BadSetting
-from storage.settings import AttachSettings
+from storage.errors import BadInput, BadSetting
+from storage.settings import AttachSettings, Settings
 
 
-def attach(ctx: typer.Context) -> None:
+def attach(
+    ctx: typer.Context,
+    proxy: Annotated[
+        str | None,
+        typer.Option(help="Stand before the vLLM at this URL, which has no plugin, instead.", metavar="URL"),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(help="Where the proxy listens; 0 takes a free one.", metavar="N", min=0, max=65535)
+    ] = 8003,
+    host: Annotated[
+        str, typer.Option(help="Its address. 0.0.0.0 lets other machines in, as vLLM itself would.", metavar="ADDRESS")
+    ] = "127.0.0.1",
+) -> None:
     """Take what attached engines answer into the store, and publish newer drafts to them, until Ctrl-C.
 
     Engines are added with `osd engines add`, also while it runs; `osd worker` trains beside it. An engine that was
     started again gets the current version anew. When this stops, engines serve on with what they have, and keep
     their answers for it as far as OSD_VLLM_SPOOL allows.
+
+    With --proxy it is the way to a vLLM without osd's plugin: clients ask the proxy, vLLM answers, and what it answered
+    goes to the `osd attach` that runs beside. It is told the plugin's variables (OSD_VLLM_…, docs/vllm.md).
+
+    Example: `osd attach --proxy http://127.0.0.1:8000 --port 8003`
     """
+    settings = surroundings(ctx).settings
+    if proxy is not None:
+        stand_before(settings, proxy, host, port)
+        return
     import uvicorn
 
     from osd.engines.attach import Attachment
     from osd.engines.collector import make_collector
+    from osd.engines.connect import connect_attached
     from osd.engines.intake import Intake
     from storage.files.secrets import read_secret
 
-    here = surroundings(ctx)
-    settings, mine = here.settings, here.settings.attach
+    mine = settings.attach
     require_private(mine)
     token = read_secret(mine.token, "attach.token", "the token that vLLM was started with").strip()
     tell_log()
     with ExitStack() as stack:
-        store = stack.enter_context(here.store())
+        store = stack.enter_context(surroundings(ctx).store())
         bound = stack.enter_context(listen(mine.host, mine.port, "attach.port"))
-        attachment = Attachment(store, settings, partial(connect, settings))
+        attachment = Attachment(store, settings, partial(connect_attached, settings))
         stack.callback(attachment.close)
         attachment.begin()
         app = make_collector(Intake(store, settings, attachment.replicas), token, mine.max_batch_mb << 20)
@@ -46,6 +69,27 @@ def attach(ctx: typer.Context) -> None:
         note(f"Taking answers at {url(bound)}, from {len(store.engines.list())} engines. Ctrl-C stops it.")
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off", **files))  # type: ignore[arg-type]
         server.run(sockets=[bound])
+
+
+def stand_before(settings: Settings, upstream: str, host: str, port: int) -> None:
+    """Run the proxy until it is stopped. Raises BadInput, BadSetting."""
+    from osd.engines.proxy import HarvestProxy, run
+    from osd.engines.vllm.options import BadOption, Options
+
+    parts = urlsplit(upstream)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
+        raise BadInput(reason=f"--proxy {upstream}: it is no URL of an engine; give one as http://HOST:PORT.")
+    name = f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+    os.environ.setdefault("OSD_VLLM_ENGINE", name)
+    os.environ.setdefault("OSD_VLLM_COLLECTOR", f"http://{settings.attach.host}:{settings.attach.port}")
+    try:
+        options = Options.read()
+    except BadOption as error:
+        raise BadInput(reason=str(error)) from None
+    tell_log()
+    with listen(host, port, "--port") as bound:
+        note(f"Passing {url(bound)} on to {upstream} as {options.engine}. Ctrl-C stops it.")
+        run(HarvestProxy(upstream, options), bound)
 
 
 def require_private(settings: AttachSettings) -> None:

@@ -1,4 +1,4 @@
-"""`osd engines`: the vLLM servers that osd is attached to."""
+"""`osd engines`: the vLLM and SGLang servers that osd is attached to."""
 
 from __future__ import annotations
 
@@ -16,12 +16,26 @@ from storage.records import DEFAULT_DRAFT
 from storage.settings import Settings
 
 if TYPE_CHECKING:
-    from osd.engines.base import EngineFacts
-    from osd.engines.vllm.engine import VllmEngine
+    from osd.engines.base import EngineFacts, ServingEngine
     from storage.store import Store
 
 app = typer.Typer(no_args_is_help=True, help="Attach vLLM servers, so that their drafts learn from what they serve.")
 
+KindOption = Annotated[
+    str,
+    typer.Option(
+        help="vllm: with osd's plugin. vllm-proxied: without, behind `osd attach --proxy`.",
+        metavar="KIND",
+    ),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(help="Folder or hub name of its target, where it does not say itself.", metavar="TARGET"),
+]
+DraftFolderOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the draft that it was started with, where it does not say itself.", metavar="FOLDER"),
+]
 UrlArgument = Annotated[str, typer.Argument(help="Where it listens, as http://HOST:PORT.", metavar="URL")]
 NameArgument = Annotated[
     str, typer.Argument(help="Its name, as `osd engines list` shows it, or its URL.", metavar="ENGINE")
@@ -44,14 +58,18 @@ def add(
     draft: Annotated[
         str, typer.Option(help="What its draft is called here; a new name begins with what it serves.", metavar="NAME")
     ] = DEFAULT_DRAFT,
+    kind: KindOption = "vllm",
+    target: TargetOption = None,
+    draft_folder: DraftFolderOption = None,
 ) -> None:
     """Attach a running vLLM: its answers are learned from, and its draft is kept good.
 
-    It needs osd's plugin (`pip install osd-llm-vllm` beside vLLM; docs/vllm.md has the line to start it with). It is
-    probed first. `osd attach` then takes its answers and publishes to it, `osd worker` trains.
+    It needs osd's plugin (`pip install osd-llm-vllm` beside vLLM; docs/vllm.md has the line to start it with), or a
+    proxy before it (--kind vllm-proxied, with --draft-folder). It is probed first. `osd attach` then takes its answers
+    and publishes to it, `osd worker` trains.
     """
     here = surroundings(ctx)
-    facts = connect(here.settings, url).probe()
+    facts = client(here.settings, url, kind, target, draft_folder).probe()
     with here.store() as store:
         for said in store.targets.arrive(facts.digest, facts.target):
             note(f"osd: {said}")
@@ -96,18 +114,28 @@ def probe(
         bool,
         typer.Option("--selftest", help="Publish the weights that it has, and see that nothing changes."),
     ] = False,
+    kind: KindOption = "vllm",
+    target: TargetOption = None,
+    draft_folder: DraftFolderOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at what a vLLM is and can do, without attaching it.
+    """Look at what an engine is and can do, without attaching it.
 
     With --selftest the draft that it serves is published to it once more: token ids must stay, and acceptance too.
     """
     from osd.engines.selftest import selftest as try_out
+    from osd.engines.vllm.engine import VllmEngine
+    from osd.engines.vllm.plain import PlainVllm
+    from storage.errors import BadInput
 
     here = surroundings(ctx)
-    engine = connect(here.settings, url)
+    engine = client(here.settings, url, kind, target, draft_folder)
+    if selftest and (isinstance(engine, PlainVllm) or not isinstance(engine, VllmEngine)):
+        raise BadInput(
+            reason="--selftest needs a vLLM with osd's plugin: this kind of engine cannot be published to alike."
+        )
     facts: dict[str, Any] = asdict(engine.probe())
-    if selftest:
+    if selftest and isinstance(engine, VllmEngine):
         facts["selftest"] = asdict(try_out(engine))
     if as_json:
         print_json(facts)
@@ -129,12 +157,14 @@ def tune(
     """
     from osd.engines.tune import batch_sizes, draft_lengths, measure_by, require_live, schedule_of
     from osd.engines.tune import tune as tried
+    from osd.engines.vllm.engine import VllmEngine
     from storage.errors import BadInput
 
     here = surroundings(ctx)
-    engine = connect(here.settings, url)
+    engine = client(here.settings, url, "vllm", None, None)
     facts = engine.probe()
     require_live(engine.name, facts)
+    assert isinstance(engine, VllmEngine) and facts.max_num_seqs is not None
     with here.store() as store:
         ids = [one.request_id for one in store.outcomes.recent(limit=200)]
         prompts = [one.tokens[: one.prompt_len].tolist() for one in store.samples.read(ids)]
@@ -161,15 +191,15 @@ def tune(
     say(f"num_speculative_tokens_per_batch_size: {[list(part) for part in schedule]}")
 
 
-def connect(settings: Settings, url: str) -> VllmEngine:
-    """Return the client of a vLLM. Raises BadInput, BadSetting for a token that is not to be had."""
-    from osd.engines.vllm.engine import VllmEngine
-    from storage.files.secrets import read_secret
+def client(settings: Settings, url: str, kind: str, target: str | None, draft: Path | None) -> ServingEngine:
+    """Return the client of an engine that is not attached yet. Raises BadInput, and BadSetting for a token that is not
+    to be had."""
+    from osd.engines.connect import KINDS, connect
+    from storage.errors import BadInput
 
-    token = read_secret(settings.attach.token, "attach.token", "the token that vLLM was started with").strip()
-    named = settings.attach.api_key
-    key = read_secret(named, "attach.api_key", "vLLM's API key").strip() if named else None
-    return VllmEngine(url, token, key)
+    if kind not in KINDS:
+        raise BadInput(reason=f"--kind {kind}: there is {', '.join(KINDS)}.")
+    return connect(settings, url, {"kind": kind, "target": target, "draft": str(draft) if draft else None})
 
 
 def register_draft(store: Store, draft: str, facts: EngineFacts) -> None:

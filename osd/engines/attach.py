@@ -18,8 +18,8 @@ from storage.store import Store
 
 log = logging.getLogger(__name__)
 
-Connect = Callable[[str], ServingEngine]
-"""Makes the client of the engine at a URL."""
+Connect = Callable[[AttachedEngine], ServingEngine]
+"""Makes an engine's client."""
 
 
 class Attachment:
@@ -68,7 +68,7 @@ class Attachment:
         if engine.name in self.replicas:
             return
         try:
-            client = self._connect(engine.url)
+            client = self._connect(engine)
             facts = client.probe()
             self.store.engines.note(engine.name, asdict(facts))
             self.replicas[engine.name] = Replica(self.store, self.settings, client, engine.url, engine.draft, facts)

@@ -49,7 +49,7 @@ class EngineFacts:
     name: str
     """Its name in the store, which it gives itself: OSD_VLLM_ENGINE, or its host and port."""
     kind: str
-    """vllm or sglang."""
+    """vllm, vllm-proxied (without the plugin, behind `osd attach --proxy`) or sglang."""
     version: str
     target: str
     """The target's folder or hub name, as the engine knows it."""
@@ -65,8 +65,8 @@ class EngineFacts:
     """Whether drafts are the draft's likeliest tokens, so that a refused token can be recovered."""
     top_k: int
     """How many of the target's likeliest tokens it hands over at each position."""
-    max_num_seqs: int
-    """Requests that it decodes together at most."""
+    max_num_seqs: int | None
+    """Requests that it decodes together at most; None where it does not say."""
     live_gamma: bool
     """Whether draft lengths can be changed while it runs."""
     ranks: tuple[RankVersion, ...]

@@ -28,5 +28,10 @@ class AttachSettings(Section):
     """Another `osd attach` attends to an engine once this one was not heard of for so long."""
     max_batch_mb: int = Field(default=64, ge=1)
     """The largest batch of answers that is taken, unpacked."""
+    restart: str | None = None
+    """Command that starts a vLLM without the plugin again with a newer draft; the draft's folder comes behind its
+    arguments, OSD_ENGINE, OSD_URL and OSD_VERSION stand in its environment."""
+    restart_seconds: float = Field(default=900.0, gt=0)
+    """It must have ended after so long, and after as long again the engine must be up."""
     device: str = "cpu"
     """Where the draft runs that recovers refused tokens: cpu, cuda or cuda:N."""

@@ -130,6 +130,14 @@ def make_app(engine: FakeEngine, *, harvests: bool = True) -> FastAPI:
 
     app = FastAPI(lifespan=lifespan)
     ours.attach_router(app)
+    add_openai(app, engine)
+    if harvests:
+        app.add_middleware(importlib.import_module("osd_vllm.harvest").Harvest)
+    return app
+
+
+def add_openai(app: FastAPI, engine: FakeEngine) -> None:
+    """Add the routes of OpenAI's API."""
 
     @app.post("/v1/completions")
     async def complete(http: Request) -> Response:
@@ -138,10 +146,6 @@ def make_app(engine: FakeEngine, *, harvests: bool = True) -> FastAPI:
     @app.post("/v1/chat/completions")
     async def chat(http: Request) -> Response:
         return _answer(engine, await http.json(), chat=True)
-
-    if harvests:
-        app.add_middleware(importlib.import_module("osd_vllm.harvest").Harvest)
-    return app
 
 
 def text_of(token: int) -> str:

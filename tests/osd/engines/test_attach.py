@@ -69,7 +69,7 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def collected(store: Store, settings: Settings) -> Iterator[tuple[Attachment, Running]]:
     """A running collector, and what it attends to."""
-    attachment = Attachment(store, settings, lambda url: VllmEngine(url, TOKEN))
+    attachment = Attachment(store, settings, lambda engine: VllmEngine(engine.url, TOKEN))
     collector = Running(make_collector(Intake(store, settings, attachment.replicas), TOKEN, 1 << 20))
     yield attachment, collector
     attachment.close()
@@ -284,7 +284,7 @@ def test_one_process_attends_to_an_engine_at_a_time(
     attach(store, engine, folders)
     first = collected[0]
     first.look()
-    second = Attachment(store, settings, lambda url: VllmEngine(url, TOKEN))
+    second = Attachment(store, settings, lambda engine: VllmEngine(engine.url, TOKEN))
     second.holder = "another process"
     second.look()
     assert "gpu-1" in first.replicas and not second.replicas
