@@ -35,8 +35,10 @@ _key, _counts = attrgetter(*KEYS), attrgetter(*COUNTS)
 LOGGED = ("request_id", "finished_at", *KEYS, *COUNTS)
 _logged = attrgetter(*LOGGED)
 ENGINE = "CASE WHEN controller IN ('vllm', 'sglang') THEN worker ELSE 'osd' END"
-"""An attached engine by its name; our own servers together are osd. It holds no parameter: PostgreSQL would take that of
-SELECT and that of GROUP BY for two."""
+"""An attached engine by its name; our own servers together are osd.
+
+It holds no parameter: PostgreSQL would take that of SELECT and that of GROUP BY for two.
+"""
 COLUMNS: dict[str, Any] = {
     "route": CounterRow.route,
     "version": CounterRow.draft_version,
