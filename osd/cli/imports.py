@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 from osd.cli.context import CommandContext
 from osd.cli.out import count, counted, note
-from storage.errors import BadInput, BadPromptFile
+from storage.errors import BadInput, BadPromptFile, UnknownDraft
+from storage.records import Route
 from storage.replay.imports import ImportResult, keep_counted
 from storage.sql import admin_log
 
 if TYPE_CHECKING:
-    from storage.records import RequestSamples
+    from osd.models.pair import Model
+    from storage.records import DraftVersion, RequestSamples
+    from storage.store import Store
 
 BATCH = 64
 """Conversations that are kept at once."""
@@ -22,11 +25,14 @@ SHOWN = 5
 """Lines that could not be used that are named."""
 
 
-def import_conversations(here: CommandContext, file: Path, target: str | None, route: str) -> tuple[ImportResult, int]:
+def import_conversations(
+    here: CommandContext, file: Path, target: str | None, draft: str | None, route: str
+) -> tuple[ImportResult, int]:
     """Score a file's conversations and keep them; return what was kept, and the number of lines that were no use.
 
-    Every BATCH of them are kept at once, so that Ctrl-C loses little, and a second try reads what is left. Raises
-    BadInput without a target, UnknownRoute, UnknownDraft, BadPromptFile, ModelNotLoaded.
+    ``draft``: the model with which the route's draft begins, where the store has none yet. Every BATCH of conversations
+    are kept at once, so that Ctrl-C loses little, and a second try reads what is left. Raises BadInput without a target
+    or a draft, UnknownRoute, BadPromptFile, ModelNotLoaded, StoreError where the draft began with other files.
     """
     from dataclasses import asdict
 
@@ -37,11 +43,13 @@ def import_conversations(here: CommandContext, file: Path, target: str | None, r
 
     serve = here.settings.serve
     named = target or serve.target
+    if not file.is_file():
+        raise BadPromptFile(path=file, reason="there is no such file")
     if named is None:
         raise BadInput(reason="Conversations are read by a target; name it with --target, or serve.target in osd.toml.")
     with here.store() as store:
         model = load_model(named, choose_device(serve.device), serve.dtype)
-        version = store.versions.current(store.routes.get(route).draft, model.digest).id
+        version = begin_draft(store, model, draft, serve.draft, route).id
         tokenizer = load_tokenizer(named)
         scorer = Scorer(model, here.settings.storage.top_k, serve.max_length)
         batches = UsableBatches(score_conversations(file, tokenizer, scorer, route=route, version=version))
@@ -49,6 +57,53 @@ def import_conversations(here: CommandContext, file: Path, target: str | None, r
         with store.db.session() as session:
             admin_log.note(session, None, "import", file.name, asdict(done))
     return done, batches.left
+
+
+def begin_draft(store: Store, target: Model, draft: str | None, default: str | None, route: str) -> DraftVersion:
+    """Return the current version, for the target, of the draft that the route's requests teach.
+
+    ``draft`` becomes its number 0 where there is none, and the route is made where it lacks; ``default`` stands in
+    where none is named. Raises BadInput where nothing can be its number 0, UnknownRoute where it is not to be made,
+    ModelNotLoaded, VocabularyMismatch, StoreError where the draft began with other files.
+    """
+    routes = {one.name: one.draft for one in store.routes.list()}
+    if route not in routes and draft is None:
+        store.routes.get(route)  # says which there are
+    name = routes.get(route, route)
+    if draft is None and not _has_line(store, name, target):
+        if default is None:
+            reason = f"The store has no draft for the route {route} and this target yet; name the model that is to"
+            raise BadInput(reason=f"{reason} learn with --draft, or serve.draft in osd.toml.")
+        draft = default
+    folder = fitting_folder(draft, target) if draft is not None else None
+    if target.digest is not None:
+        store.targets.arrive(target.digest, target.name)
+    if folder is not None:
+        store.versions.register_root(name, folder, target=target.digest)
+    if route not in routes:
+        store.routes.add(Route(route, name))
+    return store.versions.current(name, target.digest)
+
+
+def _has_line(store: Store, draft: str, target: Model) -> bool:
+    try:
+        store.versions.current(draft, target.digest)
+    except UnknownDraft:
+        return False
+    return True
+
+
+def fitting_folder(draft: str, target: Model) -> Path:
+    """Return a draft's folder on this machine, once it was seen to fit the target. Raises ModelNotLoaded,
+    VocabularyMismatch."""
+    from osd.engine.session import in_folder
+    from osd.models.pair import load_model
+    from osd.models.tokenizer import load_tokenizer
+    from osd.models.vocabulary import check_vocabularies
+
+    loaded = in_folder(load_model(draft, target.device))
+    check_vocabularies(target, loaded, load_tokenizer(target.name), load_tokenizer(draft))
+    return Path(loaded.name)
 
 
 class UsableBatches:

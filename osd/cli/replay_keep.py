@@ -11,7 +11,7 @@ import typer
 
 from osd.cli.context import surroundings
 from osd.cli.imports import import_conversations
-from osd.cli.options import JsonOption, TargetOption, YesOption, confirm
+from osd.cli.options import JsonOption, YesOption, confirm
 from osd.cli.out import NOTHING, Column, count, counted, note, print_json, print_rows, print_table, size, when
 from osd.cli.replay import app
 from storage.errors import ModelNotLoaded
@@ -132,7 +132,15 @@ def verify(ctx: typer.Context, as_json: JsonOption = False) -> None:
 def import_(
     ctx: typer.Context,
     file: Annotated[Path, typer.Argument(help="A file of `osd replay export`, or JSON lines.", metavar="FILE")],
-    target: TargetOption = None,
+    target: Annotated[
+        str | None, typer.Option(help="The target that reads JSON lines. Default: serve.target.", metavar="MODEL")
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            help="The draft that is to learn, where the store has none yet. Default: serve.draft.", metavar="MODEL"
+        ),
+    ] = None,
     route: Annotated[str, typer.Option(help="The route that JSON lines belong to.", metavar="NAME")] = DEFAULT_ROUTE,
     as_json: JsonOption = False,
 ) -> None:
@@ -142,13 +150,14 @@ def import_(
 
     A line of a `.jsonl` or `.jsonl.gz` file has a `prompt` and a `response`, or `messages` whose last one is the
     assistant's, or the `request` and `response` of OpenAI's API. The target reads each answer once, and what it would
-    have said at every position is learned from: a draft can so begin with what you have.
+    have said at every position is learned from: a draft can so begin with what you have, before it serves. `osd worker`
+    then trains it.
 
-    Example: `osd replay import answers.jsonl --target ./model --route default`
+    Example: `osd replay import answers.jsonl --target ./model --draft ./small`
     """
     here = surroundings(ctx)
     if file.suffix == ".jsonl" or file.name.endswith(".jsonl.gz"):
-        done, left = import_conversations(here, file, target, route)
+        done, left = import_conversations(here, file, target, draft, route)
     else:
         with here.store() as store:
             done, left = import_file(store.samples, file), 0
