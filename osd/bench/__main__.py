@@ -19,6 +19,7 @@ COMMANDS = {
     "stats": "osd.bench.stats.bench:command",
     "topk": "osd.bench.topk:command",
     "trigram": "osd.bench.trigram:command",
+    "vllm": "osd.bench.vllm.bench:command",
 }
 
 

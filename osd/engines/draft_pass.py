@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from osd.engines.folders import servable_folder
+from osd.models.weights import read_weights
 from storage.errors import OsdError
 from storage.store import Store
 
@@ -48,7 +48,7 @@ class DraftPass:
     def _load(self, version: str) -> Any:
         try:
             folder = servable_folder(self._store, self._store.versions.get(version))
+            module: Any = read_weights(folder, torch.float32)
         except OsdError:
             return None
-        module: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
         return module.to(self._device).eval().requires_grad_(False)

@@ -108,6 +108,8 @@ class Replica(CanaryFollower[DraftVersion]):
     def _look(self) -> None:
         try:
             self._notice_restart(self.engine.served())
+            if self.away is not None and self.troubles.get(self.line) == self.away:
+                del self.troubles[self.line]
             self.away = None
             super()._look()
         except EngineError as error:

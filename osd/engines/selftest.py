@@ -53,10 +53,7 @@ def selftest(engine: VllmEngine) -> Selftest:
 def _decode(engine: VllmEngine) -> tuple[list[list[int]], int, int]:
     """Return the ids of each answer, and accepted and drafted tokens in all, by the engine's own counters."""
     start = engine.counters()
-    answers = [
-        engine.complete([3 + (i * STEP + j * 7) % 61 for j in range(LENGTH)], OUTPUT)["choices"][0]["token_ids"]
-        for i in range(PROMPTS)
-    ]
+    answers = [engine.complete([3 + (i * STEP + j * 7) % 61 for j in range(LENGTH)], OUTPUT) for i in range(PROMPTS)]
     end = engine.counters()
     names = "vllm:spec_decode_num_accepted_tokens", "vllm:spec_decode_num_draft_tokens"
     accepted, drafted = (int(end.get(name, 0) - start.get(name, 0)) for name in names)

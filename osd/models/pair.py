@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import torch
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
 from osd.models.decoder import Decoder, vocabulary_size
 from osd.models.forward import Builder
@@ -29,7 +28,6 @@ from storage.errors import ModelNotLoaded
 from storage.settings import ServeSettings, Settings
 
 log = logging.getLogger(__name__)
-transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)  # without slots, for what is asked for every round and found by a walk through the modules

@@ -11,9 +11,11 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from storage.errors import ModelNotLoaded
 
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 LOAD_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 """What transformers and safetensors raise when a folder does not hold a model they can read."""
 NAMED = 3

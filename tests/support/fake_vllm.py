@@ -117,10 +117,10 @@ class FakeEngine:
         return tokens[len(prompt) :], tops, accepted, drafted
 
 
-def make_app(engine: FakeEngine, *, harvests: bool = True) -> FastAPI:
-    """Make the API server, with the plugin's routes and, ``harvests``, its middleware."""
+def make_app(engine: FakeEngine, *, harvests: bool = True, scheduler: str | None = None) -> FastAPI:
+    """Make the API server, with the plugin's routes, its middleware where it ``harvests``, and --scheduler-cls."""
     ours = importlib.import_module("osd_vllm.routes").OsdRoutes()
-    args = Namespace(model=engine.target.name_or_path, revision=None, max_logprobs=20, port=1, scheduler_cls=None)
+    args = Namespace(model=engine.target.name_or_path, revision=None, max_logprobs=20, port=1, scheduler_cls=scheduler)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

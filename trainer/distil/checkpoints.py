@@ -17,7 +17,6 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from osd.models.limits import position_limit
 from osd.models.lora.adapter import BASE_MARK
@@ -30,7 +29,6 @@ from storage.records import DraftVersion
 from storage.settings import LearnSettings
 from storage.store import Store
 
-transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def load_current(store: Store, version: DraftVersion, device: torch.device) -> nn.Module:

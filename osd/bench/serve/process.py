@@ -29,7 +29,7 @@ from storage.versions.weights import copy_files, servable_files
 
 T = TypeVar("T")
 READY = re.compile(r"Serving (http://\S+)/v1")
-START_SECONDS = 300.0
+START_SECONDS = 900.0
 EXACT = (("ignore_eos", True),)
 """Every answer has the length that was asked for, whatever the model would say."""
 

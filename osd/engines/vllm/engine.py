@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,6 +17,13 @@ from osd.engines.base import EngineFacts, EngineRefused, EngineUnreachable, Engi
 from osd.models.model_digest import digest_of
 from storage.errors import BadInput
 
+T = TypeVar("T")
+COMPLETIONS = "/v1/completions"
+PROMPT = (3, 4, 5, 6)
+PROBED = ((4, 0.0), (1, 0.5))
+"""The two requests of a probe: tokens and temperature."""
+TOLERANCE = 0.05
+"""By which a log-probability may differ between them: products in bfloat16 depend on the batch."""
 PATIENCE = 30.0
 """Seconds until an engine must have answered; loading a large draft takes some."""
 COUNTERS = "vllm:spec_decode_num_"
@@ -40,31 +48,44 @@ class VllmEngine:
         return self._name
 
     def probe(self) -> EngineFacts:
-        """Return what it is. Raises EngineUnreachable, and EngineUnsuited with what to do about it."""
+        """Look at what it is, and at what it answers to a request of four tokens. Raises EngineUnreachable, and
+        EngineUnsuited with what to do about it."""
         found = self._ask("GET", "/v1/osd/info")
-        if found["speculation"] is None:
-            raise EngineUnsuited(
-                engine=self.name, reason="it runs without speculation; start it with --speculative-config"
+        if reason := self._read("/v1/osd/info", wrong_with, found):
+            raise EngineUnsuited(engine=self.name, reason=reason)
+        facts = self._read("/v1/osd/info", _facts, found)
+        self._require_answers(facts)
+        return facts
+
+    def _require_answers(self, facts: EngineFacts) -> None:
+        """Raise EngineUnsuited where an answer lacks what is learned from, or its log-probabilities are warped."""
+        whole, warm = (self._answer(PROMPT, most, logprobs=1, temperature=t) for most, t in PROBED)
+        spec = self._read(COMPLETIONS, lambda said: said["metrics"]["speculative_decoding"], whole)
+        tops = self._read(
+            COMPLETIONS,
+            lambda said: [part["choices"][0]["logprobs"]["top_logprobs"][0] for part in said],
+            [whole, warm],
+        )
+        if not spec or "per_step_accepted" not in spec:
+            reason = (
+                f"vLLM {facts.version} does not say what each step accepted; osd needs a newer one (0.32 was tried)"
             )
-        if found["speculation"]["method"] != SINGLE:
-            reason = f"it drafts by {found['speculation']['method']!r}, and osd trains drafts of the method {SINGLE!r}"
             raise EngineUnsuited(engine=self.name, reason=reason)
-        if found["logprobs_mode"] != "raw_logprobs":
-            reason = f"its log-probabilities are {found['logprobs_mode']}; start it with --logprobs-mode raw_logprobs"
-            raise EngineUnsuited(engine=self.name, reason=reason)
-        if not found["target"]["files"]:
-            reason = f"the files of {found['target']['name']} are not on its machine, so the target cannot be told"
-            raise EngineUnsuited(engine=self.name, reason=reason)
-        return _facts(found)
+        if any(abs(value - tops[1].get(token, value)) > TOLERANCE for token, value in tops[0].items()):
+            reason = (
+                "its log-probabilities change with the temperature, so they are not the target's own; start it with"
+            )
+            raise EngineUnsuited(engine=self.name, reason=f"{reason} --logprobs-mode raw_logprobs")
 
     def served(self) -> Sequence[RankVersion]:
         """Return what each rank drafts with."""
-        return [_rank(worker) for worker in self._ask("GET", "/v1/osd/version")]
+        return self._read("/v1/osd/version", _ranks, self._ask("GET", "/v1/osd/version"))
 
     def publish(self, folder: Path, sha256: str, version: str) -> Sequence[RankVersion]:
         """Load a folder as the draft on every rank, or on none."""
         body = {"folder": str(folder.resolve()), "sha256": sha256, "version": version}
-        return [_rank(worker) for worker in self._ask("POST", "/v1/osd/publish", body)["workers"]]
+        done = self._ask("POST", "/v1/osd/publish", body)
+        return self._read("/v1/osd/publish", lambda said: _ranks(said["workers"]), done)
 
     def set_gamma(self, schedule: Schedule) -> None:
         """Change draft lengths while it runs."""
@@ -72,30 +93,34 @@ class VllmEngine:
 
     def counters(self) -> Mapping[str, float]:
         """Return its counters of speculation."""
-        text = self._fetch("GET", "/metrics").decode()
-        found: dict[str, float] = {}
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples if family.name.startswith(COUNTERS) else ():
-                if sample.name.endswith("_total"):
-                    place = f":{sample.labels['position']}" if "position" in sample.labels else ""
-                    name = sample.name.removesuffix("_total") + place
-                    found[name] = found.get(name, 0.0) + sample.value
-        return found
+        return self._read("/metrics", _counters, self._fetch("GET", "/metrics"))
 
-    def complete(self, tokens: Sequence[int], most: int) -> Mapping[str, Any]:
-        """Return the answer to a greedy completion of token ids, with the acceptance of each step."""
-        body = {"prompt": list(tokens), "max_tokens": most, "temperature": 0, "return_token_ids": True}
-        found: Mapping[str, Any] = self._ask("POST", "/v1/completions", body)
-        return found
+    def complete(self, tokens: Sequence[int], most: int) -> list[int]:
+        """Return the tokens of a greedy completion, of which nothing is learned."""
+        answer = self._answer(tokens, most, temperature=0)
+        return self._read(COMPLETIONS, lambda said: [int(token) for token in said["choices"][0]["token_ids"]], answer)
+
+    def _answer(self, tokens: Sequence[int], most: int, **body: Any) -> Any:
+        asked = {"prompt": list(tokens), "max_tokens": most, "return_token_ids": True, **body}
+        return self._ask("POST", COMPLETIONS, asked)
+
+    def _read(self, path: str, read: Callable[[Any], T], said: Any) -> T:
+        """Return what is read of an answer. Raises EngineUnsuited where it is none of vLLM's or the plugin's."""
+        try:
+            return read(said)
+        except (LookupError, TypeError, ValueError, AttributeError):
+            reason = f"what it says at {path} is none of the plugin's answers or vLLM's; is something else at this URL,"
+            raise EngineUnsuited(engine=self.name, reason=f"{reason} or another release of osd-llm-vllm?") from None
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         try:
             return json.loads(self._fetch(method, path, body))
         except ValueError:
-            raise EngineUnreachable(engine=self.name, reason=f"what it says at {path} is no JSON") from None
+            reason = f"what it says at {path} is no JSON; is something else at this URL?"
+            raise EngineUnsuited(engine=self.name, reason=reason) from None
 
     def _fetch(self, method: str, path: str, body: Any = None) -> bytes:
-        headers = {"X-OSD-Token": self._token, "Content-Type": "application/json"}
+        headers = {"X-OSD-Token": self._token, "Content-Type": "application/json", "X-OSD-Learn": "false"}
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
         data = None if body is None else json.dumps(body).encode()
@@ -105,8 +130,9 @@ class VllmEngine:
                 return bytes(answer.read())
         except urllib.error.HTTPError as error:
             raise self._refusal(error, path) from None
-        except (OSError, ValueError) as error:
-            raise EngineUnreachable(engine=self.name, reason=str(getattr(error, "reason", error))) from None
+        except (OSError, ValueError, HTTPException) as error:
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
+            raise EngineUnreachable(engine=self.name, reason=reason) from None
 
     def _refusal(self, error: urllib.error.HTTPError, path: str) -> Exception:
         said = error.read(4096).decode(errors="replace")
@@ -133,8 +159,40 @@ def _detail(said: str) -> str:
         return said[:200] or "without a reason"
 
 
-def _rank(worker: Mapping[str, Any]) -> RankVersion:
-    return RankVersion(worker["rank"], worker["process"], worker["version"], worker["sha256"])
+def wrong_with(found: Mapping[str, Any]) -> str | None:
+    """Return why an engine cannot be attached, with what to do about it; None where it can."""
+    speculation, target, mode = found["speculation"], found["target"], found["logprobs_mode"]
+    if speculation is None:
+        return "it runs without speculation; start it with --speculative-config"
+    if speculation["method"] != SINGLE:
+        return f"it drafts by {speculation['method']!r}, and osd trains drafts of the method {SINGLE!r}"
+    if mode != "raw_logprobs":
+        return f"its log-probabilities are {mode}; start it with --logprobs-mode raw_logprobs"
+    if found["spec_decode_metrics"] != "detailed":
+        return "it does not say what each step accepted; start it with --per-request-spec-decode-metrics detailed"
+    if not found["harvests"]:
+        return "its answers are not harvested; start it with --middleware osd_vllm.harvest.Harvest"
+    if not target["files"]:
+        reason = f"the files of {target['name']} are not on its machine, so the target cannot be told"
+        return f"{reason}; start it with the model's folder, or have its snapshot in Hugging Face's cache there"
+    return None
+
+
+def _ranks(said: Sequence[Mapping[str, Any]]) -> list[RankVersion]:
+    if not said:
+        raise ValueError("no rank drafts")
+    return [RankVersion(one["rank"], one["process"], one["version"], one["sha256"]) for one in said]
+
+
+def _counters(text: bytes) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples if family.name.startswith(COUNTERS) else ():
+            if sample.name.endswith("_total"):
+                place = f":{sample.labels['position']}" if "position" in sample.labels else ""
+                name = sample.name.removesuffix("_total") + place
+                found[name] = found.get(name, 0.0) + sample.value
+    return found
 
 
 def _facts(found: Mapping[str, Any]) -> EngineFacts:
@@ -142,6 +200,6 @@ def _facts(found: Mapping[str, Any]) -> EngineFacts:
     return EngineFacts(
         found["engine"], "vllm", found["vllm"], target["name"], digest_of(target["files"]), speculation["method"],
         speculation["draft"], speculation["num_speculative_tokens"], speculation["draft_sample_method"] == "greedy",
-        found["top_k"], found["max_num_seqs"], found["live_gamma"], tuple(map(_rank, found["workers"])),
+        found["top_k"], found["max_num_seqs"], found["live_gamma"], tuple(_ranks(found["workers"])),
         found["harvest"],
     )  # fmt: skip

@@ -49,6 +49,8 @@ class Sender:
         """Answers ``taken``, ``sent``, ``spooled``, ``dropped``, ``skipped`` (not all of it was seen), ``failed``."""
         self.engine = options.engine or "vllm"
         """This vLLM's name."""
+        self.harvests = False
+        """Whether the middleware is in place."""
         self.serving: str | None = None
         """Digest of the draft that serves; None until somebody has asked the workers, and where ranks differ."""
         self._queue: queue.Queue[Json] = queue.Queue(options.queue)

@@ -98,11 +98,10 @@ def attach(store: Store, engine: Running, folders: dict[str, Path]) -> str:
     return root.id
 
 
-def ask(engine: Running, prompt: list[int], **body: Any) -> list[int]:
+def ask(engine: Running, prompt: list[int], key: str = "", **body: Any) -> list[int]:
     asked = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "return_token_ids": True, **body}
-    request = urllib.request.Request(
-        engine.url + "/v1/completions", json.dumps(asked).encode(), {"Content-Type": "application/json"}
-    )
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(engine.url + "/v1/completions", json.dumps(asked).encode(), headers)
     with urllib.request.urlopen(request) as answer:
         ids: list[int] = json.loads(answer.read())["choices"][0]["token_ids"]
         return ids

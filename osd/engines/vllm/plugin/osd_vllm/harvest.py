@@ -26,3 +26,4 @@ class Harvest(HarvestMiddleware):
 
     def __init__(self, app: App) -> None:
         super().__init__(app, sender())
+        sender().harvests = True

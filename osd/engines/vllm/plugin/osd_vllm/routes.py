@@ -19,7 +19,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import State
 
-from . import __version__
+from . import KNOWN, __version__
 from .harvest import options, sender
 from .identity import file_digests
 
@@ -94,6 +94,24 @@ async def _served(engine: Any) -> list[Facts]:
     return workers
 
 
+async def _workers(engine: Any) -> list[Facts]:
+    """Return what drafts on each rank. Raises 409 where the workers cannot say."""
+    try:
+        return await _served(engine)
+    except Exception as error:
+        reason = f"its workers do not say what drafts ({_sentence(error)}); start vLLM with"
+        raise HTTPException(409, f"{reason} --worker-extension-cls osd_vllm.worker.OsdWorker") from None
+
+
+def _no_live_gamma(args: Namespace) -> str | None:
+    """Return why draft lengths cannot be changed while this vLLM runs; None where they can."""
+    if options().gamma is None or "osd_vllm" not in str(args.scheduler_cls):
+        return "start vLLM with OSD_VLLM_GAMMA and --scheduler-cls osd_vllm.scheduler.OsdScheduler"
+    if not _vllm_version().startswith(KNOWN):
+        return f"draft lengths can be changed live with vLLM {KNOWN[0]}x alone, and this is {_vllm_version()}"
+    return None
+
+
 @routes.get("/info")
 async def info(http: Request) -> Facts:
     """Say what this vLLM is, which target it serves, and what drafts."""
@@ -109,17 +127,17 @@ async def info(http: Request) -> Facts:
             "draft_sample_method": getattr(speculative, "draft_sample_method", "greedy"),
         },
         "logprobs_mode": config.model_config.logprobs_mode, "max_logprobs": args.max_logprobs, "top_k": sender().k,
-        "spec_decode_metrics": config.observability_config.per_request_spec_decode_metrics,
+        "spec_decode_metrics": getattr(config.observability_config, "per_request_spec_decode_metrics", None),
         "max_num_seqs": config.scheduler_config.max_num_seqs,
-        "live_gamma": "OsdS" in str(args.scheduler_cls) or "OsdA" in str(args.scheduler_cls),
-        "workers": await _served(state.osd_engine), "harvest": dict(sender().counts),
+        "live_gamma": _no_live_gamma(args) is None, "harvests": sender().harvests,
+        "workers": await _workers(state.osd_engine), "harvest": dict(sender().counts),
     }  # fmt: skip
 
 
 @routes.get("/version")
 async def served(http: Request) -> list[Facts]:
     """Say which version each rank drafts with: version, digest, process."""
-    workers = await _served(http.app.state.osd_engine)
+    workers = await _workers(http.app.state.osd_engine)
     return [{name: worker[name] for name in ("rank", "process", "version", "sha256", "folder")} for worker in workers]
 
 
@@ -146,9 +164,9 @@ async def publish(http: Request, body: PublishBody) -> Facts:
 @routes.put("/gamma")
 async def gamma(http: Request, body: GammaBody) -> Facts:
     """Set draft lengths, where vLLM runs with osd's scheduler class."""
-    path = options().gamma
-    if path is None or "osd_vllm" not in str(http.app.state.osd_args.scheduler_cls):
-        raise HTTPException(409, "start vLLM with OSD_VLLM_GAMMA and --scheduler-cls osd_vllm.scheduler.OsdScheduler")
+    if reason := _no_live_gamma(http.app.state.osd_args):
+        raise HTTPException(409, reason)
+    path: Any = options().gamma
     half = path.with_suffix(".half")
     half.write_text(json.dumps(body.schedule))
     half.replace(path)
@@ -159,7 +177,8 @@ def _allowed(given: str) -> Path:
     """Return a folder that may be loaded from. Raises 403 for one outside OSD_VLLM_FOLDERS, 409 for none."""
     folder = Path(given).resolve()
     if not any(folder.is_relative_to(allowed) for allowed in options().folders):
-        raise HTTPException(403, "the folder is below none of OSD_VLLM_FOLDERS of this vLLM")
+        reason = f"{given} is below none of OSD_VLLM_FOLDERS of this vLLM; add the folder of osd's versions to it"
+        raise HTTPException(403, f"{reason} and start vLLM again")
     if not folder.is_dir():
         raise HTTPException(409, f"this vLLM sees no folder {given}")
     return folder

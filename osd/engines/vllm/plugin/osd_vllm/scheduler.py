@@ -1,6 +1,6 @@
 """``--scheduler-cls osd_vllm.scheduler.OsdScheduler``: draft lengths that can be changed while vLLM runs. Opt-in.
 
-vLLM calls this interface no public one, so the class is for versions that were tried (:data:`KNOWN`); with another one
+vLLM calls this interface no public one, so the class is for versions that were tried (``KNOWN``); with another one
 it leaves draft lengths as vLLM has them.
 """
 
@@ -15,10 +15,10 @@ from vllm import __version__
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from . import KNOWN
 from .harvest import options
 
 log = logging.getLogger("osd.vllm")
-KNOWN = ("0.32.",)
 POLL = 0.1
 """Seconds between two looks at the file."""
 
