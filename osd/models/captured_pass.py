@@ -409,9 +409,7 @@ def _kinds(weights: Sequence[Tensor]) -> list[object]:
     return [(each.shape, each.dtype, each.device) for each in weights]
 
 
-def _shape(
-    rows: int, width: int, end: int, cache: RaggedCache, drafts: int, chooser: Chooser | None
-) -> Shape | None:
+def _shape(rows: int, width: int, end: int, cache: RaggedCache, drafts: int, chooser: Chooser | None) -> Shape | None:
     """Return the bucket of such a pass; None where it is too large for one."""
     wide = next((each for each in WIDTHS if each >= width), None)
     many = min(1 << (rows - 1).bit_length(), cache.rows)

@@ -30,7 +30,6 @@ from storage.settings import LearnSettings
 from storage.store import Store
 
 
-
 def load_current(store: Store, version: DraftVersion, device: torch.device) -> nn.Module:
     """Load a version as plain weights that will not be trained; an adapter is merged. Raises WeightsDamaged."""
     return _load(store, version, merge=True).to(device).requires_grad_(False).train(False)

@@ -1,7 +1,5 @@
 """Engines that are not what they should be: each is refused with a sentence that says what to do."""
 
-
-
 from __future__ import annotations
 
 import importlib

@@ -293,5 +293,3 @@ def test_shapes_are_few() -> None:
                 assert shape and shape.rows >= rows and shape.width >= width and shape.span >= min(end, 300)
                 found.add(shape)
     assert len(found) <= 3 * len(captured_pass.WIDTHS) * 2
-
-
