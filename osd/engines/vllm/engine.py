@@ -61,21 +61,13 @@ class VllmEngine:
         """Raise EngineUnsuited where an answer lacks what is learned from, or its log-probabilities are warped."""
         whole, warm = (self._answer(PROMPT, most, logprobs=1, temperature=t) for most, t in PROBED)
         spec = self._read(COMPLETIONS, lambda said: said["metrics"]["speculative_decoding"], whole)
-        tops = self._read(
-            COMPLETIONS,
-            lambda said: [part["choices"][0]["logprobs"]["top_logprobs"][0] for part in said],
-            [whole, warm],
-        )
+        cold, hot = (self._read(COMPLETIONS, _first_top, said) for said in (whole, warm))
         if not spec or "per_step_accepted" not in spec:
-            reason = (
-                f"vLLM {facts.version} does not say what each step accepted; osd needs a newer one (0.32 was tried)"
-            )
+            reason = f"vLLM {facts.version} does not say what each step accepted; osd was tried with 0.32"
             raise EngineUnsuited(engine=self.name, reason=reason)
-        if any(abs(value - tops[1].get(token, value)) > TOLERANCE for token, value in tops[0].items()):
-            reason = (
-                "its log-probabilities change with the temperature, so they are not the target's own; start it with"
-            )
-            raise EngineUnsuited(engine=self.name, reason=f"{reason} --logprobs-mode raw_logprobs")
+        if any(abs(value - hot.get(token, value)) > TOLERANCE for token, value in cold.items()):
+            reason = "its log-probabilities follow the temperature; start it with --logprobs-mode raw_logprobs"
+            raise EngineUnsuited(engine=self.name, reason=reason)
 
     def served(self) -> Sequence[RankVersion]:
         """Return what each rank drafts with."""
@@ -129,7 +121,8 @@ class VllmEngine:
             with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 return bytes(answer.read())
         except urllib.error.HTTPError as error:
-            raise self._refusal(error, path) from None
+            with error:
+                raise self._refusal(error, path) from None
         except (OSError, ValueError, HTTPException) as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
             raise EngineUnreachable(engine=self.name, reason=reason) from None
@@ -176,6 +169,11 @@ def wrong_with(found: Mapping[str, Any]) -> str | None:
         reason = f"the files of {target['name']} are not on its machine, so the target cannot be told"
         return f"{reason}; start it with the model's folder, or have its snapshot in Hugging Face's cache there"
     return None
+
+
+def _first_top(said: Mapping[str, Any]) -> dict[str, float]:
+    found = said["choices"][0]["logprobs"]["top_logprobs"][0]
+    return {str(token): float(value) for token, value in found.items()}
 
 
 def _ranks(said: Sequence[Mapping[str, Any]]) -> list[RankVersion]:

@@ -61,9 +61,9 @@ class Serving:
         """A client that knows token and key."""
         return VllmEngine(self.url, TOKEN, KEY)
 
-    def ask(self, prompts: Sequence[Tokens], most: int = 48) -> list[Reply]:
+    def ask(self, prompts: Sequence[Tokens], **headers: str) -> list[Reply]:
         """Return the greedy answers, four clients asking."""
-        return ask(self.url, prompts, most, KEY)
+        return ask(self.url, prompts, Authorization=f"Bearer {KEY}", **headers)
 
     def tapped(self) -> dict[str, list[Reply]]:
         """Return what was drafted and emitted, round by round, by the id of the answer."""
@@ -139,12 +139,12 @@ def home_of(vllm: Serving, name: str) -> Iterator[Home]:
         yield Home(store, config, own)
 
 
-def ask(url: str, prompts: Sequence[Tokens], most: int = 48, key: str = "") -> list[Reply]:
+def ask(url: str, prompts: Sequence[Tokens], **headers: str) -> list[Reply]:
     """Return the greedy answers of a vLLM, four clients asking."""
 
     def one(prompt: Tokens) -> Reply:
-        body = {"prompt": list(prompt), "max_tokens": most, "temperature": 0, "return_token_ids": True}
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        body = {"prompt": list(prompt), "max_tokens": 48, "temperature": 0, "return_token_ids": True}
+        headers["Content-Type"] = "application/json"
         asked = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(asked) as answer:
             return dict(json.load(answer))
