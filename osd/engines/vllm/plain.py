@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from osd.engines.base import EngineFacts, EngineUnreachable, EngineUnsuited, Ran
 from osd.engines.restart import RestartHook
 from osd.engines.vllm.digest import weights_digest
 from osd.engines.vllm.drafts_as import SpeculatedAnswer, agreement
-from osd.engines.vllm.engine import SINGLE, VllmEngine
+from osd.engines.vllm.engine import COMPLETIONS, SINGLE, VllmEngine
 from osd.models.model_digest import model_digest
 
 KIND = "vllm-proxied"
@@ -23,8 +24,6 @@ TOP_K = 20
 """vLLM's --max-logprobs where nobody gave one."""
 ALIKE = 0.9
 """Share of steps that must have gone as the draft's own pass says: kernels differ at ties."""
-RAW = 0.1
-"""How far a log-probability may be from itself at another temperature: kernels of half precision differ by less."""
 TURN = threading.Lock()
 """One engine is started again at a time."""
 STARTED = re.compile(r"^(?:process_start_time_seconds|vllm:\w+_created\{[^\n]*\}) (\S+)$", re.MULTILINE)
@@ -50,8 +49,10 @@ class PlainVllm(VllmEngine):
 
     def probe(self) -> EngineFacts:
         """Return what it is. Raises EngineUnreachable, and EngineUnsuited with what to do about it."""
-        models = self._ask("GET", "/v1/models")["data"]
-        target = self._target or str(models[0].get("root") or "")
+        served = self._read(
+            "/v1/models", lambda said: str(said["data"][0].get("root") or ""), self._ask("GET", "/v1/models")
+        )
+        target = self._target or served
         digest = model_digest(target) if target else None
         if digest is None:
             raise self._unsuited(
@@ -65,7 +66,8 @@ class PlainVllm(VllmEngine):
         rank, gamma = self.served()[0], max([n for one in self._answers(1) for n in one.drafted], default=0)
         if rank.sha256 is None:
             raise self._unsuited(f"it does not draft as {self._draft} does; give the folder that it was started with")
-        version, draft = self._ask("GET", "/version")["version"], str(self._draft)
+        version = self._read("/version", lambda said: str(said["version"]), self._ask("GET", "/version"))
+        draft = str(self._draft)
         return EngineFacts(
             self.name, KIND, version, target, digest, SINGLE, draft, gamma, True, TOP_K, None, False, (rank,), {}
         )
@@ -123,30 +125,9 @@ class PlainVllm(VllmEngine):
         found = []
         for number in range(count):
             prompt = [3 + (number * STEP + place * 7) % 61 for place in range(LENGTH)]
-            answer = self.complete(prompt, OUTPUT)
-            steps = (answer.get("metrics") or {}).get("speculative_decoding") or {}
-            accepted, drafted = steps.get("per_step_accepted") or (), steps.get("per_step_drafted") or ()
-            found.append(SpeculatedAnswer(prompt, answer["choices"][0]["token_ids"], accepted, drafted))
+            answer = self._answer(prompt, OUTPUT, temperature=0)
+            found.append(self._read(COMPLETIONS, partial(_speculated, prompt), answer))
         return found
-
-    def _require_raw(self) -> None:
-        """Raise EngineUnsuited where log-probabilities depend on the temperature: the target's own do not."""
-        body = {
-            "prompt": list(range(3, 3 + LENGTH)),
-            "max_tokens": 1,
-            "logprobs": 5,
-            "return_tokens_as_token_ids": True,
-        }
-        first, second = (
-            self._ask("POST", "/v1/completions", {**body, "temperature": one})["choices"][0]["logprobs"][
-                "top_logprobs"
-            ][0]
-            for one in (0.0, 2.0)
-        )
-        if any(abs(first[name] - second[name]) > RAW for name in first.keys() & second.keys()):
-            raise self._unsuited(
-                "its log-probabilities change with the temperature; start it with --logprobs-mode raw_logprobs"
-            )
 
     def _process(self) -> str:
         """Return what is another once it was started again: when its counters began."""
@@ -164,3 +145,9 @@ class PlainVllm(VllmEngine):
 
     def _unsuited(self, reason: str) -> EngineUnsuited:
         return EngineUnsuited(engine=self.name, reason=reason)
+
+
+def _speculated(prompt: Sequence[int], answer: Mapping[str, Any]) -> SpeculatedAnswer:
+    steps = (answer.get("metrics") or {}).get("speculative_decoding") or {}
+    accepted, drafted = steps.get("per_step_accepted") or (), steps.get("per_step_drafted") or ()
+    return SpeculatedAnswer(prompt, answer["choices"][0]["token_ids"], accepted, drafted)
