@@ -12,6 +12,7 @@ from osd.bench.harness.watch import note
 from storage.errors import OsdError
 
 COMMANDS = {
+    "harvest": "osd.bench.harvest:command",
     "replay": "osd.bench.replay:command",
     "router": "osd.bench.router.bench:command",
     "servers": "osd.bench.servers:command",

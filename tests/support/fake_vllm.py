@@ -51,6 +51,7 @@ class FakeEngine:
     def __init__(self, target: Path, draft: Path, gamma: int) -> None:
         self.target: Any = AutoModelForCausalLM.from_pretrained(target).eval().requires_grad_(False)
         self.gamma, self.weight_version = gamma, ""
+        self.tokenizer: Any = None
         self.refused: dict[tuple[int, ...], list[int]] = {}
         """Prompt → the tokens that were really refused, of its newest answer."""
         self.vllm_config = Namespace(

@@ -27,8 +27,6 @@ REFUSED = (400, 422)
 class Sink(Protocol):
     """Takes records, without ever waiting."""
 
-    k: int
-    """How many of the likeliest tokens are asked for; 0 leaves that to whoever scores the text later."""
     shows_metrics: bool
     """Whether clients see the acceptance that vLLM adds to answers."""
     tenant_header: str
@@ -36,6 +34,10 @@ class Sink(Protocol):
 
     def version(self) -> str | None:
         """Return the digest of the draft that serves now; None while it is not known."""
+        ...
+
+    def depth(self) -> int:
+        """Return how many of the likeliest tokens the next answer is asked for; 0 keeps only its own and the counts."""
         ...
 
     def put(self, record: Json) -> None:
@@ -85,11 +87,12 @@ class HarvestMiddleware:
     def _begin(self, scope: MutableMapping[str, Any], body: bytes, send: Send) -> tuple[bytes, _Answer] | None:
         """Return what is asked instead, and the answer to come; None for a request that passes untouched."""
         try:
-            exchange = Exchange.begin(scope["path"], body, self.sink.k, shows_metrics=self.sink.shows_metrics)
+            depth = self.sink.depth()
+            exchange = Exchange.begin(scope["path"], body, depth, shows_metrics=self.sink.shows_metrics)
             if exchange is None:
                 return None
             facts = self._facts(scope)
-            return exchange.ask(self.sink.k, facts["version"]), _Answer(exchange, send, self.sink, facts)
+            return exchange.ask(depth, facts["version"]), _Answer(exchange, send, self.sink, facts)
         except Exception as error:
             self.sink.failed(error)
             return None

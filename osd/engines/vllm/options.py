@@ -43,6 +43,9 @@ class Options:
     """OSD_VLLM_SHOW_METRICS: 1 leaves ``metrics.speculative_decoding`` in answers."""
     gamma: Path | None
     """OSD_VLLM_GAMMA: file from which the scheduler class reads its draft lengths; None leaves them to vLLM."""
+    positions: int = 0
+    """OSD_VLLM_POSITIONS: positions a second at which likeliest tokens are asked for at most, in the mean; answers
+    beyond it are counted and not learned from. 0 for no limit."""
 
     @classmethod
     def read(cls) -> Options:
@@ -60,7 +63,7 @@ class Options:
             token, os.environ.get("OSD_VLLM_ENGINE") or None, collector, folders, top_k, waiting,
             Path(spool) if spool else None, _number("OSD_VLLM_SPOOL_MB", 256),
             os.environ.get("OSD_VLLM_TENANT_HEADER", "").lower(), os.environ.get("OSD_VLLM_SHOW_METRICS") == "1",
-            Path(gamma) if gamma else None,
+            Path(gamma) if gamma else None, _number("OSD_VLLM_POSITIONS", 1000),
         )  # fmt: skip
 
 

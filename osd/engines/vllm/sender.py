@@ -46,7 +46,8 @@ class Sender:
         self.options, self.k = options, options.top_k
         self.shows_metrics, self.tenant_header = options.shows_metrics, options.tenant_header
         self.counts: Counter[str] = Counter()
-        """Answers ``taken``, ``sent``, ``spooled``, ``dropped``, ``skipped`` (not all of it was seen), ``failed``."""
+        """Answers ``taken``, ``sent``, ``spooled``, ``dropped``, ``skipped`` (not all of it was seen), ``failed``, and
+        ``counted``: those without distributions, beyond OSD_VLLM_POSITIONS or because a client asked for its own."""
         self.engine = options.engine or "vllm"
         """This vLLM's name."""
         self.harvests = False
@@ -57,6 +58,7 @@ class Sender:
         self._spool = Spool(options.spool, options.spool_mb << 20) if options.spool else None
         self._context = ssl.create_default_context()
         self._next = 0.0
+        self._left, self._filled = float(options.positions), time.monotonic()
         self._done: list[str] = []
         threading.Thread(target=self._run, name="osd-harvest", daemon=True).start()
 
@@ -64,8 +66,20 @@ class Sender:
         """Return the digest of the draft that serves now; None while it is not known."""
         return self.serving
 
+    def depth(self) -> int:
+        """Return how many of the likeliest tokens the next answer is asked for: none while positions of a second to
+        come were harvested already. vLLM takes time for each of them."""
+        most, now = self.options.positions, time.monotonic()
+        if not most:
+            return self.k
+        self._left, self._filled = min(float(most), self._left + most * (now - self._filled)), now
+        return self.k if self._left > 0 else 0
+
     def put(self, record: Json) -> None:
         """Take a record, or drop it where too many wait."""
+        harvested = sum(len(choice["top_ids"]) for choice in record["choices"])
+        self._left -= harvested
+        self.counts["counted"] += not harvested
         try:
             self._queue.put_nowait(record)
             self.counts["taken"] += 1
@@ -194,4 +208,13 @@ class Spool:
 def pack(engine: str, answers: list[Json], done: list[str]) -> bytes:
     """Encode a batch, under a new id. ``done``: ids of batches that will not be sent again."""
     batch = {"batch": uuid.uuid4().hex, "done": done, "engine": engine, "answers": answers}
-    return gzip.compress(json.dumps(batch, separators=(",", ":")).encode(), compresslevel=1)
+    return gzip.compress(encode(batch).encode(), compresslevel=1)
+
+
+def encode(value: Any) -> str:
+    """Encode JSON in pieces: while a piece is encoded nothing else of this process runs, which serves clients."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{encode(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
+        return "[" + ",".join(map(encode, value)) + "]"
+    return json.dumps(value, separators=(",", ":"))

@@ -21,6 +21,9 @@ class KeptRecords:
 
     k, shows_metrics, tenant_header = 5, False, "x-tenant"
 
+    def depth(self) -> int:
+        return self.k
+
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
         self.errors: list[Exception] = []

@@ -89,7 +89,7 @@ def until(true: Callable[[], bool]) -> None:
 def test_every_answer_arrives_once_and_in_order(make: Callable[..., Any], collector: Collector) -> None:
     sender = make(collector.port)
     for n in range(300):
-        sender.put({"n": n})
+        sender.put({"n": n, "choices": []})
     until(lambda: sender.counts["sent"] == 300)
     assert collector.answers() == list(range(300))
     assert len({batch["batch"] for batch in collector.batches}) == len(collector.batches)
@@ -98,7 +98,7 @@ def test_every_answer_arrives_once_and_in_order(make: Callable[..., Any], collec
 def test_batches_that_arrived_are_named_as_done(make: Callable[..., Any], collector: Collector) -> None:
     sender = make(collector.port)
     for n in range(2):
-        sender.put({"n": n})
+        sender.put({"n": n, "choices": []})
         until(lambda n=n: sender.counts["sent"] == n + 1)
     assert collector.batches[1]["done"] == [collector.batches[0]["batch"]]
 
@@ -109,7 +109,7 @@ def test_what_came_while_the_collector_was_away_arrives_when_it_is_back(
     collector.status = 503
     sender = make(collector.port, SPOOL=str(tmp_path / "spool"))
     for n in range(100):
-        sender.put({"n": n})
+        sender.put({"n": n, "choices": []})
     until(lambda: sender.counts["spooled"] == 100)
     assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "spool").iterdir())
     collector.status = 200
@@ -123,7 +123,7 @@ def test_beyond_its_budget_the_spool_drops_and_counts(
     collector.status = 503
     sender = make(collector.port, SPOOL=str(tmp_path / "spool"), SPOOL_MB="0")
     for n in range(10):
-        sender.put({"n": n})
+        sender.put({"n": n, "choices": []})
     until(lambda: sender.counts["dropped"] == 10)
     assert not list((tmp_path / "spool").iterdir())
 
@@ -132,7 +132,7 @@ def test_a_full_queue_drops_and_never_waits(make: Callable[..., Any], collector:
     collector.status = 503
     sender = make(collector.port, QUEUE="5")
     for n in range(1000):
-        sender.put({"n": n})
+        sender.put({"n": n, "choices": []})
     until(lambda: sender.counts["taken"] + sender.counts["dropped"] >= 1000)
     assert sender.counts["dropped"] >= 1000 - sender.counts["taken"] > 0
 
@@ -142,10 +142,10 @@ def test_a_batch_that_is_wrong_does_not_hold_up_the_next(
 ) -> None:
     collector.status = 422
     sender = make(collector.port, SPOOL=str(tmp_path / "spool"))
-    sender.put({"n": 1})
+    sender.put({"n": 1, "choices": []})
     until(lambda: sender.counts["refused"] == 1)
     collector.status = 200
-    sender.put({"n": 2})
+    sender.put({"n": 2, "choices": []})
     until(lambda: collector.answers() == [2])
 
 
@@ -166,3 +166,31 @@ def test_a_wrong_variable_is_named(
     monkeypatch.setenv(f"OSD_VLLM_{name}", value)
     with pytest.raises(options.BadOption, match=f"OSD_VLLM_{name}.*{says}"):
         options.Options.read()
+
+
+def test_answers_are_counted_alone_once_their_positions_are_spent(
+    make: Callable[..., Any], collector: Collector
+) -> None:
+    sender = make(collector.port, POSITIONS="10")
+    assert sender.depth() == sender.k
+    sender.put({"n": 1, "choices": [{"top_ids": [[1]] * 30}]})
+    assert sender.depth() == 0
+    sender.put({"n": 2, "choices": [{"top_ids": []}]})
+    sender._filled -= 1.0
+    assert sender.depth() == 0
+    sender._filled -= 3.0
+    assert sender.depth() == sender.k
+    until(lambda: sender.counts["sent"] == 2)
+    assert sender.counts["counted"] == 1 and collector.answers() == [1, 2]
+
+
+def test_pieces_are_the_json_of_the_whole(make: Callable[..., Any]) -> None:
+    encode = importlib.import_module("osd_vllm.sender").encode
+    value = {
+        "batch": "b", "done": [], "answers": [
+            {"id": 'q"\\é\n', "prompt": [1, 2],
+             "choices": [{"top_ids": [[1, 2], [3]], "top_logprobs": [[-0.25, -1e-9], [0.0]]}],
+             "accepted": None, "began": 1.5, "empty": {}, "none": [[]]},
+        ],
+    }  # fmt: skip
+    assert json.loads(encode(value)) == value

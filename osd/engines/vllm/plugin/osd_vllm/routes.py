@@ -22,6 +22,7 @@ from starlette.datastructures import State
 from . import KNOWN, __version__
 from .harvest import options, sender
 from .identity import file_digests
+from .tokens import remember_tokens
 
 Facts = dict[str, Any]
 log = logging.getLogger("osd.vllm")
@@ -73,6 +74,8 @@ class OsdRoutes:
         if 0 <= most < sender().k:
             log.warning("osd asks for %d log-probabilities, as --max-logprobs says, not %d", most, sender().k)
             sender().k = most
+        if sender().k and (tokenizer := getattr(engine_client, "tokenizer", None)) is not None:
+            remember_tokens(tokenizer)
         state.osd_watch = asyncio.create_task(_watch(engine_client))
 
 
