@@ -35,8 +35,7 @@ def make_router(store: Store, settings: Settings, costs: CostsOf = unknown) -> L
 
     Raises StoreError, and the errors of the classifiers' files.
     """
-    wanted = settings.router
-    live = LiveRouter(store, builder(store, settings), wanted.poll_seconds)
+    wanted, live = settings.router, live_router(store, settings)
     if wanted.kind != "auto":
         return live
     router = AutoRouter(
@@ -44,6 +43,12 @@ def make_router(store: Store, settings: Settings, costs: CostsOf = unknown) -> L
     )
     router.keeper = RouterStateKeeper(router, model_folder(store))
     return router
+
+
+def live_router(store: Store, settings: Settings) -> LiveRouter:
+    """Create a running router that leaves the choice among a route's drafts to others. Raises as
+    :func:`make_router`."""
+    return LiveRouter(store, builder(store, settings), settings.router.poll_seconds)
 
 
 def builder(store: Store, settings: Settings, *, look: bool = False) -> Build:

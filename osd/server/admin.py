@@ -13,12 +13,12 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
+from osd.server.admin_host import AdminHost, LookInside
 from osd.server.dashboard.mount import add_dashboard
 from osd.server.exposition import metrics
-from osd.server.http.app import bare_app
+from osd.server.http.bare_app import bare_app
 from osd.server.http.guard import Guard
 from osd.server.http.replies import ERRORS
-from osd.server.process.host import Host
 from osd.server.process.snapshot import Snapshots
 from storage.insights.roster import roster
 from storage.insights.service import Answers
@@ -49,20 +49,20 @@ class Rollback(BaseModel):
     reason: str = Field(default="asked for over HTTP", max_length=500)
 
 
-def make_admin(host: Host, snapshots: Snapshots) -> FastAPI:
+def make_admin(host: AdminHost, snapshots: Snapshots, inside: LookInside) -> FastAPI:
     """Create the application of the admin port."""
     app = bare_app("osd admin", host)
     app.state.snapshots = snapshots
     app.include_router(admin)
     app.include_router(metrics)
-    add_dashboard(app, host)
+    add_dashboard(app, inside)
     limit = host.settings.server.max_body_bytes
     app.add_middleware(Guard, ring=host.ring, meters=host.meters, scopes=SCOPES, limit=limit)
     return app
 
 
-def _host(http: Request) -> Host:
-    found: Host = http.app.state.service
+def _host(http: Request) -> AdminHost:
+    found: AdminHost = http.app.state.service
     return found
 
 

@@ -1,4 +1,4 @@
-"""GET /metrics: the store's numbers, the engine's and the server's own.
+"""GET /metrics: the store's numbers, the engine's or the replicas', and the server's own.
 
 Two processes of a server measure, the one that decodes and the one that answers HTTP; what both count is summed. Behind
 a shared port there are several servers, and any may be scraped. It asks the others for their numbers and shows
@@ -14,13 +14,13 @@ from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from starlette.responses import Response
 
-from osd.server.metrics.engine import EngineCollector
+from osd.server.admin_host import AdminHost
 from osd.server.metrics.server import registry as registry_of
 from osd.server.metrics.store import StoreCollector
-from osd.server.process.host import Host
 
 metrics = APIRouter()
 Ask = Callable[[], Awaitable[bytes | None]]
@@ -35,20 +35,21 @@ async def show_metrics(http: Request) -> Response:
 
 
 class Exposition:
-    """The metrics of a server, in the process that decodes."""
+    """The metrics of a server, in the process that answers the admin port."""
 
-    def __init__(self, host: Host, beside: Ask | None = None) -> None:
-        """Expose a host's metrics; ``beside`` asks the process that answers HTTP, if there is one, for its own."""
+    def __init__(self, host: AdminHost, own: Collector, beside: Ask | None = None) -> None:
+        """Expose a host's metrics; ``own`` has those of what serves in this process, ``beside`` asks the process that
+        answers HTTP, if that is another one, for its own."""
         self._host, self._beside = host, beside
         self._store = CollectorRegistry()
         self._store.register(StoreCollector(host.store, host.model))
-        host.meters.registry.register(EngineCollector(host.engine, host.model))
+        host.meters.registry.register(own)
 
     async def own(self, front: bytes | None = None) -> bytes:
         """Return both processes' metrics; HTTP's (``front``) are requested unless given."""
         if front is None and self._beside:
             front = await self._beside()
-        mine = await asyncio.to_thread(self._engine)
+        mine = await asyncio.to_thread(self._mine)
         return mine if front is None else await asyncio.to_thread(added, [mine, front])
 
     async def whole(self, front: bytes | None = None) -> bytes:
@@ -59,7 +60,7 @@ class Exposition:
             own = await asyncio.to_thread(labelled, {peers.number: own, **others})
         return await asyncio.to_thread(generate_latest, self._store) + own
 
-    def _engine(self) -> bytes:
+    def _mine(self) -> bytes:
         host = self._host
         host.meters.running.set(host.thread.running)
         host.meters.waiting.set(host.thread.waiting)

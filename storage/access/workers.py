@@ -69,8 +69,9 @@ class Worker:
         return self.state is WorkerState.SERVING and not self.drains
 
     def takes(self, draft: str) -> bool:
-        """Return whether it may draft with a draft: an engine that is not ours has one, and serves no other."""
-        return self.pid != 0 or draft in self.drafts
+        """Return whether it may draft with a draft: an engine that is not ours has one, and serves no other; a process
+        that drafts with none (it passes requests on, or needs no draft model) takes none."""
+        return draft in self.drafts or (self.pid != 0 and bool(self.drafts))
 
 
 class WorkerRegistry:

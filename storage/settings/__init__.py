@@ -24,11 +24,12 @@ from storage.settings.server import ServerSettings
 from storage.settings.settings import Settings
 from storage.settings.storage import StorageSettings
 from storage.settings.trace import TraceSettings
+from storage.settings.upstream import UpstreamSettings
 from storage.settings.worker import WorkerSettings
 
 __all__ = [
     "CONFIG_NAME", "EVERYTHING", "AttachSettings", "DrafterSettings", "FleetSettings", "GammaSettings",
     "GateSettings", "LearnSettings", "Limits", "NgramSettings", "OpenSection", "PrivacySettings", "Registry",
     "RetentionSettings", "RouterSettings", "Section", "ServeSettings", "ServerSettings", "Settings",
-    "StorageSettings", "TraceSettings", "WorkerSettings", "load_settings",
+    "StorageSettings", "TraceSettings", "UpstreamSettings", "WorkerSettings", "load_settings",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from storage.settings.serve import ServeSettings
 from storage.settings.server import ServerSettings
 from storage.settings.storage import StorageSettings
 from storage.settings.trace import TraceSettings
+from storage.settings.upstream import UpstreamSettings
 from storage.settings.worker import WorkerSettings
 
 
@@ -45,6 +46,7 @@ class Settings(Section):
     privacy: PrivacySettings = PrivacySettings()
     trace: TraceSettings = TraceSettings()
     attach: AttachSettings = AttachSettings()
+    upstream: UpstreamSettings = UpstreamSettings()
 
     def changed(self, **sections: Mapping[str, Any]) -> Settings:
         """Return these settings with other values: section → {key: value}, a table's values likewise. Raises

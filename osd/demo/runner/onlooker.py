@@ -47,21 +47,23 @@ def looking_on(circle: Circle, console: Console) -> Iterator[None]:
     from prometheus_client import CollectorRegistry
 
     from osd.server.admin import make_admin
+    from osd.server.dashboard.inside import inside_of
     from osd.server.exposition import Exposition
     from osd.server.http.ring import KeyRing
     from osd.server.meters import Meters
+    from osd.server.metrics.engine import EngineCollector
     from osd.server.process.host import Host
     from osd.server.process.listen import listen, url
     from osd.server.process.listener import LAST_SECONDS, listener
-    from osd.server.process.snapshot import Snapshots
+    from osd.server.process.snapshot import Snapshots, engine_facts
 
     settings = circle.plan.settings
     ring = KeyRing(circle.store.keys, settings.server.keys_poll_seconds)
     thread = cast("EngineThread", Steps(circle.engine))
     host = Host(circle.engine, settings, circle.store, thread, ring, Meters(CollectorRegistry()))
-    host.measure = Exposition(host).whole
+    host.measure = Exposition(host, EngineCollector(circle.engine, host.model)).whole
     with listen(HOST, port, "osd demo --port") as bound:
-        server = listener(make_admin(host, Snapshots(host)))
+        server = listener(make_admin(host, Snapshots(host, engine_facts(host)), inside_of(host)))
         serving = threading.Thread(target=server.run, args=([bound],), name="osd-dashboard", daemon=True)
         serving.start()
         console.print(f"Dashboard: {url(bound)}/dashboard", highlight=False, soft_wrap=True)

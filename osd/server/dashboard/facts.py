@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.exceptions import HTTPException
 
-from osd.server.dashboard.inside import Inside
-from osd.server.process.host import Host
+from osd.server.admin_host import AdminHost, LookInside
 from storage.insights.service import Answers
 from storage.insights.timeline import timeline
 from storage.outcomes.outcome_window import Window
@@ -26,12 +25,12 @@ TEXT = ("members", "examples")
 
 
 def _store(http: Request) -> Store:
-    host: Host = http.app.state.service
+    host: AdminHost = http.app.state.service
     return host.store
 
 
-def _inside(http: Request) -> Inside:
-    found: Inside = http.app.state.inside
+def _inside(http: Request) -> LookInside:
+    found: LookInside = http.app.state.inside
     return found
 
 

@@ -1,26 +1,17 @@
-"""The API's application: routes, middleware, and every error in OpenAI's shape."""
+"""The API's application: routes and middleware."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
+from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse
 
 from osd.server.exposition import metrics
 from osd.server.http.api import api
-from osd.server.http.errors import INVALID, ApiError, InternalError, as_api_error
+from osd.server.http.bare_app import bare_app
 from osd.server.http.guard import Guard
-from osd.server.process.host import Host
 from osd.server.process.service import Service
-from storage.distribution import osd_version
-from storage.errors import OsdError
 
 SCOPES = {"/v1/": "infer", "/tokenize": "infer", "/detokenize": "infer", "/metrics": "metrics"}
-CODES = {400: "invalid_json", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
 def make_app(service: Service) -> FastAPI:
@@ -33,46 +24,3 @@ def make_app(service: Service) -> FastAPI:
     if origins := service.settings.server.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
     return app
-
-
-def bare_app(title: str, service: Service | Host) -> FastAPI:
-    """Return an application that answers errors in OpenAI's shape."""
-    app = FastAPI(title=title, version=osd_version(), docs_url=None, redoc_url=None)
-    app.state.service = service
-    app.add_exception_handler(OsdError, _osd_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)
-    return app
-
-
-def _answer(error: ApiError) -> JSONResponse:
-    return JSONResponse(error.body(), error.status, error.headers)
-
-
-async def _osd_error(http: Request, error: Any) -> JSONResponse:
-    return _answer(as_api_error(error))
-
-
-async def _bug(http: Request, error: Any) -> JSONResponse:
-    """Answer an unexpected error; the log has the details."""
-    return _answer(InternalError())
-
-
-async def _validation_error(http: Request, error: Any) -> JSONResponse:
-    """Answer with the first validation error, without the given value, which may be somebody's prompt."""
-    problem = error.errors()[0]
-    if problem["type"] == "json_invalid":
-        reason = f"The body is not JSON: {problem.get('ctx', {}).get('error', 'it cannot be read')}."
-        return _answer(ApiError(reason=reason, code="invalid_json"))
-    where, facts = [str(part) for part in problem["loc"][1:]], problem.get("ctx", {})
-    own = "param" in facts
-    param = ".".join([*where, str(facts["param"])] if own else where) or None
-    reason, code = (facts["reason"], problem["type"]) if own else (problem["msg"], "invalid_value")
-    return _answer(ApiError(reason=f"{param or 'body'}: {reason}", param=param, code=code))
-
-
-async def _http_error(http: Request, error: Any) -> JSONResponse:
-    """Answer Starlette's own errors: no such path, no such method, an unreadable body."""
-    body = {"message": error.detail, "type": INVALID, "param": None, "code": CODES.get(error.status_code)}
-    return JSONResponse({"error": body}, error.status_code, error.headers)

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from osd.engine.validation import check_request
 from osd.server.http.chat import calls_of, chat_text, forced_calls, last_user_text
 from osd.server.http.errors import ApiError, ContextOverflow, UnknownModel
 from osd.server.http.structured import grammar_of
 from osd.server.http.tool_calls import CallReader
-from osd.server.http.wire import ChatBody, CompletionBody, Detail, OsdFields, SamplingBody
+from osd.server.http.wire import ChatBody, CompletionBody, Detail, OsdFields, SamplingBody, osd_fields
 from osd.server.process.service import Service
 from storage.records import Request
 from storage.sampling import Grammar
@@ -101,7 +99,7 @@ def _order(
     *,
     echo: bool = False,
 ) -> Order:
-    wanted, fields, n = service.settings.server, osd_fields(body, headers), body.n or 1
+    wanted, fields, n = service.settings.server, osd_fields(body.osd, headers), body.n or 1
     check_model(service, body.model)
     if n > wanted.max_choices:
         reason = f"n: {n} is too large; this server gives {wanted.max_choices} choices at most (server.max_choices)"
@@ -200,19 +198,3 @@ def _stop(service: Service, body: SamplingBody) -> tuple[str, ...]:
 def _seconds(ours: int | None, theirs: int | None) -> float | None:
     given = [ms for ms in (ours, theirs) if ms is not None]
     return min(given) / 1000 if given else None
-
-
-def osd_fields(body: SamplingBody, headers: Mapping[str, str]) -> OsdFields:
-    """Return osd's own fields: the body's, and from headers those that it does not give. Raises ApiError."""
-    said = {
-        name: value for name in OsdFields.model_fields
-        if (value := headers.get(f"x-osd-{name.replace('_', '-')}")) is not None
-    }  # fmt: skip
-    if not said:
-        return body.osd
-    try:
-        return OsdFields(**{**said, **body.osd.model_dump(exclude_none=True)})
-    except ValidationError as error:
-        problem = error.errors()[0]
-        name = "X-OSD-" + str(problem["loc"][0]).replace("_", "-").title()
-        raise ApiError(reason=f"{name}: {problem['msg']}", param=name) from None

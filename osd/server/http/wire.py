@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from osd.server.http.errors import ApiError
 from osd.server.http.messages import Message, NamedTool, Tool
 from osd.server.http.neutral import check_extra, refused
 from osd.server.http.sampling_fields import SamplingFields, Tokens
@@ -69,6 +71,22 @@ class OsdFields(BaseModel):
     """The prompt's language, ISO 639, for the router."""
     metrics: Detail | None = None
     """`summary` or `detailed` adds `metrics.speculative_decoding` to the answer."""
+
+
+def osd_fields(own: OsdFields, headers: Mapping[str, str]) -> OsdFields:
+    """Return osd's own fields: the body's, and from headers those that it does not give. Raises ApiError."""
+    said = {
+        name: value for name in OsdFields.model_fields
+        if (value := headers.get(f"x-osd-{name.replace('_', '-')}")) is not None
+    }  # fmt: skip
+    if not said:
+        return own
+    try:
+        return OsdFields(**{**said, **own.model_dump(exclude_none=True)})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = "X-OSD-" + str(problem["loc"][0]).replace("_", "-").title()
+        raise ApiError(reason=f"{name}: {problem['msg']}", param=name) from None
 
 
 class StreamOptions(BaseModel):

@@ -114,6 +114,17 @@ VLLM_PREFIX_HITS = Metric(
 SWAPS = Metric("osd_engine_swaps", "Versions that were swapped in.")
 SWAP_SECONDS = Metric("osd_engine_swap_pause_seconds", "Time for which decoding stood still at swaps.")
 
+REPLICA_UP = _gauge("osd_upstream_up", "1 where a replica gets requests, 0 where it does not.", "replica", "draft")
+REPLICA_RUNNING = _gauge("osd_upstream_running_requests", "Requests that a replica has not finished.", "replica")
+REPLICA_ANSWERS = Metric("osd_upstream_answers", "Answers of replicas, by class of status.", ("replica", "status"))
+REPLICA_FAILURES = Metric(
+    "osd_upstream_failures", "Requests to replicas that brought no whole answer, by reason.", ("replica", "reason")
+)
+UPSTREAM_RETRIES = Metric("osd_upstream_retries", "Requests sent once more before the first byte, elsewhere or anew.")
+UPSTREAM_STOOD_IN = Metric(
+    "osd_upstream_stood_in_requests", "Requests that a replica with another draft answered.", ("route",)
+)
+
 VLLM: Sequence[Metric] = (DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ACCEPTED_PER_POS)
 STORE: Sequence[Metric] = (
     *VLLM, *SUMS.values(), PLACE_DRAFTED, PLACE_ACCEPTED, PLACE_REFUSED, *ATTACHED_SUMS.values(), ATTACHED_UP,
@@ -126,6 +137,10 @@ ENGINE: Sequence[Metric] = (
     PREFIX_QUERIED, PREFIX_HITS, VLLM_PREFIX_QUERIES, VLLM_PREFIX_HITS,
 )  # fmt: skip
 """The metrics of an engine's collector."""
+UPSTREAM: Sequence[Metric] = (
+    REPLICA_UP, REPLICA_RUNNING, REPLICA_ANSWERS, REPLICA_FAILURES, UPSTREAM_RETRIES, UPSTREAM_STOOD_IN,
+)  # fmt: skip
+"""The metrics of the collector of a front's replicas."""
 
 
 class FamilySet:

@@ -19,18 +19,20 @@ from prometheus_client import CollectorRegistry
 from osd.engine.engine import Engine
 from osd.kernels.host import keep_giving_back, leave_alone
 from osd.server.admin import make_admin
+from osd.server.dashboard.inside import inside_of
 from osd.server.exposition import Exposition
 from osd.server.http.ring import KeyRing
 from osd.server.meters import Meters
+from osd.server.metrics.engine import EngineCollector
 from osd.server.process.engine_thread import EngineThread
 from osd.server.process.front import FAILED, POLL_SECONDS, Front
 from osd.server.process.host import Host
 from osd.server.process.ipc import Endpoint
 from osd.server.process.listen import Ports, url
 from osd.server.process.listener import LAST_SECONDS, listener
-from osd.server.process.snapshot import Snapshots
+from osd.server.process.snapshot import Snapshots, engine_facts
 from osd.server.workers.peers import Peers, WorkerLoad
-from osd.server.workers.presence import Presence
+from osd.server.workers.presence import EngineDrafts, Presence
 from storage.access.workers import WorkerState
 from storage.settings import Settings
 from storage.store import Store
@@ -54,9 +56,10 @@ class Running:
         self.peers, self.front, self._replaces = peers, front, replaces
         self.thread = EngineThread(engine, settings.server.queue, self._failed, front.jobs)
         self.host = Host(engine, settings, store, self.thread, ring, Meters(CollectorRegistry()), peers)
-        self.exposition = Exposition(self.host, self._measure_front)
+        self.exposition = Exposition(self.host, EngineCollector(engine, self.host.model), self._measure_front)
         self.host.measure = self.exposition.whole
-        self.admin = listener(make_admin(self.host, Snapshots(self.host)))
+        snapshots = Snapshots(self.host, engine_facts(self.host))
+        self.admin = listener(make_admin(self.host, snapshots, inside_of(self.host)))
         self.status = 0
         self._front_listens = asyncio.Event()
         self._draining: asyncio.Task[None] | None = None
@@ -121,9 +124,11 @@ class Running:
 
     def _make_presence(self, ports: Ports) -> Presence:
         loop = asyncio.get_running_loop()
+        engine = self.host.engine
+        assert engine.recorder is not None
         self.presence = Presence(
-            self.host.store, self.host.settings.fleet, self.host.engine, self.thread, url(ports.api),
-            lambda drains: loop.call_soon_threadsafe(self._wish, drains), self._replaces,
+            self.host.store, self.host.settings.fleet, engine.recorder.worker, url(ports.api), self.thread,
+            lambda drains: loop.call_soon_threadsafe(self._wish, drains), self._replaces, EngineDrafts(engine),
         )  # fmt: skip
         return self.presence
 

@@ -11,35 +11,70 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
-from osd.engine.engine import Engine
-from osd.server.process.engine_thread import EngineThread
+from osd.server.admin_host import RequestLoad
 from storage import records
 from storage.access.workers import Worker, WorkerState
 from storage.errors import OsdError
 from storage.settings import FleetSettings
 from storage.store import Store
 
+if TYPE_CHECKING:
+    from osd.engine.engine import Engine
+
 log = logging.getLogger(__name__)
+
+
+class FinishedLoad(RequestLoad, Protocol):
+    """What a server has to do, and has done."""
+
+    @property
+    def finished(self) -> int:
+        """Requests that have ended, in whatever way, since it began."""
+        ...
+
+
+class EngineDrafts:
+    """The drafts that an engine has in memory."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def held(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the version and digest of each draft, by the draft's name; the digest is that of the files it was read
+        from."""
+        swap = self._engine.swap
+        if swap is None:
+            return {}
+        digests = {version.id: version.digest for version in swap.serving.copy().values()}
+        seats = self._engine.drafter.loaded_drafts.copy()
+        held = {name: seat.version for name, seat in seats.items()}
+        return {name: {"version": version, "digest": digests.get(version, "")} for name, version in held.items()}
+
+    @property
+    def trouble(self) -> str | None:
+        """Why a draft has not the version that it should have; None where all have."""
+        swap = self._engine.swap
+        return "; ".join(swap.troubles.copy().values()) or None if swap else None
 
 
 class Presence:
     """Between :meth:`begin` and :meth:`close` the process is listed."""
 
     def __init__(
-        self, store: Store, settings: FleetSettings, engine: Engine, thread: EngineThread, url: str,
-        wanted: Callable[[bool], object], replaces: str | None = None,
+        self, store: Store, settings: FleetSettings, worker: str, url: str, load: FinishedLoad,
+        wanted: Callable[[bool], object], replaces: str | None = None, drafts: EngineDrafts | None = None,
     ) -> None:  # fmt: skip
         """``wanted`` hears, on the presence's thread, whether somebody wants this process to drain, each time that
-        changes. ``replaces``: a process that ended without a word, whose place this one takes."""
-        assert engine.recorder is not None
-        self.store, self.settings, self.swap = store, settings, engine.swap
-        self.id, self.url = engine.recorder.worker, url
+        changes. ``replaces``: a process that ended without a word, whose place this one takes. ``drafts``: None for a
+        process that does not draft."""
+        self.store, self.settings, self.id, self.url = store, settings, worker, url
         self.state = WorkerState.SERVING
-        self._engine, self._decoding, self._wanted, self._replaces = engine, thread, wanted, replaces
+        self._load, self._drafts, self._wanted, self._replaces = load, drafts, wanted, replaces
         self._started, self._drains, self._away = records.now(), False, False
-        self._finished, self._at = thread.finished, time.monotonic()
+        self._finished, self._at = load.finished, time.monotonic()
         self._wake, self._closing = threading.Event(), False
         self._thread = threading.Thread(target=self._work, name="osd-presence", daemon=True)
 
@@ -89,25 +124,15 @@ class Presence:
             self._wanted(drains)
 
     def _now(self) -> Worker:
-        at, thread = records.now(), self._decoding
+        at, load, drafts = records.now(), self._load, self._drafts
         return Worker(
             self.id, socket.gethostname(), os.getpid(), self.url, self._started, at, at + self.settings.gone_seconds,
-            self.state, running=thread.running, waiting=thread.waiting, rate=self._rate(), drafts=self._holds(),
-            trouble="; ".join(self.swap.troubles.copy().values()) or None if self.swap else None,
+            self.state, running=load.running, waiting=load.waiting, rate=self._rate(),
+            drafts=drafts.held() if drafts else {}, trouble=drafts.trouble if drafts else None,
         )  # fmt: skip
 
     def _rate(self) -> float:
-        finished, at = self._decoding.finished, time.monotonic()
+        finished, at = self._load.finished, time.monotonic()
         count, seconds = finished - self._finished, at - self._at
         self._finished, self._at = finished, at
         return round(count / seconds, 3) if seconds > 0 else 0.0
-
-    def _holds(self) -> dict[str, dict[str, str]]:
-        """Return the version and digest of each draft that the engine has in memory, by the draft's name; the digest is
-        that of the files it was read from."""
-        if self.swap is None:
-            return {}
-        digests = {version.id: version.digest for version in self.swap.serving.copy().values()}
-        seats = self._engine.drafter.loaded_drafts.copy()
-        held = {name: seat.version for name, seat in seats.items()}
-        return {name: {"version": version, "digest": digests.get(version, "")} for name, version in held.items()}

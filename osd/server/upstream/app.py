@@ -1,0 +1,84 @@
+"""The API's application over replicas: what is passed on, and what the front says itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from osd.server.exposition import metrics
+from osd.server.http.bare_app import bare_app
+from osd.server.http.errors import UnknownModel
+from osd.server.http.guard import Guard
+from osd.server.http.replies import ERRORS, StatusReply, VersionReply
+from osd.server.upstream.errors import NoReplica
+from osd.server.upstream.forward import Forward
+from osd.server.upstream.host import UpstreamHost
+from osd.server.upstream.paths import OTHERS, READ_TEXT, SCOPES
+from osd.server.upstream.watch import retry_after
+from storage.distribution import osd_version
+
+front = APIRouter(responses=ERRORS)
+
+
+def make_upstream_app(host: UpstreamHost) -> FastAPI:
+    """Create the application of the API's port."""
+    app = bare_app("osd", host)
+    app.include_router(front)
+    app.include_router(metrics)
+    app.router.routes.extend(Route(path, Forward(host, path), methods=["POST"]) for path in (*READ_TEXT, *OTHERS))
+    server = host.settings.server
+    app.add_middleware(Guard, ring=host.ring, meters=host.meters, scopes=SCOPES, limit=server.max_body_bytes)
+    if origins := server.cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
+    return app
+
+
+def _host(http: Request) -> UpstreamHost:
+    found: UpstreamHost = http.app.state.service
+    return found
+
+
+@front.get("/v1/models")
+async def models(http: Request) -> dict[str, Any]:
+    """List the models that replicas serve, as they list them."""
+    return {"object": "list", "data": list(_cards(_host(http)).values())}
+
+
+@front.get("/v1/models/{model:path}")
+async def model(http: Request, model: str) -> dict[str, Any]:
+    """Return a model by its name."""
+    host = _host(http)
+    if (card := _cards(host).get(model)) is None:
+        raise UnknownModel(model=model, known=host.model, param="model")
+    return card
+
+
+def _cards(host: UpstreamHost) -> dict[str, dict[str, Any]]:
+    if not (cards := host.pool.models):
+        raise NoReplica(retry_after=retry_after(host.settings))
+    return cards
+
+
+@front.get("/health", response_model=StatusReply)
+async def health() -> Response:
+    """Return 200 as long as the front answers."""
+    return JSONResponse({"status": "ok"})
+
+
+@front.get("/ready", response_model=StatusReply)
+async def ready(http: Request) -> Response:
+    """Return 200 as long as requests are taken: not while it drains, nor while no replica is up."""
+    host = _host(http)
+    if host.ready and host.pool.up:
+        return JSONResponse({"status": "ready"})
+    return JSONResponse({"status": "no replica" if host.ready else "draining"}, 503)
+
+
+@front.get("/version")
+async def show_version() -> VersionReply:
+    """osd's version."""
+    return VersionReply(version=osd_version())

@@ -1,0 +1,235 @@
+"""Passing calls on: a replica is chosen, another one takes over before the first byte, streams pass as they come."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import aiohttp
+from starlette.requests import Request as HttpRequest
+from starlette.types import Receive, Scope, Send
+from yarl import URL
+
+from osd.server.http.errors import ApiError, Draining
+from osd.server.http.events import event
+from osd.server.upstream.attend import attend
+from osd.server.upstream.call import UpstreamCall, can_be_header, read_call
+from osd.server.upstream.errors import NoReplica, ReplicaFailed, RequestFailed
+from osd.server.upstream.host import UpstreamHost
+from osd.server.upstream.replica import UpstreamReplica
+from osd.server.upstream.tally import StreamTally, TokenCounts, counts_in
+from osd.server.upstream.watch import retry_after
+
+log = logging.getLogger(__name__)
+
+TRIES = 4
+"""Requests to replicas that one call may become."""
+ELSEWHERE = (502, 503, 504)
+"""Statuses with which a replica says that another one may do better."""
+KEPT_BACK = (
+    "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "proxy-authenticate", "content-length",
+    "server", "date", "set-cookie", "x-request-id", "www-authenticate", "location",
+)  # fmt: skip
+"""Headers of replicas that clients do not get: of the connection, and those that the front says itself."""
+
+
+class Opened(NamedTuple):
+    """An answer of a replica whose first bytes are there."""
+
+    replica: UpstreamReplica
+    response: aiohttp.ClientResponse
+    first: bytes
+    """The first bytes of a stream; the whole of another answer."""
+    stands_in: bool
+    """Whether the replica has another draft than those of the route."""
+
+    @property
+    def streams(self) -> bool:
+        """Whether it is a stream of events."""
+        return self.response.content_type == "text/event-stream"
+
+
+class Forward:
+    """The ASGI application of one path."""
+
+    def __init__(self, host: UpstreamHost, path: str) -> None:
+        self.host, self.path = host, path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a call."""
+        scope["route"] = self  # what the counters call it
+        if not self.host.ready:
+            raise Draining(retry_after=5)
+        http = HttpRequest(scope, receive)
+        call = await read_call(self.host, http, self.path)
+        answer = Answering(self.host, call, send)
+        self.host.calls += 1
+        try:
+            every = min(1.0, self.host.settings.server.keys_poll_seconds)
+            await attend(answer.respond(), receive, answer.why_end, every, call.seconds)
+        except ApiError as error:
+            if not answer.begun:
+                raise
+            await answer.end_with(error)
+        finally:
+            self.host.calls -= 1
+            answer.account()
+
+
+class Answering:
+    """The answering of one call."""
+
+    def __init__(self, host: UpstreamHost, call: UpstreamCall, send: Send) -> None:
+        self.host, self.call, self._send = host, call, send
+        self.tally = StreamTally(hides_usage=call.hides_usage)
+        self.begun = False
+        """Whether the client has got its first bytes."""
+        self._at = time.perf_counter()
+        self._first: float | None = None
+        self._counts: TokenCounts | None = None
+
+    def why_end(self) -> ApiError | None:
+        """Return why it must not go on: its key was revoked, or the server stops; None where it may."""
+        return self.host.ended or self.host.ring.check(self.call.caller)
+
+    async def respond(self) -> None:
+        """Find a replica that answers, and pass its answer on. Raises ApiError."""
+        async with self._open() as opened:
+            if opened.streams:
+                await self._stream(opened)
+            else:
+                await self._whole(opened)
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Opened]:
+        """Ask replicas until one has sent its first bytes. Raises ApiError where none does."""
+        pool, tried, again = self.host.pool, set[UpstreamReplica](), set[UpstreamReplica]()
+        failed: ApiError = NoReplica(retry_after=retry_after(self.host.settings))
+        for number in range(TRIES):
+            choice = pool.choose(self.call.drafts, tried)
+            if choice is None:
+                break
+            pool.retries += number > 0
+            replica = choice.replica
+            replica.running += 1
+            try:
+                async with self._ask(replica) as (response, first):
+                    if response.status in ELSEWHERE and pool.choose(self.call.drafts, {*tried, replica}):
+                        tried.add(replica)
+                        continue
+                    if choice.stands_in and self.call.decision:
+                        pool.stood_in[self.call.decision.name] += 1
+                    yield Opened(replica, response, first, choice.stands_in)
+                    return
+            except RequestFailed as error:
+                replica.has_failed(error.reason, error.trouble)
+                log.warning("%s", error.trouble, extra={"action": "replica_failed", "request_id": self.call.id})
+                if error.reason != "disconnected" or replica in again:
+                    tried.add(replica)
+                again.add(replica)  # a kept connection may have ended as it was taken up: it is asked once more
+                failed = failed if error.reason == "unreachable" else ReplicaFailed()
+            finally:
+                replica.running -= 1
+        raise failed
+
+    @asynccontextmanager
+    async def _ask(self, replica: UpstreamReplica) -> AsyncIterator[tuple[aiohttp.ClientResponse, bytes]]:
+        """Send the request to a replica; yield its response with its first bytes. Raises RequestFailed for what fails
+        until then."""
+        call, url = self.call, replica.at.url
+        where = URL(f"{url}{call.path}?{call.query}" if call.query else url + call.path, encoded=True)
+        headers = call.headers_for(self.host.settings.upstream.tenant_header, self.host.headers)
+        body = call.body_for(replica) or None
+        response: aiohttp.ClientResponse | None = None
+        try:
+            try:
+                response = await self.host.client.request(
+                    "POST", where, data=body, headers=headers, allow_redirects=False
+                )
+                first = await _first_bytes(response)
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                raise RequestFailed.of(error, url) from None
+            _require_usable(response, url)
+            replica.answered(response.status)
+            yield response, first
+        finally:
+            if response is not None:
+                response.close() if not response.content.at_eof() else response.release()
+
+    async def _whole(self, opened: Opened) -> None:
+        body = opened.first
+        self._counts = counts_in(body) if opened.response.status == 200 else None
+        await self._start(opened, [("content-length", str(len(body)))])
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _stream(self, opened: Opened) -> None:
+        """Pass a stream on chunk by chunk. Raises ReplicaFailed where it breaks off."""
+        replica, content, chunk = opened.replica, opened.response.content, opened.first
+        self._first = time.perf_counter() - self._at
+        await self._start(opened, [])
+        while chunk:
+            if passed := self.tally.push(chunk):
+                await self._send({"type": "http.response.body", "body": passed, "more_body": True})
+            try:
+                chunk = await content.readany()
+            except (aiohttp.ClientError, OSError) as error:
+                trouble = f"{replica.at.url} broke off a stream ({type(error).__name__}). Its own log may say why."
+                replica.has_failed("broken", trouble)
+                log.warning("%s", trouble, extra={"action": "replica_failed", "request_id": self.call.id})
+                raise ReplicaFailed() from None
+        await self._send({"type": "http.response.body", "body": self.tally.rest()})
+
+    async def _start(self, opened: Opened, more: list[tuple[str, str]]) -> None:
+        theirs = [
+            (name.lower(), value) for name, value in opened.response.headers.items()
+            if name.lower() not in KEPT_BACK and not name.lower().startswith("access-control-")
+        ]  # fmt: skip
+        if self.call.decision and can_be_header(self.call.decision.name):
+            theirs = [(name, value) for name, value in theirs if name != "x-osd-route"]
+            more = [*more, ("x-osd-route", self.call.decision.name)]
+            if opened.stands_in and can_be_header(opened.replica.at.draft):
+                more.append(("x-osd-stand-in", opened.replica.at.draft))
+        headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in theirs + more]
+        self.begun = True
+        await self._send({"type": "http.response.start", "status": opened.response.status, "headers": headers})
+
+    async def end_with(self, error: ApiError) -> None:
+        """End a stream with an event that says why; what has begun has its status already."""
+        gap = "" if self.tally.whole else "\n\n"
+        await self._send({"type": "http.response.body", "body": (gap + event(error.body())).encode()})
+
+    def account(self) -> None:
+        """Charge what the call used, however it ended. A stream that was broken off is charged for its events, and for
+        its prompt by a quarter of its bytes."""
+        meters, counts = self.host.meters, self._counts or (self.tally.counts() if self._first is not None else None)
+        if counts is not None:
+            meters.tokens.labels("prompt").inc(counts.prompt)
+            meters.tokens.labels("output").inc(counts.output)
+        elif self._first is not None:
+            counts = TokenCounts(len(self.call.body) // 4, self.tally.events)
+        if counts is not None:
+            self.call.caller.charge(counts.prompt + counts.output)
+        if self._first is not None:
+            meters.first.observe(self._first)
+
+
+async def _first_bytes(response: aiohttp.ClientResponse) -> bytes:
+    """Return the first bytes of a stream, the whole of another answer."""
+    if response.content_type == "text/event-stream" and response.status == 200:
+        return await response.content.readany()
+    return await response.read()
+
+
+def _require_usable(response: aiohttp.ClientResponse, url: str) -> None:
+    """Raise RequestFailed for an answer that no client should get: about the front's own key, or a way elsewhere."""
+    if response.status in (401, 403):
+        raise RequestFailed(
+            "refused", f"{url} refuses the front's API key, or wants one: name it with upstream.api_key."
+        )
+    if 300 <= response.status < 400:
+        raise RequestFailed(
+            "garbage", f"{url} sends requests elsewhere ({response.status}). Give the URL that answers."
+        )

@@ -1,0 +1,135 @@
+"""The replicas of a front: which one a request takes, and whether all serve the same target."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from osd.server.upstream.addresses import ReplicaAddress
+from osd.server.upstream.replica import ReplicaState, UpstreamReplica
+from storage.records import DEFAULT_DRAFT
+
+log = logging.getLogger(__name__)
+
+
+class Choice(NamedTuple):
+    """The replica that a request takes."""
+
+    replica: UpstreamReplica
+    stands_in: bool
+    """Whether it serves another draft than those of the route: slower perhaps, with the same answers."""
+
+
+class ReplicaPool:
+    """The replicas. Belongs to one event loop."""
+
+    def __init__(self, model: str | None = None) -> None:
+        """``model``: the name that every replica's target must have; None takes the one that most have."""
+        self.replicas: dict[str, UpstreamReplica] = {}
+        self.retries = 0
+        """Requests that were sent to another replica before the first byte."""
+        self.stood_in: Counter[str] = Counter()
+        """Requests that a replica with another draft answered, by route."""
+        self._wanted, self._turn = model, 0
+
+    @property
+    def model(self) -> str:
+        """The name that clients ask for; empty while no replica was reached."""
+        if self._wanted:
+            return self._wanted
+        return _commonest([one.model for one in self.replicas.values() if one.models]) or ""
+
+    @property
+    def running(self) -> int:
+        """Number of requests that are being answered."""
+        return sum(one.running for one in self.replicas.values())
+
+    @property
+    def waiting(self) -> int:
+        """0: requests wait at the replicas."""
+        return 0
+
+    @property
+    def finished(self) -> int:
+        """Requests that were answered."""
+        return sum(sum(one.answers.values()) for one in self.replicas.values())
+
+    @property
+    def models(self) -> dict[str, dict[str, Any]]:
+        """The cards of all models that replicas serve, by name."""
+        return {name: card for one in reversed(self.up) for name, card in one.models.items()}
+
+    @property
+    def up(self) -> list[UpstreamReplica]:
+        """The replicas that get requests."""
+        return [one for one in self.replicas.values() if one.state is ReplicaState.UP]
+
+    def take(self, addresses: Sequence[ReplicaAddress]) -> None:
+        """Take up replicas that are new, and let go of those that are not named any more, once nothing runs there."""
+        wanted = {address.name: address for address in addresses}
+        for name, replica in list(self.replicas.items()):
+            there = wanted.get(name)
+            replica.removed = there is None or there.url != replica.at.url
+            if replica.removed and not replica.running:
+                log.info("%s is let go of", name, extra={"action": "replica_removed"})
+                del self.replicas[name]
+            elif there is not None and not replica.removed:
+                replica.at = there
+        for name, address in wanted.items():
+            if name not in self.replicas:
+                self.replicas[name] = UpstreamReplica(address)
+
+    def choose(self, drafts: Collection[str] | None, tried: Collection[UpstreamReplica] = ()) -> Choice | None:
+        """Return the replica with the fewest running requests among those that serve one of the drafts; else one with
+        the default draft; else any, for all serve the same target. None where no other than those that were tried is
+        up. ``drafts`` None: all are the same to it."""
+        able = [one for one in self.up if one not in tried]
+        if drafts is None:
+            return Choice(self._least(able), False) if able else None
+        for group, stands_in in (
+            ([one for one in able if one.at.draft in drafts], False),
+            ([one for one in able if one.at.draft == DEFAULT_DRAFT], True),
+            (able, True),
+        ):
+            if group:
+                return Choice(self._least(group), stands_in)
+        return None
+
+    def _least(self, group: Sequence[UpstreamReplica]) -> UpstreamReplica:
+        """Return the one with the fewest running requests; of several the one that was chosen longest ago."""
+        found = min(group, key=lambda one: (one.running, one.turn))
+        self._turn += 1
+        found.turn = self._turn
+        return found
+
+    def compare(self) -> None:
+        """See whether all replicas serve the same target; those that differ get no requests."""
+        known = [one for one in self.replicas.values() if one.models]
+        model, digest = self.model, _commonest([one.at.digest for one in known if one.at.digest])
+        for one in known:
+            before, one.misfit = one.misfit, _misfit(one, model, digest)
+            if one.misfit and one.misfit != before:
+                log.error("%s", one.misfit, extra={"action": "replica_misfit", "replica": one.at.name})
+
+
+def _misfit(replica: UpstreamReplica, model: str, digest: str | None) -> str | None:
+    name, served = replica.at.name, replica.model
+    if model not in replica.models:
+        return (
+            f"{name} serves {served!r}, the others {model!r}: all replicas serve one target, so it gets no requests. "
+            f"Start it with that model (and --served-model-name {model}), or leave it out."
+        )
+    if digest and replica.at.digest and replica.at.digest != digest:
+        return (
+            f"{name} serves a target with other files than the others' (digest {replica.at.digest[:8]}, not "
+            f"{digest[:8]}), though both are called {model!r}: it gets no requests. Start it with the same files."
+        )
+    return None
+
+
+def _commonest(names: Sequence[str]) -> str | None:
+    """Return the name that most have; of several the one that came first."""
+    counts = Counter(names)
+    return max(counts, key=counts.__getitem__) if counts else None

@@ -1,0 +1,193 @@
+"""A front over replicas from its start to its end, in one process without a model.
+
+The first SIGTERM or Ctrl-C drains: new requests are refused, running ones may finish within ``server.drain_seconds``. A
+second one is final. `osd workers drain` does the same through the database, and can be undone while something runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from prometheus_client import CollectorRegistry
+
+from osd.kernels.host import keep_giving_back, leave_alone, wake_promptly
+from osd.server.admin import make_admin
+from osd.server.exposition import Exposition
+from osd.server.http.errors import ServerStopped
+from osd.server.http.ring import KeyRing
+from osd.server.meters import Meters
+from osd.server.metrics.upstream import UpstreamCollector
+from osd.server.process.listen import Ports, url
+from osd.server.process.listener import LAST_SECONDS, listener
+from osd.server.process.snapshot import Snapshots
+from osd.server.upstream.app import make_upstream_app
+from osd.server.upstream.client import upstream_client, upstream_headers
+from osd.server.upstream.host import UpstreamHost
+from osd.server.upstream.inside import StoredInside
+from osd.server.upstream.pool import ReplicaPool
+from osd.server.upstream.replica import UpstreamReplica
+from osd.server.upstream.watch import UpstreamWatch
+from osd.server.workers.peers import Peers, WorkerLoad
+from osd.server.workers.presence import Presence
+from router.make import live_router
+from storage.access.workers import WorkerState
+from storage.settings import Settings
+from storage.store import Store
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.02
+LEAD_SECONDS = 0.2
+"""Interval at which a process behind a shared port checks whether the admin port became free."""
+
+
+class UpstreamRunning:
+    """A front from its start to its end."""
+
+    def __init__(self, host: UpstreamHost, ports: Ports, replaces: str | None = None) -> None:
+        """``replaces``: a process that ended without a word, in whose place this one was started."""
+        self.host, self.ports, self.status = host, ports, 0
+        exposition = Exposition(host, UpstreamCollector(host.pool))
+        host.measure, self._own_metrics = exposition.whole, exposition.own
+        self.watch = UpstreamWatch(host.pool, host.settings, host.store, host.client, host.headers)
+        self.api = listener(make_upstream_app(host))
+        inside = StoredInside(host.store, host.settings, host.ring)
+        self.admin = listener(make_admin(host, Snapshots(host, self._facts), inside))
+        loop = asyncio.get_running_loop()
+        self.presence = Presence(
+            host.store, host.settings.fleet, f"{socket.gethostname()}:{os.getpid()}", url(ports.api), host.pool,
+            lambda drains: loop.call_soon_threadsafe(self._wish, drains), replaces,
+        )  # fmt: skip
+        self._draining: asyncio.Task[None] | None = None
+        self._asked = False
+        """Whether it drains because the database asked for it, which may be undone."""
+
+    async def serve(self, ready: Callable[[], None]) -> int:
+        """Until it is told to stop; the exit status. ``ready`` is called once it listens."""
+        self._take_signals()
+        await self.watch.look()
+        host, peers = self.host, self.host.peers
+        beside = [asyncio.create_task(work) for work in (host.ring.follow(), self.watch.follow(), keep_giving_back())]
+        serving = [
+            asyncio.create_task(self.api.serve([self.ports.accepting()])), asyncio.create_task(self._serve_admin())
+        ]  # fmt: skip
+        while not self._listens():
+            await asyncio.sleep(POLL_SECONDS)
+        self.presence.begin()
+        answering = await peers.answer(self._own_metrics, self._load) if peers else None
+        ready()
+        await asyncio.gather(*serving)
+        if peers and answering:
+            answering.close()
+            peers.leave()
+        for task in beside:
+            task.cancel()
+        await asyncio.to_thread(self.presence.close)
+        return self.status
+
+    def _listens(self) -> bool:
+        """Or will not any more. Behind a shared port another process may answer the admin's."""
+        return self.admin.should_exit or (self.api.started and (self.host.peers is not None or self.admin.started))
+
+    async def _serve_admin(self) -> None:
+        while self.host.peers and not self.host.peers.leads():
+            if self.admin.should_exit:
+                return
+            await asyncio.sleep(LEAD_SECONDS)
+        await self.admin.serve([self.ports.admin])
+
+    def _facts(self, _workers: int) -> dict[str, object]:
+        return {"replicas": [replica.facts() for replica in self.host.pool.replicas.values()]}
+
+    def _load(self) -> WorkerLoad:
+        return WorkerLoad(self.host.ready, self.host.pool.running, 0)
+
+    def _take_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+
+    def _signalled(self, number: int) -> None:
+        if self._draining is None:
+            self._draining = asyncio.create_task(self._drain())
+        elif self._asked:
+            self._asked = False  # it drains in any case now; the next signal is final
+        else:
+            self.status = 128 + number
+            self.host.ended = ServerStopped()
+            self._stop(force=True)
+
+    def _wish(self, drains: bool) -> None:
+        """Begin or end draining on request of the database."""
+        if drains and self._draining is None:
+            self._asked = True
+            self._draining = asyncio.create_task(self._drain())
+        elif not drains and self._asked and self._draining is not None:
+            self._draining.cancel()
+            self._draining, self._asked = None, False
+            self._say(drains=False)
+
+    def _say(self, *, drains: bool) -> None:
+        self.host.ready = not drains
+        self.presence.turn(WorkerState.DRAINING if drains else WorkerState.SERVING)
+        log.info("draining" if drains else "serving again", extra={"action": "draining" if drains else "drain_undone"})
+
+    async def _drain(self) -> None:
+        """Refuse what is new, wait for what runs, then end it."""
+        self._say(drains=True)
+        if not await self._idle(self.host.settings.server.drain_seconds):
+            log.warning("requests were cut off: they took too long", extra={"action": "drain_ended"})
+            self.host.ended = ServerStopped()
+            await self._idle(LAST_SECONDS)
+        self._asked = False
+        self._stop()
+
+    async def _idle(self, seconds: float) -> bool:
+        """Wait until nothing runs; return False when the time ran out."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while self.host.calls:
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+    def _stop(self, *, force: bool = False) -> None:
+        for one in (self.api, self.admin):
+            one.should_exit, one.force_exit = True, force
+
+
+@asynccontextmanager
+async def opened(settings: Settings, store: Store, ring: KeyRing, peers: Peers | None) -> AsyncIterator[UpstreamHost]:
+    """Open what a front needs: the client of its replicas, and its router. Raises BadSetting, StoreError."""
+    headers = upstream_headers(settings.upstream)
+    router = live_router(store, settings)
+    try:
+        async with upstream_client(settings.upstream) as client:
+            pool, meters = ReplicaPool(settings.server.model), Meters(CollectorRegistry())
+            yield UpstreamHost(settings, store, ring, meters, router, pool, client, headers, peers)
+    finally:
+        router.close()
+
+
+def serve_upstream(
+    settings: Settings, store: Store, ring: KeyRing, ports: Ports, ready: Callable[[Sequence[UpstreamReplica]], None],
+    peers: Peers | None = None, replaces: str | None = None,
+) -> int:  # fmt: skip
+    """Serve until a signal; return the exit status. ``ready`` is called with the replicas once it listens. Raises
+    BadSetting before it listens."""
+
+    async def run() -> int:
+        async with opened(settings, store, ring, peers) as host:
+            return await UpstreamRunning(host, ports, replaces).serve(lambda: ready([*host.pool.replicas.values()]))
+
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    wake_promptly()
+    leave_alone()
+    return asyncio.run(run())
