@@ -22,6 +22,8 @@ from osd.server.upstream.watch import retry_after
 from storage.distribution import osd_version
 
 front = APIRouter(responses=ERRORS)
+replicas = APIRouter(prefix="/admin", responses=ERRORS)
+"""For the admin port."""
 
 
 def make_upstream_app(host: UpstreamHost) -> FastAPI:
@@ -76,6 +78,12 @@ async def ready(http: Request) -> Response:
     if host.ready and host.pool.up:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": "no replica" if host.ready else "draining"}, 503)
+
+
+@replicas.get("/upstream")
+async def list_replicas(http: Request) -> list[dict[str, Any]]:
+    """List the replicas: the draft of each, whether it gets requests, what it has to do, and what is wrong with it."""
+    return [replica.facts() for replica in _host(http).pool.replicas.values()]
 
 
 @front.get("/version")

@@ -26,7 +26,7 @@ from osd.server.metrics.upstream import UpstreamCollector
 from osd.server.process.listen import Ports, url
 from osd.server.process.listener import LAST_SECONDS, listener
 from osd.server.process.snapshot import Snapshots
-from osd.server.upstream.app import make_upstream_app
+from osd.server.upstream.app import make_upstream_app, replicas
 from osd.server.upstream.client import upstream_client, upstream_headers
 from osd.server.upstream.host import UpstreamHost
 from osd.server.upstream.inside import StoredInside
@@ -58,7 +58,9 @@ class UpstreamRunning:
         self.watch = UpstreamWatch(host.pool, host.settings, host.store, host.client, host.headers)
         self.api = listener(make_upstream_app(host))
         inside = StoredInside(host.store, host.settings, host.ring)
-        self.admin = listener(make_admin(host, Snapshots(host, self._facts), inside))
+        admin = make_admin(host, Snapshots(host, self._facts), inside)
+        admin.include_router(replicas)
+        self.admin = listener(admin)
         loop = asyncio.get_running_loop()
         self.presence = Presence(
             host.store, host.settings.fleet, f"{socket.gethostname()}:{os.getpid()}", url(ports.api), host.pool,
