@@ -95,6 +95,7 @@ def serve(
     tenants, limits, routes and the dashboard are as over an engine, and no model is loaded here (docs/upstream.md).
 
     Example: `osd serve --port 8000`
+
     Example: `osd serve --upstream http://gpu1:8000 --upstream sql=http://gpu2:8000`
     """
     here = surroundings(ctx)

@@ -47,7 +47,7 @@ def test_an_import_that_runs_upwards_is_found(path: str, tmp_path: Path) -> None
 
 LIGHT = (
     "storage.store", "router.fixed", "osd.cli.main", "osd.cli.stats", "osd.prompts", "trainer.__main__",
-    "trainer.routes.apply",
+    "trainer.routes.apply", "osd.server.upstream.run",
 )  # fmt: skip
 
 

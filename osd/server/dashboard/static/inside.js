@@ -42,7 +42,8 @@ function rounds(one) {
 function page(one) {
   chart = el('div', { class: 'chart', role: 'img', 'aria-label': 'Drafted and accepted tokens of each round' })
   const versions = [...new Set(one.rounds.map((round) => short(round.version)))].join(', ')
-  const said = `${count(one.tokens)} tokens in ${count(one.rounds_taken)} rounds, ${number(one.seconds)} s, ${count(one.accepted)} of ${count(one.drafted)} drafted tokens accepted; route ${one.route}, version ${versions}, ended by ${one.finish_reason}.`
+  const took = one.seconds === null ? '' : ` ${number(one.seconds)} s,`, end = one.finish_reason ? `, ended by ${one.finish_reason}` : ''
+  const said = `${count(one.tokens)} tokens in ${count(one.rounds_taken)} rounds,${took} ${count(one.accepted)} of ${count(one.drafted)} drafted tokens accepted; route ${one.route}, version ${versions}${end}.`
   return [el('p', { class: 'note' }, said), legend(),
     el('div', { class: 'text', tabindex: '0', role: 'region', 'aria-label': 'Text of the request' }, el('span', { class: 'prompt' }, one.prompt), one.rounds.flatMap(spans)), chart]
 }

@@ -1,5 +1,5 @@
 // The tiles, from every snapshot.
-import { by, count, el, fill, number, rate, short, tell } from './show.js'
+import { by, count, el, fill, number, rate, short, table, tell } from './show.js'
 
 const tile = (name, value, why = '', look = '') => el('div', {}, el('dt', {}, name),
   el('dd', { class: `value ${look}`, 'data-tile': name }, value), why && el('dd', { class: 'why' }, why))
@@ -15,14 +15,38 @@ function tiles(now) {
     tile('Tokens a second', rate(live.tokens_per_second)),
     tile('Requests a second', rate(live.requests_per_second)),
     tile('Drafted a round γ', number(live.gamma, 1)),
-    tile('Running', `${now.running} of ${now.rows}`, `${count(now.waiting)} in line`),
-    tile('Draft version here', short(now.draft_version), `${now.draft_version} · ${count(now.swaps)} swaps`),
+    ...here(now),
   ]
 }
+
+const here = (now) => now.replicas ? [
+  tile('Running', count(now.running), 'requests that were passed on'),
+  tile('Replicas', `${now.replicas.filter((one) => one.state === 'up').length} of ${now.replicas.length}`, 'get requests'),
+] : [
+  tile('Running', `${now.running} of ${now.rows}`, `${count(now.waiting)} in line`),
+  tile('Draft version here', short(now.draft_version), `${now.draft_version} · ${count(now.swaps)} swaps`),
+]
+
+const LOOKS = { up: 'good', down: 'bad', misfit: 'bad', draining: 'own' }
+
+const replicas = (all) => [el('h3', {}, 'Replicas'), table([
+  ['Replica', (one) => one.name, 'name'],
+  ['Draft', (one) => one.draft, 'name'],
+  ['', (one) => el('span', { class: `badge ${LOOKS[one.state]}` }, one.state), ''],
+  ['Running', (one) => count(one.running), 'number'],
+  ['Answered', (one) => count(one.answered), 'number'],
+  ['Failed', (one) => count(one.failed), 'number'],
+  ['What is wrong', (one) => one.trouble, ''],
+], all, 'Replicas')]
 
 export function showNow(now) {
   fill(by('tiles'), now, tiles)
   by('model').textContent = now.model
+  by('replicas').hidden = !now.replicas
+  if (now.replicas) {
+    fill(by('replicas'), now.replicas, replicas)
+    by('inside-note').textContent = 'The newest requests that the store keeps of the replicas that osd harvests.'
+  }
   const quiet = now.store ? `The store cannot be read: ${now.store}`
     : now.live?.requests ? '' : 'No request was finished in the last minute. Send one to the API\'s port, as `docs/server.md` shows: the numbers appear when it is done.'
   tell(by('now-empty'), quiet)

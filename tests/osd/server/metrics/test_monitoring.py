@@ -14,7 +14,7 @@ from osd.server.metrics import families
 
 FOLDER = Path(__file__).parents[4] / "docs" / "monitoring"
 NAME = re.compile(r"\b(?:osd_|vllm:)[a-z_:]+")
-SHOWN = {metric.shown: metric for metric in (*families.STORE, *families.ENGINE)}
+SHOWN = {metric.shown: metric for metric in (*families.STORE, *families.ENGINE, *families.UPSTREAM)}
 
 
 def rules() -> list[dict[str, Any]]:
