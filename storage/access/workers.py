@@ -43,7 +43,7 @@ class Worker:
     """Host and process id; also its name in counters."""
     host: str
     pid: int
-    """Its process id; 0 for an engine that is not ours (:mod:`storage.access.engines`)."""
+    """Its process id; 0 for an engine that is not ours (:mod:`storage.access.engines`), and a front over replicas."""
     url: str
     """URL of its API; processes behind one port have it in common."""
     started_at: float
@@ -69,9 +69,9 @@ class Worker:
         return self.state is WorkerState.SERVING and not self.drains
 
     def takes(self, draft: str) -> bool:
-        """Return whether it may draft with a draft: an engine that is not ours has one, and serves no other; a process
-        that drafts with none (it passes requests on, or needs no draft model) takes none."""
-        return draft in self.drafts or (self.pid != 0 and bool(self.drafts))
+        """Return whether it may draft with a draft: an engine that is not ours has one, and serves no other; a front
+        has none."""
+        return self.pid != 0 or draft in self.drafts
 
 
 class WorkerRegistry:

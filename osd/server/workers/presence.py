@@ -126,8 +126,8 @@ class Presence:
     def _now(self) -> Worker:
         at, load, drafts = records.now(), self._load, self._drafts
         return Worker(
-            self.id, socket.gethostname(), os.getpid(), self.url, self._started, at, at + self.settings.gone_seconds,
-            self.state, running=load.running, waiting=load.waiting, rate=self._rate(),
+            self.id, socket.gethostname(), os.getpid() if drafts else 0, self.url, self._started, at,
+            at + self.settings.gone_seconds, self.state, running=load.running, waiting=load.waiting, rate=self._rate(),
             drafts=drafts.held() if drafts else {}, trouble=drafts.trouble if drafts else None,
         )  # fmt: skip
 
