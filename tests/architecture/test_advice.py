@@ -20,7 +20,10 @@ SETTING = re.compile(rf"(?<![\w./-])((?:{'|'.join(Settings.model_fields)})\.[a-z
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OTHERS = {"--help", "--error-unmatch", "--full-name"}
 """Options of every command, and of git."""
-VLLM = {"--tool-call-parser", "--scheduler-cls", "--logprobs-mode", "--max-logprobs", "--speculative-config"}
+VLLM = {
+    "--tool-call-parser", "--scheduler-cls", "--logprobs-mode", "--max-logprobs", "--speculative-config", "--middleware",
+    "--worker-extension-cls", "--per-request-spec-decode-metrics",
+}  # fmt: skip
 FILES = {"ngram.json"}
 ELSEWHERE = ("osd/bench/", "osd/demo/", "trainer/__main__.py", "storage/settings/explain.py")
 """Commands of `python -m`, and names of earlier releases."""
