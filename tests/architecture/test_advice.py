@@ -21,8 +21,8 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OTHERS = {"--help", "--error-unmatch", "--full-name"}
 """Options of every command, and of git."""
 VLLM = {
-    "--tool-call-parser", "--scheduler-cls", "--logprobs-mode", "--max-logprobs", "--speculative-config", "--middleware",
-    "--worker-extension-cls", "--per-request-spec-decode-metrics",
+    "--tool-call-parser", "--scheduler-cls", "--logprobs-mode", "--max-logprobs", "--speculative-config",
+    "--middleware", "--worker-extension-cls", "--per-request-spec-decode-metrics",
 }  # fmt: skip
 FILES = {"ngram.json"}
 ELSEWHERE = ("osd/bench/", "osd/demo/", "trainer/__main__.py", "storage/settings/explain.py")
