@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -98,6 +98,41 @@ def rollback(
             confirm(f"Take back {current.id} and return to {back}?", yes)
         now_current = store.versions.rollback(draft, reason, to=to)
     note(f"{now_current.id} is now the current version of {draft}.")
+
+
+@app.command()
+def new(
+    ctx: typer.Context,
+    draft: Annotated[str, typer.Argument(help="The new draft's name.", metavar="NAME")],
+    target: Annotated[
+        str | None, typer.Option(help="A Hugging Face folder or hub name. Default: serve.target.", metavar="MODEL")
+    ] = None,
+    kind: Annotated[
+        Literal["small"], typer.Option(help="small: some of the target's layers with its embeddings and output layer.")
+    ] = "small",
+    layers: Annotated[
+        int | None,
+        typer.Option(help="How many layers. Default: a twelfth of the target's.", metavar="N", min=1),
+    ] = None,
+) -> None:
+    """Make a draft for a target that has none, as number 0 of its line: `osd serve --draft NAME` starts with it.
+
+    Its layers are evenly spaced ones of the target's, the first and the last among them. It guesses badly until it has
+    learned from traffic.
+
+    Example: `osd drafts new default --kind small --target ./target`
+    """
+    from osd.hotswap.new_draft import new_small_draft
+
+    here = surroundings(ctx)
+    if not (target := target or here.settings.serve.target):
+        raise typer.BadParameter("no target is named; give --target, or set serve.target")
+    with here.store() as store:
+        version = new_small_draft(store, draft, target, layers)
+        made = store.versions.provenance(version)["provenance"]
+    numbers = ", ".join(map(str, made["layers"]))
+    note(f"{version.id} has layers {numbers} of the {made['of']} of {target}. Serve with --draft {draft}.")
+    say(version.id)
 
 
 @app.command()

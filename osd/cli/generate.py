@@ -14,7 +14,7 @@ from osd.cli.generation import PromptBatch, RequestOptions, stream_one
 from osd.cli.options import DrafterOption, DraftOption, TargetOption
 from osd.cli.out import note
 from osd.prompts import Prompt, read_prompts
-from osd.server.start import PairNames, choose_pair
+from osd.server.start import PairNames, choose_pair, draft_in_store
 from storage.errors import BadPromptFile
 from storage.records import DEFAULT_TENANT
 from storage.sampling import Sampling
@@ -114,6 +114,7 @@ def start(stack: ExitStack, here: CommandContext, names: PairNames, *, learn: bo
     if names.shipped:
         note("No pair is named; serving with the small one that ships with osd.")
     store = stack.enter_context(here.store()) if learn else None
+    names = draft_in_store(names, store) if store else names
     pair = names.load(here.settings.serve)
     if store is None:
         from osd.engine.engine import Engine

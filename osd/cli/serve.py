@@ -13,7 +13,16 @@ from osd.cli.context import CommandContext, surroundings
 from osd.cli.options import DrafterOption, DraftOption, TargetOption
 from osd.cli.out import note
 from osd.server.process.listen import url
-from osd.server.start import choose_pair, key_ring, leave_a_core, ports_of, serve_pair, serve_workers, tell_log
+from osd.server.start import (
+    choose_pair,
+    draft_in_store,
+    key_ring,
+    leave_a_core,
+    ports_of,
+    serve_pair,
+    serve_workers,
+    tell_log,
+)
 from osd.server.upstream.addresses import check_replicas
 from osd.server.upstream.start import upstream_parts
 from storage.errors import BadSetting
@@ -114,6 +123,7 @@ def serve(
         note("No pair is named; serving with the small one that ships with osd.")
     with ExitStack() as stack:
         store = stack.enter_context(here.store())
+        names = draft_in_store(names, store)
         ring = key_ring(store, settings, required=not no_keys)
         ports = ports_of(stack, settings, guarded=no_keys or ring.needed)
         where = f"{url(ports.api)}/v1, admin routes at {url(ports.admin)}/admin"

@@ -33,14 +33,21 @@ MEMORY = "digests.json"
 
 def model_digest(name: str) -> str | None:
     """Return the digest of a folder or hub name, hexadecimal; None for a model that came from no files."""
-    folder = Path(name)
-    if not folder.is_dir():
-        try:
-            folder = Path(snapshot_download(name, local_files_only=True))
-        except (HFValidationError, LocalEntryNotFoundError):
-            return None
+    folder = local_folder(name)
+    if folder is None:
+        return None
     paths = {path for pattern in FILES for path in folder.glob(pattern) if path.is_file()}
     return digest_of({path.name: file_digest(path.resolve()) for path in paths})
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the folder of a model that is on this machine, by its path or hub name."""
+    if Path(name).is_dir():
+        return Path(name)
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except (HFValidationError, LocalEntryNotFoundError):
+        return None
 
 
 def digest_of(files: Mapping[str, str]) -> str:

@@ -61,7 +61,7 @@ def shrunken(config: PreTrainedConfig) -> PreTrainedConfig:
     small = copy.deepcopy(config)
     parts = list(_parts(small))
     for part in parts:
-        _take_apart(part)
+        take_apart(part)
     for part in parts:
         _thin(part)
         _cut(part)
@@ -78,7 +78,7 @@ def switches(config: PreTrainedConfig) -> dict[str, int]:
     return {name: value for _, name, value in _numbers(config) if SWITCHES.search(name)}
 
 
-def _take_apart(config: Any) -> None:
+def take_apart(config: Any) -> None:
     """Set aside what single layers have of their own, where transformers would not let the rest be read."""
     if spec := vars(config).get("_heterogeneity_spec"):
         own = copy.deepcopy(spec.per_layer_overrides)

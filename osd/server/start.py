@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from osd.kernels.host import usable_cores
 from osd.models.needs_draft import MODEL_DRAFTERS, UNIVERSAL
 from osd.server.process.listen import Ports, check_address, is_local, listen, reserve
 from storage.distribution import install_extra
-from storage.errors import BadSetting
+from storage.errors import BadSetting, UnknownDraft
 from storage.settings import ServeSettings, Settings
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class PairNames:
 
     target: str
     draft: str
-    """Empty where drafts need no model."""
+    """Empty where drafts need no model; may be a draft of the store, see :func:`draft_in_store`."""
     shipped: bool = False
     """Whether it is osd's own small pair because no other was named."""
     universal: bool = False
@@ -78,6 +78,22 @@ def choose_pair(
             reason=f"a {given} is named without a {missing}; give --{missing} too{or_else}",
         )
     return PairNames(str(SHIPPED / "target"), str(SHIPPED / "draft"), shipped=True, universal=drafter == UNIVERSAL)
+
+
+def draft_in_store(names: PairNames, store: Store) -> PairNames:
+    """Return the pair with the folder of number 0 in place of the name of a draft that the store has for this target.
+
+    Folders go before names of drafts, and these before hub names. Raises WeightsDamaged, PlaceUnreachable.
+    """
+    from osd.models.model_digest import model_digest
+
+    if not names.draft or Path(names.draft).exists() or (target := model_digest(names.target)) is None:
+        return names
+    try:
+        version = store.versions.current(names.draft, target)
+    except UnknownDraft:
+        return names
+    return replace(names, draft=str(store.versions.folder(store.versions.lineage(version.id)[-1])))
 
 
 def tell_log() -> None:

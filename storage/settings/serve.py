@@ -13,7 +13,8 @@ class ServeSettings(Section):
     target: str | None = None
     """Hugging Face folder or hub name of the target."""
     draft: str | None = None
-    """Hugging Face folder or hub name of the draft that learning starts from."""
+    """The draft that learning starts from: a Hugging Face folder or hub name, or the name of one that `osd drafts new`
+    made."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

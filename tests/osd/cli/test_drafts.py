@@ -3,8 +3,17 @@
 import json
 from pathlib import Path
 
+import torch
+from transformers import AutoModelForCausalLM
+
 from osd.cli.drafts import flat
-from storage.records import VersionState
+from osd.engine.session import serving
+from osd.models.model_digest import model_digest
+from osd.server.start import PairNames, draft_in_store
+from storage.records import Request, VersionState
+from storage.settings import ServeSettings, Settings, load_settings
+from storage.store import open_store
+from tests.support.families import random_family
 from tests.support.models import random_module
 
 
@@ -103,3 +112,74 @@ def test_a_quarantined_version_is_listed_with_its_reason(osd, filled):
 def test_flat_names_nested_facts_with_dots():
     facts = {"a": {"b": {"c": 1}}, "command": ["osd", "worker"], "lineage": ["x", "y"], "e": None}
     assert flat(facts) == {"a.b.c": "1", "command": "osd worker", "lineage": "x ← y", "e": None}
+
+
+def target_in(folder: Path, kind: str = "llama", seed: int = 0) -> Path:
+    """A random target's folder."""
+    random_module(kind, seed).save_pretrained(folder)
+    return folder
+
+
+def test_a_small_draft_is_cut_and_named_by_its_target(osd, tmp_path: Path):
+    target = target_in(tmp_path / "target")
+    done = osd("drafts", "new", "code", "--kind", "small", "--layers", 1, "--target", target)
+    assert done.exit_code == 0, done.stderr
+    version = done.stdout.strip()
+    assert f"{version} has layers 0 of the 2 of {target}. Serve with --draft code." in done.stderr
+    (row,) = json.loads(osd("drafts", "list", "--json").stdout)
+    assert (row["id"], row["number"], row["state"], row["current"]) == (version, 0, "ready", True)
+    assert row["target"] == model_digest(str(target))
+    facts = json.loads(osd("drafts", "show", version, "--json").stdout)
+    assert (facts["provenance"]["layers"], facts["files"]) == ([0], "sound")
+
+
+def test_a_draft_that_was_made_serves_by_its_name(osd, tmp_path: Path):
+    """Its number 0 is what the default draft starts from, and texts are the target's."""
+    target = target_in(tmp_path / "target")
+    version = osd("drafts", "new", "default", "--target", target).stdout.strip()
+    with open_store(load_settings(storage={"directory": tmp_path / "data"})) as store:
+        names = draft_in_store(PairNames(str(target), "default"), store)
+        assert names.draft == str(store.versions.folder(store.versions.get(version)))
+        with serving(names.load(ServeSettings()), Settings(), store) as engine:
+            (text,) = engine.run([Request((5, 9, 33), 8, ignore_eos=True)])
+        assert {row.id for row in store.versions.list()} == {version}  # no other number 0, no other line
+        assert list(text.tokens) == alone(target, [5, 9, 33], 8)
+        for unknown in (PairNames(str(target), "nobody/there"), PairNames(str(target), str(target))):
+            assert draft_in_store(unknown, store) is unknown
+    other = target_in(tmp_path / "other", seed=1)
+    with open_store(load_settings(storage={"directory": tmp_path / "data"})) as store:
+        names = PairNames(str(other), "default")
+        assert draft_in_store(names, store) is names  # the line is about another target
+
+
+def alone(target: Path, prompt: list[int], count: int) -> list[int]:
+    module = AutoModelForCausalLM.from_pretrained(target, dtype="float32")
+    ids = torch.tensor([prompt])
+    told = {"max_new_tokens": count, "do_sample": False, "eos_token_id": None}
+    said = module.generate(ids, attention_mask=torch.ones_like(ids), **told)
+    return said[0, len(prompt) :].tolist()
+
+
+def test_what_cannot_be_cut_leaves_nothing_in_the_store(osd, tmp_path: Path):
+    target = target_in(tmp_path / "target")
+    many = osd("drafts", "new", "code", "--layers", 3, "--target", target)
+    assert many.exit_code == 4 and "3 layers were asked for, and it has 2 to choose from" in many.stderr
+    no_name = osd("drafts", "new", "a/b", "--target", target)
+    assert no_name.exit_code == 2
+    assert "give --target" in osd("drafts", "new", "code").stderr
+    missing = osd("drafts", "new", "code", "--target", tmp_path / "nothing")
+    assert missing.exit_code == 4
+    recurrent = tmp_path / "recurrent"
+    random_family("mamba").save_pretrained(recurrent)
+    refused = osd("drafts", "new", "code", "--target", recurrent)
+    assert refused.exit_code == 4 and "recurrent state" in refused.stderr
+    assert json.loads(osd("drafts", "list", "--json").stdout) == []
+
+
+def test_a_name_that_is_taken_is_refused(osd, tmp_path: Path):
+    target = target_in(tmp_path / "target")
+    first = osd("drafts", "new", "code", "--target", target).stdout.strip()
+    again = osd("drafts", "new", "code", "--target", target, "--layers", 2)
+    assert again.exit_code == 2 and f"has a number 0 for this target ({first})" in again.stderr
+    assert osd("drafts", "new", "code", "--target", target_in(tmp_path / "other", seed=1)).exit_code == 0
+    assert len({row["target"] for row in json.loads(osd("drafts", "list", "--json").stdout)}) == 2

@@ -1,0 +1,50 @@
+"""Makes number 0 of a draft where there is none: a small draft, cut from the target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from osd.models.model_digest import local_folder, model_digest
+from osd.models.pair import load_model
+from osd.models.sanity_check import TOKENS, require_same
+from osd.models.small_draft import cut
+from osd.models.weights import read_weights
+from osd.models.writing import write_full
+from storage.errors import BadInput, UnknownDraft
+from storage.files.files import writing
+from storage.records import DraftVersion
+from storage.sql.ledger import require_name
+from storage.store import Store
+
+
+def new_small_draft(store: Store, draft: str, target: str, layers: int | None = None) -> DraftVersion:
+    """Cut a small draft from a target, a folder or hub name, and enter it as number 0 of the draft's line for it.
+
+    What is entered has been loaded as servers load it, and gives the logits of what was cut. Raises BadInput for a
+    name that is taken or cannot be one, CannotCut, ModelNotLoaded, CannotServeRagged, StoreWriteFailed.
+    """
+    require_name(draft)
+    module = read_weights(target, "auto")
+    digest, folder = model_digest(target), local_folder(target)
+    assert digest and folder  # it was just read
+    if taken := _current(store, draft, digest):
+        raise BadInput(reason=f"The draft {draft} has a number 0 for this target ({taken.id}); give another name.")
+    small, kept = cut(module, target, layers)
+    layers_before = module.config.get_text_config().num_hidden_layers
+    facts = {"cut_from": target, "target": digest, "layers": kept, "of": layers_before}
+    with TemporaryDirectory(prefix="osd-draft-") as made:
+        with writing(Path(made)):
+            write_full(small, Path(made), folder)
+        served = load_model(made, torch.device("cpu"), "float32")
+        require_same(served.decoder(1, TOKENS), None, small.float(), draft)
+        return store.versions.register_root(draft, Path(made), facts, target=digest)
+
+
+def _current(store: Store, draft: str, target: str) -> DraftVersion | None:
+    try:
+        return store.versions.current(draft, target)
+    except UnknownDraft:
+        return None
