@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -133,6 +134,7 @@ def test_a_small_draft_is_cut_and_named_by_its_target(osd, tmp_path: Path):
     assert (facts["provenance"]["layers"], facts["files"]) == ([0], "sound")
 
 
+@pytest.mark.usefixtures("compiled")
 def test_a_draft_that_was_made_serves_by_its_name(osd, tmp_path: Path):
     """Its number 0 is what the default draft starts from, and texts are the target's."""
     target = target_in(tmp_path / "target")
