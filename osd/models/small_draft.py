@@ -64,7 +64,8 @@ def _stack(module: PreTrainedModel, name: str) -> tuple[str, int]:
     count = named(module.config.get_text_config(), "num_hidden_layers")
     found = {path: each for path, each in module.named_modules() if isinstance(each, nn.ModuleList)}
     stacks = {path: sum(map(torch.numel, each.parameters())) for path, each in found.items() if len(each) == count}
-    of_text = {id(part) for part in module.get_decoder().modules()}
+    text: Any = module.get_decoder()  # type: ignore[no-untyped-call]
+    of_text = {id(part) for part in text.modules()}
     # of a model that also sees, the layers of text; a few models take something else for their decoder
     stacks = {path: size for path, size in stacks.items() if id(found[path]) in of_text} or stacks
     if not stacks:
@@ -74,7 +75,7 @@ def _stack(module: PreTrainedModel, name: str) -> tuple[str, int]:
 
 def _fewer(config: PreTrainedConfig, kept: Sequence[int]) -> PreTrainedConfig:
     """Return the configuration of a model with these layers alone."""
-    small: Any = copy.deepcopy(config)
+    small = copy.deepcopy(config)
     keep_layers(small.get_text_config(), kept)
     return small
 
@@ -138,6 +139,6 @@ def _blocks(weight: Tensor, shape: torch.Size | None, kept: Sequence[int]) -> Te
         return weight
     for dim, (wide, narrow) in enumerate(zip(weight.shape, shape, strict=True)):
         if wide != narrow and narrow % len(kept) == 0 and wide % (narrow // len(kept)) == 0:
-            blocks = weight.split(narrow // len(kept), dim)
+            blocks = torch.split(weight, narrow // len(kept), dim)
             weight = torch.cat([blocks[old] for old in kept], dim)
     return weight
