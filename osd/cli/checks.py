@@ -226,6 +226,18 @@ def pair(here: CommandContext) -> Iterator[CheckResult]:
     if found.draft.limit < found.limit:
         said += f"; the draft drafts up to {found.draft.limit}"
     yield CheckResult("pair", OK, said)
+    yield from weights_held(found)
+
+
+def weights_held(pair: Pair) -> Iterator[CheckResult]:
+    """Tell what the weights take in memory, beside their files."""
+    from osd.models.target_only import has_draft
+    from osd.models.weight_memory import files_bytes, weights_in_memory
+
+    for what, model in [("target", pair.target), ("draft", pair.draft)][: 1 + has_draft(pair)]:
+        held, files = weights_in_memory(model), files_bytes(model)
+        beside = "" if files is None else f", {held / files:.2f} of the {files / 1e6:,.0f} MB of its files"
+        yield CheckResult(f"{what}'s weights", OK, f"{held / 1e6:,.0f} MB in memory{beside}")
 
 
 def trees(pair: Pair, drafter: str) -> Iterator[CheckResult]:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from osd.models.captured_pass import Choose
+from osd.models.fixed_pass import Choose
 from osd.verification.warping import Warp, draw
 
 
 @dataclass(frozen=True, slots=True)
 class SampledChoice:
-    """Draws the next tokens of a batch; see :class:`osd.models.captured_pass.Chooser`."""
+    """Draws the next tokens of a batch; see :class:`osd.models.fixed_pass.Chooser`."""
 
     warp: Warp
     chance: Tensor

@@ -56,6 +56,7 @@ class DraftManager:
         require_drafter(pair, settings)
         self.swap, self.heads = swap, heads
         self.pool = DraftPool(_first_seat(pair, settings, swap), pair.vocab_size, CostModel())
+        self.pool.device = pair.device
         self.pool.head = None if heads else head_in_settings(settings.gamma, pair.draft)
         memory_mb = settings.serve.draft_memory_mb
         self.residence = DraftResidency(self.pool, memory_mb and memory_mb << 20)

@@ -79,6 +79,9 @@ class Engine:
         """What passes cost, for routers."""
         self.stats = EngineStats(draft_failures=self.drafter.failures.counts)
         self.target = pair.target.decoder(settings.serve.max_batch, row_length(pair, settings))
+        if settings.serve.cache_mb is not None:
+            with torch.inference_mode():
+                self.target.bound(settings.serve.cache_mb << 20)
         self.reading = PrefillQueue(self.admission, self.target, settings.serve, self.stats)
         self.drafter.read_as(settings.serve)
         drafting = make_drafting(pair, settings, self.drafter, self.target, proposer)
@@ -187,7 +190,7 @@ class Engine:
 
     def _admit(self) -> None:
         joined = len(self.rows)
-        for row in self.reading.admit(joined):
+        for row in self.reading.admit(self.rows):
             self._guard.join(row, row.decision.draft)
             row.begin(self._controller(row))
             self.stats.stood_in += row.loaded.draft != row.decision.draft

@@ -58,15 +58,31 @@ class PrefillQueue:
         """The sequences that do not decode yet: in prefill, or waiting for a place."""
         return [*(reader.row for reader in self.readers), *self.admission.waiting]
 
-    def admit(self, first: int) -> list[SequenceState]:
+    def admit(self, decoding: Sequence[SequenceState]) -> list[SequenceState]:
         """Give free places to waiting sequences, and prefill one step's tokens. Returns the sequences that are ready:
-        they have moved to places ``first`` …, and what drafts for them is decided."""
-        while self.admission.waiting and first + len(self.readers) < self._places:
+        they have moved to the places behind those that are decoding, and what drafts for them is decided. Where memory
+        is bounded, the first that has no room beside the others waits, and those behind it, too."""
+        first = len(decoding)
+        while self.admission.waiting and first + len(self.readers) < self._places and self._take_room(decoding):
             row = self.admission.waiting.popleft()
             self.readers.append(PrefillState(row, self.admission.asks_surprise(row)))
             recalls = self.prefixes is not None and row.request.prompt_logprobs is None
             self.stats.prefix_queried += row.prompt_len - 1 if recalls else 0
         return self._step(first) if self.readers else []
+
+    def _take_room(self, decoding: Sequence[SequenceState]) -> bool:
+        """Make room for the sequence that has waited longest, as long as all may become; return False where there is
+        none."""
+        if self.target.cache.budget is None:
+            return True
+        rows = [*decoding, *(reader.row for reader in self.readers), self.admission.waiting[0]]
+        ahead = self.target.cache.length - self.admission.limit  # where padding may stand
+        positions = max(row.end for row in rows) + ahead
+        if not self.target.cache.fits(len(rows), positions):
+            self.stats.waited_for_memory += 1
+            return False
+        self.target.cache.admit(len(rows), positions)
+        return True
 
     def _step(self, first: int) -> list[SequenceState]:
         self._recall(first)

@@ -21,6 +21,8 @@ class EngineStats:
     """How often each drafter has raised: each time a round went on without its draft."""
     read_tokens: int = 0
     """Prompt tokens that the target computed."""
+    waited_for_memory: int = 0
+    """Steps in which a request waited for room in the target's cache (``serve.cache_mb``)."""
     prefix_queried: int = 0
     """Prompt tokens that were looked up in the prefix cache."""
     prefix_hits: int = 0

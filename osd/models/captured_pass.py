@@ -15,33 +15,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from osd.logits import RaggedLogits
-from osd.models.attention_metadata import AttentionMetadata
 from osd.models.compiled_inputs import PassInput
+from osd.models.fixed_pass import Body, Chooser, FixedPass, Shape, likeliest, shape_of
 from osd.models.kv_cache import RaggedCache
-from osd.models.ragged_attention import ALIGNED, AttentionGroup
 
 log = logging.getLogger(__name__)
 
-Body = Callable[[Tensor, RaggedCache, Tensor | None], Tensor]
-"""Tokens (B, T) and a cache aimed at them → logits (B, T, V); with ``last`` (B,) those after one token of each row."""
-Choose = Callable[[Tensor, int], tuple[Tensor, Tensor | None]]
-"""Logits (B, 1, V) and the step → the tokens chosen (B,), and in a batch that samples what they were drawn from,
-(B, V)."""
-
-WIDTHS = (1, 2, 3, 5, 9, 17)
-"""Tokens of a row: what is between two is padded. A pass over few tokens takes what reading the weights takes."""
-LEAST_SPAN = 256
-"""Positions that are read: this many, twice as many …, or all of a row."""
 CHAINS = (8, 4, 2)
 """Tokens that one graph drafts."""
-MOST_TOKENS = 256
-"""Tokens of a pass, beyond which computing takes longer than launching."""
 WORTH_CAPTURING = 4
 """Passes of a shape after which it is captured."""
 MOST_GRAPHS, MOST_BYTES = 64, 2 << 30
@@ -49,37 +36,6 @@ MOST_GRAPHS, MOST_BYTES = 64, 2 << 30
 TOLERANCE = 2e-3
 """Share of the largest logit by which a graph's may differ from the eager pass's in float32; 64-fold in half
 precision."""
-
-
-class Shape(NamedTuple):
-    """What a graph is captured for."""
-
-    rows: int
-    width: int
-    """Tokens of a row in the first pass."""
-    span: int
-    """Positions that are read."""
-    drafts: int = 0
-    """Tokens that are chosen, one after another; 0 for a pass whose logits are wanted."""
-    choice: Any = None
-    """How they are chosen: the class of :class:`Chooser` and what it is the same for."""
-
-
-class Chooser(Protocol):
-    """How the rows of a batch choose tokens, as something that can be captured."""
-
-    @property
-    def kind(self) -> Any:
-        """What batches must have in common that share a graph; None for the likeliest tokens."""
-        ...
-
-    def inputs(self, drafts: int) -> Sequence[Tensor]:
-        """Return this batch's numbers for the next so many tokens, (B, …) each."""
-        ...
-
-    def over(self, inputs: Sequence[Tensor]) -> Choose:
-        """Return the choice by such numbers, of any batch of this kind."""
-        ...
 
 
 class Drafted(NamedTuple):
@@ -284,9 +240,9 @@ class CapturedPass:
         """Return the graph for such a pass, asking for one where there is none."""
         end = max(start + count for start, count in zip(starts, counts, strict=True)) + max(0, drafts - 1)
         kept = cache.ragged[0].kept
-        if not kept or not cache.keeps_still or cache.mix is not None or end > cache.length:
+        if not kept or not cache.keeps_still or cache.mix is not None or end > cache.stride:
             return None
-        if (shape := _shape(rows, max(counts), end, cache, drafts, chooser)) is None:
+        if (shape := shape_of(rows, max(counts), end, cache, drafts, chooser)) is None:
             return None
         if shape in self.graphs and self._over is kept[0]:
             self.graphs[shape] = graph = self.graphs.pop(shape)  # the newest used stands last
@@ -350,72 +306,5 @@ class CapturedPass:
         return torch.cuda.memory_reserved(self._device) if self._device.type == "cuda" else 0
 
 
-class FixedPass:
-    """Passes of one shape, as operations on the device alone."""
-
-    def __init__(self, body: Body, cache: RaggedCache, shape: Shape) -> None:
-        self._body, self._cache, self._shape = body, cache, shape
-        device, dtype = cache.kept[0].device, cache.kept[0].dtype
-        self._ramp = torch.arange(-(-shape.span // ALIGNED) * ALIGNED + shape.width, device=device)
-        self._begins = torch.arange(shape.rows, device=device).unsqueeze(1) * cache.length
-        self._seen = torch.zeros((), dtype=dtype, device=device)
-        self._hidden = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=device)
-
-    def whole(self, tokens: Tensor, places: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute the logits and, where the cache wants them, the final hidden states of a pass, (rows, width, …)."""
-        logits = self._pass(tokens, places[0].unsqueeze(1), places[1].unsqueeze(1), None)
-        return logits, self._cache.embedding if self._cache.wants_embedding else None
-
-    def chain(self, tokens: Tensor, places: Tensor, choose: Choose) -> tuple[Tensor | None, ...]:
-        """Compute the tokens of a chain, what they were drawn from, and the logits, (rows, drafts, …)."""
-        start, count = places[0].unsqueeze(1), places[1].unsqueeze(1)
-        logits = self._pass(tokens, start, count, (count[:, 0] - 1).clamp(min=0))
-        here, one = start + count, count.clamp(max=1)
-        said, chosen, drawn = [logits], [], []
-        for step in range(self._shape.drafts):
-            token, q = choose(said[-1], step)
-            chosen.append(token)
-            drawn.append(q)
-            if step + 1 < self._shape.drafts:
-                said.append(self._pass(token.unsqueeze(1), here + step, one, None))
-        q = torch.stack([each for each in drawn if each is not None], dim=1) if drawn[0] is not None else None
-        return torch.stack(chosen, dim=1), q, torch.cat(said, dim=1)
-
-    def _pass(self, tokens: Tensor, start: Tensor, count: Tensor, last: Tensor | None) -> Tensor:
-        """Aim the cache at tokens (rows, T) from ``start`` (rows, 1) on, of which ``count`` (rows, 1) count, and run
-        the body."""
-        (rows, width), span, cache = tokens.shape, self._shape.span, self._cache
-        columns = start + self._ramp[:width]
-        slots = torch.where(self._ramp[:width] < count, self._begins + columns, cache.spare).flatten()
-        visible = self._ramp[: -(-span // ALIGNED) * ALIGNED] <= columns.unsqueeze(-1)
-        mask = torch.where(visible, self._seen, self._hidden).unsqueeze(1)[..., :span]
-        group = AttentionGroup(slice(0, rows), slice(0, rows * width), width, span - width, span, mask, None)
-        known = columns.clamp(max=min(cache.limit, cache.length) - 1)
-        before = getattr(cache, "feed", None)
-        cache.feed = AttentionMetadata(0, [group], known, slots, mask, span, columns)
-        try:
-            return self._body(tokens, cache, last)
-        finally:
-            if before is not None:
-                cache.feed = before
-
-
-def likeliest(logits: Tensor, step: int) -> tuple[Tensor, None]:
-    """Choose the likeliest token of each row."""
-    return logits[:, 0].argmax(-1), None
-
-
 def _kinds(weights: Sequence[Tensor]) -> list[object]:
     return [(each.shape, each.dtype, each.device) for each in weights]
-
-
-def _shape(rows: int, width: int, end: int, cache: RaggedCache, drafts: int, chooser: Chooser | None) -> Shape | None:
-    """Return the bucket of such a pass; None where it is too large for one."""
-    wide = next((each for each in WIDTHS if each >= width), None)
-    many = min(1 << (rows - 1).bit_length(), cache.rows)
-    if wide is None or many * wide > MOST_TOKENS:
-        return None
-    span = LEAST_SPAN
-    while span < end:
-        span *= 2
-    return Shape(many, wide, min(span, cache.length), drafts, chooser.kind if chooser else None)

@@ -12,14 +12,16 @@ from transformers import PreTrainedModel
 
 from osd.logits import RaggedLogits, Scores, score
 from osd.models import llama_forward
-from osd.models.captured_pass import Chooser, Drafted
+from osd.models.captured_pass import Drafted
 from osd.models.compiled_inputs import PassInput
+from osd.models.fixed_pass import Chooser
 from osd.models.forward import Builder, CompiledForward, ForwardPass
-from osd.models.kv_cache import RaggedCache
+from osd.models.kv_cache import Budget, RaggedCache
 from osd.models.lora.adapter import Adapter, LowRank, Site, Sizes
 from osd.models.lora.bank import AdapterBatch
 from osd.models.shared_ids import SharedIds
 from osd.models.tree_mask import Layout
+from storage.errors import BadSetting
 
 CHUNK = 512
 """Prompt tokens of one prefill pass: bounds the mask's memory on long prompts."""
@@ -89,6 +91,7 @@ class Decoder:
         if self.forward.alone and len(fed.counts) > 1:
             return self._row_by_row(tokens, fed, last)
         tokens = self._known(tokens)
+        self.cache.make_room(max(fed.starts) + tokens.shape[1])
         compiled = self._compiled(fed)
         if compiled and compiled.trusted:
             return compiled(tokens, self.cache, fed, last)
@@ -109,6 +112,7 @@ class Decoder:
         To be asked where it ``drafts``."""
         assert self.forward.compiled is not None
         self.cache.mix = self.adapters(0, len(starts)) if self.adapters else None
+        self.cache.make_room(max(starts) + tokens.shape[1] + most)
         return self.forward.compiled.draft(tokens, starts, counts, self.cache, most, chooser)
 
     def prepare(self) -> bool:
@@ -168,12 +172,25 @@ class Decoder:
             return
         mix = self.cache.mix = self.adapters(first, len(starts)) if self.adapters else None
         fed = PassInput(first, starts, counts)
+        self.cache.make_room(max(starts) + width)
         compiled = self._compiled(fed)
         if compiled and compiled.trusted:
             compiled.fill(tokens, self.cache, fed)
             return
         self.cache.aim(first, starts, width, counts, None if mix else self._packed(counts, width))
         self.forward.fill(tokens, self.cache)
+
+    def bound(self, memory: int) -> None:
+        """Let the cache take so many bytes at most, and grow by blocks within them. Raises BadSetting where that is too
+        little for one row. Before the first pass."""
+        beside = self.beside(1, 1)
+        beside.logits(torch.zeros(1, 1, dtype=torch.long, device=self.device), [0])
+        budget = Budget(memory, beside.cache.bytes // 2)  # of one position, and the slot behind it
+        if not budget.holds(self.cache.length):
+            least = -(-self.cache.length * budget.position_bytes >> 20) + 1
+            reason = f"{memory >> 20} MB do not hold a row of {self.cache.length} positions; give {least} or more"
+            raise BadSetting(source="settings", key="serve.cache_mb", reason=f"{reason}, or lower serve.max_length")
+        self.cache.bound(budget)
 
     def beside(self, rows: int, length: int) -> Decoder:
         """Return a decoder with the same forward pass over a cache of its own, without adapters."""

@@ -12,8 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from osd.logits import RaggedLogits
-from osd.models.captured_pass import Chooser, Drafted
+from osd.models.captured_pass import Drafted
 from osd.models.compiled_inputs import PassInput
+from osd.models.fixed_pass import Chooser
 from osd.models.kv_cache import RaggedCache
 
 

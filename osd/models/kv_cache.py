@@ -1,6 +1,6 @@
 """A key-value cache for rows of different length, on unmodified Hugging Face models.
 
-One preallocated tensor a layer; a forward pass scatters its new keys and values to (row, position)
+One tensor a layer, which grows as rows' texts do; a forward pass scatters its new keys and values to (row, position)
 and attends over the first ``span`` positions. Which positions a query may see stands in an explicit
 mask (key position ≤ query position), so a row is rolled back by shortening a number: what lies
 beyond a row's length is garbage that no query sees and the next pass overwrites.
@@ -9,7 +9,7 @@ beyond a row's length is garbage that no query sees and the next pass overwrites
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -20,8 +20,26 @@ if TYPE_CHECKING:
     from osd.models.lora.bank import AdapterBatch
 
 
+FIRST = 512
+"""Positions that rows begin with, where they may become longer."""
+BLOCK = 256
+"""Positions by which rows grow where memory is bounded."""
+
+
+class Budget(NamedTuple):
+    """Memory that a cache may take."""
+
+    bytes: int
+    position_bytes: int
+    """Bytes of one position's keys and values."""
+
+    def holds(self, positions: int) -> bool:
+        """Return whether so many positions, of all rows together, are within it."""
+        return positions * self.position_bytes <= self.bytes
+
+
 class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers' own base is untyped
-    """Keys and values of one layer: (heads, rows · length + 1, head_dim) each, allocated on first use. The last slot is
+    """Keys and values of one layer: (heads, rows · stride + 1, head_dim) each, allocated on first use. The last slot is
     nobody's: a pass of a fixed shape writes its padding there.
 
     A head's keys lie next to each other, for that is how attention reads them: over 800 positions of 8 rows it takes a
@@ -57,7 +75,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
         if not self.is_initialized:
             self.lazy_initialization(keys.unsqueeze(2), values.unsqueeze(2))
         for kept, new in zip(self.kept, (keys, values), strict=True):
-            kept.index_copy_(1, self.cache.feed.slots, new.transpose(0, 1))
+            kept.index_copy_(1, self.cache.feed.slots.to(kept.device), new.transpose(0, 1))  # a layer may be elsewhere
 
     def window(self, rows: slice, span: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values of some of the pass's rows, up to a position, as (rows, heads, span, head_dim)
@@ -68,20 +86,24 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
         return keys, values
 
     def _lines(self, kept: torch.Tensor) -> torch.Tensor:
-        """View a tensor of the cache as (heads, rows, length, head_dim)."""
-        return kept[:, : self.cache.spare].view(len(kept), -1, self.cache.length, kept.shape[2])
+        """View a tensor of the cache as (heads, rows, stride, head_dim)."""
+        return kept[:, : self.cache.spare].view(len(kept), -1, self.cache.stride, kept.shape[2])
 
     def copy(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copy keys and values between slots (n,), reading all of them before any is overwritten."""
         for kept in self.kept:
-            kept.index_copy_(1, targets, kept[:, sources])
+            here, there = sources.to(kept.device), targets.to(kept.device)
+            kept.index_copy_(1, there, kept[:, here])
 
-    def grow(self) -> None:
-        """Make room for the cache's rows, keeping those that are there."""
+    def resize(self, rows: int, stride: int) -> None:
+        """Lay the cache out anew for so many rows and positions, keeping what fits: one tensor after another, so that
+        little is there twice."""
         if self.is_initialized:
+            both = slice(min(rows, self.cache.rows)), slice(min(stride, self.cache.stride))
             for i, old in enumerate(self.kept):
-                self.kept[i] = old.new_zeros(len(old), self.cache.spare + 1, old.shape[2])
-                self.kept[i][:, : old.shape[1] - 1] = old[:, :-1]
+                self.kept[i] = new = old.new_zeros(len(old), rows * stride + 1, old.shape[2])
+                lines = new[:, :-1].view(len(old), rows, stride, -1)
+                lines[:, both[0], both[1]] = self._lines(old)[:, both[0], both[1]]
             self.keys, self.values = self.kept
 
     def drop(self) -> None:
@@ -95,7 +117,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
 
     def move_row(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of one row over another."""
-        begin, end = source * self.cache.length, target * self.cache.length
+        begin, end = source * self.cache.stride, target * self.cache.stride
         for kept in self.kept:
             kept[:, end : end + length] = kept[:, begin : begin + length]
 
@@ -120,7 +142,8 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transfor
 
 
 class RaggedCache(Cache):
-    """The cache of one model: ``rows`` rows of ``length`` positions."""
+    """The cache of one model: ``rows`` rows of up to ``length`` positions, with memory for the first ``stride`` of
+    them."""
 
     def __init__(
         self, layers: int, rows: int, length: int, device: torch.device, dtype: torch.dtype, limit: int
@@ -128,8 +151,13 @@ class RaggedCache(Cache):
         """Build a cache without memory yet. ``limit``: first position that the model does not know (only padding goes
         there)."""
         self.rows, self.length, self.limit = rows, length, limit
+        self.stride = min(length, FIRST)
+        """Positions of a row that there is memory for."""
+        self.budget: Budget | None = None
+        """The memory that it may take; None for no bound."""
         self._device, self._dtype = device, dtype
         self._aim = AttentionMetadataBuilder(length, limit, layers, self._size, device, dtype)
+        self._aim.stride = self.stride
         self.feed: AttentionMetadata
         self.wants_embedding = False
         """Whether ``embedding`` is read by anyone: a forward pass that would have to work for it checks this."""
@@ -153,18 +181,56 @@ class RaggedCache(Cache):
     def grow(self, rows: int) -> None:
         """Make room for at least ``rows`` rows: twice as many as before, or more, so that growing is rare."""
         if rows > self.rows:
-            self.rows = max(rows, 2 * self.rows)
-            for layer in self.ragged:
-                layer.grow()
+            self.resize(max(rows, 2 * self.rows), self.stride)
+
+    def make_room(self, positions: int) -> None:
+        """Make room for rows of so many positions."""
+        if self.stride < positions <= self.length:
+            self.resize(self.rows, self._rounded(positions))
+
+    def resize(self, rows: int, stride: int) -> None:
+        """Lay the cache out anew; what lies beyond the rows and positions that stay is gone."""
+        for layer in self.ragged:
+            layer.resize(rows, stride)
+        self.rows, self.stride = rows, stride
+        self._aim.stride = stride
+
+    def _rounded(self, positions: int) -> int:
+        """Return the positions that are allocated for so many: twice as many, so that growing is rare, or a block more
+        where memory is short."""
+        if self.budget is not None:
+            return min(-(-positions // BLOCK) * BLOCK, self.length)
+        stride = self.stride
+        while stride < positions:
+            stride *= 2
+        return min(stride, self.length)
+
+    # a bounded cache
+
+    def bound(self, budget: Budget) -> None:
+        """Begin with one row of few positions, and take no more memory than this. Before the first pass."""
+        self.budget, self.rows = budget, 1
+        self.stride = self._aim.stride = min(self.length, BLOCK)
+
+    def fits(self, rows: int, positions: int) -> bool:
+        """Return whether there may be so many rows that each may come to have so many positions."""
+        return self.budget is None or self.budget.holds(rows * self._rounded(positions))
+
+    def admit(self, rows: int, positions: int) -> None:
+        """Make room for so many rows, none of which will have more than ``positions``: where rows were longer, what
+        they had is given back. They fit, and so does all that they take by :meth:`make_room`."""
+        most = self._rounded(positions)
+        if self.budget is not None and (self.rows < rows or not self.budget.holds(self.rows * most)):
+            self.resize(rows, min(self.stride, most))
 
     @property
     def spare(self) -> int:
         """The slot behind all rows."""
-        return self.rows * self.length
+        return self.rows * self.stride
 
     @property
     def kept(self) -> list[torch.Tensor]:
-        """Keys and values of every layer, (heads, rows · length + 1, head_dim) each; none before the first pass."""
+        """Keys and values of every layer, (heads, rows · stride + 1, head_dim) each; none before the first pass."""
         return [kept for layer in self.ragged for kept in layer.kept]
 
     def drop(self) -> None:
@@ -204,8 +270,8 @@ class RaggedCache(Cache):
         """Compact trees after verification: for each of ``moves`` (row, source, target), copy token ``source`` of the
         row's tree at ``starts[row]`` to the place of ``target``; all of them at once."""
         if moves:
-            sources = [row * self.length + starts[row] + source for row, source, _ in moves]
-            targets = [row * self.length + starts[row] + target for row, _, target in moves]
+            sources = [row * self.stride + starts[row] + source for row, source, _ in moves]
+            targets = [row * self.stride + starts[row] + target for row, _, target in moves]
             slots = torch.tensor([sources, targets], device=self._device)
             for layer in self.ragged:
                 layer.copy(slots[0], slots[1])

@@ -11,7 +11,8 @@ take the place of the module's, which become views of them. It is used only wher
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, count, takewhile
 from typing import Any, cast
@@ -38,7 +39,6 @@ first product."""
 
 MODEL_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
-Product = Callable[[Tensor], Tensor]
 PRODUCTS = {
     "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "out": ("self_attn.o_proj",),
@@ -57,6 +57,32 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Its weights."""
+        return [each for each in (self.weight, self.bias) if each is not None]
+
+
+class Packed:
+    """The same, its weights laid out as the CPU's library reads them."""
+
+    __slots__ = ("_bias", "_packed", "_run")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Raises AttributeError, RuntimeError or NotImplementedError where this PyTorch or CPU cannot."""
+        self._bias, self._run = bias, torch.ops.mkldnn._linear_pointwise
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        self(weight.new_zeros(1, weight.shape[1]))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        found: Tensor = self._run(x, self._packed, self._bias, "none", [], "")
+        return found
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Its weights."""
+        return [each for each in (self._packed, self._bias) if each is not None]
 
 
 def llama_forward(module: PreTrainedModel) -> LlamaForward | None:
@@ -109,6 +135,13 @@ class LlamaForward:
         if mix is not None:
             logits = mix.add("head", cache.embedding, logits)
         return logits
+
+    @property
+    def products(self) -> Iterator[Product]:
+        """All its matrix products."""
+        for layer in self.layers:
+            yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
+        yield self.head
 
     def fill(self, tokens: Tensor, cache: RaggedCache) -> None:
         """Fill the cache only: the last layer writes keys and values, and computes nothing else."""
@@ -238,6 +271,7 @@ def _compiled(fused: LlamaForward, module: PreTrainedModel) -> CompiledForward |
     return None
 
 
+Product = Linear | Packed
 Fused = tuple[Sequence[FusedLayer], Product]
 """A model's layers, and its output layer."""
 _FUSED: WeakKeyDictionary[PreTrainedModel, tuple[object, Fused]] = WeakKeyDictionary()
@@ -247,17 +281,19 @@ _FUSED: WeakKeyDictionary[PreTrainedModel, tuple[object, Fused]] = WeakKeyDictio
 def _fused(module: PreTrainedModel) -> Fused:
     """Return a module's fused weights, made once for all passes over it as long as its weights are the same."""
     model: Any = module
-    if module not in _FUSED or _FUSED[module][0] != _state(module):
+    found = _FUSED.get(module)
+    if found is None or found[0] != _state(module, found[1]):
         with torch.inference_mode(False), torch.no_grad():  # the module's weights stay what they are
             layers = [FusedLayer(layer, index) for index, layer in enumerate(model.model.layers)]
-            made = layers, _product(model.lm_head.weight, model.lm_head.bias)
-        _FUSED[module] = _state(module), made
-    return _FUSED[module][1]
+            made: Fused = layers, _product(model.lm_head.weight, model.lm_head.bias)
+        _FUSED[module] = found = _state(module, made), made
+    return found[1]
 
 
-def _state(module: PreTrainedModel) -> object:
-    """Return where the weights are, and how often they were changed in place."""
-    return [(each.data_ptr(), _changes(each)) for each in module.parameters()]
+def _state(module: PreTrainedModel, fused: Fused) -> object:
+    """Return where the weights are, and where a copy of them is packed, how often they were changed in place."""
+    packed = isinstance(fused[1], Packed)
+    return [(each.data_ptr(), _changes(each) if packed else 0) for each in module.parameters()]
 
 
 def _changes(weight: Tensor) -> int:
@@ -290,11 +326,6 @@ def _product(weight: Tensor | None, bias: Tensor | None) -> Product:
     """Return x ↦ x Wᵀ + b, with the weight packed once where the CPU's library can (2 × faster at few tokens)."""
     assert weight is not None
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
-        try:
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
-            run = torch.ops.mkldnn._linear_pointwise
-            run(weight.new_zeros(1, weight.shape[1]), packed, bias, "none", [], "")
-            return lambda x: run(x, packed, bias, "none", [], "")
-        except (AttributeError, RuntimeError, NotImplementedError):
-            pass
+        with suppress(AttributeError, RuntimeError, NotImplementedError):
+            return Packed(weight.detach(), bias)
     return Linear(weight.detach(), bias)

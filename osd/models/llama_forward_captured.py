@@ -70,7 +70,7 @@ PLAIN: tuple[Callable[..., Any], Callable[..., Any]] = look, think
 
 
 class CapturedLlama:
-    """The fused pass over rows that attend together, without adapters; see :data:`osd.models.captured_pass.Body`."""
+    """The fused pass over rows that attend together, without adapters; see :data:`osd.models.fixed_pass.Body`."""
 
     def __init__(self, fused: Any, rotary: Callable[[int], tuple[Tensor, Tensor]], compiler: Any = None) -> None:
         """``fused``: an :class:`osd.models.llama_forward.LlamaForward` whose weights are not packed. ``rotary``: gives

@@ -88,6 +88,11 @@ class CompiledPass:
         self.trusted: bool | None = None
         """Whether its logits are the fused pass's; None until they were compared."""
 
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the weights that it has once more, for layers that are one call."""
+        return sum(array.nbytes for layer in self._layers for array in layer.weights or ())
+
     def takes(self, fed: PassInput, cache: RaggedCache) -> bool:
         """Return whether this pass takes what is fed. Called before every pass; after some calls it has itself
         compiled."""
@@ -130,11 +135,11 @@ class CompiledPass:
     def _climb(self, tokens: Tensor, cache: RaggedCache, fed: PassInput) -> tuple[Array, Array, tuple[Any, Any]]:
         """Run all layers but the last. Returns what that one is given: its residual stream (N, D), what this grows by
         first (N, D), and where each token looks and stands."""
-        line, length = tokens.numpy().reshape(-1), cache.length
+        line = tokens.numpy().reshape(-1)
         if sum(fed.counts) < len(line):
             line = line[(np.arange(tokens.shape[1]) < np.array(fed.counts)[:, None]).reshape(-1)]
-        cos, sin = self._rotary(length)
-        hidden, seen = self._embedding[line], (fed.sight(length), (cos.numpy(), sin.numpy()))
+        cos, sin = self._rotary(cache.length)
+        hidden, seen = self._embedding[line], (fed.sight(cache.stride), (cos.numpy(), sin.numpy()))
         part = np.zeros_like(hidden)
         for layer, kept in zip(self._layers[:-1], cache.ragged, strict=False):
             part = layer(hidden, part, *seen, kept)

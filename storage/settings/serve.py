@@ -17,6 +17,11 @@ class ServeSettings(Section):
     made."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
+    device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | None = None
+    """How the target's layers are spread over several GPUs, by accelerate; it then decodes by transformers' own pass.
+    None: all on `device`."""
+    draft_device: str | None = None
+    """The draft's device, as `device`; None: the target's."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto is float32 on the CPU and the checkpoint's own on a GPU."""
     generation_config: Literal["auto", "vllm"] = "auto"
@@ -28,6 +33,10 @@ class ServeSettings(Section):
     """Prompt and output tokens of a row at most (the models' own limit, if that is less)."""
     prefill_tokens: int = Field(default=512, ge=64)
     """Prompt tokens that a step reads at most, of all rows together, before it decodes."""
+    cache_mb: int | None = Field(default=None, ge=1)
+    """Memory for the target's keys and values, which then grows by blocks as texts do: a request waits until there is
+    room for it beside the others, as long as they may become. None: no bound; there are `max_batch` rows, which grow
+    together with the longest text."""
     prefix_cache_mb: int = Field(default=64, ge=0)
     """Memory for beginnings of prompts that were read before, a quarter of it the default draft's; 0: none."""
     prefix_shared: bool = False

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from osd.drafters.captured_choice import SampledChoice
-from osd.models import captured_pass, llama_forward
-from osd.models.captured_pass import WORTH_CAPTURING, CapturedPass, Shape, run_again
+from osd.models import captured_pass, fixed_pass, llama_forward
+from osd.models.captured_pass import WORTH_CAPTURING, CapturedPass, run_again
 from osd.models.compiled_inputs import PassInput
 from osd.models.decoder import Decoder
+from osd.models.fixed_pass import Shape
 from osd.models.hf_forward import HuggingFaceForward
 from osd.models.llama_forward import Linear, LlamaForward
 from osd.models.llama_forward_captured import captured_llama, compiler
@@ -83,7 +84,6 @@ def test_they_compute_what_the_eager_pass_computes(kind: str, counts: list[int])
     assert [graph.trusted for graph in passes.graphs.values() if graph] == [True]
     for seed in range(2):  # garbage is written, rolled back and overwritten; then the rows go on
         tokens = some(len(counts), max(counts), seed)
-        captured.cache.wants_embedding = True
         ours, theirs = (decoder.scored(tokens, starts, counts) for decoder in (captured, eager))
         for row, n in enumerate(counts):
             torch.testing.assert_close(ours.first(row, n), theirs.first(row, n), rtol=1e-4, atol=1e-4)
@@ -131,7 +131,8 @@ def test_a_pass_of_a_draft_gives_the_logits_that_are_asked_for() -> None:
     captured, eager, _ = decoders("llama")
     ready(captured, (ROWS, [3, 3, 3]))
     tokens, last = some(3, 3, 2), torch.tensor([2, 0, 1])
-    captured.cache.wants_embedding = eager.cache.wants_embedding = True
+    captured.cache.wants_embedding = eager.cache.wants_embedding = True  # so that it is captured once more
+    ready(captured, (ROWS, [3, 3, 3]))
     ours, theirs = (decoder.logits(tokens, ROWS, last=last) for decoder in (captured, eager))
     assert ours.shape == (3, 1, VOCABULARY)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
@@ -289,7 +290,9 @@ def test_shapes_are_few() -> None:
     for rows in range(1, 5):
         for width in range(1, 18):
             for end in range(20, 301, 20):
-                shape = captured_pass._shape(rows, width, end, captured.cache, 0, None)
+                shape = fixed_pass.shape_of(rows, width, end, captured.cache, 0, None)
                 assert shape and shape.rows >= rows and shape.width >= width and shape.span >= min(end, 300)
                 found.add(shape)
-    assert len(found) <= 3 * len(captured_pass.WIDTHS) * 2
+    assert len(found) <= 3 * len(fixed_pass.WIDTHS) * 2
+
+
