@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, SupportsInt
 
+import torch
 from torch import Tensor
 
 from storage.errors import BadProposal
@@ -160,6 +161,10 @@ class Draft:
     batch that samples."""
     fed: int = 0
     """Leading tokens of the chains that the draft itself has read."""
+
+    def to(self, device: torch.device) -> Draft:
+        """Return the same on another device."""
+        return replace(self, tokens=self.tokens.to(device), q=None if self.q is None else self.q.to(device))
 
     @property
     def size(self) -> int:

@@ -65,7 +65,7 @@ class DraftGuard:
     ) -> Draft:
         """Draft, as :meth:`osd.drafters.base.Drafting.propose`; nothing where the drafter raises, or rests."""
         self._asked = False
-        device = self.pool.default.body.device
+        device = self.pool.device
         if not self.failures.may_ask(self.name) or (self.failures.doubtful and not self._join_anew()):
             return nothing(len(rows), device)
         try:

@@ -39,6 +39,8 @@ class DraftPool:
         self.loaded_drafts: dict[str, LoadedDraft] = {default.draft: default}
         """Every draft that new requests may get."""
         self.vocabulary, self.costs = vocabulary, costs
+        self.device = default.body.device
+        """Where drafts are wanted: the target's device."""
         self.most_read: int | None = None
         """Most tokens of a row that a draft prefills in one round; a row that has more unread drafts nothing yet. None:
         all."""
@@ -145,7 +147,7 @@ class DraftPool:
             some = None if warp is None else warp.take(where)
             draft = self._ask(body, [gammas[i] for i in where], some, pick(chance, where), should_continue)
             parts.append((draft, where))
-        return merge(parts, len(rows), self.vocabulary, self.default.body.device, sampled=warp is not None)
+        return merge(parts, len(rows), self.vocabulary, self.device, sampled=warp is not None)
 
     def _ask(
         self,
@@ -165,7 +167,11 @@ class DraftPool:
             body.drafter.prefixes = draft_prefixes(self._serve, body.decoder.cache)
         unread = [row.unread() for row, gamma in zip(body.rows, gammas, strict=True) if gamma]
         body.costs(self.costs).unread = sum(unread if most is None else (min(each, most) for each in unread))
-        body.newest = draft = body.drafter.propose(body.rows, gammas, warp, chance, should_continue)
+        if body.device != self.device:
+            warp = None if warp is None else warp.on(body.device)
+            chance = None if chance is None else chance.to(body.device)
+        draft = body.drafter.propose(body.rows, gammas, warp, chance, should_continue)
+        body.newest = draft = draft if body.device == self.device else draft.to(self.device)
         self._look_at(body, name)
         if body.decoder.quicker:
             body.decoder.quicker = False

@@ -97,7 +97,7 @@ class Pair:
 
     @property
     def device(self) -> torch.device:
-        """The device both models are on."""
+        """The device that the target takes tokens on, and gives logits."""
         return self.target.device
 
     @property
@@ -106,15 +106,20 @@ class Pair:
         return self.target.limit
 
 
-def load_pair(target: str | Path, draft: str | Path, *, device: str = "auto", dtype: str = "auto") -> Pair:
-    """Load both models onto one device and check that they can serve together.
+def load_pair(
+    target: str | Path, draft: str | Path, *, device: str = "auto", dtype: str = "auto", device_map: str | None = None,
+    draft_device: str | None = None,
+) -> Pair:  # fmt: skip
+    """Load both models and check that they can serve together. ``device_map`` spreads the target over several devices;
+    the draft is on the target's, or on ``draft_device``.
 
     ``dtype`` auto is float32 on the CPU, where it is as fast and free of rounding that could flip a
     greedy choice, and the checkpoint's own on a GPU. Raises ModelNotLoaded, VocabularyMismatch,
     CannotServeRagged.
     """
     place = choose_device(device)
-    target_model, draft_model = (load_model(name, place, dtype) for name in (target, draft))
+    target_model = load_model(target, place, dtype, device_map)
+    draft_model = load_model(draft, place if draft_device is None else choose_device(draft_device), dtype)
     tokenizer = load_tokenizer(target)
     shared = check_vocabularies(target_model, draft_model, tokenizer, load_tokenizer(draft))
     return Pair(target_model, replace(draft_model, shared=shared), tokenizer, eos_ids(target_model.module))
@@ -147,17 +152,27 @@ def choose_device(device: str) -> torch.device:
     return chosen
 
 
-def load_model(name: str | Path, device: torch.device, dtype: str = "auto") -> Model:
-    """Load a model from a Hugging Face folder or hub name, in evaluation mode. Raises ModelNotLoaded,
-    CannotServeRagged."""
+def load_model(name: str | Path, device: torch.device, dtype: str = "auto", device_map: str | None = None) -> Model:
+    """Load a model from a Hugging Face folder or hub name, in evaluation mode; with ``device_map`` over several
+    devices. Raises ModelNotLoaded, CannotServeRagged."""
     folder = Path(name)
     if folder.exists() or str(name).startswith((".", "/", "~")):
         _check_folder(folder)
-    loaded: Any = read_weights(name, _dtype(dtype, device))
-    module = loaded.to(device).eval().requires_grad_(False)
+    placed = device_map or ({"": str(device)} if _quantised(name) else None)  # such weights are packed where they stay
+    loaded: Any = read_weights(name, _dtype(dtype, device), placed)
+    module = (loaded if placed else loaded.to(device)).eval().requires_grad_(False)
     if reason := cut_short(module.config):
         log.warning("%s: %s", name, reason, extra={"action": "cut_short"})
     return Model(str(name), module, position_limit(module.config), choose_forward(module, str(name)))
+
+
+def _quantised(name: str | Path) -> bool:
+    """Return whether a model's files hold quantised weights."""
+    try:
+        config = AutoConfig.from_pretrained(str(name))
+    except (OSError, ValueError, KeyError):
+        return False  # loading it will say what is wrong
+    return getattr(config, "quantization_config", None) is not None
 
 
 def serving_dtype(serve: ServeSettings, folder: Path) -> torch.dtype:

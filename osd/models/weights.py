@@ -22,15 +22,16 @@ NAMED = 3
 """Tensors that a sentence names."""
 
 
-def read_weights(name: str | Path, dtype: Any) -> PreTrainedModel:
-    """Load a causal language model on the CPU, of which every parameter came from the files or from a tie.
+def read_weights(name: str | Path, dtype: Any, device_map: Any = None) -> PreTrainedModel:
+    """Load a causal language model of which every parameter came from the files or from a tie: on the CPU, or where
+    ``device_map`` says (accelerate's).
 
     ``dtype``: a torch.dtype, or ``auto`` for the files' own. Raises ModelNotLoaded.
     """
     try:
         both: Any = AutoModelForCausalLM.from_pretrained(
             str(name), dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True,
-            ignore_mismatched_sizes=True,
+            ignore_mismatched_sizes=True, device_map=device_map,
         )  # fmt: skip
     except LOAD_ERRORS as error:
         raise ModelNotLoaded(path=name, reason=first_line(error)) from None

@@ -49,14 +49,17 @@ class PairNames:
         if not self.draft:
             from osd.models.target_only import load_alone
 
-            return load_alone(self.target, device=serve.device, dtype=serve.dtype)
+            return load_alone(self.target, device=serve.device, dtype=serve.dtype, device_map=serve.device_map)
         if self.universal:
             from osd.models.target_only import load_with_text_draft
 
             return load_with_text_draft(self.target, self.draft, device=serve.device, dtype=serve.dtype)
         from osd.models.pair import load_pair
 
-        return load_pair(self.target, self.draft, device=serve.device, dtype=serve.dtype)
+        return load_pair(
+            self.target, self.draft, device=serve.device, dtype=serve.dtype, device_map=serve.device_map,
+            draft_device=serve.draft_device,
+        )  # fmt: skip
 
 
 def choose_pair(

@@ -33,6 +33,10 @@ class Warp:
         """Return the settings of the rows at these places."""
         return Warp([self._rows[i] for i in places], self._vocabulary, self._device)
 
+    def on(self, device: torch.device) -> Warp:
+        """Return the same for logits on another device."""
+        return Warp(self._rows, self._vocabulary, device)
+
     @cached_property
     def steps(self) -> tuple[bool, bool, bool, bool]:
         """Whether any row is greedy, and whether any cuts by top-k, top-p, min-p."""

@@ -19,13 +19,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import osd
+from osd.draft import Draft
+from osd.engine.engine import Engine
+from osd.models.hf_forward import HuggingFaceForward
 from osd.models.lora.merging import merged
-from osd.models.pair import load_model, load_pair
+from osd.models.pair import Pair, load_model, load_pair
 from osd.models.target_only import load_alone
 from osd.models.tokenizer import load_tokenizer
 from osd.models.weights import read_weights
 from storage.errors import ModelNotLoaded
-from tests.support.models import random_module
+from storage.records import Request
+from storage.sampling import Sampling
+from tests.support.models import alone, random_module
+from tests.support.settings import settings_of
 
 SHIPPED = Path(osd.__file__).parent / "demo" / "pair"
 CPU = torch.device("cpu")
@@ -196,3 +202,48 @@ def sentencepiece_model(pieces: list[str]) -> bytes:
         for i, (text, kind) in enumerate(kinds)
     ]
     return b"".join(body)
+
+
+def test_a_target_that_accelerate_places_decodes_beside_a_draft_elsewhere(
+    folders: dict[str, Path],
+) -> None:
+    """Here all devices are the CPU, of which PyTorch knows several names."""
+    folder = folders["llama"]
+    spread = load_model(folder, torch.device("cpu"), device_map="auto")
+    pair = Pair(spread, load_model(folder, torch.device("cpu")), None, frozenset())
+    engine = Engine(pair, settings_of(serve__max_batch=2, serve__max_length=64, gamma__rule="fixed", gamma__initial=3))
+    moved: list[str] = []
+    engine.drafter.decoder.device = torch.device("cpu", 0)
+    whole = Draft.to
+    for sampling in (Sampling(0.0), Sampling(1.0, seed=3)):
+        asked = Request((3, 4, 5), max_new_tokens=12, sampling=sampling, ignore_eos=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Draft, "to", lambda draft, device: (moved.append(str(device)), whole(draft, device))[1])
+            (done,) = engine.run([asked])
+        if sampling.greedy:
+            assert list(done.tokens) == alone(spread.module, asked.prompt_tokens, 12)
+    assert len(moved) > 3 and set(moved) == {"cpu"}
+
+
+def test_quantised_weights_stay_where_they_were_packed(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of the libraries that read them is needed by osd: what they would be asked is looked at."""
+    folder = shutil.copytree(folders["llama"], tmp_path / "quantised")
+    config = json.loads((folder / "config.json").read_text())
+    quantised = config | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    (folder / "config.json").write_text(json.dumps(quantised))
+    asked: list[object] = []
+
+    def read(name: str | Path, dtype: object, device_map: object = None) -> object:
+        asked.append(device_map)
+        module = read_weights(folders["llama"], torch.float32)
+        for part in module.modules():
+            if isinstance(part, torch.nn.Linear):
+                part.__class__ = type("PackedLinear", (torch.nn.Linear,), {})
+        module.to = None  # as transformers refuses for such models
+        return module
+
+    monkeypatch.setattr("osd.models.pair.read_weights", read)
+    model = load_model(folder, torch.device("cpu"))
+    assert asked == [{"": "cpu"}] and model.build is HuggingFaceForward

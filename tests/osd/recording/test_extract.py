@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -164,3 +166,16 @@ def test_of_nothing_nothing_is_kept() -> None:
     sheaf = SampleAssembler()
     sheaf.add(None)
     assert len(sheaf) == 0 and sheaf.take([]) == []
+
+
+def test_of_logits_on_a_gpu_the_likeliest_stay_alone() -> None:
+    """What was launched keeps no whole row of a vocabulary."""
+    chance = random.Random(3)
+    taken = take_round(chance, [Text(chance, number) for number in range(6)])
+    lines, held = weakref.ref(taken.scored.lines), launch(taken, "verified", K)
+    assert held is not None
+    positions = int(held.spans.lengths.sum())
+    del taken
+    gc.collect()
+    assert lines() is None
+    assert all(each.untyped_storage().nbytes() <= positions * K * 8 for each in held.kept)
