@@ -201,6 +201,20 @@ def _say(message: str) -> None:
 
 
 @app.command()
+def pace(
+    model: Annotated[Path, typer.Argument(help="A draft's config.json.")],
+    device: Annotated[str, typer.Option(help="Where to train.")] = "cpu",
+) -> None:
+    """Train a random draft of this shape on made-up samples until a signal ends it; print its positions, a line a
+    step."""
+    import torch
+
+    from trainer.distil.pace import train
+
+    train(model, torch.device(device))
+
+
+@app.command()
 def ping(config: Config = None) -> None:
     """Check whether the broker can be reached; print one JSON line."""
     from trainer.worker.ping import ping as reach

@@ -7,11 +7,12 @@ import typer
 from osd.cli.bench_decode import decode
 from osd.cli.bench_drafts import drafts
 from osd.cli.bench_gamma import gamma
+from osd.cli.bench_gpu import gpu
 from osd.cli.bench_online import online
 from osd.cli.bench_routes import routes
 from osd.cli.bench_serve import serve
 from osd.cli.bench_trees import trees
 
 app = typer.Typer(no_args_is_help=True, help="Measure decoding, learning while serving, gamma controllers, and routes.")
-for _command in (decode, online, gamma, routes, drafts, serve, trees):
+for _command in (decode, online, gamma, gpu, routes, drafts, serve, trees):
     app.command()(_command)

@@ -187,7 +187,7 @@ class Decoder:
         beside.logits(torch.zeros(1, 1, dtype=torch.long, device=self.device), [0])
         budget = Budget(memory, beside.cache.bytes // 2)  # of one position, and the slot behind it
         if not budget.holds(self.cache.length):
-            least = -(-self.cache.length * budget.position_bytes >> 20) + 1
+            least = -(-self.cache.length * budget.position_bytes >> 20)
             reason = f"{memory >> 20} MB do not hold a row of {self.cache.length} positions; give {least} or more"
             raise BadSetting(source="settings", key="serve.cache_mb", reason=f"{reason}, or lower serve.max_length")
         self.cache.bound(budget)

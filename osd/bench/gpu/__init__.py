@@ -1,0 +1,1 @@
+"""``osd bench gpu``: passes, rules and learning with models of real shapes and random weights."""

@@ -1,0 +1,46 @@
+"""``osd bench gpu``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from osd.bench.harness.options import JsonOption
+from osd.bench.harness.prompts import listed
+from osd.bench.harness.watch import watching
+from osd.cli.context import surroundings
+from storage.errors import BadSetting
+
+
+def gpu(
+    ctx: typer.Context,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(help="Shapes: 8b, 1b, 8b-128k, tiny. Default: the first three.", metavar="NAME,…"),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="What is not begun by then is left out.", min=1)] = 330.0,
+    small: Annotated[bool, typer.Option("--small", help="The tiny shape and little of all; for a CPU.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the cost tables.")] = Path("bench-gpu"),
+    json: JsonOption = False,
+) -> None:
+    """Passes, gamma rules, learning and swaps of models of real shapes with random weights, on the GPU that is there.
+
+    It needs no download and at most six minutes. The cost tables are for `osd bench gamma --simulate --costs`.
+
+    Example: `osd bench gpu --json`
+    """
+    from osd.bench.gpu.bench import SMALL, GpuPlan, bench_gpu
+    from osd.bench.gpu.shapes import SHAPES
+    from osd.models.pair import choose_device
+
+    settings = surroundings(ctx).settings
+    plan, asked = replace(SMALL if small else GpuPlan(), seconds=seconds), listed(shapes)
+    if wrong := [name for name in asked if name not in SHAPES]:
+        raise BadSetting(source="options", key="--shapes", reason=f"{wrong[0]} is none of {', '.join(SHAPES)}")
+    plan = replace(plan, shapes=tuple(asked)) if asked else plan
+    with watching() as watch:
+        result = bench_gpu(plan, choose_device(settings.serve.device), settings, out, watch)
+    raise typer.Exit(result.show(as_json=json))
