@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from osd.engines.base import EngineFacts, ServingEngine
     from storage.store import Store
 
-app = typer.Typer(no_args_is_help=True, help="Attach vLLM servers, so that their drafts learn from what they serve.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Attach vLLM servers, so that their drafts learn from what they serve. SGLang: experimental.",
+)
 
 KindOption = Annotated[
     str,
     typer.Option(
-        help="vllm: with osd's plugin. vllm-proxied: without, behind `osd attach --proxy`.",
+        help="vllm: with osd's plugin. vllm-proxied: without, behind `osd attach --proxy`. sglang: experimental.",
         metavar="KIND",
     ),
 ]
@@ -66,7 +69,8 @@ def add(
 
     It needs osd's plugin (`pip install osd-llm-vllm` beside vLLM; docs/vllm.md has the line to start it with), or a
     proxy before it (--kind vllm-proxied, with --draft-folder). It is probed first. `osd attach` then takes its answers
-    and publishes to it, `osd worker` trains.
+    and publishes to it, `osd worker` trains. SGLang (--kind sglang) is experimental: it is published to, and its
+    answers are not harvested (docs/sglang.md).
     """
     here = surroundings(ctx)
     facts = client(here.settings, url, kind, target, draft_folder).probe()
@@ -135,6 +139,8 @@ def probe(
             reason="--selftest needs a vLLM with osd's plugin: this kind of engine cannot be published to alike."
         )
     facts: dict[str, Any] = asdict(engine.probe())
+    if kind == "sglang":
+        note("SGLang is experimental: this was written from its source and never ran against it (docs/sglang.md).")
     if selftest and isinstance(engine, VllmEngine):
         facts["selftest"] = asdict(try_out(engine))
     if as_json:

@@ -7,6 +7,8 @@ from typing import Any
 
 from osd.engines.base import ServingEngine
 from osd.engines.restart import RestartHook
+from osd.engines.sglang.engine import KIND as SGLANG
+from osd.engines.sglang.engine import SglangEngine
 from osd.engines.vllm.engine import VllmEngine
 from osd.engines.vllm.plain import KIND as PROXIED
 from osd.engines.vllm.plain import PlainVllm
@@ -14,7 +16,7 @@ from storage.access.engines import AttachedEngine
 from storage.files.secrets import read_secret
 from storage.settings import Settings
 
-KINDS = ("vllm", PROXIED)
+KINDS = ("vllm", PROXIED, SGLANG)
 
 
 def connect(settings: Settings, url: str, facts: Mapping[str, Any]) -> ServingEngine:
@@ -29,6 +31,8 @@ def connect(settings: Settings, url: str, facts: Mapping[str, Any]) -> ServingEn
         restart = settings.attach.restart
         hook = RestartHook(restart, settings.attach.restart_seconds) if restart else None
         return PlainVllm(url, key, facts.get("target"), facts.get("draft"), hook, facts.get("ranks") or ())
+    if facts.get("kind") == SGLANG:
+        return SglangEngine(url, key, facts.get("target"), facts.get("draft"))
     token = read_secret(settings.attach.token, "attach.token", "the token that vLLM was started with").strip()
     return VllmEngine(url, token, key)
 

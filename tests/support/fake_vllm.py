@@ -26,12 +26,13 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 TOKEN = "a token of a test, long enough"
 ROOT = Path(__file__).parents[2] / "osd" / "engines" / "vllm"
+SHARED = ("digest.py", "exchange.py", "middleware.py", "options.py", "sender.py", "weights_check.py")
 
 
 def lay_out(folder: Path) -> Path:
     """Put the plugin's package into a folder as its wheel does; return the folder."""
     shutil.copytree(ROOT / "plugin" / "osd_vllm", folder / "osd_vllm", dirs_exist_ok=True)
-    for shared in ("digest.py", "exchange.py", "middleware.py", "options.py", "sender.py"):
+    for shared in SHARED:
         shutil.copy(ROOT / shared, folder / "osd_vllm")
     return folder
 

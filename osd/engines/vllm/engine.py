@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from osd.engines.base import EngineFacts, EngineRefused, EngineUnreachable, EngineUnsuited, RankVersion, Schedule
+from osd.engines.base import EngineError, EngineFacts, EngineRefused, EngineUnsuited, RankVersion, Schedule
+from osd.engines.http import HttpEngine, detail
 from osd.models.model_digest import digest_of
-from storage.errors import BadInput
 
 T = TypeVar("T")
 COMPLETIONS = "/v1/completions"
@@ -24,28 +19,17 @@ PROBED = ((4, 0.0), (1, 2.0))
 """The two requests of a probe: tokens and temperature."""
 TOLERANCE = 0.1
 """By which a log-probability may differ between them: kernels of half precision differ by less."""
-PATIENCE = 30.0
-"""Seconds until an engine must have answered; loading a large draft takes some."""
 COUNTERS = "vllm:spec_decode_num_"
 SINGLE = "draft_model"
 """The method whose drafts osd trains today."""
 
 
-class VllmEngine:
+class VllmEngine(HttpEngine):
     """A vLLM at a URL."""
 
     def __init__(self, url: str, token: str, api_key: str | None = None) -> None:
         """``token`` is the plugin's (OSD_VLLM_TOKEN), ``api_key`` vLLM's own, where it has one. Raises BadInput."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadInput(reason=f"{url!r} is no URL of an engine; give one as http://HOST:PORT.")
-        self.url, self._token, self._api_key = url.rstrip("/"), token, api_key
-        self._name = f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
-
-    @property
-    def name(self) -> str:
-        """Return the host and port by which it is reached."""
-        return self._name
+        super().__init__(url, {"X-OSD-Token": token, "X-OSD-Learn": "false"}, api_key)
 
     def probe(self) -> EngineFacts:
         """Look at what it is, and at what it answers to a request of four tokens. Raises EngineUnreachable, and
@@ -105,52 +89,18 @@ class VllmEngine:
             reason = f"what it says at {path} is none of the plugin's answers or vLLM's; is something else at this URL,"
             raise EngineUnsuited(engine=self.name, reason=f"{reason} or another release of osd-llm-vllm?") from None
 
-    def _ask(self, method: str, path: str, body: Any = None) -> Any:
-        try:
-            return json.loads(self._fetch(method, path, body))
-        except ValueError:
-            reason = f"what it says at {path} is no JSON; is something else at this URL?"
-            raise EngineUnsuited(engine=self.name, reason=reason) from None
-
-    def _fetch(self, method: str, path: str, body: Any = None) -> bytes:
-        headers = {"X-OSD-Token": self._token, "Content-Type": "application/json", "X-OSD-Learn": "false"}
-        if self._api_key:
-            headers["Authorization"] = f"Bearer {self._api_key}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-                return bytes(answer.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._refusal(error, path) from None
-        except (OSError, ValueError, HTTPException) as error:
-            reason = str(getattr(error, "reason", error)) or type(error).__name__
-            raise EngineUnreachable(engine=self.name, reason=reason) from None
-
-    def _refusal(self, error: urllib.error.HTTPError, path: str) -> Exception:
-        said = error.read(4096).decode(errors="replace")
-        if error.code == 404 and path.startswith("/v1/osd/"):
+    def _refusal(self, status: int, said: str, path: str) -> EngineError:
+        if status == 404 and path.startswith("/v1/osd/"):
             reason = "it has no osd plugin; install osd-llm-vllm beside vLLM and start it with VLLM_PLUGINS=osd"
             return EngineUnsuited(engine=self.name, reason=reason)
-        if error.code == 401:
-            reason = _detail(said) if "X-OSD-Token" in said else "it wants its API key (attach.api_key)"
+        if status == 401:
+            reason = detail(said) if "X-OSD-Token" in said else "it wants its API key (attach.api_key)"
             return EngineUnsuited(engine=self.name, reason=reason)
-        if error.code in (403, 409):
-            return EngineUnsuited(engine=self.name, reason=_detail(said))
-        if error.code == 422:
-            return EngineRefused(engine=self.name, reason=_detail(said))
-        return EngineUnreachable(engine=self.name, reason=f"it says {error.code}: {_detail(said)}")
-
-
-def _detail(said: str) -> str:
-    """Return the sentence in an error's body: FastAPI's, OpenAI's, or the body itself."""
-    try:
-        found = json.loads(said)
-        detail = found.get("detail") or found.get("error", {}).get("message") or said
-        return detail if isinstance(detail, str) else json.dumps(detail)
-    except (ValueError, AttributeError):
-        return said[:200] or "without a reason"
+        if status in (403, 409):
+            return EngineUnsuited(engine=self.name, reason=detail(said))
+        if status == 422:
+            return EngineRefused(engine=self.name, reason=detail(said))
+        return super()._refusal(status, said, path)
 
 
 def wrong_with(found: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from .digest import weights_digest
-from .weights import NotSeen, Refused, check, put, read, shapes, shared_parameters
+from .weights import put, shared_parameters
+from .weights_check import NotSeen, Refused, check, read, shapes
 
 Facts = dict[str, Any]
 PROCESS = uuid.uuid4().hex

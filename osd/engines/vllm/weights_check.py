@@ -1,0 +1,101 @@
+"""Reads a draft's folder and checks it against the draft that an engine has loaded, before anything of that is touched.
+
+Runs in vLLM's workers, and before what SGLang is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from .digest import weights_digest
+
+Shapes = dict[str, tuple[int, ...]]
+SAME = (
+    "architectures", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "intermediate_size", "vocab_size", "draft_vocab_size", "tie_word_embeddings", "rope_theta", "rope_parameters",
+    "rms_norm_eps", "hidden_act",
+)  # fmt: skip
+"""Fields of config.json in which a new version must be as the draft that the engine started with."""
+
+
+class Refused(ValueError):
+    """A folder cannot be loaded; nothing was changed."""
+
+
+class NotSeen(Refused):
+    """This machine does not see what was to be published: that is no fault of the draft's."""
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+def shapes(folder: Path) -> Shapes:
+    """Return the names and shapes of a folder's tensors."""
+    known: Shapes = {}
+    for path in _files(folder):
+        with safe_open(path, "pt") as file:
+            known |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
+    return known
+
+
+def read(folder: Path) -> dict[str, torch.Tensor]:
+    """Read a folder's tensors."""
+    tensors: dict[str, torch.Tensor] = {}
+    for path in _files(folder):
+        with safe_open(path, "pt") as file:
+            tensors |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (it is no dictionary)
+    return tensors
+
+
+def check(folder: Path, sha256: str, config: Any, known: Shapes, shared: Iterable[str]) -> dict[str, torch.Tensor]:
+    """Read a folder and check it: its digest, its configuration, names and shapes, finite numbers, and that no tensor
+    would be written into a parameter that the target uses too.
+
+    ``config`` is the loaded draft's, ``known`` what the folder had that it was loaded from, ``shared`` the draft's
+    parameters that are the target's. Raises Refused.
+    """
+    if not _files(folder):
+        raise NotSeen(f"{folder} holds no .safetensors file that this machine sees")
+    if (found := weights_digest(folder)) != sha256:
+        raise NotSeen(f"{folder} has the digest {found[:12]}…, and {sha256[:12]}… was to be published")
+    _check_config(folder, config)
+    tensors = read(folder)
+    _check_shapes({name: tuple(tensor.shape) for name, tensor in tensors.items()}, known)
+    _check_shared(tensors, shared)
+    for name, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor.float()).all()):
+            raise Refused(f"{name} holds numbers that are not finite")
+    return tensors
+
+
+def _check_config(folder: Path, config: Any) -> None:
+    try:
+        given = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise Refused(f"config.json cannot be read ({error})") from None
+    for field in SAME:
+        ours = getattr(config, field, None)
+        if field in given and given[field] != ours and ours is not None:
+            raise Refused(f"{field} is {given[field]!r}, and the draft that is loaded has {ours!r}")
+
+
+def _check_shapes(given: Shapes, known: Shapes) -> None:
+    if given == known:
+        return
+    name = sorted(name for name in given.keys() | known.keys() if given.get(name) != known.get(name))[0]
+    raise Refused(f"{name} is {given.get(name, 'missing')}, and the draft that is loaded has {known.get(name, 'none')}")
+
+
+def _check_shared(tensors: Mapping[str, torch.Tensor], shared: Iterable[str]) -> None:
+    """Raise Refused where a tensor's name ends as a shared parameter's does, whatever module is named before."""
+    for theirs in shared:
+        tail = ".".join(theirs.split(".")[-2:])
+        if name := next((name for name in tensors if name.endswith(tail)), None):
+            raise Refused(f"{name} would be written into the target's own {theirs}; publish the folder without it")
