@@ -186,6 +186,8 @@ class Answer:
         meters.tokens.labels("output").inc(flight.emitted)
         if flight.first is not None:
             meters.first.observe(flight.first)
+            if flight.seconds is not None:
+                meters.whole.observe(flight.seconds)
             if (after := flight.emitted - len(self.choices)) > 0 and flight.seconds is not None:
                 meters.each.observe((flight.seconds - flight.first) / after * len(self.choices))
 

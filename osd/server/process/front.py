@@ -113,10 +113,9 @@ class _Fronting:
 
     def _begin(self, facts: list[Any]) -> None:
         """Begin to listen, now that the model is loaded."""
-        meters = Meters(CollectorRegistry())
-        self.service = Service(
-            Facts(*facts), self.settings, self.thread, self.ring, meters, self.tokenizer, self._metrics
-        )
+        told = Facts(*facts)
+        meters = Meters(CollectorRegistry(), told.model)
+        self.service = Service(told, self.settings, self.thread, self.ring, meters, self.tokenizer, self._metrics)
         self.listener = listener(make_app(self.service))
         self.serving = asyncio.create_task(self._serve())
 

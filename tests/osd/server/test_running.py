@@ -114,7 +114,9 @@ def test_metrics_have_vllms_names_beside_ours(guarded: Server) -> None:
         'vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="toy"}',
         'vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="toy"}',
         'osd_http_requests_total{path="/v1/completions",status="200"}', "osd_engine_steps_total",
-        "osd_time_to_first_token_seconds_bucket", "osd_api_tokens_total", "osd_requests_running",
+        'vllm:time_to_first_token_seconds_count{engine="0",model_name="toy"}',
+        'vllm:e2e_request_latency_seconds_count{engine="0",model_name="toy"}',
+        "vllm:request_time_per_output_token_seconds_bucket", "osd_api_tokens_total", "osd_requests_running",
     ):  # fmt: skip
         assert name in text, name
 

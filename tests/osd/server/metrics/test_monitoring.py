@@ -85,3 +85,14 @@ def test_panels_have_places_of_their_own() -> None:
         mine = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
         assert not cells & mine
         cells |= mine
+
+
+def test_the_documented_scrape_has_each_number_in_one_place() -> None:
+    page = (FOLDER.parent / "watching.md").read_text("utf-8")
+    config = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
+    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
+    (rule,) = jobs["osd-server"]["metric_relabel_configs"]
+    dropped = re.compile(rule["regex"])
+    assert rule["action"] == "drop" and set(jobs) == {"osd", "osd-server", "osd-attach"}
+    assert [metric.shown for metric in families.STORE if not dropped.fullmatch(metric.shown)] == []
+    assert [metric.shown for metric in families.ENGINE if dropped.fullmatch(metric.shown)] == []
