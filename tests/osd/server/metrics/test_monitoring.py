@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 
+from osd.server.meters import Meters
 from osd.server.metrics import families
 
 FOLDER = Path(__file__).parents[4] / "docs" / "monitoring"
-NAME = re.compile(r"\b(?:osd_|vllm:)[a-z_:]+")
+NAME = re.compile(r"\b(?:osd_|vllm:)[a-z0-9_:]+")
 SHOWN = {metric.shown: metric for metric in (*families.STORE, *families.ENGINE, *families.UPSTREAM)}
+SHOWN |= {
+    f"{histogram.name}_bucket": families.Metric(histogram.name, histogram.documentation, ("model_name", "engine", "le"))
+    for histogram in Meters(CollectorRegistry()).registry.collect() if histogram.type == "histogram"
+}  # fmt: skip
 
 
 def rules() -> list[dict[str, Any]]:
@@ -44,7 +50,7 @@ def test_every_name_is_one_that_is_exported() -> None:
 
 def test_every_label_is_one_that_the_metric_has() -> None:
     for expression in expressions():
-        for name, selector in re.findall(r"((?:osd_|vllm:)[a-z_:]+)\{([^}]*)\}", expression):
+        for name, selector in re.findall(r"((?:osd_|vllm:)[a-z0-9_:]+)\{([^}]*)\}", expression):
             labels = re.findall(r"(\w+)\s*=", selector)
             assert set(labels) <= {*SHOWN[name].labels}, expression
 
@@ -57,7 +63,7 @@ def test_brackets_are_closed(expression: str) -> None:
 
 def test_counters_are_asked_for_their_rate_and_gauges_are_not() -> None:
     for expression in expressions():
-        for function, name in re.findall(r"\b(rate|increase)\(((?:osd_|vllm:)[a-z_:]+)", expression):
+        for function, name in re.findall(r"\b(rate|increase)\(((?:osd_|vllm:)[a-z0-9_:]+)", expression):
             assert SHOWN[name].counter, (function, name)
         counters = [name for name in NAME.findall(expression) if SHOWN[name].counter]
         if not expression.startswith("label_values"):
