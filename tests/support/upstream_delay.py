@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import quantiles
 from urllib.parse import urlsplit
 
+import psutil
+
 from tests.support.fake_replica import replica, stream
 
 READY = re.compile(r"Serving (http://\S+)/v1")
@@ -54,6 +56,12 @@ def percentiles(values: list[float]) -> tuple[float, float]:
     return cuts[49], cuts[98]
 
 
+def cpu_seconds(process: subprocess.Popen[str]) -> float:
+    """Return what a process has computed."""
+    times = psutil.Process(process.pid).cpu_times()
+    return float(times.user + times.system)
+
+
 def serve_fake() -> None:
     """Be the replica, in a process of its own, until it is ended."""
     with replica() as fake:
@@ -80,7 +88,11 @@ def main() -> None:
                 time.sleep(0.01)
             started = time.perf_counter() - begun
             direct, through = Line(url), Line(found[1])
-            pairs = [(direct.ask(), through.ask()) for _ in range(WARM_UP + TURNS)][WARM_UP:]
+            for _ in range(WARM_UP):
+                through.ask()
+            before = cpu_seconds(front)
+            pairs = [(direct.ask(), through.ask()) for _ in range(TURNS)]
+            spent = cpu_seconds(front) - before
         finally:
             for process in (front, fake):
                 process.terminate()
@@ -90,6 +102,7 @@ def main() -> None:
     print(json.dumps({
         "turns": TURNS, "start_seconds": round(started, 2), "direct_ms": [round(p50, 3), round(p99, 3)],
         "front_ms": [round(front50, 3), round(front99, 3)], "added_ms": [round(added50, 3), round(added99, 3)],
+        "front_cpu_ms_per_request": round(1000 * spent / TURNS, 3),
     }))  # fmt: skip
 
 
