@@ -22,6 +22,7 @@
     │   ├── UnknownTopic
     │   ├── UnknownKey
     │   ├── UnknownWorker
+    │   ├── UnknownTrainer
     │   ├── UnknownEngine
     │   └── UnknownProposal
     ├── PairError                the two models cannot serve together
@@ -47,6 +48,7 @@
     │   ├── WeightsDamaged
     │   ├── ModelFileDamaged
     │   ├── ForgottenSince         a table that may have learned from what was forgotten
+    │   ├── DraftHeld              a draft that people decided to leave as it is
     │   └── WrongState
     ├── LeaseError               somebody else is training this draft
     │   ├── LeaseHeld
@@ -176,6 +178,10 @@ class UnknownWorker(NotFound):
     """There is no serving process {worker!r}; known: {known}."""
 
 
+class UnknownTrainer(NotFound):
+    """There is no living trainer {trainer!r}; known: {known}. `osd trainer list` shows them."""
+
+
 class UnknownEngine(NotFound):
     """There is no engine {engine!r}; attached are: {known}. `osd engines add` attaches one."""
 
@@ -292,6 +298,10 @@ class ForgottenSince(StoreError):
 
 class WrongState(StoreError):
     """{version} is {state}, and {action} needs {needed}."""
+
+
+class DraftHeld(StoreError):
+    """The draft {draft} is {held}: nothing replaces it. `osd drafts resume {draft}` lets it learn again."""
 
 
 class LeaseError(OsdError):

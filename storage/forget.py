@@ -19,7 +19,7 @@ from storage.replay.forgotten import ACTION, REQUEST, TENANT, ForgottenSinceLine
 from storage.replay.purge import Purged, Purger
 from storage.replay.sample_index import chunks
 from storage.replay.segment_place import SegmentPlace
-from storage.sql import admin_log
+from storage.sql import audit
 from storage.sql.database import Database, changed_rows
 from storage.sql.outcome_tables import OutcomeRow
 from storage.sql.tables import SampleRow
@@ -66,7 +66,7 @@ class Forgetter:
         tables = len(self.drop_tables())
         purged = self._purger.purge_requests(ids)
         with self._db.session() as session:
-            admin_log.add_facts(session, line, {**asdict(purged), **asdict(learned), "tables": tables})
+            audit.add_results(session, line, {**asdict(purged), **asdict(learned), "tables": tables})
         self._leave_no_trace()
         if tenant is None and not (purged.requests or outcomes or learned.versions or learned.under_way):
             raise ForgottenAhead(request_id=ids[0])
@@ -102,7 +102,7 @@ class Forgetter:
             facts["request_ids"] = ids
         with self._db.session() as session:
             take_turns(session, alone=True)
-            return admin_log.note(session, who, ACTION, subject, facts)
+            return audit.note(session, ACTION, subject, facts, who=who)
 
     def _leave_no_trace(self) -> None:
         """Truncate SQLite's WAL, which holds older copies; freed pages are overwritten already (``secure_delete``)."""

@@ -293,6 +293,14 @@ class DraftVersion:
     run_id: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """The gate's measurements, see trainer.distil.gate."""
+    bytes: int | None = None
+    """Size of its files; None where it is not known."""
+    served_at: float | None = None
+    """When a server first drafted with it."""
+    deleted_at: float | None = None
+    """When its weights were deleted; the rest stays known."""
+    has_master: bool = False
+    """Whether float32 weights to train on lie beside those that are served."""
 
 
 class RunState(str, Enum):

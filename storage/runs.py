@@ -18,7 +18,8 @@ from storage.sql.database import Database
 from storage.sql.drivers import plain
 from storage.sql.leases import end_expired, free_requests, known_drafts, lock_draft, require_lease
 from storage.sql.suspects import IS_CLEAN, RETRY, half_of_a_group, note_failure
-from storage.sql.tables import LeaseRow, RunRow, SampleRow
+from storage.sql.tables import DraftRow, LeaseRow, RunRow, SampleRow
+from storage.versions.holds import require_free
 from storage.versions.lineage import note_material
 from storage.versions.targets import about
 
@@ -54,10 +55,11 @@ class RunLedger:
         None when nothing is due: fewer than ``min_requests`` wait and the oldest is younger than
         ``max_age_seconds``. ``max_requests`` leaves the rest to the next run. Where nothing new is due, ``retry`` takes
         some of those on which a run has failed (:mod:`storage.sql.suspects`). Raises LeaseHeld while another
-        run's lease lives, UnknownDraft for a draft without weights.
+        run's lease lives, UnknownDraft for a draft without weights, DraftHeld for one that people hold.
         """
         with self._db.session() as session:
             current = _lock_current(session, draft)
+            require_free(session.get_one(DraftRow, draft))
             waiting = (*IS_WAITING, usable_for(session, draft, self._privacy), about(session, draft))
             routes, facts, clean = routes_of(session, draft), dict(settings or {}), (*waiting, IS_CLEAN)
             if _is_due(session, draft, clean, min_requests, max_age_seconds):
@@ -94,6 +96,7 @@ class RunLedger:
         """
         with self._db.session() as session:
             current = _lock_current(session, name)
+            require_free(session.get_one(DraftRow, name))
             since = SampleRow.created_at > _taken_until(session, name)
             usable = usable_for(session, draft, self._privacy) & about(session, draft)
             new = (SampleRow.holdout.is_(False), SampleRow.set_aside.is_(None), since, usable)
@@ -119,10 +122,11 @@ class RunLedger:
             note_material(session, require_lease(session, run), request_ids)
 
     def heartbeat(self, run: TrainingRun, lease_seconds: float) -> TrainingRun:
-        """Renew the lease. Raises LeaseLost when another run has the draft."""
+        """Renew the lease. Raises LeaseLost when another run has the draft, DraftHeld when people hold it."""
         with self._db.session() as session:
-            lock_draft(session, run.draft)
+            draft = lock_draft(session, run.draft)
             row = require_lease(session, run)
+            require_free(draft)
             row.heartbeat_at = records.now()
             row.lease_until = row.heartbeat_at + lease_seconds
             return to_record(row)

@@ -6,7 +6,9 @@
     store.tenants    what tenants allow                       storage.access.tenants
     store.keys       who may call the server                  storage.access.keys
     store.versions   drafts' weights and their states         storage.versions.versions
-    store.targets    what was learned is about        storage.versions.targets
+    store.version_keeper  which weights stay                  storage.versions.version_keeper
+    store.decisions  what people decide about versions        storage.versions.decisions
+    store.targets    what was learned is about                storage.versions.targets
     store.runs       who trains what                          storage.runs
     store.suspects   requests on which training fails         storage.sql.suspects
     store.outcomes   how drafting went                        storage.outcomes.outcomes
@@ -14,8 +16,10 @@
     store.examples   taught examples of topics                storage.routes.examples
     store.proposals  proposed changes of routes               storage.routes.proposals
     store.workers    serving processes that live              storage.access.workers
+    store.trainers   training processes that live             storage.access.trainers
     store.canaries   versions that one of them serves first   storage.versions.canaries
     store.announcer  notifications of new versions            storage.sql.announce
+    store.trail      who changed what                         storage.sql.audit
     store.db         the metadata database                    storage.sql.database
 
 A data directory holds ``segments/``, ``weights/`` and ``osd.db``, unless the settings name other places for them. A
@@ -30,6 +34,7 @@ from types import TracebackType
 from storage.access.engines import EngineRegistry
 from storage.access.keys import KeyLedger
 from storage.access.tenants import TenantLedger
+from storage.access.trainers import TrainerRegistry
 from storage.access.workers import WorkerRegistry
 from storage.files.cipher import open_cipher
 from storage.files.files import make_folder, writing
@@ -46,11 +51,14 @@ from storage.routes.routes import RouteTable
 from storage.runs import RunLedger
 from storage.settings import EVERYTHING, PrivacySettings, Settings
 from storage.sql.announce import Announcer
+from storage.sql.audit import AuditTrail
 from storage.sql.database import Database
 from storage.sql.suspects import SuspectList
 from storage.versions.bucket_weights import weight_place
 from storage.versions.canaries import CanaryLedger
+from storage.versions.decisions import DecisionLedger
 from storage.versions.targets import TargetLedger
+from storage.versions.version_keeper import VersionKeeper
 from storage.versions.versions import VersionLedger
 from storage.versions.weight_place import WeightPlace
 
@@ -69,14 +77,18 @@ class Store:
     ) -> None:
         self.db = db
         self.directory = directory
+        self.trail = AuditTrail(db)
         self.tenants = TenantLedger(db, privacy)
         self.keys = KeyLedger(db)
         self.samples = SampleStore(db, segments, holdout, privacy)
         self.forgetter = Forgetter(db, segments, weights)
         self.keeper = RetentionKeeper(db, segments)
         self.versions = VersionLedger(db, weights)
+        self.version_keeper = VersionKeeper(db, weights)
+        self.decisions = DecisionLedger(db, self.versions)
         self.targets = TargetLedger(db)
         self.workers = WorkerRegistry(db)
+        self.trainers = TrainerRegistry(db)
         self.engines = EngineRegistry(db)
         self.canaries = CanaryLedger(db)
         self.announcer = Announcer(db)

@@ -157,7 +157,7 @@ def head(
     from trainer.heads.offline import Recipe, prompts_of, train_offline
 
     settings = load_settings(config, learn={"head_epochs": epochs})
-    pair = load_pair(target, draft, device=settings.worker.device, dtype=settings.serve.dtype)
+    pair = load_pair(target, draft, device=settings.trainer.device, dtype=settings.serve.dtype)
     recipe = Recipe(mixing, Sampling(temperature, top_k), max_tokens)
     with stop_on_signals() as stop:
         done = train_offline(pair, settings, prompts_of(pair, prompts, count), out, recipe, stop, _say)
@@ -242,7 +242,7 @@ def _take_turn(settings: Settings, draft: str | None, as_json: bool) -> None:
     from trainer.worker.schedule import told
     from trainer.worker.tasks import open_turns
 
-    lower_priority(settings.worker)
+    lower_priority(settings.trainer)
     with stop_on_signals() as stop:
         turns = open_turns(settings, stop, draft)
         with turns.store:

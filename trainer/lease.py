@@ -22,6 +22,10 @@ class RunStopped(Exception):
     """The worker was asked to stop; the run's requests go back."""
 
 
+class RunCancelled(Exception):
+    """People gave the run up; its requests count as learned, and are trained on again only as replay."""
+
+
 class Lease:
     """The lease of a run. Call :meth:`keep` often; it is cheap most of the time."""
 

@@ -90,7 +90,8 @@ def bench_decode(
 
 
 def _rows(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    ours = {"osd": figures["osd"], "target alone (osd)": figures["target_alone"]}
+    blended = {"osd, a table beside the draft": figures["osd_blended"]} if figures["osd_blended"] else {}
+    ours = {"osd": figures["osd"], **blended, "target alone (osd)": figures["target_alone"]}
     theirs = {f"transformers {name}": rates for name, rates in figures["transformers"].items()}
     return [
         {"how": how} | {f"batch {b}": rates.get(b) for b in figures["osd"]} for how, rates in (ours | theirs).items()

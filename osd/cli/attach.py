@@ -33,7 +33,7 @@ def attach(
 ) -> None:
     """Take what attached engines answer into the store, and publish newer drafts to them, until Ctrl-C.
 
-    Engines are added with `osd engines add`, also while it runs; `osd worker` trains beside it. An engine that was
+    Engines are added with `osd engines add`, also while it runs; `osd trainer` trains beside it. An engine that was
     started again gets the current version anew. When this stops, engines serve on with what they have, and keep
     their answers for it as far as OSD_VLLM_SPOOL allows.
 

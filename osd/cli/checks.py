@@ -18,7 +18,7 @@ from osd.cli.context import CommandContext
 from osd.cli.finding import BROKEN, OK, WARNING, CheckResult
 from osd.cli.out import counted
 from osd.cli.place_checks import notify, places
-from osd.cli.worker import trainer_command
+from osd.cli.trainer import trainer_command
 from osd.kernels.host import usable_cores
 from osd.server.start import choose_pair
 from storage.distribution import DISTRIBUTION
@@ -178,7 +178,7 @@ def broker(here: CommandContext) -> Iterator[CheckResult]:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=PING_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         yield CheckResult(
-            "broker", BROKEN, f"no answer in {PING_SECONDS} s", "check worker.broker and that the broker runs"
+            "broker", BROKEN, f"no answer in {PING_SECONDS} s", "check trainer.broker and that the broker runs"
         )
         return
     try:
@@ -189,7 +189,7 @@ def broker(here: CommandContext) -> Iterator[CheckResult]:
         yield CheckResult("broker", OK, said["found"])
     else:
         yield CheckResult(
-            "broker", BROKEN, said["found"], said.get("mend") or "check worker.broker and that the broker runs"
+            "broker", BROKEN, said["found"], said.get("mend") or "check trainer.broker and that the broker runs"
         )
 
 

@@ -38,11 +38,13 @@ class CommandContext:
     @contextmanager
     def store(self) -> Iterator[Store]:
         """Open the store and close it afterwards. Raises DatabaseUnreachable or SchemaOutdated."""
+        from storage.sql.audit import acting
         from storage.store import open_store
 
         store = open_store(self.settings)
         try:
-            yield store
+            with acting("cli"):
+                yield store
         finally:
             store.close()
 

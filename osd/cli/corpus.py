@@ -98,6 +98,9 @@ def build(
         read_s = time.perf_counter() - begun
         corpus, table = builder.finish(settings, encoder.path, lambda tokens: tell("counting", tokens, 0, 0.0))
     seconds = time.perf_counter() - begun
+    if replay:
+        with surroundings(ctx).store() as store:
+            store.trail.note("corpus build", out.name, {"documents": corpus.facts["documents"]})
     result = {
         "corpus": str(out), "documents": corpus.facts["documents"], "tokens": corpus.facts["tokens"],
         "bytes": corpus.facts["bytes"], "seconds": round(seconds, 2), "read_seconds": round(read_s, 2),

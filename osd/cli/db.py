@@ -1,14 +1,23 @@
-"""`osd db`: the metadata's schema."""
+"""`osd db`: the metadata's schema, and backups of the whole store."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
-from osd.cli.out import note, print_facts, print_json
+from osd.cli.out import count, counted, note, print_facts, print_json, say, size
 
-app = typer.Typer(no_args_is_help=True, help="Look after the database's schema.")
+if TYPE_CHECKING:
+    from storage.backup import Backup
+
+app = typer.Typer(
+    no_args_is_help=True, help="Look after the database's schema; back the whole store up, and restore it."
+)
 
 
 @app.command()
@@ -20,8 +29,63 @@ def upgrade(ctx: typer.Context) -> None:
     """
     from storage.sql.database import upgrade as upgrade_schema
 
-    before, after = upgrade_schema(surroundings(ctx).settings.storage.database_url())
+    here = surroundings(ctx)
+    before, after = upgrade_schema(here.settings.storage.database_url())
+    if before != after:
+        with here.store() as store:
+            store.trail.note("db upgrade", None, {"schema": after}, {"schema": before})
     note(f"The schema is {after}." if before == after else f"The schema went from {before or 'nothing'} to {after}.")
+
+
+@app.command()
+def backup(
+    ctx: typer.Context,
+    destination: Annotated[Path, typer.Argument(help="A folder that is not there yet.", metavar="FOLDER")],
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the whole store to a folder, while it is used: metadata, samples and weights, and check the copy.
+
+    SQLite is copied by its own backup call, PostgreSQL by `pg_dump`. It holds the requests' tokens and the hashes of
+    API keys, so treat it as you treat the prompts. What waits in a server's memory or `spill/` is not in it.
+    """
+    from storage.backup import back_up
+
+    here = surroundings(ctx)
+    with here.store() as store:
+        done = back_up(store, here.settings.storage.database_url(), destination, note)
+        store.trail.note("db backup", destination.name, asdict(done))
+    tell_backup(done, as_json)
+    if not as_json:
+        say(str(destination))
+
+
+@app.command()
+def restore(
+    ctx: typer.Context,
+    source: Annotated[Path, typer.Argument(help="A folder of `osd db backup`.", metavar="FOLDER")],
+    as_json: JsonOption = False,
+) -> None:
+    """Restore a backup into the store that the settings name, which must be empty, and check it.
+
+    Files come first and the metadata last, so that a store that has metadata is whole. The kind of database must be the
+    backup's; samples and weights may go to another kind of place.
+    """
+    from storage.backup import restore as bring_back
+
+    here = surroundings(ctx)
+    done = bring_back(here.settings, source, note)
+    with here.store() as store:
+        store.trail.note("db restore", source.name, asdict(done))
+    tell_backup(done, as_json)
+
+
+def tell_backup(done: Backup, as_json: bool) -> None:
+    """Print what a backup holds."""
+    if as_json:
+        print_json(asdict(done))
+    else:
+        note(f"{counted(done.segments, 'segment')} with {count(done.requests)} requests, weights of "
+             f"{counted(done.versions, 'version')}, schema {done.schema}, {size(done.bytes)}; all sound.")  # fmt: skip
 
 
 @app.command()

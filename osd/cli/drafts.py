@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from osd.cli.context import surroundings
-from osd.cli.options import JsonOption, YesOption, confirm
-from osd.cli.out import NOTHING, Column, note, print_facts, print_json, print_rows, say, state, when
-from storage.records import DEFAULT_DRAFT, DraftVersion, VersionState
+from osd.cli.holds import holds_of, tell_holds
+from osd.cli.options import JsonOption
+from osd.cli.out import NOTHING, Column, note, print_facts, print_json, print_table, say, size, state, when
+from storage.records import DraftVersion, VersionState
 from storage.versions.targets import SHORT
 
 if TYPE_CHECKING:
@@ -20,12 +22,18 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="List, inspect, publish and take back versions of a draft.")
 
 VersionArgument = Annotated[
-    str, typer.Argument(help="A version's id, as `osd drafts list` shows it.", metavar="VERSION")
+    str,
+    typer.Argument(
+        help="A version's id, as `osd drafts list` shows it, or a name: current, previous, DRAFT:NAME.",
+        metavar="VERSION",
+    ),
 ]
 COLUMNS = (
     Column("id", "version", whole=True),
-    Column("current", "current", lambda current: "●" if current else ""),
+    Column("current", "current", str),
+    Column("names", "called", ", ".join),
     Column("state", "state", state),
+    Column("bytes", "size", size, right=True),
     Column("kind", "kind"),
     Column("served_by", "serves", ", ".join),
     Column("target", "target", lambda digest: digest[:SHORT] if digest else NOTHING),
@@ -38,15 +46,21 @@ COLUMNS = (
 def list_versions(
     ctx: typer.Context,
     draft: Annotated[str | None, typer.Option(help="This draft only.", metavar="NAME")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Those whose weights were deleted, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the versions of every draft, oldest first."""
     with surroundings(ctx).store() as store:
         if draft is not None:
             store.versions.current(draft)  # raises UnknownDraft
-        rows = version_rows(store, store.versions.list(draft))
+        rows = version_rows(store, store.versions.list(draft, deleted=everything))
     empty = "There are no drafts yet; the first one is registered when osd serves with it."
-    print_rows(rows, COLUMNS, as_json=as_json, empty=empty)
+    if as_json:
+        print_json(rows)
+        return
+    told = [{**row, "current": mark(row), "bytes": None if row["deleted_at"] else row["bytes"]} for row in rows]
+    print_table(told, COLUMNS, empty=empty)
+    tell_holds({row["draft"]: row["hold"] for row in rows if row["hold"]})
     for row in rows:
         if why := row["evidence"].get(VersionState.QUARANTINED.value):
             note(f"Quarantined: {row['id']} ({why['reason']})")
@@ -61,43 +75,6 @@ def show(ctx: typer.Context, version: VersionArgument, as_json: JsonOption = Fal
         print_json(facts)
     else:
         print_facts(flat(facts))
-
-
-@app.command()
-def promote(ctx: typer.Context, version: VersionArgument, yes: YesOption = False) -> None:
-    """Make a version the current one, whatever the gate decided.
-
-    Its files are checked first. Servers swap it in between two steps.
-    """
-    with surroundings(ctx).store() as store:
-        chosen = store.versions.get(version)
-        confirm(f"Serve {chosen.draft} with {version}, which is {state(chosen.state)}?", yes)
-        store.versions.promote(version)
-    note(f"{version} is now the current version of {chosen.draft}.")
-
-
-@app.command()
-def rollback(
-    ctx: typer.Context,
-    draft: Annotated[str, typer.Argument(help="The draft to take back.", metavar="DRAFT")] = DEFAULT_DRAFT,
-    to: Annotated[
-        str | None, typer.Option(help="Return to this version. Default: the parent.", metavar="VERSION")
-    ] = None,
-    reason: Annotated[
-        str, typer.Option(help="Kept with the version that is taken back.")
-    ] = "asked for on the command line",
-    yes: YesOption = False,
-) -> None:
-    """Take back a draft's current version and return to its parent.
-
-    Servers swap the older weights in between two steps. Nothing is deleted; `osd drafts promote` undoes it.
-    """
-    with surroundings(ctx).store() as store:
-        current = store.versions.current(draft)
-        if back := to or current.parent:  # else rolling back says why it cannot
-            confirm(f"Take back {current.id} and return to {back}?", yes)
-        now_current = store.versions.rollback(draft, reason, to=to)
-    note(f"{now_current.id} is now the current version of {draft}.")
 
 
 @app.command()
@@ -130,6 +107,7 @@ def new(
     with here.store() as store:
         version = new_small_draft(store, draft, target, layers)
         made = store.versions.provenance(version)["provenance"]
+        store.trail.note("drafts new", version.id, {"of": made["of"], "layers": made["layers"]})
     numbers = ", ".join(map(str, made["layers"]))
     note(f"{version.id} has layers {numbers} of the {made['of']} of {target}. Serve with --draft {draft}.")
     say(version.id)
@@ -152,23 +130,33 @@ def export(
     from osd.hotswap.export import export as write
 
     with surroundings(ctx).store() as store:
+        version = store.versions.get(version).id
         write(store, version, destination, adapter=adapter)
+        store.trail.note("drafts export", version, {"folder": destination.name, "adapter": adapter})
     say(str(destination))
 
 
 def version_rows(store: Store, versions: list[DraftVersion]) -> list[dict[str, Any]]:
-    """Return rows for the table and for JSON: the current version of each draft is marked, and each names the servers
-    and engines that draft with it."""
-    drafts, targets = {version.draft for version in versions}, store.targets.of_lines()
+    """Return rows for the table and for JSON: the current version of each draft is marked, with what holds it, and each
+    names the servers and engines that draft with it."""
+    drafts, holds = {version.draft for version in versions}, holds_of(store, None)
     current = {store.versions.current(draft).id for draft in drafts}
+    targets, names = store.targets.of_lines(), store.decisions.aliases()
     serving = [served for draft in drafts for served in store.versions.serving(draft).items()]
     return [
         {
             **asdict(version), "current": version.id in current, "target": targets.get(version.draft),
+            "names": names.get(version.id, []),
+            "hold": holds.get(version.draft) if version.id in current else None,
             "served_by": [server for server, serves in serving if serves == version.id],
         }
         for version in versions
     ]  # fmt: skip
+
+
+def mark(row: Mapping[str, Any]) -> str:
+    """Format whether a version is current, and whether it is held there."""
+    return ("● " + (state(row["hold"]["kind"]) if row["hold"] else "")).strip() if row["current"] else ""
 
 
 def describe(store: Store, version: DraftVersion) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def add(
 
     It needs osd's plugin (`pip install osd-llm-vllm` beside vLLM; docs/vllm.md has the line to start it with), or a
     proxy before it (--kind vllm-proxied, with --draft-folder). It is probed first. `osd attach` then takes its answers
-    and publishes to it, `osd worker` trains. SGLang (--kind sglang) is experimental: it is published to, and its
+    and publishes to it, `osd trainer` trains. SGLang (--kind sglang) is experimental: it is published to, and its
     answers are not harvested (docs/sglang.md).
     """
     here = surroundings(ctx)
@@ -187,6 +187,8 @@ def tune(
     schedule = schedule_of(found)
     if apply:
         engine.set_gamma(schedule)
+        with here.store() as store:
+            store.trail.note("engines tune", engine.name, {"schedule": schedule})
     if as_json:
         print_json({"schedule": schedule, "batches": [asdict(one) for one in found]})
         return

@@ -11,10 +11,10 @@ import typer
 
 from osd.cli.context import CommandContext, surroundings
 from osd.cli.generation import PromptBatch, RequestOptions, stream_one
-from osd.cli.options import DrafterOption, DraftOption, TargetOption
+from osd.cli.options import DrafterOption, DraftNameOption, DraftOption, TargetOption
 from osd.cli.out import note
 from osd.prompts import Prompt, read_prompts
-from osd.server.start import PairNames, choose_pair, draft_in_store
+from osd.server.start import PairNames, choose_pair, draft_in_store, tell_shipped, with_own_store
 from storage.errors import BadPromptFile
 from storage.records import DEFAULT_TENANT
 from storage.sampling import Sampling
@@ -58,6 +58,7 @@ def generate(
     target: TargetOption = None,
     draft: DraftOption = None,
     drafter: DrafterOption = None,
+    draft_name: DraftNameOption = None,
     route: Annotated[str | None, typer.Option(help="Ask for a route by name.", metavar="NAME")] = None,
     tenant: Annotated[
         str, typer.Option(help="Whose request it is, in what is kept.", metavar="NAME", rich_help_panel=KEEPING)
@@ -83,6 +84,8 @@ def generate(
     if (prompt is None) == (prompts is None):
         raise typer.BadParameter("give either a prompt or --prompts FILE")
     settings = here.drafting(drafter)
+    if draft_name is not None:
+        settings = here.settings = settings.changed(serve={"draft_name": draft_name})
     names = choose_pair(settings.serve, target, draft, drafter=settings.drafters.kind)
     wish = RequestOptions(
         Sampling(temperature, top_k, top_p, seed=seed), max_tokens, tuple(stop or ()), raw, route, tenant, learn
@@ -111,8 +114,9 @@ def one(prompt: str) -> Prompt:
 
 def start(stack: ExitStack, here: CommandContext, names: PairNames, *, learn: bool) -> Engine:
     """Start the engine, with recorder and follower unless ``learn`` is False; it is closed with the stack."""
+    here.settings = with_own_store(names, here.settings)
     if names.shipped:
-        note("No pair is named; serving with the small one that ships with osd.")
+        note(tell_shipped(here.settings) if learn else "No pair is named; the small one that ships with osd answers.")
     store = stack.enter_context(here.store()) if learn else None
     names = draft_in_store(names, store) if store else names
     pair = names.load(here.settings.serve)

@@ -12,7 +12,6 @@ from osd.cli.out import count, counted, note
 from storage.errors import BadInput, BadPromptFile, UnknownDraft
 from storage.records import Route
 from storage.replay.imports import ImportResult, keep_counted
-from storage.sql import admin_log
 
 if TYPE_CHECKING:
     from osd.models.pair import Model
@@ -54,8 +53,7 @@ def import_conversations(
         scorer = Scorer(model, here.settings.storage.top_k, serve.max_length)
         batches = UsableBatches(score_conversations(file, tokenizer, scorer, route=route, version=version))
         done = keep_counted(store.samples, batches)
-        with store.db.session() as session:
-            admin_log.note(session, None, "import", file.name, asdict(done))
+        store.trail.note("replay import", file.name, asdict(done))
     return done, batches.left
 
 

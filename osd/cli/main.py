@@ -15,14 +15,17 @@ import typer
 from typer.core import TyperGroup
 
 from osd.bench.harness.report import INTERRUPTED
-from osd.cli import (  # noqa: F401  (some add their commands to replay.app and router.app)
+from osd.cli import (  # noqa: F401  (some add their commands to drafts.app, replay.app and router.app)
     attach,
+    audit,
     bench,
+    config,
     corpus,
     db,
     demo,
     doctor,
     drafts,
+    drafts_decide,
     engines,
     generate,
     keys,
@@ -35,9 +38,9 @@ from osd.cli import (  # noqa: F401  (some add their commands to replay.app and 
     router_files,
     router_show,
     serve,
+    servers,
     stats,
-    worker,
-    workers,
+    trainer,
 )
 from osd.cli.context import CommandContext
 from osd.cli.out import note
@@ -94,11 +97,16 @@ def root(
 
 app.command("serve", rich_help_panel=SERVE)(serve.serve)
 app.command("generate", rich_help_panel=SERVE)(generate.generate)
-app.command("worker", rich_help_panel=SERVE)(worker.worker)
+app.add_typer(trainer.app, name="trainer", rich_help_panel=SERVE)
+app.command("worker", hidden=True)(trainer.worker)
 app.command("attach", rich_help_panel=SERVE)(attach.attach)
+app.command("use", rich_help_panel=SERVE)(config.use)
 app.add_typer(engines.app, name="engines", rich_help_panel=SERVE)
-app.add_typer(workers.app, name="workers", rich_help_panel=LOOK)
+app.add_typer(servers.app, name="servers", rich_help_panel=LOOK)
+app.add_typer(servers.old, name="workers", hidden=True)
 app.add_typer(stats.app, name="stats", rich_help_panel=LOOK)
+app.command("audit", rich_help_panel=LOOK)(audit.audit)
+app.command("config", rich_help_panel=LOOK)(config.config)
 app.command("metrics", rich_help_panel=LOOK)(metrics.metrics)
 app.command("doctor", rich_help_panel=LOOK)(doctor.doctor)
 app.add_typer(drafts.app, name="drafts", rich_help_panel=KEEP)

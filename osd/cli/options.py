@@ -24,6 +24,14 @@ DrafterOption = Annotated[
     ),
 ]
 
+DraftNameOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What the draft is called in the store; the default route leads to it then. Default: serve.draft_name.",
+    ),
+]
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 

@@ -11,7 +11,6 @@ import typer
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm, moment
 from osd.cli.out import Column, count, note, print_json, print_rows, say, size, when
-from storage.sql import admin_log
 
 app = typer.Typer(no_args_is_help=True, help="See, take out and delete what is kept for learning.")
 
@@ -56,6 +55,7 @@ def retry(ctx: typer.Context) -> None:
     """
     with surroundings(ctx).store() as store:
         back = store.suspects.retry()
+        store.trail.note("replay retry", None, {"requests": back})
     note(f"{count(back)} requests may be trained on again.")
 
 
@@ -71,8 +71,7 @@ def export(
     """
     with surroundings(ctx).store() as store:
         written = store.samples.export(destination, routes=None if route is None else [route])
-        with store.db.session() as session:
-            admin_log.note(session, None, "export", destination.name, {"route": route, "requests": written.requests})
+        store.trail.note("replay export", destination.name, {"route": route, "requests": written.requests})
     say(str(destination))
     note(f"{count(written.requests)} requests, {count(written.positions)} positions, {size(written.bytes)}.")
 
@@ -116,8 +115,7 @@ def purge(
         if target is not None:
             chosen["target"] = store.targets.named(target)
         purged = store.samples.purge(**chosen, everything=everything)
-        with store.db.session() as session:
-            admin_log.note(session, None, "purge", request or tenant, {**chosen, "all": everything, **asdict(purged)})
+        store.trail.note("replay purge", request or tenant, {**chosen, "all": everything, **asdict(purged)})
     if as_json:
         print_json(asdict(purged))
     else:

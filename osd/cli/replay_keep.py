@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from osd.cli.audit import print_trail
 from osd.cli.context import surroundings
 from osd.cli.imports import import_conversations
 from osd.cli.options import JsonOption, YesOption, confirm
-from osd.cli.out import NOTHING, Column, count, counted, note, print_json, print_rows, print_table, size, when
+from osd.cli.out import Column, count, counted, note, print_json, print_rows, print_table, size
 from osd.cli.replay import app
 from storage.errors import ModelNotLoaded
 from storage.forget import Forgotten
 from storage.records import DEFAULT_ROUTE
 from storage.replay.imports import import_file
 from storage.replay.verify import verify_samples
-from storage.sql import admin_log
 from storage.versions.targets import SHORT
+
+if TYPE_CHECKING:
+    from storage.store import Store
 
 DAMAGED = 5
 """Exit status of `osd replay verify` when it finds a fault, that of StoreError."""
-CHANGES = (
-    Column("at", "at", when), Column("who", "who"), Column("action", "action"), Column("subject", "about"),
-    Column("facts", "what came of it", lambda facts: "; ".join(told_of(facts))),
-)  # fmt: skip
 TENANTS = (Column("name", "tenant"), Column("learn", "kept"), Column("share", "shared"))
 
 
@@ -52,19 +51,28 @@ def forget(
     confirm(f"Forget {meant}? This cannot be undone.", yes)
     with surroundings(ctx).store() as store:
         forgotten = store.forgetter.forget(request or [], tenant=tenant)
+        serving = serves(store, forgotten.learned.versions)
     if as_json:
         counts = {"outcomes": forgotten.outcomes, "tables": forgotten.tables}
-        print_json({**asdict(forgotten.purged), **counts, **asdict(forgotten.learned)})
+        print_json({**asdict(forgotten.purged), **counts, **asdict(forgotten.learned), "serving": sorted(serving)})
     else:
-        tell(forgotten)
+        tell(forgotten, serving)
 
 
-def tell(forgotten: Forgotten) -> None:
-    """Print what was forgotten as lines on stderr; the versions are the result itself."""
+def serves(store: Store, versions: Sequence[str]) -> set[str]:
+    """Return those of the versions that are current, or that a server drafts with."""
+    found = {store.versions.get(version).draft for version in versions}
+    drafting = [version for draft in found for version in store.versions.serving(draft).values()]
+    return {*drafting, *(store.versions.current(draft).id for draft in found)} & set(versions)
+
+
+def tell(forgotten: Forgotten, serving: set[str]) -> None:
+    """Print what was forgotten as lines on stderr; the versions are the result itself, and which of them serve."""
     purged, learned = forgotten.purged, forgotten.learned
     note(f"Forgot {counted(purged.requests, 'request')} ({size(purged.bytes)}) and {forgotten.outcomes} outcomes.")
     print_table(
-        [{"version": version} for version in learned.versions], (Column("version", "trained on them"),),
+        [{"version": version, "serves": "● serves" if version in serving else ""} for version in learned.versions],
+        (Column("version", "trained on them", whole=True), Column("serves", "now", str)),
         empty="No draft version was trained on them.",
     )  # fmt: skip
     if forgotten.tables:
@@ -91,6 +99,8 @@ def retain(
         note("No limit is set in [retention]: everything stays.")
     with here.store() as store:
         done = store.keeper.retain(here.settings.retention, dry=dry)
+        if not dry:
+            store.trail.note("replay retain", None, {**asdict(done.purged), "by_rule": done.by_rule})
     if as_json:
         print_json({**asdict(done.purged), "by_rule": done.by_rule, "dry_run": dry})
         return
@@ -104,6 +114,7 @@ def compact(ctx: typer.Context, as_json: JsonOption = False) -> None:
     here = surroundings(ctx)
     with here.store() as store:
         done = store.keeper.compact(here.settings.retention.compact_requests)
+        store.trail.note("replay compact", None, asdict(done))
     if as_json:
         print_json(asdict(done))
     elif done.before:
@@ -150,8 +161,8 @@ def import_(
 
     A line of a `.jsonl` or `.jsonl.gz` file has a `prompt` and a `response`, or `messages` whose last one is the
     assistant's, or the `request` and `response` of OpenAI's API. The target reads each answer once, and what it would
-    have said at every position is learned from: a draft can so begin with what you have, before it serves. `osd worker`
-    then trains it.
+    have said at every position is learned from: a draft can so begin with what you have, before it serves. Then
+    `osd trainer` trains it.
 
     Example: `osd replay import answers.jsonl --target ./model --draft ./small`
     """
@@ -161,8 +172,7 @@ def import_(
     else:
         with here.store() as store:
             done, left = import_file(store.samples, file), 0
-            with store.db.session() as session:
-                admin_log.note(session, None, "import", file.name, asdict(done))
+            store.trail.note("replay import", file.name, asdict(done))
     if as_json:
         print_json(asdict(done))
         return
@@ -195,8 +205,7 @@ def adopt(
     confirm(f"Is what was kept before targets were named about {name} ({digest[:SHORT]})?", yes)
     with here.store() as store:
         done = store.targets.adopt(digest, name)
-        with store.db.session() as session:
-            admin_log.note(session, None, "adopt", name, {"target": digest, **asdict(done)})
+        store.trail.note("replay adopt", name, {"target": digest, **asdict(done)})
     if as_json:
         print_json({"target": digest, **asdict(done)})
         return
@@ -226,19 +235,6 @@ def tenant(
     print_rows(rows, TENANTS, as_json=as_json, empty="Nothing was said of any tenant.")
 
 
-def told_of(facts: Mapping[str, Any]) -> list[str]:
-    """Format the non-empty facts of a line of the audit trail."""
-    parts = []
-    for key, value in facts.items():
-        if isinstance(value, Mapping):
-            parts.append(f"{key}: {', '.join(told_of(value)) or NOTHING}")
-        elif isinstance(value, (list, tuple)) and value:
-            parts.append(f"{key}: {' '.join(map(str, value))}")
-        elif value not in (None, "", [], ()):
-            parts.append(f"{key} {when(value) if key.endswith('_at') else value}")
-    return parts
-
-
 @app.command()
 def log(
     ctx: typer.Context,
@@ -248,7 +244,7 @@ def log(
     limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the audit trail of admins' changes to stored data: who, when, and with which result."""
-    with surroundings(ctx).store() as store, store.db.session(read_only=True) as session:
-        rows: list[dict[str, Any]] = [asdict(change) for change in admin_log.history(session, subject, limit)]
-    print_rows(rows, CHANGES, as_json=as_json, empty="No admin has changed what is kept.")
+    """Show the lines of `osd audit` about stored data: who, when, and with which result."""
+    with surroundings(ctx).store() as store:
+        lines = store.trail.history(subject, limit, action="replay")
+    print_trail(lines, as_json=as_json, empty="No admin has changed what is kept.")

@@ -17,7 +17,7 @@ import typer
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption, YesOption, confirm
 from osd.cli.out import note, print_json
-from osd.cli.worker import become, trainer_command
+from osd.cli.trainer import become, trainer_command
 from storage.records import EVERYBODY, Route
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ def train(
     here = surroundings(ctx)
     with here.store() as store:
         draft = store.routes.get(route).draft
+        store.trail.note("router train", route, {"draft": draft, "force": force})
     if force:
         os.environ["OSD_LEARN__INTERVAL_REQUESTS"] = "1"
     become([*trainer_command("once", config=here.config), "--draft", draft, *(["--json"] if as_json else [])])

@@ -17,7 +17,7 @@ from osd.cli.context import CommandContext, surroundings
 from osd.cli.options import JsonOption, YesOption, confirm
 from osd.cli.out import NOTHING, Column, count, counted, note, print_json, print_table, share, when
 from osd.cli.router import RouteArgument, app, tell
-from osd.cli.worker import trainer_command
+from osd.cli.trainer import trainer_command
 from router.clusters import LEAST
 from storage.errors import BadInput
 from storage.routes.proposals import ProposalState, RouteProposal

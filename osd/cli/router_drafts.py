@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osd.cli.context import CommandContext
-from osd.cli.worker import trainer_command
+from osd.cli.trainer import trainer_command
 from storage.errors import BadInput, DuplicateRoute, NotPlain, RouteWithoutDraft
 from storage.names import draft_of
 from storage.records import DEFAULT_DRAFT, DraftVersion, Route

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from osd.cli.audit import print_trail
 from osd.cli.context import surroundings
 from osd.cli.options import JsonOption
 from osd.cli.out import Column, count, print_facts, print_json, print_rows, print_table, share, when
@@ -25,14 +26,6 @@ COLUMNS = (
     Column("requests", "requests", count, right=True),
     Column("alpha", "α", share, right=True),
     Column("waiting", "waiting", count, right=True),
-)
-HISTORY = (
-    Column("id", "no.", right=True),
-    Column("at", "when", when, whole=True),
-    Column("who", "who", whole=True),
-    Column("action", "what", whole=True),
-    Column("route", "route", whole=True),
-    Column("change", "before → after"),
 )
 
 
@@ -57,7 +50,7 @@ def show(ctx: typer.Context, route: RouteArgument, as_json: JsonOption = False) 
     facts["examples"] = ", ".join(f"{topic}: {number}" for topic, number in facts["examples"].items())
     print_facts({key: ", ".join(value) if isinstance(value, (list, tuple)) else value for key, value in facts.items()})
     print_table(drafts, DRAFTS, title="\nDrafts")
-    print_table(map(told, changes), HISTORY, title="Changes", empty="It was never changed.")
+    print_trail(changes, as_json=False, title="Changes", empty="It was never changed.")
 
 
 DRAFTS = (
@@ -78,10 +71,10 @@ def history(
     limit: Annotated[int, typer.Option(help="The newest so many.", min=1)] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who changed what and when, the newest first: routes, pins, and how many examples were taught."""
+    """Show the lines of `osd audit` about routes: who changed what and when, the newest first."""
     with surroundings(ctx).store() as store:
-        changes = [asdict(change) for change in store.routes.history(route, limit)]
-    print_json(changes) if as_json else print_table(map(told, changes), HISTORY, empty="Nothing was changed yet.")
+        lines = store.routes.history(route, limit)
+    print_trail(lines, as_json=as_json, empty="Nothing was changed yet.")
 
 
 def route_rows(store: Store, routes: list[Route]) -> list[dict[str, Any]]:
@@ -111,7 +104,7 @@ def describe(store: Store, route: Route) -> dict[str, Any]:
         "former_names": sorted(name for name, now in aliases.items() if now == route.name),
         "examples": {topic: taught.get(topic, 0) for topic in route.matches.get("topic", ())},
         "drafts": [draft_row(store, route, draft) for draft in route.drafts],
-        "history": [asdict(change) for change in store.routes.history(route.name, 10)],
+        "history": [asdict(line) for line in store.routes.history(route.name, 10)],
     }
 
 
@@ -132,18 +125,3 @@ def matching(matches: Any) -> str:
     """Format a route's conditions on one line."""
     parts = [f"{key} {' | '.join(value) if isinstance(value, list) else value}" for key, value in matches.items()]
     return ", ".join(parts)
-
-
-def told(change: dict[str, Any]) -> dict[str, Any]:
-    """Return a change for the table: only what differs."""
-    before, after = change["before"], change["after"]
-    keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-    parts = [f"{key}: {short(before.get(key))} → {short(after.get(key))}" for key in keys]
-    return {**change, "change": "; ".join(parts)}
-
-
-def short(value: Any) -> str:
-    """Format a value in few characters."""
-    if value in (None, "", [], {}):
-        return "–"
-    return matching(value) if isinstance(value, dict) else ", ".join(value) if isinstance(value, list) else str(value)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osd.cli.context import CommandContext, surroundings
-from osd.cli.options import DrafterOption, DraftOption, TargetOption
+from osd.cli.options import DrafterOption, DraftNameOption, DraftOption, TargetOption
 from osd.cli.out import note
 from osd.server.process.listen import url
 from osd.server.start import (
@@ -22,6 +22,8 @@ from osd.server.start import (
     serve_pair,
     serve_workers,
     tell_log,
+    tell_shipped,
+    with_own_store,
 )
 from osd.server.upstream.addresses import check_replicas
 from osd.server.upstream.start import upstream_parts
@@ -64,16 +66,18 @@ def serve(
     target: TargetOption = None,
     draft: DraftOption = None,
     drafter: DrafterOption = None,
-    workers: Annotated[
+    processes: Annotated[
         int | None,
         typer.Option(
-            help="Processes behind the port, each with an engine of its own. Default: fleet.workers.",
+            "--processes",
+            help="Processes behind the port, each with an engine of its own. Default: fleet.processes.",
             metavar="N",
             min=1,
             max=256,
             rich_help_panel=LISTENING,
         ),
     ] = None,
+    workers: Annotated[int | None, typer.Option("--workers", hidden=True, min=1, max=256)] = None,
     model_name: Annotated[
         str | None,
         typer.Option(
@@ -90,6 +94,7 @@ def serve(
             rich_help_panel="Replicas",
         ),
     ] = None,
+    draft_name: DraftNameOption = None,
     learn: Annotated[
         bool | None, typer.Option("--learn/--no-learn", help="Whether requests may be kept. Default: server.learn.")
     ] = None,
@@ -110,17 +115,23 @@ def serve(
     here = surroundings(ctx)
     given = {"host": host, "port": port, "admin_port": admin_port, "model": model_name, "learn": learn}
     changes = {"server": {name: value for name, value in given.items() if value is not None}}
+    if workers is not None:
+        note("osd: --workers is called --processes now; the next release does not know the old name.")
+        processes = processes or workers
     if drafter is not None:
         changes["drafters"] = {"kind": drafter}
     replicas = {"replicas": tuple(upstream)} if upstream else {}
-    fleet = {} if workers is None else {"workers": workers}
+    fleet = {} if processes is None else {"processes": processes}
+    if draft_name is not None:
+        changes["serve"] = {"draft_name": draft_name}
     settings = load_settings(here.config, **changes, upstream=replicas, fleet=fleet)
     tell_log()
     if settings.upstream.replicas:
         raise typer.Exit(_serve_replicas(here, settings, no_keys=no_keys, pair=(target, draft, drafter)))
     names = choose_pair(settings.serve, target, draft, drafter=settings.drafters.kind)
+    settings = here.settings = with_own_store(names, settings)
     if names.shipped:
-        note("No pair is named; serving with the small one that ships with osd.")
+        note(tell_shipped(settings))
     with ExitStack() as stack:
         store = stack.enter_context(here.store())
         names = draft_in_store(names, store)
@@ -128,7 +139,7 @@ def serve(
         ports = ports_of(stack, settings, guarded=no_keys or ring.needed)
         where = f"{url(ports.api)}/v1, admin routes at {url(ports.admin)}/admin"
         ready = partial(note, f"Serving {where}. Ctrl-C stops it.")
-        if settings.fleet.workers == 1:
+        if settings.fleet.processes == 1:
             status = serve_pair(names, leave_a_core(settings), store, ring, ports, ready)
         else:
             store.close()
@@ -156,7 +167,7 @@ def _serve_replicas(
                 note(trouble or f"{replica.at.url} serves {replica.model}, draft {replica.at.draft}.")
             note(f"Serving {url(ports.api)}/v1, admin routes at {url(ports.admin)}/admin. Ctrl-C stops it.")
 
-        if settings.fleet.workers == 1:
+        if settings.fleet.processes == 1:
             return serve_one(settings, store, ring, ports, ready)
         store.close()
         return serve_several(settings, ring, ports, ready)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osd.cli.context import surroundings
+from osd.cli.holds import holds_of, tell_holds
 from osd.cli.options import JsonOption
 from osd.cli.out import Column, Row, count, share, when
 from osd.cli.stats_cost import cost, runs
@@ -87,6 +88,7 @@ def acceptance(
     names = _names(by)
     with surroundings(ctx).store() as store:
         found = Answers(store).acceptance(Window(since, until, route, draft, version), names)
+        holds = holds_of(store, draft)
     rows = [row.as_dict() for row in found]
     narrowed = any(option is not None for option in (since, until, route, draft, version))
     which = "that fit these options" if narrowed else "yet"
@@ -94,6 +96,7 @@ def acceptance(
         rows, [*_keys(names), *MEASURES], as_json=as_json, as_csv=as_csv, picture=picture,
         draw=lambda: _draw(rows, names), empty=f"No requests have been recorded {which}.",
     )  # fmt: skip
+    tell_holds({} if as_json or as_csv else holds)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osd.cli.context import surroundings
+from osd.cli.holds import holds_of, tell_holds
 from osd.cli.options import JsonOption
 from osd.cli.out import Column, count, note, share, size, when
 from osd.cli.stats_show import (
@@ -153,6 +154,7 @@ def runs(
 
     with surroundings(ctx).store() as store:
         found = Answers(store).runs(Window(since, until, draft=draft), limit=limit)
+        holds = holds_of(store, draft)
     rows: list[dict[str, Any]] = [asdict(row) for row in found]
     labelled = [row | {"label": f"{when(row['started_at'])} {row['state']}"} for row in rows]
     show(
@@ -160,3 +162,4 @@ def runs(
         draw=lambda: bars(labelled, ["label"], "seconds", "seconds from claim to end"),
         empty="No training runs have been recorded that fit these options.",
     )  # fmt: skip
+    tell_holds({} if as_json or as_csv else holds)

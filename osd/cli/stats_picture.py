@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555")
 """Okabe and Ito's colours, which people with any colour vision can tell apart."""
 LINES = len(COLOURS)
+SPANS = {"minute": 60, "hour": 3600, "day": 86400}
+"""Seconds beside the only point of a picture over time."""
 BARS = 25
 """Maximum number of bars in a picture; the rest is in the table."""
 
@@ -35,6 +37,9 @@ def over_time(rows: Sequence[Row], time: str, keys: Sequence[str]) -> Figure:
     axes.set_xlabel(f"{time} (UTC)" + (f"; {LINES} of {len(ranked)} groups" if len(ranked) > LINES else ""))
     axes.set_ylim(0, 1)
     axes.legend(frameon=False, fontsize=8)
+    if len(found := {row[time] for row in rows}) == 1:  # else the axis would span years
+        one, beside = np.array(found.pop(), "datetime64[s]"), np.timedelta64(SPANS[time], "s")
+        axes.set_xlim(one - beside, one + beside)  # type: ignore[arg-type]
     figure.autofmt_xdate()
     return figure
 

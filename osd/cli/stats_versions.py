@@ -75,7 +75,7 @@ def change(
     from storage.insights.service import Answers
 
     with surroundings(ctx).store() as store:
-        name = version or store.versions.current(draft).id
+        name = (store.versions.get(version) if version else store.versions.current(draft)).id
         found = Answers(store).change(name, window=window, confidence=confidence)
     rows = [asdict(row) for row in found]
     show(

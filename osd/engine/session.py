@@ -24,7 +24,7 @@ from osd.recording.recorder import Recorder
 from router.base import Router
 from router.make import make_router
 from router.throughput import Costs
-from storage.records import DEFAULT_DRAFT
+from storage.records import DEFAULT_DRAFT, DEFAULT_ROUTE
 from storage.settings import Settings
 from storage.store import Store
 
@@ -33,18 +33,21 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def serving(
-    pair: Pair, settings: Settings, store: Store, *, draft: str = DEFAULT_DRAFT, router: Router | None = None
+    pair: Pair, settings: Settings, store: Store, *, draft: str | None = None, router: Router | None = None
 ) -> Iterator[Engine]:
     """Serve a pair within the block: yields an engine that records what it serves; at the end everything is on the
     disk.
 
-    ``draft`` is what the pair's draft is called in the store: the default draft. The drafts of other routes are loaded
+    ``draft`` is what the pair's draft is called in the store, ``serve.draft_name`` if None: the default draft, to which
+    the default route is led where ``serve.draft_name`` says so. The drafts of other routes are loaded
     from the store as they are needed. ``router`` sends requests to routes; without one it is that of the settings.
     Where the pair has no draft model, no draft of the store is loaded either. Raises NeedsDraft, StoreError when the
     store's draft of that name started from other weights, HeadNotLoaded or HeadMismatch for ``gamma.specdecpp.head``,
     and what is wrong with the files that the router reads.
     """
-    worker = f"{socket.gethostname()}:{os.getpid()}"
+    worker, named = f"{socket.gethostname()}:{os.getpid()}", settings.serve.draft_name
+    leads = draft is None and named != DEFAULT_DRAFT
+    draft = draft or named
     store.sweep()  # what a killed process left half-done
     if (target := pair.target.digest) is not None:
         for said in store.targets.arrive(target, pair.target.name):
@@ -56,6 +59,8 @@ def serving(
             pair = replace(pair, draft=in_folder(pair.draft))
             swap = Swap(store, draft, pair, settings, worker)
             stack.callback(swap.close)
+            if leads:
+                store.routes.change(replace(store.routes.get(DEFAULT_ROUTE), draft=draft))
         if needs_head(settings.gamma):
             heads = HeadSwap(store, draft, pair, settings, worker)
             stack.callback(heads.close)

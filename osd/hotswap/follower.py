@@ -153,7 +153,7 @@ class Follower(Generic[T]):
 
     def _serves(self, before: DraftVersion) -> bool:
         """Return whether a version before the refused one may take its place."""
-        return before.state in SOUND
+        return before.state in SOUND and before.deleted_at is None
 
     def _loaded(self, name: str) -> DraftVersion | None:
         """Return the version that waits, or else the one that serves."""

@@ -1,6 +1,7 @@
 """Writes a model as a Hugging Face folder.
 
 Weights are stored as they are in memory; config.json keeps the type in which the parent's were to be served.
+:func:`stored_dtype` is that type.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import cast
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -31,6 +33,13 @@ def write_full(model: nn.Module, folder: Path, parent: Path) -> None:
         inherited = path.is_file() and path.name not in WRITTEN and ".safetensors" not in path.name
         if inherited and not path.name.startswith(("adapter_", ".")):
             shutil.copyfile(path, folder / path.name)
+
+
+def stored_dtype(folder: Path) -> torch.dtype:
+    """Return the number type that a folder's config.json names; float32 where it names none."""
+    facts = json.loads((folder / "config.json").read_text("utf-8")) if _has_config(folder) else {}
+    found = getattr(torch, str(facts.get("dtype") or facts.get("torch_dtype")).removeprefix("torch."), torch.float32)
+    return found if isinstance(found, torch.dtype) else torch.float32
 
 
 def _has_config(folder: Path) -> bool:

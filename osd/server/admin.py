@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
@@ -20,11 +20,11 @@ from osd.server.http.bare_app import bare_app
 from osd.server.http.guard import Guard
 from osd.server.http.replies import ERRORS
 from osd.server.process.snapshot import Snapshots
+from storage.access.trainers import Trainer
 from storage.insights.roster import roster
 from storage.insights.service import Answers
 from storage.outcomes.outcome_window import Window
 from storage.records import DEFAULT_DRAFT, DraftVersion
-from storage.sql import admin_log
 from storage.sql.drivers import plain
 from storage.sql.spans import DAY
 
@@ -34,10 +34,10 @@ Rows = list[dict[str, Any]]
 
 
 class Promotion(BaseModel):
-    """The body of POST /admin/drafts/promote."""
+    """The body of POST /admin/drafts/promote and pin."""
 
     version: str
-    """A version's id."""
+    """A version's id or name."""
 
 
 class Rollback(BaseModel):
@@ -78,43 +78,71 @@ By = Annotated[str, Query(description="route, version, tenant, …, separated by
 
 
 @admin.get("/drafts")
-def drafts(http: Request, draft: str | None = None) -> Rows:
-    """List every version of every draft, oldest first."""
-    versions = _host(http).store.versions
-    found = versions.list(draft)
-    current = {versions.current(name).id for name in {one.draft for one in found}}
-    return [{**_version(one), "current": one.id in current} for one in found]
+def drafts(http: Request, draft: str | None = None, everything: Annotated[bool, Query(alias="all")] = False) -> Rows:
+    """List the versions of every draft, oldest first; with ``all`` those whose weights were deleted, too."""
+    store = _host(http).store
+    found, holds, names = (
+        store.versions.list(draft, deleted=everything),
+        store.decisions.holds(),
+        store.decisions.aliases(),
+    )
+    current = {store.versions.current(name).id for name in {one.draft for one in found}}
+    return [
+        {
+            **_version(one), "current": one.id in current, "names": names.get(one.id, []),
+            "hold": _plain(holds[one.draft]) if one.draft in holds and holds[one.draft].version == one.id else None,
+        }
+        for one in found
+    ]  # fmt: skip
 
 
 @admin.post("/drafts/promote")
 def promote(http: Request, body: Promotion) -> dict[str, Any]:
-    """Make a version its draft's current one; servers swap it in between two steps."""
-    done = _host(http).store.versions.promote(body.version)
-    _note(http, "promote", body.version, {"draft": done.draft})
-    return _version(done)
+    """Make a version its draft's current one, and freeze the draft there; servers swap it in between two steps."""
+    return _version(_host(http).store.decisions.promote(body.version))
 
 
 @admin.post("/drafts/rollback")
 def rollback(http: Request, body: Rollback) -> dict[str, Any]:
-    """Take back a draft's current version; return what is current then."""
-    done = _host(http).store.versions.rollback(body.draft, body.reason, to=body.to)
-    _note(http, "rollback", done.id, {"draft": body.draft, "reason": body.reason})
-    return _version(done)
+    """Take back a draft's current version, and freeze the draft at what is current then; return that."""
+    return _version(_host(http).store.decisions.rollback(body.draft, body.reason, to=body.to))
 
 
-def _note(http: Request, action: str, subject: str, facts: Mapping[str, Any]) -> None:
-    key = http.state.caller.key
-    with _host(http).store.db.session() as session:
-        admin_log.note(session, key.id if key else None, action, subject, facts)
+class Held(BaseModel):
+    """The body of POST /admin/drafts/freeze and resume."""
+
+    draft: str = DEFAULT_DRAFT
+    reason: str = Field(default="asked for over HTTP", max_length=500)
+    """Kept with the freeze."""
+
+
+@admin.post("/drafts/pin")
+def pin(http: Request, body: Promotion) -> dict[str, Any]:
+    """Make a version its draft's current one and hold the draft there: nothing replaces it until it is resumed."""
+    return _version(_host(http).store.decisions.pin(body.version, "pinned over HTTP"))
+
+
+@admin.post("/drafts/freeze")
+def freeze(http: Request, body: Held) -> dict[str, Any]:
+    """Hold a draft at what serves: nothing replaces it until it is resumed. Return the hold."""
+    return dict(plain(asdict(_host(http).store.decisions.freeze(body.draft, body.reason))))
+
+
+@admin.post("/drafts/resume")
+def resume(http: Request, body: Held) -> dict[str, Any]:
+    """Let a held draft learn again; return the hold that was lifted, empty where there was none."""
+    hold = _host(http).store.decisions.resume(body.draft)
+    return dict(plain(asdict(hold))) if hold else {}
 
 
 def _version(version: DraftVersion) -> dict[str, Any]:
     return dict(plain(asdict(version)))
 
 
-@admin.get("/workers")
-def workers(http: Request) -> dict[str, Rows]:
-    """List serving processes, the versions that servers last reported, and training runs under way."""
+@admin.get("/servers")
+@admin.get("/workers", deprecated=True)
+def servers(http: Request) -> dict[str, Rows]:
+    """List serving processes, the versions that servers last reported, trainers, and training runs under way."""
     store = _host(http).store
     names = sorted({version.draft for version in store.versions.list()})
     serving = [
@@ -122,23 +150,53 @@ def workers(http: Request) -> dict[str, Rows]:
         for name in names for worker, version in store.versions.serving(name).items()
     ]  # fmt: skip
     training = [_plain(run) for run in store.runs.list(limit=50) if run.finished_at is None]
-    return {"workers": roster(store), "serving": serving, "training": training}
+    alive, trainers = roster(store), [_trainer(one) for one in store.trainers.list()]
+    return {"workers": alive, "servers": alive, "serving": serving, "trainers": trainers, "training": training}
 
 
 class Drain(BaseModel):
-    """The body of POST /admin/workers/drain."""
+    """The body of POST /admin/servers/drain."""
 
-    worker: str
-    """The worker's name, as in GET /admin/workers."""
+    server: str = Field(validation_alias=AliasChoices("server", "worker"))
+    """The server's name, as in GET /admin/servers; ``worker`` is the field's name of the release before."""
     undo: bool = False
 
 
-@admin.post("/workers/drain")
+@admin.post("/servers/drain")
+@admin.post("/workers/drain", deprecated=True)
 def drain(http: Request, body: Drain) -> dict[str, Any]:
     """Drain a serving process, or end its draining."""
-    key = http.state.caller.key
-    asked = _host(http).store.workers.ask_drain(body.worker, undo=body.undo, who=key.id if key else None)
-    return dict(plain({"worker": asked.id, "state": asked.state.value, "drains": asked.drains}))
+    asked = _host(http).store.workers.ask_drain(body.server, undo=body.undo)
+    return dict(plain({"server": asked.id, "state": asked.state.value, "drains": asked.drains}))
+
+
+class TrainerName(BaseModel):
+    """The body of POST /admin/trainers/pause, resume and cancel."""
+
+    trainer: str
+    """The trainer's name, as in GET /admin/servers, or how it begins."""
+
+
+@admin.post("/trainers/pause")
+def pause(http: Request, body: TrainerName) -> dict[str, Any]:
+    """Let a trainer wait: no run begins, and one under way waits."""
+    return _trainer(_host(http).store.trainers.pause(body.trainer))
+
+
+@admin.post("/trainers/resume")
+def go_on(http: Request, body: TrainerName) -> dict[str, Any]:
+    """Let a paused trainer go on."""
+    return _trainer(_host(http).store.trainers.pause(body.trainer, undo=True))
+
+
+@admin.post("/trainers/cancel")
+def cancel(http: Request, body: TrainerName) -> dict[str, Any]:
+    """Give up the run under way of a trainer."""
+    return _trainer(_host(http).store.trainers.cancel(body.trainer))
+
+
+def _trainer(trainer: Trainer) -> dict[str, Any]:
+    return {**_plain(trainer), "state": trainer.state.value}
 
 
 QUESTIONS: dict[str, Callable[[Answers, Window, list[str]], Any]] = {

@@ -20,6 +20,7 @@ from osd.server.process.listen import Ports, check_address, is_local, listen, re
 from storage.distribution import install_extra
 from storage.errors import BadSetting, UnknownDraft
 from storage.settings import ServeSettings, Settings
+from storage.sql.audit import act
 
 if TYPE_CHECKING:
     from osd.models.pair import Pair
@@ -99,6 +100,30 @@ def draft_in_store(names: PairNames, store: Store) -> PairNames:
     return replace(names, draft=str(store.versions.folder(store.versions.lineage(version.id)[-1])))
 
 
+def shipped_store(settings: Settings) -> Path:
+    """Return the data directory of what the shipped pair learns, beside the default one."""
+    return settings.storage.data_directory() / "shipped"
+
+
+def with_own_store(names: PairNames, settings: Settings) -> Settings:
+    """Return the settings with a store of its own for the shipped pair, unless they name a store: a toy never claims
+    the one that a pair of the user's own will have."""
+    kept = settings.storage
+    named = kept.url or kept.directory or kept.samples or kept.weights
+    if not names.shipped or named:
+        return settings
+    return settings.changed(storage={"directory": shipped_store(settings)})
+
+
+def tell_shipped(settings: Settings) -> str:
+    """Say that no pair was named, and where the shipped one's store is."""
+    where = settings.storage.data_directory()
+    return (
+        f"No pair is named; serving with the small one that ships with osd. Its store is {where}; `osd use --shipped` "
+        "lets other commands in this folder find it."
+    )
+
+
 def tell_log() -> None:
     """Write our own sentences to stderr, and what others warn of."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
@@ -121,6 +146,7 @@ def serve_pair(
     """Load the pair and serve it here, HTTP in another process; return the exit status. ``options``: see
     :func:`osd.server.process.run.serve`."""
     run, fork = server_parts()
+    act("server")
     store.db.close()  # what is open must not be carried through a fork; the next question opens it anew
     front = fork(names.target, settings, lambda: again(settings, ring), ports.accepting)
     pair = names.load(settings.serve)
@@ -131,12 +157,12 @@ def serve_pair(
 
 
 def serve_workers(names: PairNames, settings: Settings, ring: KeyRing, ports: Ports, ready: Callable[[], None]) -> int:
-    """Serve the pair in several processes behind the port (``fleet.workers``); return the exit status."""
+    """Serve the pair in several processes behind the port (``fleet.processes``); return the exit status."""
     server_parts()  # imported once, for all that are forked
     from osd.server.workers.supervisor import Supervisor
     from storage.store import open_store
 
-    count = settings.fleet.workers
+    count = settings.fleet.processes
     settings = leave_a_core(settings, count)
 
     def work(peers: Peers, replaces: str | None) -> int:
@@ -179,7 +205,7 @@ def ports_of(stack: ExitStack, settings: Settings, *, guarded: bool) -> Ports:
     server = settings.server
     check_address(server.host, "server.host", guarded=guarded)
     check_address(server.admin_host, "server.admin_host", guarded=guarded)
-    shared = settings.fleet.workers > 1
+    shared = settings.fleet.processes > 1
     api = stack.enter_context((reserve if shared else listen)(server.host, server.port, "server.port"))
     admin = stack.enter_context(listen(server.admin_host, server.admin_port, "server.admin_port"))
     return Ports(api, admin, shared)

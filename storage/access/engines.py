@@ -14,7 +14,7 @@ from sqlalchemy import delete, or_, select, update
 
 from storage import records
 from storage.errors import BadInput, UnknownDraft, UnknownEngine
-from storage.sql import admin_log
+from storage.sql import audit
 from storage.sql.database import Database
 from storage.sql.drivers import plain
 from storage.sql.leases import known_drafts
@@ -58,7 +58,7 @@ class EngineRegistry:
                 row = EngineRow(name=name, added_at=records.now(), holder=None, lease_until=0.0)
                 session.add(row)
             row.url, row.draft, row.facts = url, draft, plain(facts)
-            admin_log.note(session, who, "engine", name, {"before": before, "after": {"url": url, "draft": draft}})
+            audit.note(session, "engines add", name, {"url": url, "draft": draft}, before, who=who)
             session.flush()
             return to_record(row)
 
@@ -80,7 +80,7 @@ class EngineRegistry:
         with self._db.session() as session:
             session.execute(delete(EngineRow).where(EngineRow.name == engine.name))
             session.execute(delete(WorkerRow).where(WorkerRow.id == engine.name))
-            admin_log.note(session, who, "engine", engine.name, {"removed": {"url": engine.url, "draft": engine.draft}})
+            audit.note(session, "engines remove", engine.name, {}, {"url": engine.url, "draft": engine.draft}, who=who)
         return engine
 
     def note(self, name: str, facts: Mapping[str, Any]) -> None:

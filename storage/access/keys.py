@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from storage.errors import BadInput, UnknownKey
 from storage.records import EVERYBODY, now
-from storage.sql import admin_log
+from storage.sql import audit
 from storage.sql.database import Database
 from storage.sql.tables import ApiKeyRow
 
@@ -87,7 +87,7 @@ class KeyLedger:
         )  # fmt: skip
         with self._db.session() as session:
             session.add(ApiKeyRow(**{**asdict(key), "scopes": list(key.scopes)}))
-            admin_log.note(session, who, "key", key.id, {"created": key.facts()})
+            audit.note(session, "keys create", key.id, key.facts(), who=who)
         return secret, key
 
     def list(self) -> list[ApiKey]:
@@ -102,8 +102,8 @@ class KeyLedger:
             if row is None:
                 raise UnknownKey(key=key_id)
             if row.revoked_at is None:
-                row.revoked_at = now()
-                admin_log.note(session, who, "key", key_id, {"revoked": row.revoked_at})
+                before, row.revoked_at = to_record(row).facts(), now()
+                audit.note(session, "keys revoke", key_id, to_record(row).facts(), before, who=who)
             return to_record(row)
 
 

@@ -12,7 +12,7 @@ from storage.errors import BadInput
 from storage.names import draft_of
 from storage.records import EVERYBODY
 from storage.settings import PrivacySettings
-from storage.sql import admin_log
+from storage.sql import audit
 from storage.sql.database import Database
 from storage.sql.tables import RoutePinRow, RouteRow, SampleRow, TenantRow, table_of
 
@@ -63,7 +63,7 @@ class TenantLedger:
         after = Tenant(name, before.learn if learn is None else learn, before.share if share is None else share)
         with self._db.session() as session:
             session.merge(TenantRow(**asdict(after)))
-            admin_log.note(session, who, "tenant", name, {"before": asdict(before), "after": asdict(after)})
+            audit.note(session, "replay tenant", name, asdict(after), asdict(before), who=who)
         return after
 
     def learnable(self, tenants: Iterable[str]) -> set[str]:

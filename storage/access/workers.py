@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from storage import records
 from storage.errors import UnknownWorker
-from storage.sql import admin_log
+from storage.sql import audit
 from storage.sql.database import Database
 from storage.sql.tables import ServingRow, WorkerRow
 
@@ -108,7 +108,7 @@ class WorkerRegistry:
                 raise UnknownWorker(worker=worker, known=", ".join(living) or "none")
             if row.drains is undo:
                 row.drains = not undo
-                admin_log.note(session, who, "drain", worker, {"undone": undo})
+                audit.note(session, "servers drain", worker, {"drains": not undo}, {"drains": undo}, who=who)
             return to_record(row)
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from storage.outcomes.outcome_window import Window, grouped, hurry
 from storage.records import VersionState, ratio
 from storage.routes.proposals import ProposalKind
-from storage.sql import admin_log
+from storage.sql import audit
 from storage.sql.database import Database
 from storage.sql.outcome_tables import CounterRow as Sums
 from storage.sql.outcome_tables import OutcomeRow
@@ -135,9 +135,8 @@ def _versions(session: Session) -> Iterator[Mark]:
 
 
 def _promotions(session: Session) -> Iterator[Mark]:
-    for change in admin_log.history(session, limit=NEWEST):
-        if change.action == "promote":
-            yield Mark(change.at, "promote", change.subject or "")
+    for change in audit.history(session, limit=NEWEST, action="drafts promote"):
+        yield Mark(change.at, "promote", change.subject or "")
 
 
 def _drifts(session: Session) -> Iterator[Mark]:

@@ -1,6 +1,6 @@
 """Refusal of forgotten requests that arrive late from a server's memory or disk.
 
-Requests are looked up in the audit trail of admins' changes, which is written before anything is deleted.
+Requests are looked up in the audit trail, which is written before anything is deleted.
 
 Every transaction that stores requests looks there, and writing the line waits for such transactions. So either the line
 is seen, or the forgetting that follows it finds what was stored.
@@ -19,16 +19,16 @@ from sqlalchemy.orm import Session
 
 from storage.errors import ForgottenSince
 from storage.replay.sample_index import chunks
-from storage.sql.tables import AdminChangeRow, table_of
+from storage.sql.tables import AuditRow, table_of
 
-ACTION, REQUEST, TENANT = "forget", "request", "tenant"
+ACTION, REQUEST, TENANT = "replay forget", "request", "tenant"
 """The action of a line of the audit trail, and its kinds of subject."""
 LOCK = 0x6F73645F666F7267
 """PostgreSQL's advisory lock for both sides; SQLite has just one writer anyway."""
 
 
-TRAIL = table_of(AdminChangeRow).c
-ABOUT = select(TRAIL.at, TRAIL.subject, TRAIL.facts).where(
+TRAIL = table_of(AuditRow).c
+ABOUT = select(TRAIL.at, TRAIL.subject, TRAIL.after).where(
     TRAIL.action == ACTION, or_(TRAIL.subject.in_(bindparam("some", expanding=True)), TRAIL.subject.is_(None))
 )
 
@@ -83,10 +83,10 @@ def _lines(session: Session, subjects: set[str]) -> tuple[set[str], dict[str, fl
 
 def news_after(session: Session, line: int) -> ForgottenSinceLine:
     """Return what was forgotten after a line of the audit trail; 0 comes before all of them."""
-    columns = AdminChangeRow.id, AdminChangeRow.subject, AdminChangeRow.facts
-    query = select(*columns).where(AdminChangeRow.id > line, AdminChangeRow.action == ACTION)
+    columns = AuditRow.id, AuditRow.subject, AuditRow.after
+    query = select(*columns).where(AuditRow.id > line, AuditRow.action == ACTION)
     gone: set[str] = set()
-    for number, subject, facts in session.execute(query.order_by(AdminChangeRow.id)):
+    for number, subject, facts in session.execute(query.order_by(AuditRow.id)):
         line = number
         if facts["what"] == REQUEST:
             gone.update(facts.get("request_ids") or [str(subject)])

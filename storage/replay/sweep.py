@@ -56,11 +56,12 @@ def _sweep_folder(db: Database, folder: Path) -> list[Swept]:
 
 
 def sweep_weights(db: Database, folder: Path) -> list[Swept]:
-    """Delete folders of weights whose versions were never entered in the ledger."""
+    """Delete folders of weights whose versions were never entered in the ledger, or whose deletion did not finish."""
 
     def is_known(path: str) -> bool:
         with db.session(read_only=True) as session:
-            return session.scalar(select(VersionRow.id).where(VersionRow.path == path)) is not None
+            known = select(VersionRow.id).where(VersionRow.path == path, VersionRow.deleted_at.is_(None))
+            return session.scalar(known) is not None
 
     return [swept for path in _candidates(folder, VERSION) if (swept := _sweep_one(folder, path, is_known))]
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from sqlalchemy import delete, select
 
 from storage.sql.database import Database
-from storage.sql.route_log import lock_routes, note
-from storage.sql.tables import RouteBackgroundRow, RouteChangeRow
+from storage.sql.route_log import GROUP, lock_routes, note
+from storage.sql.tables import AuditRow, RouteBackgroundRow
 
 Features = npt.NDArray[np.int64]
 ACTION = "background"
@@ -43,7 +43,7 @@ class BackgroundStore:
 
     def taken_at(self) -> tuple[int, int]:
         """Return the number of prompts taken last, and the revision of the routes then; zeros before the first."""
-        last = select(RouteChangeRow).where(RouteChangeRow.action == ACTION).order_by(RouteChangeRow.id.desc()).limit(1)
+        last = select(AuditRow).where(AuditRow.action == f"{GROUP} {ACTION}").order_by(AuditRow.id.desc()).limit(1)
         with self._db.session(read_only=True) as session:
             row = session.scalar(last)
             return (int(row.after["prompts"]), row.id) if row else (0, 0)

@@ -17,7 +17,7 @@ from storage import records
 from storage.errors import BadInput, UnknownTopic
 from storage.sql.database import Database
 from storage.sql.route_log import lock_routes, note
-from storage.sql.tables import RouteChangeRow, RouteExampleRow
+from storage.sql.tables import AuditRow, RouteExampleRow
 
 TOPIC_LENGTH = 200
 TEXT_LENGTH = 100_000
@@ -74,8 +74,8 @@ class ExampleStore:
 
     def revision(self) -> int:
         """Return the number of the newest change of what topics are learned from; 0 before there was one."""
-        learned_from = RouteChangeRow.action.in_(("teach", "forget", "background"))
-        newest = select(func.max(RouteChangeRow.id)).where(learned_from)
+        learned_from = AuditRow.action.in_(("router teach", "router forget", "router background"))
+        newest = select(func.max(AuditRow.id)).where(learned_from)
         with self._db.session(read_only=True) as session:
             return session.scalar(newest) or 0
 

@@ -2,7 +2,7 @@
 
     storage.routes.route_rows     changes within a transaction
     storage.routes.route_names    renaming, and what is kept under former names
-    storage.sql.route_log      the audit trail
+    storage.sql.route_log         their lines in the audit trail
     storage.routes.matches        what a route may match by
 
 Each method below is one transaction, with its line in the trail. ``who`` is the
@@ -20,12 +20,13 @@ from storage.records import DEFAULT_ROUTE, Route
 from storage.routes import route_names, route_rows
 from storage.routes.examples import teach
 from storage.sql import route_log
+from storage.sql.audit import AuditEntry
 from storage.sql.database import Database
-from storage.sql.route_log import RouteChange, lock_routes
+from storage.sql.route_log import lock_routes
 from storage.sql.tables import RouteRow
 
 Routes = list[Route]
-Changes = list[RouteChange]
+Changes = list[AuditEntry]
 
 
 @dataclass(frozen=True, slots=True)

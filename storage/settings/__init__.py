@@ -16,7 +16,7 @@ from storage.settings.load import CONFIG_NAME, load_settings
 from storage.settings.ngram import NgramSettings
 from storage.settings.privacy import EVERYTHING, PrivacySettings
 from storage.settings.registry import Registry
-from storage.settings.retention import Limits, RetentionSettings
+from storage.settings.retention import Limits, RetentionSettings, VersionLimits
 from storage.settings.router import RouterSettings
 from storage.settings.section import OpenSection, Section
 from storage.settings.serve import ServeSettings
@@ -24,12 +24,12 @@ from storage.settings.server import ServerSettings
 from storage.settings.settings import Settings
 from storage.settings.storage import StorageSettings
 from storage.settings.trace import TraceSettings
+from storage.settings.trainer import TrainerSettings
 from storage.settings.upstream import UpstreamSettings
-from storage.settings.worker import WorkerSettings
 
 __all__ = [
     "CONFIG_NAME", "EVERYTHING", "AttachSettings", "DrafterSettings", "FleetSettings", "GammaSettings",
     "GateSettings", "LearnSettings", "Limits", "NgramSettings", "OpenSection", "PrivacySettings", "Registry",
     "RetentionSettings", "RouterSettings", "Section", "ServeSettings", "ServerSettings", "Settings",
-    "StorageSettings", "TraceSettings", "UpstreamSettings", "WorkerSettings", "load_settings",
+    "StorageSettings", "TraceSettings", "TrainerSettings", "UpstreamSettings", "VersionLimits", "load_settings",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from storage.settings.section import Section
 
 
 class FleetSettings(Section):
-    workers: int = Field(default=1, ge=1, le=256)
+    processes: int = Field(default=1, ge=1, le=256)
     """Processes that `osd serve` starts behind its one port, each with an engine of its own."""
     heartbeat_seconds: float = Field(default=3.0, gt=0)
     """How often a serving process tells the database that it lives, and looks whether it is to drain."""

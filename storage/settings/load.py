@@ -6,9 +6,11 @@ right.
 
 from __future__ import annotations
 
+import logging
 import os
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from storage.settings.explain import explain, unknown
 from storage.settings.settings import Settings
 
 CONFIG_NAME = "osd.toml"
+log = logging.getLogger("osd")
+OLD = {("worker",): ("trainer",), ("fleet", "workers"): ("fleet", "processes")}
+"""Names of the release before, which still hold, and what they are called now."""
 PLUGIN = "OSD_VLLM_"
 """The variables of vLLM's plugin, which has no settings: it may run in the same environment."""
 
@@ -35,25 +40,27 @@ def load_settings(path: Path | None = None, **overrides: dict[str, Any]) -> Sett
 
     ``path`` defaults to ``$OSD_CONFIG``, then ``./osd.toml``, then no file. Raises BadSetting.
     """
-    path = path or _default_path()
+    path = path or default_path()
     variables = _read_environment()
     try:
-        settings = Settings(**_merged(_read_toml(path) if path else {}, variables))
+        settings = Settings(**_merged(read_toml(path) if path else {}, variables))
     except ValidationError as error:
         blamed = "environment" if not path or _has(variables, error.errors()[0]["loc"]) else str(path)
         raise explain(error, blamed, Settings) from None
     return settings.changed(**overrides) if overrides else settings
 
 
-def _default_path() -> Path | None:
+def default_path() -> Path | None:
+    """Return the file that is read where none is named; None for none."""
     if named := os.environ.get("OSD_CONFIG"):
         return Path(named)
     return Path(CONFIG_NAME) if Path(CONFIG_NAME).exists() else None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a file sets, under the names of now. Raises BadSetting."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return _renamed(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
     except OSError as error:
         raise BadSetting(source=path, key="file", reason=f"cannot be read ({error.strerror})") from None
     except tomllib.TOMLDecodeError as error:
@@ -66,13 +73,50 @@ def _read_environment() -> dict[str, Any]:
     for name in os.environ:
         if name.startswith("OSD_") and name != "OSD_CONFIG" and not name.startswith(PLUGIN):
             section = name.removeprefix("OSD_").lower().split("__")[0]
-            if section not in Settings.model_fields:
+            if section not in Settings.model_fields and (section,) not in OLD:
                 raise unknown("environment", name, section, list(Settings.model_fields))
     try:
-        return EnvSettingsSource(_Variables)()
+        source = EnvSettingsSource(_Variables)
+        source.env_vars = {_variable(name): value for name, value in source.env_vars.items()}
+        return source()
     except SettingsError as error:
         reason = f"{error.__cause__}; lists and tables are written as JSON"
         raise BadSetting(source="environment", key=str(error).split('"')[1], reason=reason) from None
+
+
+def _variable(name: str) -> str:
+    """Return the name that a variable has now; names of the release before are warned of."""
+    for old, new in OLD.items():
+        before, after = (f"osd_{'__'.join(path)}" for path in (old, new))
+        if name == before or name.startswith(f"{before}__"):
+            _warn("environment", before.upper(), after.upper())
+            return after + name.removeprefix(before)
+    return name
+
+
+def _renamed(values: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return what a file sets under the names of now; those of the release before are warned of."""
+    for old, new in OLD.items():
+        if _has(values, old):
+            _warn(source, ".".join(old), ".".join(new))
+            inner: Any = values
+            for part in old[:-1]:
+                inner = inner[part]
+            values = _merged(values, _at(new, inner.pop(old[-1])))
+    return values
+
+
+def _at(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """Return a table that has the value at a path."""
+    for part in reversed(path):
+        value = {part: value}
+    return dict(value)
+
+
+@cache
+def _warn(source: str, old: str, new: str) -> None:
+    """Warn once a process of a name that the next release does not know."""
+    log.warning("%s: %s is called %s now; the next release does not know the old name", source, old, new)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,13 @@
-"""What stays in the replay store: ``[retention]``, and ``[retention.routes.NAME]`` where a route is to differ.
+"""What stays: ``[retention]`` of the replay store, ``[retention.routes.NAME]`` where a route is to differ, and
+``[retention.versions]`` of drafts' weights.
 
-Without a setting everything stays. Policies compose: a request goes as soon as one of them says so.
+Without a setting every sample stays, and of weights those from which a draft may go back. Policies compose: a request
+goes as soon as one of them says so.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -32,7 +34,22 @@ class Limits(Section):
     """Whether requests go once a run was trained on them and judged (OSD 4.2.1); held-out ones stay."""
 
 
+class VersionLimits(Section):
+    """Which versions' weights stay on the disk. Of each draft there always stay number 0, what serves and what did
+    before it, what is pinned or has a name, and the newest one, from which training may go on."""
+
+    served: Annotated[int, Field(ge=1)] | Literal["all"] = 8
+    """Of the others those that led to what serves stay, back to the last so many that served; "all" lets everything
+    stay."""
+    bytes: int | None = Field(default=None, ge=1)
+    """Bytes of a draft's versions at most; the oldest go first."""
+    age_seconds: float | None = Field(default=None, gt=0)
+    """What is older goes."""
+
+
 class RetentionSettings(Limits):
+    versions: VersionLimits = VersionLimits()
+    """What stays of drafts' weights."""
     routes: dict[str, Limits] = Field(default={})
     """Other limits for single routes; what a route does not set is as here."""
     total_bytes: int | None = Field(default=None, ge=1)

@@ -15,6 +15,9 @@ class ServeSettings(Section):
     draft: str | None = None
     """The draft that learning starts from: a Hugging Face folder or hub name, or the name of one that `osd drafts new`
     made."""
+    draft_name: str = "default"
+    """What the draft is called in the store, where the default route leads to it. One with other weights than a store's
+    draft of that name needs a name of its own."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | None = None

@@ -23,8 +23,8 @@ from storage.settings.serve import ServeSettings
 from storage.settings.server import ServerSettings
 from storage.settings.storage import StorageSettings
 from storage.settings.trace import TraceSettings
+from storage.settings.trainer import TrainerSettings
 from storage.settings.upstream import UpstreamSettings
-from storage.settings.worker import WorkerSettings
 
 
 class Settings(Section):
@@ -41,7 +41,7 @@ class Settings(Section):
     router: RouterSettings = RouterSettings()
     learn: LearnSettings = LearnSettings()
     gate: GateSettings = GateSettings()
-    worker: WorkerSettings = WorkerSettings()
+    trainer: TrainerSettings = TrainerSettings()
     retention: RetentionSettings = RetentionSettings()
     privacy: PrivacySettings = PrivacySettings()
     trace: TraceSettings = TraceSettings()

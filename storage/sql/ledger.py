@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from storage import records
-from storage.errors import BadInput, StoreError, UnknownVersion, WrongState
+from storage.errors import BadInput, StoreError, UnknownVersion, WeightsDamaged, WrongState
 from storage.records import DraftVersion, VersionState
 from storage.sql.tables import VersionRow
 
@@ -41,8 +41,8 @@ def require_same_root(root: VersionRow, digest: str) -> DraftVersion:
     if root.digest != digest:
         raise StoreError(
             reason=f"The draft {root.draft!r} started from other weights (digest {root.digest[:8]}…, "
-            f"given {digest[:8]}…). Serve with those, or give another data directory; new ones become a draft of "
-            "their own by `osd router add ROUTE --new-draft --from FOLDER`."
+            f"given {digest[:8]}…). Serve with those, give these a name of their own (--draft-name), or give another "
+            "data directory; for a route alone they become a draft by `osd router add ROUTE --new-draft --from FOLDER`."
         )
     return to_record(root)
 
@@ -60,6 +60,12 @@ def require_state(row: VersionRow, action: str, *allowed: VersionState) -> None:
     if VersionState(row.state) not in allowed:
         needed = " or ".join(state.value for state in allowed)
         raise WrongState(version=row.id, state=row.state, action=action, needed=f"a version that is {needed}")
+
+
+def require_weights(version: VersionRow | DraftVersion) -> None:
+    """Raise WeightsDamaged for a version whose weights were deleted."""
+    if version.deleted_at is not None:
+        raise WeightsDamaged(version=version.id, reason="they were deleted; only what is known of them is kept")
 
 
 def next_row(session: Session, draft: str, digest: str, state: VersionState, facts: Mapping[str, Any]) -> VersionRow:
@@ -83,5 +89,6 @@ def to_record(row: VersionRow) -> DraftVersion:
     return DraftVersion(
         id=row.id, draft=row.draft, number=row.number, parent=row.parent, digest=row.digest, kind=row.kind,
         state=VersionState(row.state), created_at=row.created_at, path=row.path, run_id=row.run_id,
-        evidence=row.evidence,
+        evidence=row.evidence, bytes=row.bytes, served_at=row.served_at, deleted_at=row.deleted_at,
+        has_master=bool(row.has_master),
     )  # fmt: skip

@@ -72,6 +72,10 @@ class DraftRow(Base):
     """The draft's own overrides of ``[learn]``, see :mod:`storage.versions.options`."""
     target: Mapped[str | None]
     """The target that the line is about, see :mod:`storage.versions.targets`."""
+    hold: Mapped[Facts] = mapped_column(server_default=text("'{}'"))
+    """A person's decision that nothing replaces, see :mod:`storage.versions.holds`."""
+    previous_version: Mapped[str | None]
+    """What was current before."""
 
 
 class VersionRow(Base):
@@ -88,6 +92,21 @@ class VersionRow(Base):
     path: Mapped[str]
     run_id: Mapped[str | None]
     evidence: Mapped[Facts]
+    bytes: Mapped[int | None]
+    """Size of the files that servers read; None where a release before 0014 wrote them."""
+    served_at: Mapped[float | None]
+    deleted_at: Mapped[float | None]
+    has_master: Mapped[bool] = mapped_column(server_default=false())
+    """Whether float32 weights lie beside those that are served, see :mod:`storage.versions.weights`."""
+
+
+class VersionAliasRow(Base):
+    """A version's name of one's own, see :mod:`storage.versions.aliases`."""
+
+    __tablename__ = "version_aliases"
+    draft: Mapped[str] = mapped_column(ForeignKey("drafts.name"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[str] = mapped_column(ForeignKey("draft_versions.id"))
 
 
 class ServingRow(Base):
@@ -120,6 +139,21 @@ class WorkerRow(Base):
     rate: Mapped[float]
     drafts: Mapped[Facts]
     trouble: Mapped[str | None]
+
+
+class TrainerRow(Base):
+    """A training process; see :mod:`storage.access.trainers`. Its name is that in leases."""
+
+    __tablename__ = "trainers"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str]
+    pid: Mapped[int]
+    started_at: Mapped[float]
+    heartbeat_at: Mapped[float]
+    gone_at: Mapped[float] = mapped_column(index=True)
+    doing: Mapped[Facts]
+    paused: Mapped[bool]
+    cancels: Mapped[bool]
 
 
 class EngineRow(Base):
@@ -161,20 +195,6 @@ class RouteRow(Base):
     candidates: Mapped[Ids] = mapped_column(server_default=text("'[]'"))
     created_at: Mapped[float | None]
     """Time of creation; None for routes that are older than this column."""
-
-
-class RouteChangeRow(Base):
-    """One change of routes: who changed what, when, from what to what. The newest id is the revision that routers
-    poll."""
-
-    __tablename__ = "route_changes"
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    at: Mapped[float]
-    who: Mapped[str]
-    action: Mapped[str]
-    route: Mapped[str | None] = mapped_column(index=True)
-    before: Mapped[Facts]
-    after: Mapped[Facts]
 
 
 class RoutePinRow(Base):
@@ -314,16 +334,18 @@ class TenantRow(Base):
     share: Mapped[bool] = mapped_column(server_default=true())
 
 
-class AdminChangeRow(Base):
-    """An entry in the audit trail of admins' changes: forgetting, purging, tenants, imports, exports, keys."""
+class AuditRow(Base):
+    """A line of the audit trail, see :mod:`storage.sql.audit`."""
 
-    __tablename__ = "admin_changes"
+    __tablename__ = "audit"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     at: Mapped[float]
     who: Mapped[str]
-    action: Mapped[str]
+    origin: Mapped[str]
+    action: Mapped[str] = mapped_column(index=True)
     subject: Mapped[str | None] = mapped_column(index=True)
-    facts: Mapped[Facts]
+    before: Mapped[Facts]
+    after: Mapped[Facts]
 
 
 class ApiKeyRow(Base):

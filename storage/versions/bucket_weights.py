@@ -55,7 +55,7 @@ class BucketWeights:
         def enter(path: str) -> None:
             nonlocal entered
             self._require_put(aside.path, path)
-            for name in (weights.PROVENANCE, weights.MARKER):
+            for name in (weights.MASTER, weights.PROVENANCE, weights.MARKER):
                 if (aside.path / name).exists():
                     self.bucket.put_file(aside.path / name, f"{path}/{name}")
             self._keep(aside, path)
@@ -111,7 +111,7 @@ class BucketWeights:
         with TemporaryPath(self.folder / version.draft, new_id(), folder=True) as aside:
             for each in there:
                 name = each.path.removeprefix(f"{version.path}/")
-                if name != weights.MARKER:
+                if name not in (weights.MARKER, weights.MASTER):
                     self._fetch_file(version, each.path, aside.path / name)
             found = weights.digest_of(aside.path, weights.weight_files(aside.path))
             if found != version.digest:
@@ -142,7 +142,7 @@ class BucketWeights:
             shutil.rmtree(folder, ignore_errors=True)
             folder = self.local(version)
         files = weights.weight_files(folder)
-        ours = {name: size for name, size in there.items() if name not in (weights.PROVENANCE, weights.MARKER)}
+        ours = {name: size for name, size in there.items() if name not in weights.BESIDE}
         if _sizes(folder, files) != ours:
             raise _damaged(version, f"the files at {self.show(version.path)} are others than were put there")
 
@@ -164,6 +164,21 @@ class BucketWeights:
             return dict(json.loads(self.bucket.get(f"{path}/{weights.PROVENANCE}")))
         except (FileNotFoundError, ValueError):
             return {}
+
+    def master(self, version: DraftVersion) -> Path:
+        """Return the file in the cache, fetching it if it is not there."""
+        path = self.local(version) / weights.MASTER
+        if not path.exists():
+            with TemporaryPath(path.parent.parent, new_id()) as aside:
+                self._fetch_file(version, f"{version.path}/{weights.MASTER}", aside.path)
+                aside.rename(path)
+        return path
+
+    def remove_master(self, path: str) -> None:
+        """Delete the object, and the file in the cache."""
+        self.bucket.remove(f"{path}/{weights.MASTER}")
+        with writing(self.folder / path):
+            (self.folder / path / weights.MASTER).unlink(missing_ok=True)
 
     def remove(self, path: str) -> None:
         """Delete the version's objects, READY first, so that a concurrent reader loads nothing, and its cached
@@ -195,7 +210,7 @@ class BucketWeights:
         return swept
 
     def _take(self, db: Database, path: str) -> bool:
-        known = select(VersionRow.id).where(VersionRow.path == path)
+        known = select(VersionRow.id).where(VersionRow.path == path, VersionRow.deleted_at.is_(None))
         with db.session(read_only=True) as session:
             if session.scalar(known) is not None:
                 return False

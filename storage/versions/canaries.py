@@ -253,7 +253,7 @@ class _View:
         row = self.current
         while row.parent is not None:
             row = get_row(self.session, row.parent)
-            if self._is_released(row) and row.state not in (
+            if self._is_released(row) and row.deleted_at is None and row.state not in (
                 VersionState.ROLLED_BACK.value, VersionState.QUARANTINED.value
             ):  # fmt: skip
                 break

@@ -14,7 +14,7 @@ from storage.errors import WeightsDamaged
 from storage.records import VersionState
 from storage.sql.announce import announce
 from storage.sql.leases import lock_draft
-from storage.sql.ledger import get_row, note
+from storage.sql.ledger import get_row, note, require_weights
 from storage.sql.tables import CanaryRow, DraftRow, ServingRow, VersionRow
 from storage.versions.forgotten_tables import DROPPED
 
@@ -52,7 +52,7 @@ def _is_tried_by(session: Session, row: VersionRow, worker: str) -> bool:
 def released(session: Session, row: VersionRow) -> None:
     """Make a version SERVING and retire those that it replaces; one taken back meanwhile stays so."""
     if row.state == VersionState.READY.value:
-        row.state = VersionState.SERVING.value
+        row.state, row.served_at = VersionState.SERVING.value, row.served_at or records.now()
         _retire_others(session, row)
 
 
@@ -107,7 +107,7 @@ def leave(session: Session, version_id: str, to: str | None, state: VersionState
     if draft.current_version == row.id and to is not None:
         back = get_row(session, to, lock=True)
         _make_current(session, draft, back)
-        _note_released(session, back)
+        note_released(session, back, "gone back to")
     return get_row(session, draft.current_version or row.id)
 
 
@@ -117,22 +117,29 @@ def _release_by_hand(session: Session, row: VersionRow, reason: str) -> None:
         tried.state, tried.settled_at, tried.facts = RELEASED, records.now(), {**tried.facts, "reason": reason}
 
 
-def _note_released(session: Session, row: VersionRow) -> None:
-    """Settle the canary of a version that all roll back to as released."""
+def note_released(session: Session, row: VersionRow, reason: str) -> None:
+    """Settle the canary of a version that all are to serve at once as released."""
     if row.parent is not None and not is_watched(session, row.id):
         at = records.now()
         session.merge(CanaryRow(
             version=row.id, draft=row.draft, base=row.id, state=RELEASED, worker=None, claims=0, looks=0, began_at=at,
-            settled_at=at, facts={"reason": "gone back to"},
+            settled_at=at, facts={"reason": reason},
         ))  # fmt: skip
 
 
 def _make_current(session: Session, draft: DraftRow, row: VersionRow) -> None:
     if DROPPED in row.evidence:  # its files were verified earlier
         raise WeightsDamaged(version=row.id, reason=row.evidence[DROPPED]["reason"])
+    require_weights(row)
     if row.state != VersionState.SERVING.value:
         row.state = VersionState.READY.value
-    draft.current_version = row.id
+    set_current(session, draft, row.id)
+
+
+def set_current(session: Session, draft: DraftRow, version_id: str) -> None:
+    """Enter the version that servers should draft with, with the draft locked, and tell them."""
+    if draft.current_version != version_id:
+        draft.previous_version, draft.current_version = draft.current_version, version_id
     announce(session, draft.name)
 
 

@@ -15,15 +15,15 @@ from storage.errors import DatabaseUnreachable, StoreError, WrongState
 from storage.files.files import TemporaryPath
 from storage.records import DraftVersion, RunState, TrainingRun, VersionState
 from storage.replay.forgotten import require_born_after_all
-from storage.sql.announce import announce
 from storage.sql.database import Database
 from storage.sql.drivers import insert_for, plain
 from storage.sql.leases import lock_draft, require_lease
 from storage.sql.ledger import get_row, next_row, require_same_root, require_state, root_of, to_record
 from storage.sql.tables import DraftRow, RunRow, VersionRow
-from storage.versions import weights
+from storage.versions import promotion, weights
 from storage.versions.forgotten_tables import BORN
 from storage.versions.forgotten_tables import KIND as TABLE
+from storage.versions.holds import require_free
 from storage.versions.targets import line_to_open
 from storage.versions.weight_place import WeightPlace
 
@@ -64,6 +64,8 @@ def enter(
             return require_same_root(root, digest)
         row = next_row(session, draft, digest, VersionState.READY if is_root else VersionState.CANDIDATE, facts)
         row.path = place.path(draft, row.id, key)
+        row.bytes = sum(path.stat().st_size for path in weights.weight_files(aside.path))
+        row.has_master = weights.has_master(aside.path)
         if row.kind == TABLE:
             row.evidence = {BORN: require_born_after_all(session, f"The table {draft}", born)}
         session.add(row)
@@ -71,8 +73,7 @@ def enter(
         _explain(aside.path, row, provenance)
         put(row.path)
         if is_root and owner.current_version is None:
-            owner.current_version = row.id
-            announce(session, draft)
+            promotion.set_current(session, owner, row.id)
         return to_record(row)
 
 
@@ -93,11 +94,11 @@ def publish(
         if _is_published_by(session, row, run):
             return to_record(row)
         claimed = require_lease(session, run)
+        require_free(draft)
         require_state(row, "publishing", VersionState.CANDIDATE)
         _require_candidate_of(row, run, draft)
         row.state, row.evidence = VersionState.READY.value, plain(evidence)
-        draft.current_version = row.id
-        announce(session, draft.name)
+        promotion.set_current(session, draft, row.id)
         claimed.state, claimed.version, claimed.finished_at = RunState.PUBLISHED.value, row.id, records.now()
         session.flush()
         place.mark(version.path)

@@ -18,9 +18,10 @@ from storage.records import DEFAULT_DRAFT, DraftVersion, TrainingRun, VersionSta
 from storage.replay.sweep import Swept
 from storage.sql.database import Database
 from storage.sql.leases import known_drafts
-from storage.sql.ledger import get_row, lineage_of, require_name, to_record
+from storage.sql.ledger import get_row, lineage_of, require_name, require_weights, to_record
 from storage.sql.tables import DraftRow, VersionRow
 from storage.versions import options, promotion, publication, weights
+from storage.versions.aliases import resolve
 from storage.versions.targets import UNNAMED, line_of, lines
 from storage.versions.weight_place import WeightPlace
 
@@ -45,9 +46,10 @@ class VersionLedger:
     # queries
 
     def get(self, version_id: str) -> DraftVersion:
-        """Return a version. Raises UnknownVersion."""
+        """Return a version by its id, or by a name (:mod:`storage.versions.aliases`). Raises UnknownVersion."""
         with self._db.session(read_only=True) as session:
-            return to_record(get_row(session, version_id))
+            found = session.get(VersionRow, version_id)
+            return to_record(found or get_row(session, resolve(session, version_id) or version_id))
 
     def current(self, draft: str, target: str | None = None) -> DraftVersion:
         """Return the version that servers should draft with, of a draft's line for ``target``; without one, of the line
@@ -69,9 +71,12 @@ class VersionLedger:
             row = session.get(DraftRow, line)
             return None if row is None or row.target == UNNAMED else row.target
 
-    def list(self, draft: str | None = None) -> Versions:
-        """Return every version, a draft's in the order of their numbers."""
+    def list(self, draft: str | None = None, *, deleted: bool = True) -> Versions:
+        """Return every version, a draft's in the order of their numbers; with or without those whose weights were
+        deleted."""
         query = select(VersionRow).order_by(VersionRow.draft, VersionRow.number)
+        if not deleted:
+            query = query.where(VersionRow.deleted_at.is_(None))
         if draft is not None:
             query = query.where(VersionRow.draft == draft)
         with self._db.session(read_only=True) as session:
@@ -108,7 +113,15 @@ class VersionLedger:
 
         Raises WeightsDamaged, PlaceUnreachable.
         """
+        require_weights(version)
         return self.place.local(version)
+
+    def master(self, version: DraftVersion) -> Path | None:
+        """Return a local file with the version's float32 weights; None where it has none beside its own.
+
+        Raises WeightsDamaged, PlaceUnreachable.
+        """
+        return self.place.master(version) if version.has_master else None
 
     def where(self, version: DraftVersion) -> str:
         """Return where the version's files are, for people: a folder, or a URL."""
@@ -120,6 +133,7 @@ class VersionLedger:
 
     def verify(self, version: DraftVersion) -> None:
         """Raise WeightsDamaged when the files are not those that were published, or READY is missing."""
+        require_weights(version)
         judged = version.state not in (VersionState.CANDIDATE, VersionState.REJECTED)
         self.place.verify(version, ready=judged)
 
@@ -245,7 +259,7 @@ class VersionLedger:
 
     def promote(self, version_id: str) -> DraftVersion:
         """Make a version with sound files current, whatever the gate said. Raises UnknownVersion, WeightsDamaged."""
-        self._make_servable(self.get(version_id))
+        self.make_servable(self.get(version_id))
         with self._db.session() as session:
             return to_record(promotion.promote(session, version_id))
 
@@ -255,15 +269,20 @@ class VersionLedger:
         ``of`` is for watchers: nothing happens unless that version is still current. Raises WrongState when there
         is nothing to go back to, UnknownVersion, UnknownDraft, and WeightsDamaged for ``to``.
         """
-        current = self.current(draft)
-        if of not in (None, current.id):
+        if of is not None and (current := self.current(draft)).id != of:
             return current
+        current, target = self.way_back(draft, to)
+        return self._leave(current, target, VersionState.ROLLED_BACK, reason)
+
+    def way_back(self, draft: str, to: str | None) -> tuple[DraftVersion, DraftVersion]:
+        """Return the current version, and the one to go back to, checked and marked. Raises as :meth:`rollback`."""
+        current = self.current(draft)
         target = self._sound_ancestor(current) if to is None else self.get(to)
         if target is None or target.draft != draft or target.id == current.id:
             needed = "another sound version of the draft"
             raise WrongState(version=current.id, state="current", action="rolling back", needed=needed)
-        self._make_servable(target)
-        return self._leave(current, target, VersionState.ROLLED_BACK, reason)
+        self.make_servable(target)
+        return current, target
 
     def take_back(self, version_id: str, reason: str, to: str) -> DraftVersion:
         """Leave a version for good, current or not; return the current version.
@@ -276,7 +295,7 @@ class VersionLedger:
         try:
             if target.state not in promotion.SOUND:
                 raise WeightsDamaged(version=to, reason=f"it is {target.state.value}")
-            self._make_servable(target)
+            self.make_servable(target)
         except WeightsDamaged:
             back = self._sound_ancestor(version)
         return self._leave(version, back, VersionState.ROLLED_BACK, reason)
@@ -291,7 +310,9 @@ class VersionLedger:
         with self._db.session() as session:
             return to_record(promotion.leave(session, version.id, None if to is None else to.id, state, reason))
 
-    def _make_servable(self, version: DraftVersion) -> None:
+    def make_servable(self, version: DraftVersion) -> None:
+        """Check a version's files and write the READY marker. Raises WeightsDamaged."""
+        require_weights(version)
         self.place.verify(version, ready=False)
         self.place.mark(version.path)
 

@@ -57,6 +57,13 @@ class WeightPlace(Protocol):
     def provenance(self, path: str) -> dict[str, Any]:
         """Return the contents of osd.json; empty when it is missing or unreadable."""
 
+    def master(self, version: DraftVersion) -> Path:
+        """Return a local file with the version's float32 weights, which it has. Raises WeightsDamaged,
+        PlaceUnreachable."""
+
+    def remove_master(self, path: str) -> None:
+        """Delete a version's float32 weights; fine if there are none. Raises StoreWriteFailed, PlaceUnreachable."""
+
     def remove(self, path: str) -> None:
         """Delete a version's files, cached ones too; fine if there are none. Raises StoreWriteFailed,
         PlaceUnreachable."""
@@ -110,6 +117,15 @@ class LocalWeights:
     def provenance(self, path: str) -> dict[str, Any]:
         """Return the contents of osd.json; empty when it is missing or unreadable."""
         return weights.read_provenance(self.folder / path)
+
+    def master(self, version: DraftVersion) -> Path:
+        """Return the file beside the version's own."""
+        return self.local(version) / weights.MASTER
+
+    def remove_master(self, path: str) -> None:
+        """Delete the file."""
+        with writing(self.folder / path):
+            (self.folder / path / weights.MASTER).unlink(missing_ok=True)
 
     def remove(self, path: str) -> None:
         """Delete the version's folder."""

@@ -3,7 +3,12 @@
     <data>/weights/<draft>/<version id>/
         config.json, model.safetensors …     a Hugging Face folder, a PEFT adapter, or an acceptance head
         osd.json                              where the weights came from
+        master.float32                        float32 weights to train on, where those served have fewer bits
         READY                                 empty, written last
+
+What is served has the number type of the checkpoint that osd started with. A run moves most weights by less than
+bfloat16 can represent, and runs build on each other, so the newest version has its float32 weights beside it, outside
+the digest: training checks that rounded they are what is served.
 
 Weights are safetensors only: unpickling a checkpoint runs its code.
 """
@@ -23,6 +28,10 @@ from storage.sql.drivers import plain
 
 PROVENANCE = "osd.json"
 MARKER = "READY"
+MASTER = "master.float32"
+"""Safetensors, under a name that loaders of whole folders pass by."""
+BESIDE = frozenset({PROVENANCE, MARKER, MASTER})
+"""Files that are not the version's own: neither digested nor served."""
 HEAD_CONFIG = "acceptance_head.json"
 NGRAM_CONFIG = "ngram.json"
 SUFFIXES = frozenset({".safetensors", ".json", ".txt", ".model", ".jinja", ".md"})
@@ -30,9 +39,14 @@ NAMES = frozenset({"LICENSE", "NOTICE"})
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the folder's own files, sorted, without osd.json and READY."""
+    """Return the folder's own files, sorted, without those beside them."""
     files = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in files if path.relative_to(folder).as_posix() not in (PROVENANCE, MARKER))
+    return sorted(path for path in files if path.relative_to(folder).as_posix() not in BESIDE)
+
+
+def has_master(folder: Path) -> bool:
+    """Return whether float32 weights lie beside those that are served."""
+    return (folder / MASTER).is_file()
 
 
 def servable_files(folder: Path) -> list[Path]:
@@ -96,7 +110,7 @@ def seal(folder: Path) -> str:
     if not tensors:
         raise StoreWriteFailed(path=folder, reason="no .safetensors file was written")
     with writing(folder):
-        for path in tensors:
+        for path in [*tensors, *([folder / MASTER] if has_master(folder) else [])]:
             require_whole(path)
         sync_tree(folder)
         return digest_of(folder, files)

@@ -92,7 +92,7 @@ def config(home: Path, url: str, top: str, redis: int) -> Path:
         "poll_seconds": 0.3, "lease_seconds": 5.0, "device": "cpu", "nice": 0,
         "broker": f"redis://127.0.0.1:{redis}/9",
     }  # fmt: skip
-    return write_config(home / "osd.toml", {"storage": kept, "serve": serve, "learn": learn, "worker": runs})
+    return write_config(home / "osd.toml", {"storage": kept, "serve": serve, "learn": learn, "trainer": runs})
 
 
 def faults(seconds: float, count: int, seed: int) -> list[tuple[float, str, float]]:

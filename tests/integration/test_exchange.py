@@ -31,7 +31,7 @@ def config(tmp_path: Path) -> Path:
         "serve": {"max_batch": 4},
         "learn": {"interval_requests": 6, "max_age_seconds": 5.0, "epochs": 1, "replay_requests": 8},
         "gate": {"min_requests": 2},
-        "worker": {"poll_seconds": 0.2, "device": "cpu", "nice": 0},
+        "trainer": {"poll_seconds": 0.2, "device": "cpu", "nice": 0},
     })  # fmt: skip
 
 

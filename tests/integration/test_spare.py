@@ -16,7 +16,7 @@ from osd.models.pair import load_pair
 from osd.prompts import encode
 from storage import records
 from storage.records import Request, RequestSamples, RunState
-from storage.settings import Settings, WorkerSettings, load_settings
+from storage.settings import Settings, TrainerSettings, load_settings
 from storage.sql.tables import RunRow
 from storage.store import Store, open_store
 from tests.storage.make import outcome
@@ -29,7 +29,7 @@ from trainer.worker.budget import Budget, spent_in_the_last_hour
 from trainer.worker.idle_capacity import IdleCapacity, OthersShare, gpu
 from trainer.worker.schedule import TrainingSchedule
 
-SPARE = WorkerSettings(spare=True, spare_cpu=1.0)
+SPARE = TrainerSettings(spare=True, spare_cpu=1.0)
 
 
 class Engine:
@@ -54,7 +54,7 @@ def test_an_engine_that_is_busy_leaves_nothing_to_spare(tmp_path: Path) -> None:
     wait_for(lambda: spare.why_not() == "2 requests wait for a row")
     engine.load = False, 0, 0
     wait_for(lambda: spare.why_not() is None)
-    assert IdleCapacity(WorkerSettings(), tmp_path).why_not() is None
+    assert IdleCapacity(TrainerSettings(), tmp_path).why_not() is None
     engine.load = True, 3, 2
     wait_for(spare.why_not)
     load_report.close()
@@ -126,8 +126,8 @@ def test_slices_follow_the_measured_pace(all_answers: list[RequestSamples], monk
 def test_a_run_pauses_while_serving_needs_the_machine(
     drafted: Store, settings: Settings, traffic: Traffic, never: threading.Event
 ) -> None:
-    worker = settings.worker.model_copy(update={"spare": True, "spare_cpu": 1.0, "slice_ms": 1.0})
-    turns = TrainingSchedule(drafted, settings.model_copy(update={"worker": worker}), never)
+    worker = settings.trainer.model_copy(update={"spare": True, "spare_cpu": 1.0, "slice_ms": 1.0})
+    turns = TrainingSchedule(drafted, settings.model_copy(update={"trainer": worker}), never)
     traffic(12)
     engine, asked = Engine(), threading.Event()
     load_report = Beacon(load_folder(drafted.directory), engine)
@@ -152,12 +152,12 @@ def test_a_run_pauses_while_serving_needs_the_machine(
 def test_an_hour_has_so_many_seconds_of_training(
     drafted: Store, settings: Settings, traffic: Traffic, never: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = settings.worker.model_copy(update={"seconds_per_hour": 0.01})
-    turns = TrainingSchedule(drafted, settings.model_copy(update={"worker": worker}), never)
+    worker = settings.trainer.model_copy(update={"seconds_per_hour": 0.01})
+    turns = TrainingSchedule(drafted, settings.model_copy(update={"trainer": worker}), never)
     traffic(12)
     assert len(turns.take()) == 1
     traffic(12)
-    assert turns.take() == [] and "worker.seconds_per_hour" in (turns.budget.why_not("default") or "")
+    assert turns.take() == [] and "trainer.seconds_per_hour" in (turns.budget.why_not("default") or "")
     assert spent_in_the_last_hour(drafted) > 0.01
     later = records.now() + 3700
     monkeypatch.setattr(records, "now", lambda: later)
@@ -165,7 +165,7 @@ def test_an_hour_has_so_many_seconds_of_training(
 
 
 def test_training_costs_no_more_than_it_saved(drafted: Store, settings: Settings, traffic: Traffic) -> None:
-    budget = Budget(drafted, settings.worker.model_copy(update={"never_more_than_saved": True}))
+    budget = Budget(drafted, settings.trainer.model_copy(update={"never_more_than_saved": True}))
     assert budget.why_not("default") is None, "nothing was served: not known"
     root = drafted.versions.current("default").id
 

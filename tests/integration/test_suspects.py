@@ -76,8 +76,8 @@ def test_new_requests_are_not_kept_waiting_by_suspects(
     never: object,
 ) -> None:
     """Retries rest longer and longer; what came after them is trained at once."""
-    slow = settings.worker.model_copy(update={"poll_seconds": 100.0})
-    taker = TrainingSchedule(drafted, settings.model_copy(update={"worker": slow}), never)  # type: ignore[arg-type]
+    slow = settings.trainer.model_copy(update={"poll_seconds": 100.0})
+    taker = TrainingSchedule(drafted, settings.model_copy(update={"trainer": slow}), never)  # type: ignore[arg-type]
     traffic(8, held_out=False, **POISON)
     with pytest.raises(TrainingFailed):
         run_once(drafted, settings, "default", "me")

@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 from storage.errors import BadInput, ForgottenAhead, UnknownRequest
 from storage.records import DraftVersion, RequestSamples, RunState, TrainingRun, now
 from storage.routes.proposals import ProposalKind, ProposalState
-from storage.sql import admin_log
+from storage.sql import audit
 from storage.sql.tables import Base, RunRow
 from storage.store import Store
 from storage.versions.lineage import Learned
@@ -40,7 +40,7 @@ def all_bytes(store: Store) -> bytes:
             parts += [bytes(b) for c in columns for chunk in c.chunks for b in chunk.buffers() if b is not None]
     with store.db.session(read_only=True) as session:
         for table in Base.metadata.sorted_tables:
-            if table.name not in ("training_runs", "admin_changes"):  # they keep ids, and nothing else of a request
+            if table.name not in ("training_runs", "audit"):  # they keep ids, and nothing else of a request
                 parts += [repr(tuple(row)).encode() for row in session.execute(select(table))]
     return b"\0".join(parts)
 
@@ -190,10 +190,10 @@ def test_the_trail_says_who_forgot_what_and_never_a_prompt(store: Store) -> None
     store.forgetter.forget(["r0"], who="ada")
     store.forgetter.forget(tenant="zeta", who="bob")
     with store.db.session(read_only=True) as session:
-        newest, first = admin_log.history(session)
-        assert [change.id for change in admin_log.history(session, "zeta")] == [newest.id]
-    assert (first.who, first.action, first.subject, first.facts["requests"]) == ("ada", "forget", "r0", 1)
-    assert (newest.who, newest.subject, newest.facts["what"]) == ("bob", "zeta", "tenant")
+        newest, first = audit.history(session)
+        assert [change.id for change in audit.history(session, "zeta")] == [newest.id]
+    assert (first.who, first.action, first.subject, first.after["requests"]) == ("ada", "replay forget", "r0", 1)
+    assert (newest.who, newest.subject, newest.after["what"]) == ("bob", "zeta", "tenant")
 
 
 def test_what_cannot_be_forgotten_is_said(store: Store) -> None:
@@ -203,7 +203,7 @@ def test_what_cannot_be_forgotten_is_said(store: Store) -> None:
     with pytest.raises(UnknownRequest):
         store.forgetter.forget(["nobody"])
     with store.db.session(read_only=True) as session:
-        assert [line.subject for line in admin_log.history(session)] == ["nobody"], "should it still come"
+        assert [line.subject for line in audit.history(session)] == ["nobody"], "should it still come"
 
 
 def test_runs_of_older_releases_have_no_tenants(keep_all: Store, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage.errors import BadSetting
-from storage.settings import Section, Settings, load_settings
+from storage.settings import Section, Settings, load, load_settings
 from storage.settings.explain import GONE, RENAMED
 
 
@@ -103,3 +103,25 @@ def test_a_misspelt_key_is_told_apart_from_a_table_of_others(tmp_path: Path, tex
     with pytest.raises(BadSetting) as caught:
         load_settings(written(tmp_path, text))
     assert words in str(caught.value)
+
+
+def test_names_of_the_release_before_still_hold_and_say_what_they_are_called_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    load._warn.cache_clear()
+    path = written(tmp_path, "[worker]\nnice = 3\nthreads = 2\n[trainer]\nthreads = 4\n[fleet]\nworkers = 3\n")
+    monkeypatch.setenv("OSD_WORKER__POLL_SECONDS", "7")
+    monkeypatch.setenv("OSD_FLEET__WORKERS", "5")
+    found = load_settings(path)
+    assert (found.trainer.nice, found.trainer.threads, found.trainer.poll_seconds) == (3, 2, 7)
+    assert found.fleet.processes == 5, "the environment is stronger, under either name"
+    said = [record.getMessage() for record in caplog.records]
+    assert f"{path}: worker is called trainer now; the next release does not know the old name" in said
+    assert any("OSD_FLEET__WORKERS is called OSD_FLEET__PROCESSES now" in line for line in said)
+    load_settings(path)
+    assert len(caplog.records) == len(said) == 4, "once a process"
+    monkeypatch.setenv("OSD_WORKER__POLL_SECOND", "7")
+    with pytest.raises(
+        BadSetting, match=r"trainer\.poll_second: there is no such setting; did you mean 'poll_seconds'"
+    ):
+        load_settings(path)

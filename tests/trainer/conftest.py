@@ -24,7 +24,7 @@ def settings(tmp_path: Path) -> Settings:
         storage={"directory": tmp_path / "data", "holdout": HOLDOUT},
         learn={"interval_requests": 8, "replay_requests": 64, "epochs": 6, "learning_rate": 5e-3, "batch_tokens": 256},
         gate={"requests": 48, "min_requests": 4, "confidence": 0.9},
-        worker={"poll_seconds": 0.1, "device": "cpu"},
+        trainer={"poll_seconds": 0.1, "device": "cpu"},
     )
 
 

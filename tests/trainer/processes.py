@@ -37,7 +37,7 @@ def configured(folder: Path, settings: Settings, learn: Mapping[str, float], **w
     """An osd.toml over the data directory of ``settings``."""
     kept = {"directory": str(settings.storage.directory)}
     runs = {"poll_seconds": 0.2, "lease_seconds": 2.0, "device": "cpu", "nice": 0, **worker}
-    return write_config(folder / "osd.toml", {"storage": kept, "learn": learn, "worker": runs})
+    return write_config(folder / "osd.toml", {"storage": kept, "learn": learn, "trainer": runs})
 
 
 def environment() -> dict[str, str]:

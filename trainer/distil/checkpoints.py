@@ -1,13 +1,15 @@
 """Loading of a draft version as a model, and writing of a trained model as a folder.
 
-Master weights are float32, whatever the checkpoint's own type, and are stored so: a run moves most weights by
-less than bfloat16 can represent, and runs build on each other. config.json keeps the checkpoint's type, in
-which a GPU server loads them. An adapter (``lora``) is always based on the draft's number 0.
+Full weights are stored in the checkpoint's own type. Where that has fewer bits than float32 the weights that were
+trained lie beside them (:mod:`storage.versions.weights`): a run moves most weights by less than bfloat16 can represent,
+and runs build on each other. An adapter (``lora``) is float32, and always based on the draft's number 0.
 """
 
 from __future__ import annotations
 
+import copy
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_model
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -23,11 +26,14 @@ from osd.models.lora.adapter import BASE_MARK
 from osd.models.lora.merging import adapted, merged, quiet_peft
 from osd.models.lora.tied import tie, ties
 from osd.models.weights import LOAD_ERRORS, first_line, read_weights
-from osd.models.writing import write_full
+from osd.models.writing import stored_dtype, write_full
 from storage.errors import ModelNotLoaded, WeightsDamaged, WrongState
 from storage.records import DraftVersion
 from storage.settings import LearnSettings
 from storage.store import Store
+from storage.versions.weights import MASTER
+
+log = logging.getLogger("osd.trainer")
 
 
 def load_current(store: Store, version: DraftVersion, device: torch.device) -> nn.Module:
@@ -45,6 +51,7 @@ def load_trainable(store: Store, version: DraftVersion, learn: LearnSettings, de
     require_method(version, learn)
     model = _load(store, version, merge=learn.method == "full")
     if learn.method == "full":
+        _go_on_from_master(store, version, cast(PreTrainedModel, model))
         return model.to(device).requires_grad_(True)
     adapter = (model if isinstance(model, PeftModel) else _with_adapter(model, learn)).to(device)
     tie(adapter)
@@ -69,15 +76,49 @@ def positions_of(model: nn.Module) -> int:
     return position_limit(cast(PreTrainedModel, model).config)
 
 
+def stored_as(model: nn.Module, parent: Path) -> nn.Module:
+    """Return the model with its weights rounded to what a version stores of them: itself for adapters, and where
+    the parent's folder is float32; else a copy, whose weights stay float32."""
+    dtype = stored_dtype(parent)
+    if isinstance(model, PeftModel) or dtype is torch.float32:
+        return model
+    rounded = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in rounded.parameters():
+            weight.copy_(weight.to(dtype))
+    return rounded
+
+
 def write_model(model: nn.Module, folder: Path, parent: Path, base: str | None = None) -> None:
-    """Write a candidate: a Hugging Face folder with the parent's tokenizer, or a PEFT folder.
+    """Write a candidate: a Hugging Face folder with the parent's tokenizer and number type, or a PEFT folder.
 
     ``base`` is the digest of the adapter's number 0, stored with the adapter, which fits no other weights.
     """
     if isinstance(model, PeftModel):
         _write_adapter(model, folder, base)
-    else:
+    elif (dtype := stored_dtype(parent)) is torch.float32:
         write_full(model, folder, parent)
+    else:
+        write_full(copy.deepcopy(model).to(dtype), folder, parent)
+        save_model(model, str(folder / MASTER))
+
+
+def _go_on_from_master(store: Store, version: DraftVersion, model: PreTrainedModel) -> None:
+    """Put a version's float32 weights into the model that was read from its own, if rounded they are the same."""
+    path = store.versions.master(version)
+    if path is None:
+        return
+    dtype, served = stored_dtype(store.versions.folder(version)), model.state_dict()
+    with _damage(version):
+        master = load_file(path)
+    if master.keys() <= served.keys() and all(torch.equal(t.to(dtype), served[n].to(dtype)) for n, t in master.items()):
+        model.load_state_dict(master, strict=False)
+        model.tie_weights()
+    else:
+        log.warning(
+            "the float32 weights beside %s are not those that it serves; training goes on from what it serves",
+            version.id, extra={"action": "master_refused", "version": version.id},
+        )  # fmt: skip
 
 
 def _write_adapter(model: PeftModel, folder: Path, base: str | None) -> None:

@@ -17,6 +17,7 @@ what is not proven is never served.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,12 +25,15 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, cast
 
+from peft import PeftModel
+from torch import nn
 from transformers import PreTrainedModel
 
 from osd.hotswap.servable import require_servable
 from osd.models.pair import choose_device, serving_dtype
 from storage.errors import (
     CannotDecrypt,
+    DraftHeld,
     LeaseLost,
     OsdError,
     SegmentDamaged,
@@ -40,14 +44,21 @@ from storage.errors import (
 from storage.records import RunState, TrainingRun
 from storage.settings import Settings
 from storage.store import Store
-from trainer.distil.checkpoints import load_current, load_trainable, positions_of, vocab_size
+from trainer.distil.checkpoints import (
+    load_current,
+    load_trainable,
+    positions_of,
+    stored_as,
+    vocab_size,
+)
 from trainer.distil.data import call_judges, gather
 from trainer.distil.distil import DistilProgress, NotFinite, distil
 from trainer.distil.gate import as_served, hear, judge
 from trainer.distil.microbatches import MicroBatches
 from trainer.distil.optimizer import Memory, adamw, moments_of
 from trainer.distil.publish import reject_abandoned, rejected_on_error, settle, stage, where_to_start
-from trainer.lease import Lease, RunStopped
+from trainer.distil.resident import ResidentModels
+from trainer.lease import Lease, RunCancelled, RunStopped
 from trainer.shutdown import Stop
 
 log = logging.getLogger("osd.trainer")
@@ -65,21 +76,24 @@ def run_once(
     memory: Memory | None = None,
     retry: bool = True,
     why_not: Callable[[], str | None] = lambda: None,
+    resident: ResidentModels | None = None,
 ) -> TrainingRun | None:
     """Train a draft on the requests waiting for it; None when nothing is due.
 
     The returned run is PUBLISHED, REJECTED, FAILED (stopped by ``stop``) or LOST (another worker took the draft over;
     nothing of this run remains). ``watcher`` is called with the progress of training; ``memory`` holds the optimizer's
-    moments between the runs of one process. ``retry`` is as in ``store.runs.claim``. While ``why_not`` returns a
-    reason, the run pauses. Raises LeaseHeld while another worker trains the draft, UnknownDraft, and for a failed run,
-    whose requests are free again: TrainingFailed, WeightsDamaged (the version is quarantined), StoreError.
+    moments between the runs of one process, ``resident`` their models. ``retry`` is as in ``store.runs.claim``. While
+    ``why_not`` returns a reason, the run pauses. Raises LeaseHeld while another worker trains the draft, DraftHeld
+    while people hold it, UnknownDraft, and for a failed run, whose requests are free again: TrainingFailed,
+    WeightsDamaged (the version is quarantined), StoreError.
     """
     settings = of_draft(store, settings, draft)
     run = store.runs.claim(draft, holder, **claim_terms(settings), retry=retry)
     if run is None:
         return None
-    lease = Lease(store, run, settings.worker.lease_seconds, stop, why_not)
-    return conduct(store, run, lambda: _train(store, settings, run, lease, watcher, memory or Memory()))
+    lease = Lease(store, run, settings.trainer.lease_seconds, stop, why_not)
+    kept = memory or Memory(), resident or ResidentModels()
+    return conduct(store, run, lambda: _train(store, settings, run, lease, watcher, *kept))
 
 
 def of_draft(store: Store, settings: Settings, draft: str) -> Settings:
@@ -95,7 +109,7 @@ def claim_terms(settings: Settings) -> dict[str, Any]:
         "min_requests": learn.interval_requests,
         "max_age_seconds": learn.max_age_seconds,
         "max_requests": learn.max_requests,
-        "lease_seconds": settings.worker.lease_seconds,
+        "lease_seconds": settings.trainer.lease_seconds,
         "settings": learn.model_dump(),
     }
 
@@ -107,8 +121,11 @@ def conduct(store: Store, run: TrainingRun, train: Callable[[], TrainingRun]) ->
     except LeaseLost as error:
         log.warning("%s", error, extra={"action": "run_lost", "run": run.id})
         return store.runs.get(run.id)
-    except RunStopped as error:
+    except (RunStopped, DraftHeld) as error:
         return _fail(store, run, str(error), stopped=True)
+    except RunCancelled as error:
+        log.warning("training run %s: %s", run.id, error, extra={"action": "run_cancelled", "run": run.id})
+        return store.runs.finish(run, RunState.REJECTED, result={"reason": str(error)})
     except WeightsDamaged as error:
         _fail(store, run, str(error))
         _quarantine(store, error)
@@ -127,14 +144,17 @@ def conduct(store: Store, run: TrainingRun, train: Callable[[], TrainingRun]) ->
 
 
 def _train(
-    store: Store, settings: Settings, run: TrainingRun, lease: Lease, watcher: Watcher, memory: Memory
-) -> TrainingRun:
+    store: Store, settings: Settings, run: TrainingRun, lease: Lease, watcher: Watcher, memory: Memory,
+    resident: ResidentModels,
+) -> TrainingRun:  # fmt: skip
     """Train, judge and settle a claimed run."""
-    learn, device = settings.learn, choose_device(settings.worker.device)
+    learn, device = settings.learn, choose_device(settings.trainer.device)
     reject_abandoned(store, run)
     parent = store.versions.get(run.parent)
     start = where_to_start(store, run, learn.method)
-    candidate = load_trainable(store, start, learn, device)
+    candidate = resident.take_trained(start)
+    if candidate is None or isinstance(candidate, PeftModel) is not (learn.method == "lora"):
+        candidate = load_trainable(store, start, learn, device)
     reads = vocab_size(candidate), positions_of(candidate)
     material = gather(store, run, learn, *reads)
     facts: dict[str, Any] = {"started_from": start.id, **material.counts}
@@ -148,11 +168,12 @@ def _train(
 
     root = store.versions.folder(store.versions.lineage(parent.id)[-1])
     served = partial(as_served, dtype=serving_dtype(settings.serve, root))
-    current = served(load_current(store, parent, device))
+    current = resident.serving(parent) or served(load_current(store, parent, device))
     # a request judges before it is trained on: what serves against the line of training so far
-    first = hear(current, served(candidate), material.claimed, lease.keep) if start.id != parent.id else None
+    known = start.id != parent.id
+    first = hear(current, served(stored_as(candidate, root)), material.claimed, lease.keep) if known else None
     optimizer = adamw(candidate, learn, memory.recall(run.draft, start.id))
-    slices = MicroBatches(settings.worker.slice_ms / 1000, lease.keep) if settings.worker.spare else None
+    slices = MicroBatches(settings.trainer.slice_ms / 1000, lease.keep) if settings.trainer.spare else None
     facts |= asdict(distil(candidate, material.all, learn, between, optimizer=optimizer, slices=slices))
     lease.keep()
     facts["paused_seconds"] = round(lease.paused, 2)
@@ -161,12 +182,23 @@ def _train(
     with rejected_on_error(store, version):
         tested = len(material.claimed) if first else 0
         judges = call_judges(store, run.draft, material, settings.gate, *reads, tested)
-        verdict = judge([first, hear(current, served(candidate), judges.all, lease.keep)], settings.gate)
+        stored = stored_as(candidate, root).train(False)
+        verdict = judge([first, hear(current, served(stored), judges.all, lease.keep)], settings.gate)
         verdict.evidence.update(judges.counts, tested_first=tested)
         lease.renew()
         memory.keep(run.draft, version.id, moments_of(optimizer))
-        proof = partial(require_servable, store, version, cast(PreTrainedModel, candidate.eval()))
-        return settle(store, run, version, verdict, facts | {"evidence": verdict.evidence}, proof)
+        proof = partial(require_servable, store, version, cast(PreTrainedModel, stored))
+        ended = settle(store, run, version, verdict, facts | {"evidence": verdict.evidence}, proof)
+        serving = (version.id, _copied(served(stored), candidate)) if verdict.better else (parent.id, current)
+        resident.keep(run.draft, serving, (version.id, candidate))
+        return ended
+
+
+def _copied(served: nn.Module, candidate: nn.Module) -> nn.Module | None:
+    """Return a model that training of the candidate does not change; None for an adapter: merging changes its base."""
+    if isinstance(candidate, PeftModel):
+        return None
+    return (copy.deepcopy(served) if served is candidate else served).requires_grad_(False)
 
 
 def _fail(store: Store, run: TrainingRun, reason: str, *, blame: bool = False, **facts: bool) -> TrainingRun:

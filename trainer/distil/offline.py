@@ -82,7 +82,7 @@ def distil_offline(
     samples = chosen.read(settings)
     if not any(len(select(s, settings.learn.positions)) for s in samples):
         raise BadInput(reason=f"There are no samples with {settings.learn.positions} positions to distil on.")
-    model = _load(draft, choose_device(settings.worker.device))
+    model = _load(draft, choose_device(settings.trainer.device))
     stop = stop or threading.Event()
 
     def between(progress: DistilProgress) -> None:

@@ -37,14 +37,15 @@ def where_to_start(store: Store, run: TrainingRun, method: str) -> DraftVersion:
     """Return the version to continue from: the last candidate if it was too close to call, else the parent.
 
     A candidate counts when it was judged against the version that still serves, was not found worse, and is of the
-    kind that ``method`` trains.
+    kind that ``method`` trains. One that was promoted by hand and taken back does not.
     """
     parent = store.versions.get(run.parent)
     ended = [r for r in store.runs.list(run.draft, limit=RECENT) if r.state in (RunState.PUBLISHED, RunState.REJECTED)]
     if not ended or ended[0].state is RunState.PUBLISHED or ended[0].version is None:
         return parent
     last = store.versions.get(ended[0].version)
-    goes_on = last.parent == parent.id and last.kind == method and last.evidence.get("worse") is False
+    judged = last.state is VersionState.REJECTED and last.evidence.get("worse") is False
+    goes_on = judged and last.parent == parent.id and last.kind == method
     return last if goes_on else parent
 
 

@@ -75,7 +75,7 @@ def run_head_once(
     run = store.runs.claim_beside(head_of(draft), draft, holder, **claim_terms(settings))
     if run is None:
         return None
-    lease = Lease(store, run, settings.worker.lease_seconds, stop)
+    lease = Lease(store, run, settings.trainer.lease_seconds, stop)
     return conduct(store, run, lambda: _train(store, settings, draft, run, lease, watcher, memory or Memory()))
 
 
@@ -134,7 +134,7 @@ def _train(
     store: Store, settings: Settings, draft: str, run: TrainingRun, lease: Lease, watcher: Watcher, memory: Memory
 ) -> TrainingRun:
     """Train, judge and settle a claimed run."""
-    learn, device = settings.learn, choose_device(settings.worker.device)
+    learn, device = settings.learn, choose_device(settings.trainer.device)
     reject_abandoned(store, run)
     served = store.versions.current(draft)
     start = where_to_start(store, run, "head")

@@ -42,6 +42,7 @@ def discover(config: Config = None, route: Route = None, requests: Requests = 80
             found = find(store, settings, search)
         except RunStopped as error:
             raise TrainingFailed(run="of discovery", draft="(candidates)", reason=str(error)) from None
+        store.trail.note("router discover", None, {"proposals": [proposal.id for proposal in found]})
         if settings.router.apply_proposals:
             found = apply_open(store, found)
     _print([_facts(proposal) for proposal in found])
@@ -59,7 +60,7 @@ def nearest(config: Config = None, route: Route = None, requests: Requests = 64)
         from trainer.routes.nearest import rank_drafts
 
         _set_threads(settings)
-        fits = rank_drafts(store, store.samples.read(ids), choose_device(settings.worker.device))
+        fits = rank_drafts(store, store.samples.read(ids), choose_device(settings.trainer.device))
     _print([asdict(fit) for fit in fits])
 
 
@@ -89,12 +90,14 @@ def decline(number: Number, config: Config = None) -> None:
 def _set_threads(settings: Settings) -> None:
     import torch
 
-    torch.set_num_threads(settings.worker.threads)
+    torch.set_num_threads(settings.trainer.threads)
 
 
 def _store(settings: Settings) -> Any:
+    from storage.sql.audit import act
     from storage.store import open_store
 
+    act("cli")
     return open_store(settings)
 
 

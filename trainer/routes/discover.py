@@ -58,7 +58,7 @@ def discover(store: Store, settings: Settings, search: Search) -> list[RouteProp
 
     Raises UnknownRoute, SegmentDamaged, WeightsDamaged, StoreWriteFailed, NotFinite.
     """
-    device = choose_device(settings.worker.device)
+    device = choose_device(settings.trainer.device)
     chosen = [store.routes.get(name) for name in search.routes] if search.routes else store.routes.list()
     found: list[RouteProposal] = []
     for draft in dict.fromkeys(route.draft for route in chosen):

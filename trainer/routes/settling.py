@@ -25,5 +25,7 @@ def settle(
 ) -> RouteProposal:
     """Mark a proposal applied or declined and delete its candidate. Raises WrongState, UnknownProposal."""
     settled = store.proposals.set_state(proposal.id, state, facts)
+    action = "apply" if state is ProposalState.APPLIED else "decline"
+    store.trail.note(f"router {action}", str(proposal.id), {"kind": proposal.kind.value, **(facts or {})})
     shutil.rmtree(candidates(store) / str(proposal.id), ignore_errors=True)
     return settled

@@ -1,9 +1,9 @@
 """The Celery application, and the worker process that `python -m trainer worker` becomes.
 
 The broker only nudges: a message says "take a turn" and carries nothing else. Every worker nudges itself each
-``worker.poll_seconds`` with a timer of its own, so no beat runs beside it, and a message that the broker loses, doubles
-or delays is made up for by the next one. While there is no broker at all, the training process polls by itself. Others
-may send the same message to be served at once.
+``trainer.poll_seconds`` with a timer of its own, so no beat runs beside it, and a message that the broker loses,
+doubles or delays is made up for by the next one. While there is no broker at all, the training process polls by itself.
+Others may send the same message to be served at once.
 
 One child process trains (prefork, one at a time). The parent stays responsive while a batch is computed: it answers
 the broker's heartbeats and takes signals, and a child that is killed for its memory is replaced.
@@ -43,12 +43,12 @@ BROKER_POLL_SECONDS = 0.1
 
 def make_app(settings: Settings) -> Celery:
     """Create the application: JSON only, no results, one queue a store. Raises StoreWriteFailed, BadSetting."""
-    if settings.worker.broker is not None:
-        require_url(settings.worker.broker)
+    if settings.trainer.broker is not None:
+        require_url(settings.trainer.broker)
     app = Celery("osd", set_as_current=False)
     app.conf.update(
-        broker_url=settings.worker.broker or "filesystem://localhost",
-        broker_transport=None if settings.worker.broker else f"{Transport.__module__}:{Transport.__qualname__}",
+        broker_url=settings.trainer.broker or "filesystem://localhost",
+        broker_transport=None if settings.trainer.broker else f"{Transport.__module__}:{Transport.__qualname__}",
         broker_transport_options=_transport_options(settings),
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
@@ -79,7 +79,7 @@ def broker_folder(settings: Settings) -> Path:
 
 def nudge(app: Celery, settings: Settings) -> None:
     """Ask the store's workers for a turn; the message expires once the next one is due. Raises OperationalError."""
-    app.send_task(TURN, expires=2 * settings.worker.poll_seconds, retry=False)
+    app.send_task(TURN, expires=2 * settings.trainer.poll_seconds, retry=False)
 
 
 def run_worker(settings: Settings, draft: str | None = None) -> int:
@@ -88,7 +88,7 @@ def run_worker(settings: Settings, draft: str | None = None) -> int:
     It ends by itself where the database's schema has become newer than this osd. Raises BadSetting for a broker that
     permanently refuses it.
     """
-    lower_priority(settings.worker)
+    lower_priority(settings.trainer)
     stop, outdated = (multiprocessing.get_context("fork").Event() for _ in range(2))
     app = make_app(settings)
     require_broker(app)
@@ -101,13 +101,14 @@ def run_worker(settings: Settings, draft: str | None = None) -> int:
     trainee = TrainingProcess(settings, AnyOf(stop, Orphaned()), draft, give_up)
     app.task(name=TURN)(trainee.turn)
     signals.worker_process_init.connect(trainee.watch_over, weak=False)
+    signals.worker_process_shutdown.connect(trainee.close, weak=False)
     connect_signals(app, settings, stop)
     with warnings.catch_warnings(action="ignore", category=SecurityWarning):  # root is usual in a container
         worker = app.Worker(
             pool="prefork", concurrency=1, quiet=True, loglevel="WARNING", hostname=f"osd-{os.getpid()}@%h",
             without_gossip=True, without_mingle=True, without_heartbeat=True,
         )  # fmt: skip
-    where = (settings.worker.broker and app.connection().as_uri()) or "files in the data directory"
+    where = (settings.trainer.broker and app.connection().as_uri()) or "files in the data directory"
     log.info("waiting for work; broker: %s; Ctrl-C ends", where, extra={"action": "worker_started"})
     worker.start()
     log.info("ended", extra={"action": "worker_ended"})
@@ -138,7 +139,7 @@ class Ticker:
         """Start the timer once the consumer (``sender``) is ready, again after it has lost its broker."""
         if self._entry is not None:
             self._entry.cancel()
-        self._entry = sender.timer.call_repeatedly(self.settings.worker.poll_seconds, self.tick)
+        self._entry = sender.timer.call_repeatedly(self.settings.trainer.poll_seconds, self.tick)
         self.tick()
 
     def tick(self) -> None:
@@ -153,7 +154,7 @@ class Ticker:
 
 def _transport_options(settings: Settings) -> dict[str, Any]:
     """Return the file system broker's folders, below the data directory."""
-    if settings.worker.broker is not None:
+    if settings.trainer.broker is not None:
         return {}
     folder = broker_folder(settings)
     messages, control = folder / "messages", folder / "control"

@@ -52,4 +52,4 @@ def require_broker(app: Celery) -> None:
 
 
 def _bad(reason: str) -> BadSetting:
-    return BadSetting(source="settings", key="worker.broker", reason=reason)
+    return BadSetting(source="settings", key="trainer.broker", reason=reason)

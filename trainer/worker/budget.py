@@ -5,7 +5,7 @@ from __future__ import annotations
 from storage import records
 from storage.insights.service import Answers
 from storage.outcomes.outcome_window import Window
-from storage.settings import WorkerSettings
+from storage.settings import TrainerSettings
 from storage.store import Store
 
 HOUR = 3600.0
@@ -17,16 +17,16 @@ class Budget:
     """The budget, checked before a run begins. A run under way may finish, so a limit is exceeded by one run at
     most."""
 
-    def __init__(self, store: Store, settings: WorkerSettings) -> None:
+    def __init__(self, store: Store, settings: TrainerSettings) -> None:
         self._store, self._settings = store, settings
 
     def why_not(self, draft: str) -> str | None:
         """Return why no run of the draft may begin; None where one may. Raises StoreError."""
         limit = self._settings.seconds_per_hour
         if limit is not None and (spent := spent_in_the_last_hour(self._store)) >= limit:
-            return f"training took {spent:.0f} s of the last hour, and worker.seconds_per_hour is {limit:g}"
+            return f"training took {spent:.0f} s of the last hour, and trainer.seconds_per_hour is {limit:g}"
         if self._settings.never_more_than_saved and (gain := net_gain(self._store, draft)) is not None and gain < 0:
-            return f"training has cost {-gain:.0f} s more than it saved (worker.never_more_than_saved)"
+            return f"training has cost {-gain:.0f} s more than it saved (trainer.never_more_than_saved)"
         return None
 
 

@@ -1,9 +1,9 @@
 """Measurement of spare capacity for training: of this machine's engines, its processor and its GPU.
 
-engines     none may be busy in more than ``worker.spare_busy`` of its samples, nor have more than
-``worker.spare_queue``
+engines     none may be busy in more than ``trainer.spare_busy`` of its samples, nor have more than
+``trainer.spare_queue``
             waiting requests (the load report); always met on a machine without engines
-processor   share of all cores that other processes use, by psutil; ``worker.spare_cpu`` at most
+processor   share of all cores that other processes use, by psutil; ``trainer.spare_cpu`` at most
 GPU         by NVML where it is installed (extra ``gpu``): utilisation and free memory, before a run begins. Within a
             run they would be its own.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from osd.engine.load_report import loads
-from storage.settings import WorkerSettings
+from storage.settings import TrainerSettings
 
 LOOK_SECONDS = 0.02
 """Maximum age in seconds of a measurement: files are not read more often between two slices."""
@@ -31,7 +31,7 @@ BUSY_GPU = 0.5
 class IdleCapacity:
     """One training process's view of its machine."""
 
-    def __init__(self, settings: WorkerSettings, folder: Path, device: str = "cpu") -> None:
+    def __init__(self, settings: TrainerSettings, folder: Path, device: str = "cpu") -> None:
         self._settings, self._folder, self._device = settings, folder, device
         self._cpu = OthersShare()
         self._looked_at = -1.0

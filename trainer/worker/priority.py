@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from storage.settings import WorkerSettings
+from storage.settings import TrainerSettings
 
 
-def lower_priority(worker: WorkerSettings) -> None:
-    """Lower this process and its children to ``worker.nice``; never raises it again. Linux and macOS.
+def lower_priority(worker: TrainerSettings) -> None:
+    """Lower this process and its children to ``trainer.nice``; never raises it again. Linux and macOS.
 
-    On Linux, ``worker.idle`` puts them into the idle class, which runs when nothing else wants the core.
+    On Linux, ``trainer.idle`` puts them into the idle class, which runs when nothing else wants the core.
     """
     with suppress(OSError):
         os.nice(max(0, worker.nice - os.nice(0)))

@@ -48,9 +48,12 @@ class Watch:
     def look(self) -> DraftVersion | None:
         """Compare if enough requests have come, and roll back if the parent is significantly better.
 
-        Returns the version that serves then; None when nothing changed. Raises StoreError.
+        Returns the version that serves then; None when nothing changed, and while people hold the draft. Raises
+        StoreError.
         """
         current = self.store.versions.current(self.draft)
+        if self.draft in self.store.decisions.holds():
+            return None
         pair = self._due(current)
         if pair is None:
             return None
@@ -80,7 +83,7 @@ class Watch:
         if child.parent is None:
             return None
         parent = self.store.versions.get(child.parent)
-        return (parent, requests) if parent.state in SOUND else None
+        return (parent, requests) if parent.state in SOUND and parent.deleted_at is None else None
 
     def _since(self, version: DraftVersion) -> list[str]:
         """Return the newest requests that came after the version was created, newest first."""
@@ -89,7 +92,7 @@ class Watch:
         return [request for request in self.store.samples.recent(self.draft, limit=limit) if request not in older]
 
     def _compare(self, current: DraftVersion, parent: DraftVersion, requests: list[str]) -> Comparison:
-        device = choose_device(self.settings.worker.device)
+        device = choose_device(self.settings.trainer.device)
         now, then = (load_current(self.store, version, device) for version in (current, parent))
         measure, judges = comparable(usable(self.store.samples.read(requests), vocab_size(now), positions_of(now)))
         after, before = score(now, judges), score(then, judges)

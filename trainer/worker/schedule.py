@@ -20,7 +20,7 @@ from osd.gamma import needs_head
 from osd.models.pair import choose_device
 from osd.recording.tracing import make_tracing
 from storage import records
-from storage.errors import LeaseHeld, OsdError, UnknownDraft
+from storage.errors import DraftHeld, LeaseHeld, OsdError, UnknownDraft
 from storage.names import head_of
 from storage.records import RunState, TrainingRun
 from storage.settings import Settings
@@ -28,12 +28,14 @@ from storage.sql.suspects import RETRY
 from storage.store import Store
 from trainer.distil.loop import Watcher, run_once
 from trainer.distil.optimizer import Memory
+from trainer.distil.resident import ResidentModels
 from trainer.heads.loop import run_head_once
 from trainer.routes.background import TopicBackground
 from trainer.routes.scout import RouteDiscovery
 from trainer.shutdown import Stop
 from trainer.worker.budget import Budget
 from trainer.worker.idle_capacity import IdleCapacity
+from trainer.worker.report import TrainerReport
 from trainer.worker.rollback_watch import Watch
 
 log = logging.getLogger("osd.trainer")
@@ -58,11 +60,13 @@ class TrainingSchedule:
         self.store, self.settings, self.stop, self.only = store, settings, stop, only
         self.holder = holder_name()
         self.memory = Memory()
+        self.resident = ResidentModels(settings.trainer.resident_mb)
         self.spare = IdleCapacity(
-            settings.worker, load_folder(store.directory), str(choose_device(settings.worker.device))
+            settings.trainer, load_folder(store.directory), str(choose_device(settings.trainer.device))
         )
-        self.budget = Budget(store, settings.worker)
+        self.budget = Budget(store, settings.trainer)
         self.tracing = make_tracing(settings.trace, "osd-trainer")
+        self.report = TrainerReport(store, settings.fleet, self.holder)
         self._watches: dict[str, Watch] = {}
         self._told: dict[str, str] = {}
         self._kept_at = 0.0
@@ -70,38 +74,41 @@ class TrainingSchedule:
 
     def take(self, watcher: Watcher = lambda _: None) -> list[TrainingRun]:
         """Take one turn and return its runs; an error with one draft is logged and does not stop the others."""
-        runs = []
+        runs: Runs = []
         for draft in self.drafts():
             if self.stop.is_set():
                 break
             runs += self._tried(self.train, draft, watcher)
             if trains_head(self.settings):
                 runs += self._tried(self.train_head, draft, watcher)
-        self._keep()
+        self._keep(ended=bool(runs))
         if self.only is None:
             self._background.look()
             self._scout.look(self.stop)
         return runs
 
-    def _keep(self) -> None:
-        """Apply retention to the replay store, every ``retention.every_seconds``."""
-        retention = self.settings.retention
-        if retention.keeps_all or records.now() - self._kept_at < retention.every_seconds:
-            return
-        self._kept_at = records.now()
+    def _keep(self, *, ended: bool) -> None:
+        """Apply retention: to drafts' weights when a run ``ended`` one, to all every ``retention.every_seconds``."""
+        retention, due = self.settings.retention, records.now() - self._kept_at >= self.settings.retention.every_seconds
+        if due:
+            self._kept_at = records.now()
         try:
-            ended = self.store.keeper.retain(retention).purged.requests
-            self.store.keeper.compact(retention.compact_requests)
+            if due or ended:
+                self._tell_ended("versions", len(self.store.version_keeper.retain(retention.versions).versions))
+            if due and not retention.keeps_all:
+                self._tell_ended("requests", self.store.keeper.retain(retention).purged.requests)
+                self.store.keeper.compact(retention.compact_requests)
         except OsdError as error:
             log.error("%s", error, extra={"action": "retention_failed"})
-        else:
-            if ended:
-                log.info("retention ended %d requests", ended, extra={"action": "retained", "requests": ended})
+
+    def _tell_ended(self, what: str, count: int) -> None:
+        if count:
+            log.info("retention ended %d %s", count, what, extra={"action": "retained", what: count})
 
     def _tried(self, train: Callable[[str, Watcher], TrainingRun | None], draft: str, watcher: Watcher) -> Runs:
         try:
             run = train(draft, watcher)
-        except LeaseHeld as error:
+        except (LeaseHeld, DraftHeld) as error:
             self._tell(draft, str(error))
         except UnknownDraft:
             pass  # no server has given it weights yet
@@ -118,18 +125,26 @@ class TrainingSchedule:
 
     def train(self, draft: str, watcher: Watcher = lambda _: None) -> TrainingRun | None:
         """Check one draft's live acceptance and train it if that is due; None when not. Raises as :func:`run_once`."""
+        if hold := self.store.decisions.holds().get(draft):
+            self._tell(draft, f"no training: {draft} is {hold.words}; `osd drafts resume {draft}` lets it learn again")
+            return None
         watch = self._watches.setdefault(draft, Watch(self.store, self.settings, draft))
         watch.look()
         if self._is_resting(draft):
             return None
-        if reason := self.spare.why_not_begin() or self.budget.why_not(draft):
+        if reason := self.report.paused or self.spare.why_not_begin() or self.budget.why_not(draft):
             self._tell(draft, f"no training: {reason}")
             return None
-        retry, why_not = not self._is_resting(draft, retries=True), self.spare.why_not
-        with self._traced(draft):
+        retry, why_not = (
+            not self._is_resting(draft, retries=True),
+            lambda: self.report.why_not() or self.spare.why_not(),
+        )
+        watcher = self.report.training(draft, watcher)
+        with self._traced(draft), closing_report(self.report):
             run = run_once(
-                self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory, retry, why_not
-            )
+                self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory, retry, why_not,
+                self.resident,
+            )  # fmt: skip
         if run is not None:
             log.info("%s", told(run), extra={"action": "run_ended", "run": run.id, "state": run.state.value})
         return run
@@ -158,7 +173,12 @@ class TrainingSchedule:
         if self.settings.serve.record != "verified":
             self._tell(head_of(draft), "no acceptance head is trained: that needs serve.record = verified")
             return None
-        if self._is_resting(head_of(draft)) or self.spare.why_not_begin() or self.budget.why_not(draft):
+        if (
+            self.report.paused
+            or self._is_resting(head_of(draft))
+            or self.spare.why_not_begin()
+            or self.budget.why_not(draft)
+        ):
             return None
         run = run_head_once(self.store, self.settings, draft, self.holder, self.stop, watcher, self.memory)
         if run is not None:
@@ -181,15 +201,25 @@ class TrainingSchedule:
         failed = list(takewhile(_has_failed, runs))
         if not failed:
             return False
-        rest = min(LONGEST_REST, self.settings.worker.poll_seconds * 2.0 ** len(failed))
+        rest = min(LONGEST_REST, self.settings.trainer.poll_seconds * 2.0 ** len(failed))
         return 0 <= records.now() - (failed[0].finished_at or 0.0) < rest  # below 0 a clock was set back
 
     def _tell(self, draft: str, message: str) -> None:
         """Log why a draft is not trained, once and not every second."""
         who = re.sub(r"[\d.]+", "", message.split(" until ")[0])
+        self.report.note(message)
         if self._told.get(draft) != who:
             self._told[draft] = who
             log.info("%s", message, extra={"action": "lease_held", "draft": draft})
+
+
+@contextmanager
+def closing_report(report: TrainerReport) -> Iterator[None]:
+    """Note at the end of the context that no run is under way."""
+    try:
+        yield
+    finally:
+        report.ended()
 
 
 def trains_head(settings: Settings) -> bool:

@@ -62,10 +62,15 @@ class TrainingProcess:
         self._ended = time.monotonic()
         threading.Thread(target=self._watch_over, name="osd-fallback", daemon=True).start()
 
+    def close(self, **_: object) -> None:
+        """Take this trainer off the list: it ends in order. Called in the training process."""
+        if self._turns is not None:
+            self._turns.report.close()
+
     def _watch_over(self) -> None:
-        patience = UNASKED * self.settings.worker.poll_seconds
+        patience = UNASKED * self.settings.trainer.poll_seconds
         while not self.stop.is_set():
-            time.sleep(min(self.settings.worker.poll_seconds, LONGEST_NAP))
+            time.sleep(min(self.settings.trainer.poll_seconds, LONGEST_NAP))
             if time.monotonic() - self._ended > patience and not self._busy.locked():
                 log.debug("nobody asked for a turn; looking all the same", extra={"action": "fallback"})
                 self._take(self.stop)
@@ -91,18 +96,21 @@ class TrainingProcess:
     def _opened(self) -> TrainingSchedule:
         if self._turns is None:
             self._turns = open_turns(self.settings, self.stop, self.draft)
+            self._turns.report.begin()
         return self._turns
 
 
 def open_turns(settings: Settings, stop: Stop, draft: str | None) -> TrainingSchedule:
     """Load torch with the worker's threads, and open the store. Raises as :func:`storage.store.open_store`."""
-    os.environ["OMP_NUM_THREADS"] = str(settings.worker.threads)  # before torch is first imported
+    os.environ["OMP_NUM_THREADS"] = str(settings.trainer.threads)  # before torch is first imported
     import torch
 
+    from storage.sql.audit import act
     from storage.store import open_store
     from trainer.worker.schedule import TrainingSchedule
 
-    torch.set_num_threads(settings.worker.threads)
+    torch.set_num_threads(settings.trainer.threads)
+    act("trainer")
     store = open_store(settings)
     store.sweep()  # what a killed process left half-done
     return TrainingSchedule(store, settings, stop, draft)

@@ -25,7 +25,7 @@ BASES = (ALONE.name, THEIRS.name, DRAFT.name)
 def draw_methods(line: Mapping[str, Any]) -> Figure:
     """Draw a panel a set: bars of accept length above, of tokens a second below, with the middle half of prompts."""
     sets = line["sets"]
-    figure = Figure(figsize=(2.6 * len(sets) + 2.4, 9.6), layout="constrained")
+    figure = Figure(figsize=(max(2.6 * len(sets), 4.8) + 2.4, 9.6), layout="constrained")
     halves: Any = figure.subfigures(2, 1)
     for part, (what, spread) in zip(halves, PARTS.items(), strict=True):
         row = part.subplots(1, len(sets), squeeze=False, sharey=True, sharex=True)[0]

@@ -121,14 +121,14 @@ def own_settings(given: Settings, data: Path, **changes: dict[str, Any]) -> Sett
             "record": _recording(given),
             "threads": given.serve.threads or _spare_cores(given),
         },
-        "worker": {"broker": None, "poll_seconds": WORKER_POLL_SECONDS},
+        "trainer": {"broker": None, "poll_seconds": WORKER_POLL_SECONDS},
     }
     return given.changed(**own).changed(**changes)
 
 
 def _spare_cores(given: Settings) -> int:
     """Cores that the worker leaves: two pools of threads on one core wait for each other at every product."""
-    return max(1, usable_cores() - given.worker.threads)
+    return max(1, usable_cores() - given.trainer.threads)
 
 
 def _recording(given: Settings) -> str:

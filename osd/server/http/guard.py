@@ -16,9 +16,12 @@ from osd.server.http.errors import ApiError, BodyTooLarge, NotAllowed
 from osd.server.http.ring import KeyRing
 from osd.server.meters import Meters
 from storage.records import new_id
+from storage.sql.audit import acting
 
 SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+NO_KEY = "nobody (no key)"
+"""Who acts, in the audit trail, where callers need no key."""
 LOCAL = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 
 
@@ -50,7 +53,8 @@ class Guard:
 
         try:
             self._check(scope, headers, state)
-            await self.app(scope, _bounded(receive, self.limit), answer)
+            with acting(*_actor(scope, state)):
+                await self.app(scope, _bounded(receive, self.limit), answer)
         except ApiError as error:
             if status:
                 raise
@@ -75,6 +79,12 @@ class Guard:
             raise BodyTooLarge(limit=self.limit)
         if scope["method"] == "POST" and "json" not in headers.get("content-type", ""):
             raise ApiError(reason="Send `Content-Type: application/json`.", code="unsupported_media_type")
+
+
+def _actor(scope: Scope, state: Mapping[str, Any]) -> tuple[str, str]:
+    """Return where the caller acts from, and who it is."""
+    caller, address = state.get("caller"), (scope.get("client") or ("",))[0]
+    return f"http {address}".rstrip(), caller.key.id if caller and caller.key else NO_KEY
 
 
 def _add_headers(message: Message, state: Mapping[str, Any]) -> None:

@@ -75,7 +75,9 @@ def reserve(host: str, port: int, key: str) -> socket.socket:
     Raises BadSetting, also where the system would not spread connections among them."""
     if sys.platform != "linux":
         reason = "only Linux spreads one port's connections over several processes (SO_REUSEPORT); give 1"
-        raise BadSetting(source="server", key="fleet.workers", reason=f"{reason}, or a port to each of several servers")
+        raise BadSetting(
+            source="server", key="fleet.processes", reason=f"{reason}, or a port to each of several servers"
+        )
     with listen(host, port, key) as alone:  # nobody else may have it: with SO_REUSEPORT they would get a part of it
         port = alone.getsockname()[1]
     return listen(host, port, key, shared=True)

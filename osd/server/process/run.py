@@ -1,7 +1,7 @@
 """One server: the process that decodes, with the admin port, beside the one that answers HTTP, and their shutdown.
 
 The first SIGTERM or Ctrl-C drains: new requests are refused, running ones may finish within ``server.drain_seconds``. A
-second one is final. `osd workers drain` does the same through the database, and can be undone while something runs.
+second one is final. `osd servers drain` does the same through the database, and can be undone while something runs.
 
 Where several processes share the port (``peers``), the one that holds the lock answers the admin port, and one that is
 to drain while others serve leaves new connections to them.

@@ -1,7 +1,7 @@
 """A front over replicas from its start to its end, in one process without a model.
 
 The first SIGTERM or Ctrl-C drains: new requests are refused, running ones may finish within ``server.drain_seconds``. A
-second one is final. `osd workers drain` does the same through the database, and can be undone while something runs.
+second one is final. `osd servers drain` does the same through the database, and can be undone while something runs.
 """
 
 from __future__ import annotations

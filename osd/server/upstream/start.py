@@ -29,7 +29,7 @@ def upstream_parts() -> tuple[Serve, Serve]:
 
 
 def serve_several(settings: Settings, ring: KeyRing, ports: Ports, ready: Callable[[], None]) -> int:
-    """Serve replicas in several processes behind the port (``fleet.workers``); return the exit status."""
+    """Serve replicas in several processes behind the port (``fleet.processes``); return the exit status."""
     from osd.server.upstream.run import serve_upstream
     from osd.server.workers.supervisor import Supervisor
     from storage.store import open_store
@@ -39,4 +39,4 @@ def serve_several(settings: Settings, ring: KeyRing, ports: Ports, ready: Callab
             keys = key_ring(store, settings, required=ring.required)
             return serve_upstream(settings, store, keys, ports, lambda _: None, peers, replaces)
 
-    return Supervisor(work, settings.fleet.workers, ready).run()
+    return Supervisor(work, settings.fleet.processes, ready).run()

@@ -33,7 +33,7 @@ class _Listed(NamedTuple):
 
     addresses: Sequence[ReplicaAddress]
     drains: Collection[str]
-    """Names of those that are to get nothing new (`osd workers drain`)."""
+    """Names of those that are to get nothing new (`osd servers drain`)."""
 
 
 class _NotWell(Exception):

@@ -38,7 +38,7 @@ def test_broken_parts_are_named_with_what_mends_them(osd, filled):
     version = filled.store.versions.get(filled.child)
     (filled.store.versions.folder(version) / "model.safetensors").write_bytes(b"damaged")
     wrong = {
-        "OSD_WORKER__BROKER": "redis://:secret@127.0.0.1:1",
+        "OSD_TRAINER__BROKER": "redis://:secret@127.0.0.1:1",
         "OSD_SERVE__TARGET": "nowhere",
         "OSD_SERVE__DRAFT": "x",
     }

@@ -99,6 +99,7 @@ def test_export_copies_the_files_and_prints_the_folder(osd, filled, tmp_path: Pa
     done = osd("drafts", "export", loads, tmp_path / "plain")
     assert done.stdout.strip() == str(tmp_path / "plain")
     assert {"config.json", "model.safetensors"} <= {path.name for path in (tmp_path / "plain").iterdir()}
+    assert [line.action for line in filled.store.trail.history(loads)] == ["drafts export"]
     again = osd("drafts", "export", loads, tmp_path / "plain")
     assert again.exit_code == 2
     assert "exists" in again.stderr

@@ -20,12 +20,13 @@ def test_forgetting_a_request_names_the_versions(osd, filled):
     done = osd("replay", "forget", "--request", "request-3", "--yes", "--json")
     answer = json.loads(done.stdout)
     assert (answer["requests"], answer["outcomes"], answer["versions"]) == (1, 1, [filled.child])
+    assert answer["serving"] == [filled.child], "it is named that this one serves"
     assert kept(filled) == 5
     again = osd("replay", "forget", "--tenant", "odd", "--yes")
-    assert filled.child in again.stdout
+    assert filled.child in again.stdout and "● serves" in again.stdout
     assert "Forgot 2 requests" in again.stderr
     (newest, first) = json.loads(osd("replay", "log", "--json").stdout)
-    assert (newest["subject"], first["subject"], newest["action"]) == ("odd", "request-3", "forget")
+    assert (newest["subject"], first["subject"], newest["action"]) == ("odd", "request-3", "replay forget")
     told = osd("replay", "log").stdout
     assert "requests 2" in told and filled.child in told and "{" not in told
 
@@ -62,7 +63,7 @@ def test_a_purge_of_everything_wants_to_hear_it(osd, filled):
     assert kept(filled) == 6
     assert osd("replay", "purge", "--all", "--yes").exit_code == 0
     assert kept(filled) == 0
-    assert json.loads(osd("replay", "log", "--json").stdout)[0]["facts"]["all"] is True
+    assert json.loads(osd("replay", "log", "--json").stdout)[0]["after"]["all"] is True
 
 
 def test_retention_by_the_settings(osd, filled):

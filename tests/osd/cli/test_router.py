@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from storage.records import Route
-from storage.sql.route_log import login
+from storage.sql.audit import login
 from tests.osd.cli.conftest import Filled, model_folder, samples
 
 DEFAULT = {"name": "default", "draft": "default", "candidates": [], "matches": {}}
@@ -50,7 +50,7 @@ def test_add_with_a_draft_that_is_there(osd, routed):
     assert said_json(done) == {"name": "code", "draft": "sql", "candidates": ["default"], "matches": matches}
     assert routed.store.routes.get("code") == Route("code", "sql", matches, ("default",))
     newest = routed.store.routes.history()[0]
-    assert (newest.action, newest.who, newest.route) == ("add", login(), "code")
+    assert (newest.action, newest.who, newest.subject) == ("router add", login(), "code")
 
 
 def test_add_says_what_it_did(osd, routed):
@@ -164,7 +164,7 @@ def test_rename_pin_and_unpin(osd, routed):
     assert routed.store.routes.pins() == {"acme": "queries", "*": "default"}
     assert said_json(osd("router", "unpin", "acme", "--json")) == {"*": "default"}
     assert [change["action"] for change in said_json(osd("router", "history", "queries", "--json"))] == [
-        "unpin", "rename", "pin", "add",
+        "router unpin", "router rename", "router pin", "router add",
     ]  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def test_show_tells_all_of_one_route(osd, routed):
         ("default", 6, 0.75), ("sql", 0, None),
     ]  # fmt: skip
     assert facts["drafts"][0]["version"] == routed.child
-    assert [change["action"] for change in facts["history"]] == ["change"]
+    assert [change["action"] for change in facts["history"]] == ["router change"]
     routed.store.examples.teach([("databases", "SELECT 1")])
     routed.store.routes.rename("sql", "queries")
     facts = said_json(osd("router", "show", "queries", "--json"))
@@ -206,7 +206,9 @@ def test_show_of_a_draft_without_weights(osd):
 def test_history_says_who_when_and_what(osd, routed):
     osd("router", "change", "sql", "--draft", "default")
     rows = said_json(osd("router", "history", "--json"))
-    assert [(row["action"], row["who"]) for row in rows] == [("change", login()), ("add", "ada@tower")]
+    assert [(row["action"], row["who"]) for row in rows] == [
+        ("router change", login()), ("router add", "ada@tower"),
+    ]  # fmt: skip
     assert (rows[0]["before"]["draft"], rows[0]["after"]["draft"]) == ("sql", "default")
     assert rows[0]["at"] >= rows[1]["at"]
     assert "draft: sql → default" in osd("router", "history", "--limit", "1").stdout

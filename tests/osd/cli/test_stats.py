@@ -146,3 +146,11 @@ def test_bad_input_is_named(osd, served, options, names):
 
 def test_the_help_names_every_group_of_places():
     assert sorted(PLACE_GROUPS) == sorted(GROUPS)
+
+
+def test_a_picture_of_one_hour_shows_that_hour_and_not_years():
+    from osd.cli.stats_picture import over_time
+
+    rows = [{"hour": 1_800_000_000, "route": "a", "alpha": 0.5, "emitted": 5}]
+    low, high = over_time(rows, "hour", ["route"]).axes[0].get_xlim()
+    assert (high - low) * 24 == pytest.approx(2)

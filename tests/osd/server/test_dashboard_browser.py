@@ -51,7 +51,7 @@ def learning(server: Server, folder: Path) -> Iterator[None]:
 def test_learning_is_visible(tmp_path: Path) -> None:
     with chromium(tmp_path / "browser") as page, serving(tmp_path / "server", **OPTIONS) as server:
         page.open(f"{server.admin_url}/")
-        until(lambda: "osd worker" in page.text("#drafts"), "it says what to do when nothing was learned")
+        until(lambda: "osd trainer" in page.text("#drafts"), "it says what to do when nothing was learned")
         with learning(server, tmp_path):
             until(lambda: page.number("Acceptance α"), "acceptance is there")
             assert page.tile(VERSION) == "#0"

@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from storage.access.keys import PREFIX, digest
 from storage.errors import BadInput, UnknownKey
-from storage.sql import admin_log
+from storage.sql import audit
 from storage.store import Store
 
 
@@ -18,7 +18,7 @@ def test_only_a_hash_of_a_key_is_kept(store: Store) -> None:
     assert secret.startswith(PREFIX) and len(secret) > 40
     assert store.keys.list() == [key] and key.hash == digest(secret) and key.scopes == ("infer",)
     with store.db.session(read_only=True) as session:
-        rows = [*session.execute(text("SELECT * FROM api_keys")), *session.execute(text("SELECT * FROM admin_changes"))]
+        rows = [*session.execute(text("SELECT * FROM api_keys")), *session.execute(text("SELECT * FROM audit"))]
     assert secret not in repr(rows) and secret[8:] not in repr(rows)
 
 
@@ -36,9 +36,10 @@ def test_the_trail_says_who_made_and_ended_a_key(store: Store) -> None:
     _, key = store.keys.create("acme", scopes=["infer", "admin"], who="ada")
     store.keys.revoke(key.id, who="bob")
     with store.db.session(read_only=True) as session:
-        ended, made = admin_log.history(session, key.id)
-    assert (made.who, made.action, made.facts["created"]["scopes"]) == ("ada", "key", ["infer", "admin"])
-    assert ended.who == "bob" and "revoked" in ended.facts
+        ended, made = audit.history(session, key.id)
+    assert (made.who, made.action, made.after["scopes"]) == ("ada", "keys create", ["infer", "admin"])
+    assert (ended.who, ended.action, ended.before["revoked_at"]) == ("bob", "keys revoke", None)
+    assert ended.after["revoked_at"]
     assert key.hash not in repr((made, ended))
 
 

@@ -9,7 +9,7 @@ import pytest
 from storage.errors import BadInput
 from storage.records import Route, RunState
 from storage.settings import PrivacySettings, Settings
-from storage.sql import admin_log
+from storage.sql import audit
 from storage.store import Store, open_store
 from tests.storage.make import add_root, samples
 
@@ -89,9 +89,9 @@ def test_sharing_can_be_by_consent_only(settings: Settings, tmp_path: Path) -> N
 def test_what_was_said_is_in_the_trail(store: Store) -> None:
     store.tenants.allow("acme", share=False, who="ada")
     with store.db.session(read_only=True) as session:
-        (change,) = admin_log.history(session, "acme")
-    assert (change.who, change.action) == ("ada", "tenant")
-    assert change.facts["before"]["share"] is True and change.facts["after"]["share"] is False
+        (change,) = audit.history(session, "acme")
+    assert (change.who, change.action) == ("ada", "replay tenant")
+    assert change.before["share"] is True and change.after["share"] is False
     assert [one.name for one in store.tenants.list()] == ["acme"]
     for name in ("", "*"):
         with pytest.raises(BadInput, match="names no tenant"):

@@ -8,7 +8,7 @@ import pytest
 
 from storage.access.workers import FORGET_SECONDS, Worker, WorkerState
 from storage.errors import UnknownWorker
-from storage.sql import admin_log
+from storage.sql import audit
 from storage.store import Store
 from tests.storage.conftest import Clock
 from tests.storage.make import at_once, write_weights
@@ -77,8 +77,8 @@ def test_draining_is_asked_for_undone_and_noted(store: Store, clock: Clock) -> N
     assert not store.workers.ask_drain("a", undo=True, who="bob").drains
     assert store.workers.beat(alive) is False
     with store.db.session(read_only=True) as session:
-        undone, asked = admin_log.history(session, "a")
-    assert (asked.who, asked.action, undone.who, undone.facts) == ("ada", "drain", "bob", {"undone": True})
+        undone, asked = audit.history(session, "a")
+    assert (asked.who, asked.action, undone.who, undone.after) == ("ada", "servers drain", "bob", {"drains": False})
 
 
 def test_who_starts_anew_under_the_same_name_is_not_told_to_drain(store: Store, clock: Clock) -> None:

@@ -10,7 +10,7 @@ import pytest
 from storage.insights.timeline import LIVE_BUCKETS, lately, marks, timeline
 from storage.records import Outcome
 from storage.routes.proposals import ProposalKind
-from storage.sql import admin_log
+from storage.sql import audit
 from storage.sql.spans import DAY, HOUR
 from storage.store import Store
 from tests.storage.make import add_root, outcome
@@ -75,8 +75,8 @@ def test_the_last_minute(store: Store) -> None:
 def test_marks(store: Store, tmp_path: Path) -> None:
     root = add_root(store, tmp_path / "root")
     with store.db.session() as session:
-        admin_log.note(session, "me", "promote", root, {})
-        admin_log.note(session, "me", "purge", None, {})
+        audit.note(session, "drafts promote", root, {}, who="me")
+        audit.note(session, "replay purge", None, {}, who="me")
     store.proposals.add(ProposalKind.DRIFT, {"routes": ["sql"], "score": 1.0})
     store.versions.quarantine(root, "a test")
     since = time.time() - 60

@@ -22,7 +22,7 @@ from storage.errors import (
 )
 from storage.records import Route
 from storage.settings import Settings
-from storage.sql.route_log import login
+from storage.sql.audit import login
 from storage.store import Store, open_store
 from tests.storage.conftest import Clock
 from tests.storage.make import add_root, at_once, outcome, samples
@@ -42,14 +42,14 @@ def routed(keep_all: Store, tmp_path: Path) -> Store:
 
 def everything(store: Store) -> list[Any]:
     """Every row of the tables that changes of routes touch."""
-    tables = ("routes", "route_changes", "route_pins", "route_aliases", "route_examples", "sample_requests",
+    tables = ("routes", "audit", "route_pins", "route_aliases", "route_examples", "sample_requests",
               "outcome_counters", "outcome_log")  # fmt: skip
     with store.db.session(read_only=True) as session:
         return [sorted(map(repr, session.execute(text(f"SELECT * FROM {table}")))) for table in tables]
 
 
 def actions(store: Store) -> list[str]:
-    return [change.action for change in reversed(store.routes.history())]
+    return [change.action.removeprefix("router ") for change in reversed(store.routes.history())]
 
 
 def test_a_fresh_store_has_the_default_route(store: Store) -> None:
@@ -77,11 +77,11 @@ def test_every_change_is_in_the_trail(routed: Store, clock: Clock) -> None:
     routed.routes.unpin("acme", WHO)
     routed.routes.remove("queries", WHO)
     assert actions(routed) == ["add", "change", "pin", "rename", "unpin", "remove"]
-    changed = next(change for change in routed.routes.history() if change.action == "change")
-    assert (changed.who, changed.at, changed.route) == ("bob@desk", clock.seconds, "sql")
+    changed = next(change for change in routed.routes.history() if change.action == "router change")
+    assert (changed.who, changed.at, changed.subject) == ("bob@desk", clock.seconds, "sql")
     assert changed.before == {"name": "sql", "draft": "sql", "candidates": [], "matches": {"topic": ["databases"]}}
     assert changed.after == {"name": "sql", "draft": "small", "candidates": [], "matches": {}}
-    pinned = next(change for change in routed.routes.history() if change.action == "pin")
+    pinned = next(change for change in routed.routes.history() if change.action == "router pin")
     assert pinned.who == login() and pinned.after == {"tenant": "acme", "route": "sql"}
     numbers = [change.id for change in routed.routes.history()]
     assert numbers == sorted(numbers, reverse=True) and routed.routes.revision() == numbers[0]
@@ -161,7 +161,7 @@ def test_renaming_takes_along_what_is_kept(routed: Store) -> None:
     assert routed.samples.waiting("sql").requests == 1
     assert [row.by["route"] for row in routed.outcomes.acceptance(by=["route"])] == ["queries"]
     assert routed.outcomes.recent()[0].route == "queries"
-    assert [change.action for change in routed.routes.history("queries")] == ["rename", "pin", "add"]
+    assert [line.action for line in routed.routes.history("queries")] == ["router rename", "router pin", "router add"]
 
 
 def test_what_comes_late_under_a_former_name_has_the_new_one(routed: Store) -> None:

@@ -29,9 +29,9 @@ def test_the_trail_counts_examples_and_does_not_repeat_them(store: Store) -> Non
     store.examples.forget("go", "ada@tower")
     trail = store.routes.history()
     assert [(change.action, change.before, change.after) for change in reversed(trail)] == [
-        ("teach", {}, {"topics": ["sql"], "new": 1, "moved": 0}),
-        ("teach", {}, {"topics": ["go"], "new": 0, "moved": 1}),
-        ("forget", {"topic": "go", "examples": 1}, {}),
+        ("router teach", {}, {"topics": ["sql"], "new": 1, "moved": 0}),
+        ("router teach", {}, {"topics": ["go"], "new": 0, "moved": 1}),
+        ("router forget", {"topic": "go", "examples": 1}, {}),
     ]
     assert store.examples.list() == [] and store.routes.revision() == trail[0].id
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import trainer.distil.loop
-from storage.errors import LeaseHeld, StoreWriteFailed, TrainingFailed, WeightsDamaged, WrongState
+from storage.errors import DraftHeld, LeaseHeld, StoreWriteFailed, TrainingFailed, WeightsDamaged, WrongState
 from storage.records import DraftVersion, RunState, TokenKind, TrainingRun, VersionState, new_id, now
 from storage.settings import Settings
 from storage.store import Store
@@ -20,6 +20,7 @@ from tests.trainer.conftest import Traffic
 from trainer.distil.checkpoints import load_current
 from trainer.distil.gate import GateDecision, score
 from trainer.distil.loop import run_once
+from trainer.distil.publish import where_to_start
 
 CPU = torch.device("cpu")
 
@@ -72,7 +73,7 @@ def test_a_run_learns_is_judged_by_requests_that_it_never_saw_and_is_published(
 
 def test_learning_on_the_device_of_this_machine(drafted: Store, settings: Settings, traffic: Traffic) -> None:
     traffic(8, held_out=False), traffic(5, held_out=True)
-    run = done(run_once(drafted, changed(settings, "worker", device="auto"), "default", "me"))
+    run = done(run_once(drafted, changed(settings, "trainer", device="auto"), "default", "me"))
     evidence = drafted.versions.current("default").evidence
     assert run.state is RunState.PUBLISHED and evidence["after"] > evidence["before"]
 
@@ -282,7 +283,7 @@ def test_a_lost_lease_throws_the_result_away(
         return result
 
     monkeypatch.setattr(trainer.distil.loop, phase, then_lose)
-    run = done(run_once(drafted, changed(settings, "worker", lease_seconds=1e-3), "default", "me"))
+    run = done(run_once(drafted, changed(settings, "trainer", lease_seconds=1e-3), "default", "me"))
     assert run.state is RunState.LOST and drafted.versions.current("default").number == 0
     assert VersionState.CANDIDATE not in {v.state for v in drafted.versions.list("default")}
     assert set(taken[0].request_ids) == set(run.request_ids)
@@ -402,3 +403,47 @@ def test_candidates_that_a_killed_worker_left_are_rejected(
 
 def weights_of(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
+
+
+def test_nothing_is_trained_while_people_hold_a_draft_and_a_run_under_way_gives_its_requests_back(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    """The watcher is called between two steps; the lease is renewed as soon as it may be."""
+    traffic(12)
+    settings = changed(settings, "trainer", lease_seconds=0.001)
+    run = done(run_once(drafted, settings, "default", "me", watcher=lambda _: freeze(drafted)))
+    assert run.state is RunState.FAILED and run.result["stopped"] and "frozen at" in run.result["reason"]
+    waiting = drafted.samples.waiting("default").requests
+    assert waiting > 0 and states(drafted)[1:] in ([], ["rejected"])
+    with pytest.raises(DraftHeld, match="osd drafts resume default"):
+        run_once(drafted, settings, "default", "me")
+    drafted.decisions.resume("default")
+    settings = changed(settings, "trainer", lease_seconds=60)
+    assert done(run_once(drafted, settings, "default", "me")).state is RunState.PUBLISHED
+
+
+def freeze(store: Store) -> None:
+    if not store.decisions.holds():
+        store.decisions.freeze("default", "the fair")
+
+
+def test_what_was_taken_back_by_hand_is_not_trained_from_again(
+    drafted: Store, settings: Settings, traffic: Traffic
+) -> None:
+    """A candidate that was too close to call would be gone on from; a person tried it, and took it back."""
+    strict = changed(settings, "gate", min_gain=0.999)
+    traffic(12)
+    candidate = str(done(run_once(drafted, strict, "default", "me")).version)
+    root = drafted.versions.list("default")[0]
+    assert where_to_start(drafted, new_run(drafted, root), "full").id == candidate
+    drafted.decisions.promote(candidate)
+    drafted.decisions.rollback("default", "it was rude", to=root.id)
+    drafted.decisions.resume("default")
+    assert where_to_start(drafted, new_run(drafted, root), "full").id == root.id
+    traffic(12)
+    run = done(run_once(drafted, settings, "default", "me"))
+    assert run.result["started_from"] == run.parent == root.id
+
+
+def new_run(store: Store, parent: DraftVersion) -> TrainingRun:
+    return replace(store.runs.list("default")[0], id="new", parent=parent.id)

@@ -70,7 +70,7 @@ def test_it_is_taken_again_when_topics_or_traffic_have_changed(drafted: Store, d
     keep(drafted, [*domains["low"][30:], *domains["high"]])
     assert [background.look(), background.look()] == [96, 0]
     assert [change.action for change in drafted.routes.history()] == [
-        "background", "background", "teach", "background", "teach",
+        "router background", "router background", "router teach", "router background", "router teach",
     ]  # fmt: skip
 
 

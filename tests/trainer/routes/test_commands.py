@@ -27,7 +27,7 @@ def run(settings: Settings, *command: str) -> subprocess.CompletedProcess[str]:
     folder = settings.storage.data_directory()
     own = {
         "OSD_STORAGE__DIRECTORY": str(folder), "OSD_LEARN__EPOCHS": "6", "OSD_LEARN__LEARNING_RATE": "0.005",
-        "OSD_WORKER__DEVICE": "cpu", "OMP_NUM_THREADS": "1",
+        "OSD_TRAINER__DEVICE": "cpu", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     where = Path(__file__).parents[3]
     return launch.run([sys.executable, *command], env={**os.environ, **own}, timeout=300, cwd=where)

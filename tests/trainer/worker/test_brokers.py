@@ -123,7 +123,7 @@ BAD = {
 def test_a_broker_that_will_never_do_is_a_bad_setting(url: str, tmp_path: Path) -> None:
     if "5672" in url:
         needs(5672)
-    settings = load_settings(storage={"directory": tmp_path}, worker={"broker": url})
+    settings = load_settings(storage={"directory": tmp_path}, trainer={"broker": url})
     with pytest.raises(BadSetting, match=rf"worker\.broker.*{BAD[url]}") as caught:
         require_broker(make_app(settings))
     assert "secret" not in str(caught.value)
@@ -131,6 +131,6 @@ def test_a_broker_that_will_never_do_is_a_bad_setting(url: str, tmp_path: Path) 
 
 
 def test_a_broker_that_is_away_is_waited_for(tmp_path: Path) -> None:
-    away = load_settings(storage={"directory": tmp_path}, worker={"broker": "amqp://guest:guest@127.0.0.1:1//"})
+    away = load_settings(storage={"directory": tmp_path}, trainer={"broker": "amqp://guest:guest@127.0.0.1:1//"})
     require_broker(make_app(away))
     assert ping(away)["ok"] is False

@@ -37,7 +37,7 @@ def machine(tmp_path: Path, postgres_url: str, s3: str):  # noqa: F811
         }  # fmt: skip
         learn = {"interval_requests": 8, "max_requests": 16, "max_age_seconds": 0.5, "replay_requests": 0, "epochs": 1}
         runs = {"poll_seconds": 0.1, "device": "cpu", "nice": 0}
-        return write_config(home / "osd.toml", {"storage": kept, "learn": learn, "worker": runs})
+        return write_config(home / "osd.toml", {"storage": kept, "learn": learn, "trainer": runs})
 
     return make
 

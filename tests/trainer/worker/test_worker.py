@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from storage.access.trainers import TrainerState
 from storage.records import RequestSamples, RunState, VersionState, new_id, now
 from storage.settings import Settings
 from storage.store import Store
@@ -92,3 +94,33 @@ def test_a_store_that_cannot_be_opened_is_said_before_anything_starts(tmp_path: 
     config = write_config(tmp_path / "osd.toml", {"storage": {"url": url, "directory": str(tmp_path / "d")}})
     done = run_trainer("worker", "--config", config)
     assert done.returncode == 5 and "does not answer" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_trainer_says_what_it_does_pauses_and_gives_its_run_up(
+    drafted: Store, settings: Settings, traffic: Traffic, tmp_path: Path
+) -> None:
+    sent = traffic(12, held_out=False)
+    config = configured(tmp_path, settings, FOREVER, lease_seconds=3600)
+    config.write_text(config.read_text() + "\n[fleet]\nheartbeat_seconds = 0.2\ngone_seconds = 60\n")
+    with worker(config) as process:
+        (one,) = wait_for(lambda: [t for t in drafted.trainers.list() if t.doing.get("step")], process)
+        assert (one.state, one.doing["draft"], one.pid) == (TrainerState.TRAINING, "default", one.pid)
+        drafted.trainers.pause(one.id)
+        paused = wait_for(lambda: still(drafted), process)
+        assert drafted.trainers.list()[0].state is TrainerState.PAUSED and paused > 0
+        drafted.trainers.pause(one.id, undo=True)
+        wait_for(lambda: drafted.trainers.list()[0].doing.get("step", 0) > paused, process)
+        drafted.trainers.cancel(one.id)
+        (run,) = wait_for(lambda: [r for r in drafted.runs.list() if r.finished_at], process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert (run.state, run.result) == (RunState.REJECTED, {"reason": "it was cancelled by hand"})
+    assert drafted.samples.waiting("default").requests == 0 and len(run.request_ids) == len(sent)
+    assert drafted.trainers.list() == [], "one that ends in order is not listed"
+
+
+def still(store: Store) -> int:
+    """The step at which a trainer waits: the same over a second; 0 while it goes on."""
+    before = store.trainers.list()[0].doing.get("step", 0)
+    time.sleep(1)
+    return int(before) if store.trainers.list()[0].doing.get("step") == before else 0

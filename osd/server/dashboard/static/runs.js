@@ -41,7 +41,7 @@ const columns = [
 export async function showRuns() {
   const runs = await get('/dashboard/runs?limit=40')
   fill(by('runs-list'), runs, () => runs.length ? table(columns, runs.slice(0, 12), 'Training runs')
-    : empty('No training yet. Start `osd worker` on this store: it trains when enough requests were kept.'))
+    : empty('No training yet. Start `osd trainer` on this store: it trains when enough requests were kept.'))
   const trained = runs.filter((run) => run.loss_first !== null)
   place.hidden = !trained.length
   const now = JSON.stringify(trained)

@@ -24,11 +24,11 @@ def test_a_run_has_a_store_of_its_own_whatever_the_user_has_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OSD_STORAGE__URL", "postgresql+psycopg://somebody@else/db")
-    monkeypatch.setenv("OSD_WORKER__BROKER", "redis://elsewhere")
+    monkeypatch.setenv("OSD_TRAINER__BROKER", "redis://elsewhere")
     monkeypatch.setenv("OSD_SERVE__RECORD", "off")
     monkeypatch.setenv("OSD_LEARN__LEARNING_RATE", "0.5")
     settings = own_settings(load_settings(), tmp_path)
-    assert settings.storage.database_url().startswith("sqlite:///") and settings.worker.broker is None
+    assert settings.storage.database_url().startswith("sqlite:///") and settings.trainer.broker is None
     assert settings.serve.record == "verified" and settings.learn.learning_rate == 0.5
     assert not [name for name in environment() if name.startswith("OSD_")]
 

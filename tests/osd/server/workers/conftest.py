@@ -42,7 +42,7 @@ def pair_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def fleet(folder: Path, pair: Path, *options: str, workers: int = 2, **variables: str) -> Iterator[Server]:
     """A server of several processes, all of which are listed."""
-    named = ["--target", str(pair / "target"), "--draft", str(pair / "draft"), "--workers", str(workers), *options]
+    named = ["--target", str(pair / "target"), "--draft", str(pair / "draft"), "--processes", str(workers), *options]
     with serving(folder, *named, **{**OPTIONS, **variables}) as made:
         until(lambda: len(alive(made)) == workers, "all workers are listed")
         yield made

@@ -60,7 +60,7 @@ def test_connections_are_spread_over_who_listens_and_nobody_else_gets_the_port()
 
 def test_where_the_system_does_not_spread_connections_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    with pytest.raises(BadSetting, match=r"fleet.workers: only Linux .* give 1"):
+    with pytest.raises(BadSetting, match=r"fleet.processes: only Linux .* give 1"):
         reserve("127.0.0.1", 0, KEY)
 
 

@@ -180,7 +180,7 @@ def test_one_worker_drains_and_the_others_serve_on(tmp_path: Path, pair_folder: 
 
 
 def test_when_the_parent_is_killed_its_children_drain(tmp_path: Path, pair_folder: Path) -> None:
-    named = ["--target", str(pair_folder / "target"), "--draft", str(pair_folder / "draft"), "--workers", "2"]
+    named = ["--target", str(pair_folder / "target"), "--draft", str(pair_folder / "draft"), "--processes", "2"]
     with serving(tmp_path, *named, OSD_FLEET__HEARTBEAT_SECONDS="0.2") as server:
         until(lambda: len(alive(server)) == 2, "both are listed")
         pids = [row["pid"] for row in listed(server)]
@@ -190,6 +190,6 @@ def test_when_the_parent_is_killed_its_children_drain(tmp_path: Path, pair_folde
 
 
 def test_an_error_at_the_start_is_told_once_and_ends_it(tmp_path: Path, pair_folder: Path) -> None:
-    server = start(tmp_path, "--workers", "2", "--target", str(pair_folder), "--draft", str(pair_folder / "draft"))
+    server = start(tmp_path, "--processes", "2", "--target", str(pair_folder), "--draft", str(pair_folder / "draft"))
     assert server.process.wait(PATIENCE) == 4, server.log
     assert "is started in" not in server.log

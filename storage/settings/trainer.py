@@ -1,4 +1,4 @@
-"""When and where training runs: ``[worker]``."""
+"""When and where training runs: ``[trainer]``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pydantic import Field
 from storage.settings.section import Section
 
 
-class WorkerSettings(Section):
+class TrainerSettings(Section):
     broker: str | None = None
     """Celery broker URL; None is kombu's filesystem transport in the data directory."""
     poll_seconds: float = Field(default=1.0, gt=0)
@@ -36,5 +36,7 @@ class WorkerSettings(Section):
     """Seconds of training in any hour, of all workers of the store; None: no limit."""
     never_more_than_saved: bool = False
     """Whether no run begins while training has cost a draft more seconds than its speculation saved."""
+    resident_mb: int = Field(default=4096, ge=0)
+    """Megabytes of models that stay in memory between runs, on the device that trains; 0 reads them anew each run."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""

@@ -1,4 +1,4 @@
-"""`osd workers`: the serving processes of a store."""
+"""`osd servers`: the serving processes of a store. (`osd workers` is its name of the release before.)"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from osd.cli.options import JsonOption
 from osd.cli.out import Column, note, print_rows, state, when
 
 app = typer.Typer(no_args_is_help=True, help="List the serving processes of a store, and take one out of service.")
+old = typer.Typer(no_args_is_help=True, help="Old name of `osd servers`.")
 
 SHORT = 8
 """Digits of a digest that are shown."""
@@ -32,7 +33,7 @@ def held(drafts: list[Mapping[str, Any]]) -> str:
 
 
 COLUMNS = (
-    Column("id", "worker", whole=True),
+    Column("id", "server", whole=True),
     Column("state", "state", state),
     Column("url", "serves at"),
     Column("started_at", "since", when, whole=True),
@@ -45,8 +46,9 @@ COLUMNS = (
 )
 
 
+@old.command("list")
 @app.command("list")
-def list_workers(ctx: typer.Context, as_json: JsonOption = False) -> None:
+def list_servers(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """List the serving processes, on whatever machine: which draft versions each has, and whether they are current.
 
     `✓` is the version that the ledger serves, `≠` another one, `canary` one that this process tries before the others
@@ -59,10 +61,11 @@ def list_workers(ctx: typer.Context, as_json: JsonOption = False) -> None:
     print_rows(rows, COLUMNS, as_json=as_json, empty="No server runs on this store; `osd serve` starts one.")
 
 
+@old.command()
 @app.command()
 def drain(
     ctx: typer.Context,
-    worker: Annotated[str, typer.Argument(help="Its name, as `osd workers list` shows it.", metavar="WORKER")],
+    server: Annotated[str, typer.Argument(help="Its name, as `osd servers list` shows it.", metavar="SERVER")],
     undo: Annotated[bool, typer.Option("--undo", help="Take requests again, if it has not stopped yet.")] = False,
 ) -> None:
     """Let one serving process finish what it has, and stop, on whatever machine it runs.
@@ -71,6 +74,12 @@ def drain(
     behind a port leaves new connections to the others. What runs may finish within `server.drain_seconds`.
     """
     with surroundings(ctx).store() as store:
-        store.workers.ask_drain(worker, undo=undo)
-    drains = "is to drain; `osd workers list` shows when it has stopped"
-    note(f"{worker} {'is to serve on' if undo else drains}.")
+        store.workers.ask_drain(server, undo=undo)
+    drains = "is to drain; `osd servers list` shows when it has stopped"
+    note(f"{server} {'is to serve on' if undo else drains}.")
+
+
+@old.callback()
+def workers() -> None:
+    """Old name of `osd servers`."""
+    note("osd: `osd workers` is called `osd servers` now; the next release does not know the old name.")

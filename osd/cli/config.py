@@ -1,0 +1,125 @@
+"""`osd config` and `osd use`: which settings are in force and from where, and an osd.toml for a pair."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from osd.cli.context import surroundings
+from osd.cli.options import JsonOption
+from osd.cli.out import NOTHING, Column, note, print_rows
+from osd.server.start import SHIPPED, shipped_store
+from storage.errors import BadInput
+from storage.settings import CONFIG_NAME, load_settings
+
+COLUMNS = (
+    Column("key", "setting", whole=True),
+    Column("value", "value", lambda value: NOTHING if value in (None, [], {}) else json.dumps(value)),
+    Column("source", "from"),
+)
+
+
+def config(
+    ctx: typer.Context,
+    key: Annotated[
+        str | None, typer.Argument(help="This section or setting only: learn, learn.method.", metavar="KEY")
+    ] = None,
+    changed: Annotated[bool, typer.Option("--changed", help="Only what is not the default.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which settings are in force, and where each comes from: a file, a variable of the environment, the default.
+
+    The environment is stronger than the file. Options of other commands are stronger than both. docs/operating.md says
+    what each setting does.
+    """
+    from storage.settings.sources import DEFAULT, in_force
+
+    here = surroundings(ctx)
+    rows = [asdict(one) for one in in_force(here.config)]
+    if key is not None and not (rows := [one for one in rows if f"{one['key']}.".startswith(f"{key}.")]):
+        raise BadInput(reason=f"There is no setting {key!r}; `osd config` shows those there are.")
+    if changed:
+        rows = [one for one in rows if one["source"] != DEFAULT]
+    print_rows(rows, COLUMNS, as_json=as_json, empty="Every setting has its default.")
+    if key is None and not as_json:
+        note(f"The store is {here.settings.storage.database_url()}.")
+
+
+def use(
+    ctx: typer.Context,
+    target: Annotated[str | None, typer.Argument(help="Folder or hub name of the target.", metavar="TARGET")] = None,
+    draft: Annotated[str | None, typer.Argument(help="Folder or hub name of the draft.", metavar="DRAFT")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Where the store is. Default: where it is already.", metavar="DIR")
+    ] = None,
+    shipped: Annotated[
+        bool, typer.Option("--shipped", help="The small pair that ships with osd, with a store of its own.")
+    ] = False,
+) -> None:
+    """Write the pair that is served into osd.toml here, so that every command in this folder means it and its store.
+
+    Other settings in the file stay as they are.
+
+    Examples: `osd use ./llama-8b ./llama-1b`, `osd use --shipped`
+    """
+    if shipped is (target is not None) or (target is None) is not (draft is None):
+        raise BadInput(reason="Say which: a TARGET and a DRAFT, or --shipped.")
+    wanted: dict[str, dict[str, str]] = {"serve": {"target": named(target), "draft": named(draft)}}
+    if shipped:
+        wanted["serve"] = {name: str(SHIPPED / name) for name in ("target", "draft")}
+        data = data or shipped_store(surroundings(ctx).settings)
+    if data is not None:
+        wanted["storage"] = {"directory": str(data.expanduser().absolute())}
+    file = surroundings(ctx).config or Path(CONFIG_NAME)
+    text = file.read_text("utf-8") if file.exists() else ""
+    written = with_values(text, wanted)
+    file.write_text(written, "utf-8")
+    note(f"{file} names {wanted['serve']['target']} and {wanted['serve']['draft']}; the store is "
+         f"{load_settings(file).storage.database_url()}.")  # fmt: skip
+
+
+def named(model: str | None) -> str:
+    """Return a model's name; a folder's by its whole path, so that the file means it wherever it is read."""
+    return str(Path(model).absolute()) if model and Path(model).is_dir() else str(model)
+
+
+def with_values(text: str, wanted: dict[str, dict[str, str]]) -> str:
+    """Return a TOML file's text with these values in its sections, all else as it was. Raises BadInput where that
+    cannot be done line by line."""
+    before = _parsed(text)
+    for section, values in wanted.items():
+        for key, value in values.items():
+            text = _with_value(text, section, f"{key} = {json.dumps(value)}", rf"\s*{key}\s*=")
+    after = _parsed(text)
+    expected = {**before, **{section: {**before.get(section, {}), **values} for section, values in wanted.items()}}
+    if after != expected:
+        keys = ", ".join(f"{section}.{key}" for section, values in wanted.items() for key in values)
+        raise BadInput(reason=f"osd.toml is written in a way that cannot be changed line by line; set {keys} yourself.")
+    return text
+
+
+def _with_value(text: str, section: str, line: str, key: str) -> str:
+    lines = text.splitlines()
+    heads = [i for i, one in enumerate(lines) if re.match(rf"\s*\[{section}\]\s*(#.*)?$", one)]
+    if not heads:
+        return "\n".join([*lines, *([""] if lines else []), f"[{section}]", line, ""])
+    end = next((i for i in range(heads[0] + 1, len(lines)) if lines[i].lstrip().startswith("[")), len(lines))
+    old = [i for i in range(heads[0] + 1, end) if re.match(key, lines[i])]
+    if old:
+        lines[old[0]] = line
+    else:
+        lines.insert(heads[0] + 1, line)
+    return "\n".join([*lines, ""])
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(reason=f"osd.toml cannot be read ({error}); mend it, or give --config.") from None

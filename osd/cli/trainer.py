@@ -1,0 +1,137 @@
+"""`osd trainer`: becomes the training process; and what lives of such processes, whatever machine they are on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from osd.cli.context import surroundings
+from osd.cli.options import JsonOption
+from osd.cli.out import Column, note, print_rows, state, when
+
+app = typer.Typer(invoke_without_command=True, help="Train drafts; list, pause and cancel what trains.")
+
+OnceOption = Annotated[bool, typer.Option("--once", help="Do what is due now, then leave.")]
+DraftOption = Annotated[str | None, typer.Option(help="Train this draft only. Default: every draft.", metavar="NAME")]
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="A trainer, as `osd trainer list` shows it, or how it begins. Default: all.", metavar="TRAINER"
+    ),
+]
+COLUMNS = (
+    Column("id", "trainer", whole=True),
+    Column("state", "state", state),
+    Column("doing", "does", lambda doing: told(doing)),
+    Column("started_at", "since", when, whole=True),
+    Column("age", "heartbeat", lambda age: f"{age:.0f} s", right=True),
+)
+
+
+@app.callback()
+def trainer(ctx: typer.Context, once: OnceOption = False, draft: DraftOption = None) -> None:
+    """Train drafts from the replay store until stopped.
+
+    The trainer takes what servers have recorded, distils the draft, and publishes the result if the gate finds it
+    better. It needs no model of the target. Ctrl-C ends it after the step at hand.
+
+    Example: `osd trainer` in one terminal, `osd generate --prompts questions.jsonl` in another.
+    """
+    if ctx.invoked_subcommand is None:
+        _train(ctx, once, draft)
+
+
+def worker(ctx: typer.Context, once: OnceOption = False, draft: DraftOption = None) -> None:
+    """Old name of `osd trainer`."""
+    note("osd: `osd worker` is called `osd trainer` now; the next release does not know the old name.")
+    _train(ctx, once, draft)
+
+
+def _train(ctx: typer.Context, once: bool, draft: str | None) -> None:
+    here = surroundings(ctx)
+    here.settings  # noqa: B018  (a bad setting is reported before a process starts)
+    command = trainer_command("worker", config=here.config)
+    command += ["--once"] if once else []
+    command += ["--draft", draft] if draft else []
+    become(command)
+
+
+@app.command("list")
+def list_trainers(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """List the training processes, on whatever machine: what each does, and since when.
+
+    One that was not heard of for `fleet.gone_seconds` is gone; it is listed for another hour.
+    """
+    from storage import records
+
+    with surroundings(ctx).store() as store:
+        found = store.trainers.list()
+    now = records.now()
+    rows = [{**asdict(one), "state": one.state.value, "age": max(0.0, now - one.heartbeat_at)} for one in found]
+    print_rows(rows, COLUMNS, as_json=as_json, empty="No trainer runs on this store; `osd trainer` starts one.")
+
+
+@app.command()
+def pause(ctx: typer.Context, trainer: NameArgument = None) -> None:
+    """Let a trainer wait, or all: no run begins, and one under way waits and keeps its lease.
+
+    It hears of it within `fleet.heartbeat_seconds`. To leave a draft as it is, whoever trains, use `osd drafts freeze`.
+    """
+    with surroundings(ctx).store() as store:
+        for name in names(store.trainers.list(), trainer):
+            note(f"{store.trainers.pause(name).id} is to wait; `osd trainer resume` lets it go on.")
+
+
+@app.command()
+def resume(ctx: typer.Context, trainer: NameArgument = None) -> None:
+    """Let a paused trainer go on, or all."""
+    with surroundings(ctx).store() as store:
+        for name in names(store.trainers.list(), trainer):
+            note(f"{store.trainers.pause(name, undo=True).id} is to go on.")
+
+
+@app.command()
+def cancel(ctx: typer.Context, trainer: NameArgument = None) -> None:
+    """Give up the run under way. What it had claimed is trained on again only as replay.
+
+    The next run begins as usual, with newer requests; `osd trainer pause` keeps it from that.
+    """
+    with surroundings(ctx).store() as store:
+        for name in names(store.trainers.list(), trainer):
+            note(f"{store.trainers.cancel(name).id} is to give up its run.")
+
+
+def names(found: list[Any], given: str | None) -> list[str]:
+    """Return the trainers that are meant. Raises UnknownTrainer where none lives."""
+    from storage.errors import UnknownTrainer
+
+    living = [one.id for one in found if one.state.value != "gone"]
+    if given is None and not living:
+        raise UnknownTrainer(trainer="(any)", known="none")
+    return [given] if given is not None else living
+
+
+def told(doing: Mapping[str, Any]) -> str:
+    """Format what a trainer does."""
+    if "draft" not in doing:
+        return str(doing.get("note", "nothing is due"))
+    step = f", step {doing['step']} of {doing['steps']}" if "step" in doing else ""
+    return f"{doing['draft']}{step}, since {when(doing['since'])}"
+
+
+def trainer_command(action: str, *, config: Path | None = None) -> list[str]:
+    """Return the command line of a trainer process; ``-P`` keeps the working directory out of its imports."""
+    return [sys.executable, "-P", "-m", "trainer", action, *(["--config", str(config)] if config else [])]
+
+
+def become(command: list[str]) -> None:
+    """Replace this process, so that signals and the exit status are the worker's own, with nothing to forward."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(command[0], command)

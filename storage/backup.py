@@ -1,0 +1,316 @@
+"""Backup of a whole store to a folder, while it is used, and restoring it elsewhere.
+
+    backup.json        what it is: format, schema, dialect, counts
+    osd.db             SQLite's metadata by its own backup call, or
+    osd.dump           PostgreSQL's by pg_dump
+    segments/          samples, as they lie in their place (encrypted ones stay so)
+    weights/           drafts' weights
+
+The metadata is copied first, then every file that the copy names; files never change, so what is there is right. Where
+one was deleted meanwhile (retention, a purge), the metadata is copied again. So the folder has every file that its
+metadata names, and no other. Restoring goes the other way round: files first, the metadata last. Both check at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, inspect, select, text
+from sqlalchemy.orm import Session
+
+from storage import records
+from storage.distribution import osd_version
+from storage.errors import BadInput, SegmentDamaged, StoreError, WeightsDamaged
+from storage.files.files import TemporaryPath, writing
+from storage.records import DraftVersion, VersionState
+from storage.replay.segment_files import read_segment
+from storage.replay.segment_place import LocalSegments, SegmentPlace
+from storage.settings import Settings
+from storage.sql import schema
+from storage.sql.database import Database
+from storage.sql.drivers import parse_url, sqlite_file
+from storage.sql.ledger import to_record
+from storage.sql.tables import SegmentRow, VersionRow
+from storage.store import Store, lay_out, open_store
+from storage.versions import weights
+
+FORMAT = 1
+FACTS, SQLITE, DUMP = "backup.json", "osd.db", "osd.dump"
+TRIES = 5
+"""Copies of the metadata before it is given up: each deletion meanwhile takes another one."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a backup holds."""
+
+    format: int
+    at: float
+    osd: str
+    dialect: str
+    schema: str
+    segments: int
+    requests: int
+    versions: int
+    """Versions with weights."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """The files that a copy of the metadata names."""
+
+    segments: list[SegmentRow]
+    versions: list[DraftVersion]
+    schema: str
+
+
+def back_up(store: Store, url: str, destination: Path, say: Say = lambda _: None) -> Backup:
+    """Write a backup into a new folder, which appears once it is whole and was checked. ``url`` is the database's.
+
+    Raises BadInput when the folder exists, SegmentDamaged, WeightsDamaged, StoreWriteFailed, PlaceUnreachable.
+    """
+    if destination.exists():
+        raise BadInput(reason=f"{destination} exists; give the name of a new folder.")
+    with TemporaryPath(destination.absolute().parent, destination.name, folder=True) as aside, writing(aside.path):
+        named = _copy_all(store, parse_url(url), aside.path, say)
+        _drop_others(aside.path, named)
+        say("checking")
+        _check_segments(LocalSegments(aside.path / "segments", store.samples.place.cipher), named.segments)
+        size = sum(path.stat().st_size for path in aside.path.rglob("*") if path.is_file())
+        requests = sum(row.requests for row in named.segments)
+        counts = len(named.segments), requests, len(named.versions), size
+        facts = Backup(FORMAT, records.now(), osd_version(), store.db.dialect, named.schema, *counts)
+        (aside.path / FACTS).write_text(json.dumps(asdict(facts), indent=2) + "\n", "utf-8")
+        weights.sync_tree(aside.path)
+        aside.rename(destination.absolute())
+    return facts
+
+
+def restore(settings: Settings, source: Path, say: Say = lambda _: None) -> Backup:
+    """Restore a backup into the store that the settings name, which must be empty, and check it.
+
+    Raises BadInput for what is no backup, of another kind of database, or where there is something already; StoreError.
+    """
+    facts = read_facts(source)
+    store = lay_out(settings)
+    url = parse_url(settings.storage.database_url())
+    try:
+        _require_fits(store, facts, url)
+        say("copying samples and weights")
+        for path in _below(source / "segments"):
+            _put(store.samples.place, source / "segments", path)
+        for path in _below(source / "weights"):
+            _put(store.versions.place, source / "weights", path)
+        say("restoring the metadata")
+        _restore_database(source, url)
+    finally:
+        store.close()
+    say("checking")
+    with open_store(settings) as opened:
+        check(opened)
+    return facts
+
+
+def check(store: Store) -> None:
+    """Check that all samples and weights are there and sound. Raises SegmentDamaged, WeightsDamaged."""
+    with store.db.session(read_only=True) as session:
+        named = _named(session, session.connection())
+    _check_segments(store.samples.place, named.segments)
+    for version in named.versions:
+        if version.state is not VersionState.QUARANTINED:
+            store.versions.verify(version)
+
+
+def read_facts(source: Path) -> Backup:
+    """Return what a backup holds. Raises BadInput for what is none, or one of a newer osd."""
+    try:
+        facts = Backup(**json.loads((source / FACTS).read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(reason=f"{source} is no backup of `osd db backup` ({FACTS}: {error}).") from None
+    if facts.format != FORMAT:
+        raise BadInput(
+            reason=f"{source} is of format {facts.format}, this osd reads {FORMAT}; take the osd that wrote it."
+        )
+    return facts
+
+
+def _copy_all(store: Store, url: URL, folder: Path, say: Say) -> _Named:
+    """Copy metadata and files until the copy of the metadata names no file that is missing."""
+    missing: list[str] = []
+    for number in range(1, TRIES + 1):
+        say("copying the metadata" + (f", {number} times" if number > 1 else ""))
+        named = _copy_database(store.db, url, folder)
+        say(f"copying {len(named.segments)} segments and the weights of {len(named.versions)} versions")
+        missing = [row.path for row in named.segments if not _take_segment(store.samples.place, row, folder)]
+        missing += [one.id for one in named.versions if not _take_weights(store.versions.place, one, folder)]
+        if not missing:
+            return named
+    raise StoreError(reason=f"Not copied, because they are missing or not what was written: {', '.join(missing[:5])}.")
+
+
+def _copy_database(db: Database, url: URL, folder: Path) -> _Named:
+    if (file := sqlite_file(url)) is not None:
+        target = folder / SQLITE
+        target.unlink(missing_ok=True)
+        with closing(sqlite3.connect(file)) as live, closing(sqlite3.connect(target)) as copy:
+            live.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")
+        copied = Database(f"sqlite:///{target}")
+        try:
+            with copied.session(read_only=True) as session:
+                return _named(session, session.connection())
+        finally:
+            copied.close()
+    with db.engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection, connection.begin():
+        snapshot = connection.execute(text("SELECT pg_export_snapshot()")).scalar_one()
+        _run(url, "pg_dump", "--format=custom", f"--snapshot={snapshot}", f"--file={folder / DUMP}")
+        with Session(connection) as session:
+            return _named(session, connection)
+
+
+def _named(session: Session, connection: Connection) -> _Named:
+    segments = list(session.scalars(select(SegmentRow).order_by(SegmentRow.created_at)))
+    session.expunge_all()  # they outlive the session
+    there = select(VersionRow).where(VersionRow.deleted_at.is_(None)).order_by(VersionRow.draft, VersionRow.number)
+    return _Named(segments, [to_record(row) for row in session.scalars(there)], schema.found(connection) or "")
+
+
+def _take_segment(place: SegmentPlace, row: SegmentRow, folder: Path) -> bool:
+    """Copy a segment; False where it is no longer there."""
+    target = folder / "segments" / row.path
+    if target.exists():
+        return True
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if isinstance(place, LocalSegments):
+            shutil.copyfile(place.folder / row.path, target)
+        else:
+            place.bucket.get_file(row.path, target)  # type: ignore[attr-defined]
+    except FileNotFoundError:
+        target.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _take_weights(place: Any, version: DraftVersion, folder: Path) -> bool:
+    """Copy a version's files; False where they are no longer there, or not whole. Damaged ones come as they are."""
+    target = folder / "weights" / version.path
+    if not target.exists():
+        for path, read in _files_of(place, version.path):
+            (target / path).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                read(target / path)
+            except FileNotFoundError:
+                break
+    if version.state is VersionState.QUARANTINED:
+        return True
+    judged = version.state not in (VersionState.CANDIDATE, VersionState.REJECTED)
+    try:
+        weights.verify(target, version.id, version.digest, ready=judged)
+    except WeightsDamaged:
+        shutil.rmtree(target, ignore_errors=True)
+        return False
+    return True
+
+
+def _files_of(place: Any, path: str) -> Iterator[tuple[str, Callable[[Path], object]]]:
+    """Yield each file of a version, and what copies it to a path."""
+    if (bucket := getattr(place, "bucket", None)) is not None:
+        for each in bucket.list(path):
+            yield each.path.removeprefix(f"{path}/"), partial(bucket.get_file, each.path)
+    else:
+        for name in _below(place.folder / path):
+            yield name, partial(shutil.copyfile, place.folder / path / name)
+
+
+def _drop_others(folder: Path, named: _Named) -> None:
+    """Delete files that an earlier copy of the metadata named, and this one does not."""
+    segments = {row.path for row in named.segments}
+    versions = {version.path for version in named.versions}
+    for path in _below(folder / "segments"):
+        if path not in segments:
+            (folder / "segments" / path).unlink()
+    for draft in (folder / "weights").glob("*/*"):
+        if draft.relative_to(folder / "weights").as_posix() not in versions:
+            shutil.rmtree(draft)
+
+
+def _check_segments(place: SegmentPlace, rows: Sequence[SegmentRow]) -> None:
+    for row in rows:
+        found = read_segment(place, row.id, row.path)
+        if (len(found), sum(map(len, found))) != (row.requests, row.positions):
+            reason = f"it holds {len(found)} requests, its index says {row.requests}"
+            raise SegmentDamaged(path=place.show(row.path), segment=row.id, reason=reason)
+
+
+def _require_fits(store: Store, facts: Backup, url: URL) -> None:
+    """Raise BadInput unless the store is empty and of the backup's kind of database."""
+    if facts.dialect != store.db.dialect:
+        reason = f"The backup is of {facts.dialect}, and storage.url names {store.db.dialect}; restore it into its kind"
+        raise BadInput(reason=f"{reason} of database.")
+    file = sqlite_file(url)
+    if file is not None and file.exists():
+        raise BadInput(reason=f"There is a database at {file} already; restore into a data directory of its own.")
+    if file is None and (tables := inspect(store.db.engine).get_table_names()):
+        raise BadInput(reason=f"{store.db.url} has {len(tables)} tables already; restore into an empty database.")
+    places: list[tuple[Any, str]] = [
+        (store.samples.place, "storage.samples"), (store.versions.place, "storage.weights"),
+    ]  # fmt: skip
+    for place, key in places:
+        bucket = getattr(place, "bucket", None)
+        if bucket.list() if bucket is not None else _below(place.folder):
+            raise BadInput(reason=f"There is something at {place.show()} already ({key}); name an empty place.")
+
+
+def _put(place: Any, source: Path, path: str) -> None:
+    """Copy one file of a backup to its place."""
+    if (bucket := getattr(place, "bucket", None)) is not None:
+        bucket.put_file(source / path, path)
+        return
+    target = place.folder / path
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / path, target)
+
+
+def _restore_database(source: Path, url: URL) -> None:
+    if (file := sqlite_file(url)) is not None:
+        with TemporaryPath(file.absolute().parent, file.name) as aside, writing(file):
+            shutil.copyfile(source / SQLITE, aside.path)
+            aside.rename(file.absolute())
+        return
+    _run(url, "pg_restore", "--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction",
+         f"--dbname={_libpq(url)}", str(source / DUMP), connects=False)  # fmt: skip
+
+
+def _run(url: URL, program: str, *arguments: str, connects: bool = True) -> None:
+    """Run one of PostgreSQL's programs; its password goes by the environment, where no list of processes shows it."""
+    command = [program, *arguments, *([_libpq(url)] if connects else [])]
+    environment = {**os.environ, **({"PGPASSWORD": str(url.password)} if url.password else {})}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise StoreError(reason=f"{program} is not installed; it comes with PostgreSQL's client programs.") from None
+    if done.returncode:
+        raise StoreError(reason=f"{program} ended with status {done.returncode}: {done.stderr.strip()[-500:]}")
+
+
+def _libpq(url: URL) -> str:
+    """Return the URL as libpq reads it, without its password."""
+    return url.set(drivername="postgresql", password=None).render_as_string(hide_password=False)
+
+
+def _below(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,57 @@
+"""Models that stay in memory between the runs of one process, so that a run reads nothing that the last one wrote.
+
+Of each draft there are two: what serves (not for adapters, which are merged as they are read), and what was trained
+last, which the next run goes on from. A run takes the second out, because it changes it, and puts both back once its
+candidate is staged; one that fails puts nothing back. Where all take more than ``trainer.resident_mb``, the drafts that
+were trained longest ago leave.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from storage.records import DraftVersion
+
+MB = 1 << 20
+Kept = tuple[str, nn.Module | None]
+"""A version and its model."""
+
+
+@dataclass(slots=True)
+class _Models:
+    serving: Kept = ("", None)
+    trained: Kept = ("", None)
+
+    @property
+    def bytes(self) -> int:
+        models = [model for _, model in (self.serving, self.trained) if model is not None]
+        return sum(weight.numel() * weight.element_size() for model in models for weight in model.parameters())
+
+
+@dataclass(slots=True)
+class ResidentModels:
+    """The drafts' models, the one trained longest ago first. Used by one thread."""
+
+    limit_mb: int = 0
+    _kept: OrderedDict[str, _Models] = field(default_factory=OrderedDict)
+
+    def serving(self, version: DraftVersion) -> nn.Module | None:
+        """Return the model of a version that serves, not to be changed; None where it is not here."""
+        owner, model = self._kept.get(version.draft, _Models()).serving
+        return model if owner == version.id else None
+
+    def take_trained(self, version: DraftVersion) -> nn.Module | None:
+        """Take the model of the version that was trained last out; None where it is not here."""
+        models = self._kept.get(version.draft, _Models())
+        (owner, model), models.trained = models.trained, ("", None)
+        return model if owner == version.id else None
+
+    def keep(self, draft: str, serving: Kept, trained: Kept) -> None:
+        """Keep a draft's models."""
+        self._kept[draft] = _Models(serving, trained)
+        self._kept.move_to_end(draft)
+        while self._kept and sum(models.bytes for models in self._kept.values()) > self.limit_mb * MB:
+            self._kept.popitem(last=False)
