@@ -43,7 +43,10 @@ def vllm_process(
         str(python), "-m", "vllm.entrypoints.launchers.api_server.entry", "--model", str(target), "--host", "127.0.0.1",
         "--dtype", "float32", "--max-model-len", "1024", "--max-num-seqs", "16", "--enforce-eager", *options, "--port",
     ]  # fmt: skip
-    own = {"VLLM_CPU_CI_ENV": "1", "PYTHONPATH": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    own = {
+        "VLLM_CPU_CI_ENV": "1", "PYTHONPATH": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else every vLLM of a machine binds its threads to the first cores
+    }  # fmt: skip
     with other_server(Other("vLLM", command, {}, variables=own | dict(variables or {})), log) as up:
         yield up
 

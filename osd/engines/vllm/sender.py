@@ -35,6 +35,8 @@ PATIENCE = 10.0
 """Seconds until the collector must have answered."""
 AGAIN = 2.0
 """Seconds after a failure until the next try."""
+ROWS = 64
+"""Elements of a list that are encoded at once: with 20 numbers in each, a millisecond's worth."""
 REFUSED = (400, 413, 415, 422)
 """Statuses that mean that the batch itself is wrong."""
 
@@ -215,6 +217,9 @@ def encode(value: Any) -> str:
     """Encode JSON in pieces: while a piece is encoded nothing else of this process runs, which serves clients."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{json.dumps(name)}:{encode(each)}" for name, each in value.items()) + "}"
-    if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
+    if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[" + ",".join(map(encode, value)) + "]"
+    if isinstance(value, list) and len(value) > ROWS:
+        parts = (value[start : start + ROWS] for start in range(0, len(value), ROWS))
+        return "[" + ",".join(json.dumps(part, separators=(",", ":"))[1:-1] for part in parts) + "]"
     return json.dumps(value, separators=(",", ":"))

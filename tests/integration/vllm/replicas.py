@@ -85,6 +85,7 @@ class Replica(Restartable):
         own = plugin_variables(folder, TOKEN, f"http://127.0.0.1:{collector}") | {
             "OSD_VLLM_ENGINE": name, "OSD_VLLM_SPOOL": str(folder / f"spool-{name}"),
             "PYTHONPATH": str(folder / "plugin"), "VLLM_CPU_CI_ENV": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else the threads of all replicas are bound to the first core
             "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
         }  # fmt: skip
         super().__init__(name, words, folder / f"{name}.log", own | variables)

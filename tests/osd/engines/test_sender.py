@@ -190,7 +190,8 @@ def test_pieces_are_the_json_of_the_whole(make: Callable[..., Any]) -> None:
         "batch": "b", "done": [], "answers": [
             {"id": 'q"\\é\n', "prompt": [1, 2],
              "choices": [{"top_ids": [[1, 2], [3]], "top_logprobs": [[-0.25, -1e-9], [0.0]]}],
-             "accepted": None, "began": 1.5, "empty": {}, "none": [[]]},
+             "accepted": None, "began": 1.5, "empty": {}, "none": [[]],
+             "long": [[n, n / 3] for n in range(150)], "row": list(range(200))},
         ],
     }  # fmt: skip
     assert json.loads(encode(value)) == value
