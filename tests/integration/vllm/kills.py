@@ -27,7 +27,7 @@ from storage.errors import OsdError
 from storage.records import RequestSamples
 from storage.store import Store
 from storage.versions.canaries import CanaryState
-from tests.integration.vllm.replicas import START_SECONDS, Clients, Replica, Restartable, Streamed, different, stream
+from tests.integration.vllm.replicas import PATIENCE, Clients, Replica, Restartable, Streamed, different, stream
 from tests.integration.vllm.world import PYTHON, World, until, world
 
 DRAFT = "sql"
@@ -48,11 +48,11 @@ def run(folder: Path, seconds: float, seed: int, mean: float) -> dict[str, Any]:
             killed = _kill(made, worker, seconds, random.Random(seed), mean)
             worker.close()
             for replica in made.replicas:
-                until(replica.up, START_SECONDS, replica.process)
-            until(lambda: _at_rest(made), START_SECONDS)
+                until(replica.up, PATIENCE, replica.process)
+            until(lambda: _at_rest(made), PATIENCE)
         over.set()
         for replica in made.replicas:
-            until(replica.delivered, 120)
+            until(replica.delivered, PATIENCE)
         again = [stream(made.replicas[0], one.prompt, clients.most).tokens for one in clients.answers[:COMPARED]]
         changed = sum(now != one.tokens for now, one in zip(again, clients.answers, strict=False))
         return _found(made.store, clients, seen.result(), changed, killed)

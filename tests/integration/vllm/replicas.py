@@ -28,7 +28,8 @@ from osd.models.tokenizer import load_tokenizer
 from osd.prompts import encode
 
 TOKEN = "the token of a test, long enough"
-START_SECONDS = 600.0
+PATIENCE = 600.0
+"""Seconds until what must come has come, on a busy machine."""
 Tokens = tuple[int, ...]
 
 
@@ -119,9 +120,11 @@ class Replica(Restartable):
 
 
 def osd_process(name: str, config: Path, folder: Path) -> Restartable:
-    """Start `osd attach` or, by the name ``worker``, a trainer."""
+    """Start a trainer, by the name ``worker``, or `osd attach`; one of another name listens at a port of its own."""
     words = command("worker", "--config", config) if name == "worker" else osd_command(config, "attach")
-    return Restartable(name, words, folder / f"{name}.log", {"OSD_VLLM_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"})
+    own = {"OSD_VLLM_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
+    own |= {} if name in ("attach", "worker") else {"OSD_ATTACH__PORT": "0"}
+    return Restartable(name, words, folder / f"{name}.log", own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ def stream(replica: Replica, prompt: Tokens, most: int, route: str | None = None
     began, ended = time.monotonic(), False
     tokens: list[int] = []
     times: list[float] = []
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         for line in answer:
             if line.startswith(b"data: {"):
                 said = json.loads(line[6:])

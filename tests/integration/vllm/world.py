@@ -23,7 +23,7 @@ from osd.engines.vllm.digest import weights_digest
 from storage.settings import Settings
 from storage.store import Store, open_store
 from storage.versions.weights import copy_files, servable_files
-from tests.integration.vllm.replicas import START_SECONDS, TOKEN, Replica, Restartable, osd_process
+from tests.integration.vllm.replicas import PATIENCE, TOKEN, Replica, Restartable, osd_process
 from tests.support.fake_vllm import lay_out
 
 PYTHON = Path(os.environ.get("VLLM_PYTHON", Path(__file__).resolve().parents[3] / ".venv-vllm" / "bin" / "python"))
@@ -63,7 +63,7 @@ class World:
     def add(self, replica: Replica, draft: str) -> None:
         """Attach a replica as a server of a draft, and wait until it serves the draft's current version."""
         self.osd("engines", "add", replica.url, "--draft", draft)
-        until(lambda: self.settled(replica, draft), 120)
+        until(lambda: self.settled(replica, draft), PATIENCE)
 
     def settled(self, replica: Replica, draft: str) -> bool:
         """Return whether a replica serves the draft's current version, by the ledger and by its own word."""
@@ -106,7 +106,7 @@ def world(folder: Path, python: Path = PYTHON, count: int = 2, **replicas: str) 
             vllms = [one for one in running if isinstance(one, Replica)]
             running.append(osd_process("attach", config, folder))
             for one in vllms:
-                until(one.up, START_SECONDS, one.process)
+                until(one.up, PATIENCE, one.process)
             made = World(folder, config, store, vllms, draft, good, running[-1])
             made.others = running
             yield made
