@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from osd.bench.vllm.server import PLUGIN, WORKER, plugin_variables
+from osd.bench.vllm.server import WORKER, plugin_variables
 from osd.bench.vllm.server import vllm_server as server
 from osd.demo import TARGET
 from osd.demo.runner.process import worker_beside
@@ -74,7 +74,12 @@ def test_answers_are_those_of_a_vllm_without_speculation(
     python: Path, folder: Path, plugin: str, learned: list[Reply]
 ) -> None:
     variables = plugin_variables(folder, TOKEN, "http://127.0.0.1:1") | {"PYTHONPATH": plugin}
-    with server(python, TARGET, folder / "plain.log", (*PLUGIN, *WORKER), variables) as url:
+    options = (
+        "--middleware",
+        "osd_vllm.harvest.Harvest",
+        *WORKER,
+    )  # vLLM refuses the metrics' flag without speculation
+    with server(python, TARGET, folder / "plain.log", options, variables) as url:
         engine = VllmEngine(url, TOKEN)
         assert ids_of(ask(url, some_prompts("sql", ASKED + MORE))) == ids_of(learned)
         with pytest.raises(EngineUnsuited, match="start it with --speculative-config"):
