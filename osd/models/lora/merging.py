@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from peft import PeftConfig, PeftModel
+from safetensors import safe_open
 from torch import nn
 from transformers import PreTrainedModel
 
+from osd.models.lora.adapter import WEIGHTS
 from osd.models.lora.tied import untwine
 
 
 def merged(base: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """Merge a PEFT folder's adapter into the base's own weights. Tied weights stay so if its factors are tied."""
-    if not PeftConfig.from_pretrained(str(folder)).ensure_weight_tying:
+    """Merge a PEFT folder's adapter into the base's own weights. Tied weights stay so if its factors are tied, or if
+    it leaves them alone."""
+    if not PeftConfig.from_pretrained(str(folder)).ensure_weight_tying and _adapts_words(base, folder):
         untie(base)
     with quiet_peft():
         model = PeftModel.from_pretrained(base, str(folder))
@@ -29,6 +32,14 @@ def adapted(base: PreTrainedModel, folder: Path) -> PeftModel:
     """Return a PEFT folder's adapter over its base, ready to be trained."""
     with quiet_peft():
         return PeftModel.from_pretrained(base, str(folder), is_trainable=True)
+
+
+def _adapts_words(base: Any, folder: Path) -> bool:
+    """Return whether an adapter has weights of the embeddings or of the output layer."""
+    words = base.get_input_embeddings(), base.get_output_embeddings()
+    names = [name for name, part in base.named_modules() if any(part is one for one in words)]
+    with safe_open(folder / WEIGHTS, "pt") as file:
+        return any(f".{name}." in key for key in file.keys() for name in names)  # noqa: SIM118  (it is no dictionary)
 
 
 @contextmanager

@@ -73,19 +73,25 @@ def tied_module() -> Any:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("factors_tied", [False, True])
-def test_merging_into_tied_weights_gives_what_the_adapter_gave_unmerged(tmp_path: Path, factors_tied: bool) -> None:
+@pytest.mark.parametrize(
+    ("words", "factors_tied", "stays"),
+    [(["lm_head", "embed_tokens"], False, False), (["lm_head", "embed_tokens"], True, True),
+     (["lm_head"], False, False), (["embed_tokens"], False, False), ([], False, True)],
+)  # fmt: skip
+def test_merging_into_tied_weights_gives_what_the_adapter_gave_unmerged(
+    tmp_path: Path, words: list[str], factors_tied: bool, stays: bool
+) -> None:
     """Tied, the output layer and the embeddings are one tensor: merged in place, each would get what both gain."""
     with torch.inference_mode(False):
         base = tied_module()
-        config = lora([*LINEAR["llama"], "lm_head", "embed_tokens"], ensure_weight_tying=factors_tied)
+        config = lora([*LINEAR["llama"], *words], ensure_weight_tying=factors_tied)
         adapted = adapt(base, config)
     tokens = torch.tensor([prompts(1, seed=1)[0]])
     expected = adapted(input_ids=tokens).logits
     with torch.inference_mode(False):
         together = merged(base, save(adapted, tmp_path / "a"))
     torch.testing.assert_close(together(tokens).logits, expected, **NEAR)
-    assert (together.lm_head.weight is together.model.embed_tokens.weight) == factors_tied
+    assert (together.lm_head.weight is together.model.embed_tokens.weight) == stays
 
 
 @torch.inference_mode()
