@@ -23,6 +23,11 @@ OTHERS = {"--help", "--error-unmatch", "--full-name"}
 VLLM = {
     "--tool-call-parser", "--scheduler-cls", "--logprobs-mode", "--max-logprobs", "--speculative-config",
     "--middleware", "--worker-extension-cls", "--per-request-spec-decode-metrics",
+    "--served-model-name",
+}  # fmt: skip
+SGLANG = {
+    "--dp-size", "--enable-metrics", "--speculative-algorithm", "--speculative-draft-model-path",
+    "--speculative-num-steps",
 }  # fmt: skip
 FILES = {"ngram.json"}
 ELSEWHERE = ("osd/bench/", "osd/demo/", "trainer/__main__.py", "storage/settings/explain.py")
@@ -62,7 +67,7 @@ def test_every_command_that_a_text_names_exists() -> None:
 
 
 def test_every_option_that_a_text_names_exists() -> None:
-    known = {option for _, options in commands() for option in options} | OTHERS | VLLM
+    known = {option for _, options in commands() for option in options} | OTHERS | VLLM | SGLANG
     assert not [one for one in found(OPTION) if one[1] not in known]
 
 
