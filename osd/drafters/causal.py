@@ -131,7 +131,7 @@ class CausalDrafter:
             chosen, q = read_off.choices, None
         else:
             chosen, q = self._choose(logits, warp, chance, chain.size)
-        told = PassInfo(chain.repeats, chain.tokens[:], read_off, self.head, embedding)
+        told = PassInfo(read_off, self.head, embedding)
         signals: PassSignals = Signals(logits[:, 0], chosen, told)
         if second:
             chosen, signals = second.overrule(chosen, q, signals)
