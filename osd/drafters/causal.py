@@ -114,7 +114,7 @@ class CausalDrafter:
     def _take(self, chain: Chain, drafted: Drafted) -> Iterator[PassSignals]:
         """Add the tokens that a graph drafted."""
         for i, tokens in enumerate(drafted.tokens.unbind(1)):
-            signals = Signals(drafted.logits[:, i], tokens, PassInfo(chain.repeats, chain.tokens[:]))
+            signals = Signals(drafted.logits[:, i], tokens)
             chain.read()
             chain.add(tokens, None if drafted.q is None else drafted.q[:, i])
             yield signals
