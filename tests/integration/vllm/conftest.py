@@ -159,9 +159,9 @@ def ids_of(replies: Sequence[Reply]) -> list[list[int]]:
 
 
 def steps_of(reply: Reply) -> tuple[list[int], list[int]]:
-    """Return what each step accepted and drafted."""
-    spec = reply["metrics"]["speculative_decoding"]
-    return spec["per_step_accepted"], spec["per_step_drafted"]
+    """Return what each step accepted and drafted; nothing where nothing was drafted."""
+    spec = (reply.get("metrics") or {}).get("speculative_decoding") or {}
+    return spec.get("per_step_accepted") or [], spec.get("per_step_drafted") or []
 
 
 def acceptance(replies: Sequence[Reply]) -> float:

@@ -143,12 +143,12 @@ def test_draft_lengths_are_tried_and_applied_live(vllm: Serving, home: Home, lea
     assert json.loads((vllm.folder / "gamma.json").read_text()) == schedule
     prompts = some_prompts("sql", 8)
     vllm.engine.set_gamma([(1, 1, 2), (2, 4, 0)])
-    until(lambda: max(steps_of(vllm.ask(prompts[:1])[0])[1]) == 2)
+    until(lambda: max(steps_of(vllm.ask(prompts[:1])[0])[1], default=0) == 2)
     loaded = vllm.ask(prompts)  # four at a time: nothing is drafted while there are two or more
     assert ids_of(loaded) == ids_of(learned[:8])
     assert sum(map(sum, (steps_of(one)[1] for one in loaded))) < 0.5 * sum(sum(steps_of(one)[1]) for one in learned[:8])
     vllm.engine.set_gamma([(1, 4, 4)])
-    until(lambda: max(steps_of(vllm.ask(prompts[:1])[0])[1]) == 4)
+    until(lambda: max(steps_of(vllm.ask(prompts[:1])[0])[1], default=0) == 4)
 
 
 def _samples(home: Home) -> dict[tuple[int, ...], RequestSamples]:
