@@ -71,7 +71,7 @@ class UpstreamCall:
         changed = dict(self.asked)
         if not replica.own and "osd" in changed:
             if lacks := next((name for name in REPLICAS_LACK if getattr(self.fields, name) is not None), None):
-                reason = f"osd.{lacks}: the replicas here are no osd servers and do not know it; leave it out"
+                reason = f"osd.{lacks}: the replicas here are not osd's and do not know it; leave it out"
                 raise ApiError(reason=reason, param=f"osd.{lacks}", code="unsupported_parameter")
             del changed["osd"]
         if replica.own and not self.learn and "osd" in changed:
