@@ -18,8 +18,11 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = re.compile(r"`?\bosd ((?:[a-z]+ )*[a-z]+)")
 SETTING = re.compile(rf"(?<![\w./-])((?:{'|'.join(Settings.model_fields)})\.[a-z_]+)\b(?![./(])")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
-OTHERS = {"--help", "--error-unmatch", "--full-name"}
-"""Options of every command, and of git."""
+OTHERS = {
+    "--help", "--error-unmatch", "--full-name",
+    "--dbname", "--exit-on-error", "--format", "--no-owner", "--no-privileges", "--single-transaction", "--snapshot",
+}  # fmt: skip
+"""Options of every command, of git, and of PostgreSQL's programs."""
 VLLM = {
     "--tool-call-parser", "--scheduler-cls", "--logprobs-mode", "--max-logprobs", "--speculative-config",
     "--middleware", "--worker-extension-cls", "--per-request-spec-decode-metrics",
