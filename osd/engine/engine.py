@@ -33,9 +33,7 @@ from osd.hotswap.drafts import Swap
 from osd.hotswap.heads import HeadSwap
 from osd.logits import RaggedLogits
 from osd.models.device_timer import Clock
-from osd.models.needs_draft import MODEL_DRAFTERS
 from osd.models.pair import Pair, row_length, row_limit
-from osd.models.target_only import has_draft
 from osd.recording.recorder import Recorder
 from osd.sequence import Completion, RequestOutput, SequenceState
 from osd.verification.result import VerifyResult, uniforms
@@ -139,9 +137,7 @@ class Engine:
     def probe(self) -> None:
         """Time a few passes, so that a gamma rule that weighs them begins with what they cost; before any request."""
         if weighs_costs(self.settings.gamma):
-            length, most = row_length(self.pair, self.settings), self.settings.serve.max_batch
-            model_drafts = has_draft(self.pair) and self.settings.drafters.kind in MODEL_DRAFTERS
-            probe(self.target, self.drafter, most, length, model_drafts=model_drafts)
+            probe(self.target, self.drafter, self.pair, self.settings)
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises BadRequest or UnknownRoute; nothing is queued then."""

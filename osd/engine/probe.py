@@ -8,6 +8,10 @@ from osd.drafters.pool import DraftPool
 from osd.gamma.costs.model import probe_drafts, probe_passes
 from osd.models.decoder import Decoder
 from osd.models.device_timer import Clock
+from osd.models.needs_draft import MODEL_DRAFTERS
+from osd.models.pair import Pair, row_length
+from osd.models.target_only import has_draft
+from storage.settings import Settings
 
 _ROWS = 8
 """Most rows of a probe: a full pass over hundreds would take seconds, and a draft's cache grows with its rows."""
@@ -16,16 +20,18 @@ _AT = 128
 
 
 @torch.inference_mode()
-def probe(target: Decoder, pool: DraftPool, most_rows: int, length: int, *, model_drafts: bool) -> None:
+def probe(target: Decoder, pool: DraftPool, pair: Pair, settings: Settings) -> None:
     """Time each pass twice and keep the second time, for the first makes what others use. Rows must not have come.
-    ``model_drafts``: whether the pool's default draft proposes; what a table takes is learned from its first round."""
-    rows, clock = min(most_rows, _ROWS), Clock(target.device)
-    at = min(_AT, max(0, length - 65))
+
+    The default draft's passes are timed where it proposes; what a table takes is learned from its first round.
+    """
+    rows, clock = min(settings.serve.max_batch, _ROWS), Clock(target.device)
+    at = min(_AT, max(0, row_length(pair, settings) - 65))
     for count, tokens in probe_passes(rows):
         for _ in range(2):
             ms = _target_ms(target, clock, count, tokens // count, at)
         pool.costs.observe_verify(count, tokens, ms, count * at)
-    if model_drafts:
+    if has_draft(pair) and settings.drafters.kind in MODEL_DRAFTERS:
         pool.default.body.decoder.cache.grow(rows)
         for count, passes, unread in probe_drafts(rows):
             for _ in range(2):

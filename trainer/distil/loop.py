@@ -44,13 +44,7 @@ from storage.errors import (
 from storage.records import RunState, TrainingRun
 from storage.settings import Settings
 from storage.store import Store
-from trainer.distil.checkpoints import (
-    load_current,
-    load_trainable,
-    positions_of,
-    stored_as,
-    vocab_size,
-)
+from trainer.distil.checkpoints import load_current, load_trainable, positions_of, stored_as, vocab_size
 from trainer.distil.data import call_judges, gather
 from trainer.distil.distil import DistilProgress, NotFinite, distil
 from trainer.distil.gate import as_served, hear, judge
