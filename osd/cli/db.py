@@ -28,11 +28,12 @@ def upgrade(ctx: typer.Context) -> None:
     every update of osd that says so.
     """
     from storage.sql.database import upgrade as upgrade_schema
+    from storage.store import lay_out
 
     here = surroundings(ctx)
     before, after = upgrade_schema(here.settings.storage.database_url())
     if before != after:
-        with here.store() as store:
+        with lay_out(here.settings) as store:  # no folder is made for a line
             store.trail.note("db upgrade", None, {"schema": after}, {"schema": before})
     note(f"The schema is {after}." if before == after else f"The schema went from {before or 'nothing'} to {after}.")
 

@@ -74,7 +74,6 @@ def serving(
         known.append(
             Engine(pair, settings, router=router, recorder=recorder, swap=swap, heads=heads, proposer=proposer)
         )
-        known[0].probe()
         load_report = Beacon(load_folder(store.directory), lambda: _load(known[0]))
         stack.callback(load_report.close)
         yield known[0]

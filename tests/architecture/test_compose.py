@@ -47,7 +47,7 @@ def require_command(words: list[str]) -> None:
     """Fail unless `osd` has the command, and each of its options."""
     command: Any = get_command(app)
     words = list(words)
-    while hasattr(command, "commands"):
+    while hasattr(command, "commands") and not (command.invoke_without_command and (not words or words[0][0] == "-")):
         command = command.commands[words.pop(0)]
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= known

@@ -194,7 +194,7 @@ def test_explain_honours_what_a_request_says(osd, taught):
     for options, route, reason in (
         (["--route", "german"], "german", "asked for by name"),
         (["--tenant", "acme"], "german", "acme is pinned"),
-        (["--language", "de-AT"], "sql", "topic=databases"),
+        (["--language", "de-AT"], "german", "language=de"),  # nobody taught databases in German
     ):
         facts = said_json(osd("router", "explain", SQL[1], *options, "--json"))
         assert (facts["route"], facts["reason"]) == (route, reason)
@@ -219,14 +219,14 @@ def test_eval_counts_what_is_right(osd, taught, tmp_path):
     assert report["route"]["confusion"] == {
         "sql": {"sql": 5},
         "default": {"default": 5},
-        "german": {"german": 1, "sql": 1},
+        "german": {"german": 2},
     }
-    assert report["route"]["accuracy"] == pytest.approx(11 / 12)
+    assert report["route"]["accuracy"] == 1.0
     assert (report["topic"]["accuracy"], report["topic"]["prompts"]) == (1.0, 10)
     assert (report["language"]["accuracy"], report["language"]["prompts"]) == (1.0, 1)
     assert report["alpha"] == {"default": 0.75, "german": None, "sql": None}
     shown = osd("router", "eval", tmp_path / "eval.jsonl").stdout
-    assert "route: 0.917 of 12 right" in shown and "sql 1" in shown
+    assert "route: 1.000 of 12 right" in shown
 
 
 def test_eval_goes_on_after_a_bad_line_and_refuses_a_file_without_prompts(osd, taught, tmp_path):
