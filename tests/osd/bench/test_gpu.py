@@ -19,7 +19,7 @@ from storage.settings import load_settings
 CPU = torch.device("cpu")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # transformers' own
 def test_everything_is_measured(tmp_path: Path) -> None:
     plan = replace(SMALL, batches=(1,), rows=(1,), new_tokens=6, repeats=2)
